@@ -21,10 +21,12 @@ from peer_agent.display.status import status_facts, status_lines
 from peer_agent.display.terminal import LiveView, is_terminal
 from peer_agent.doctor import examine
 from peer_agent.machine.attached import on_end_of_input
-from peer_agent.machine.faults import faults_of, sanitize_fault
+from peer_agent.machine.faults import faults_of, in_readers_words, sanitize_fault
 from peer_agent.machine.forget import forget_site
 from peer_agent.machine.hardware import missing_packages
 from peer_agent.machine.home import Home, home_folder
+from peer_agent.machine.language import ENGLISH, speak
+from peer_agent.machine.language import gettext as _
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest, Unattended, request_leave
 from peer_agent.machine.limits import DISK_GB, RESERVE_PERCENT, Limits, apply_limits, usual_limits
 from peer_agent.machine.sanitize import SanitizingFormatter, sanitize
@@ -46,43 +48,46 @@ app = typer.Typer(
 TokenFile = Annotated[
     str,
     typer.Option(
-        help="A file with a one-time token of the site's machines page (- for standard input), instead of your "
-        "approval in a browser. MANYHANDS_TOKEN holds one, too."
+        help=_(
+            "A file with a one-time token of the site's machines page (- for standard input), instead of your "
+            "approval in a browser. MANYHANDS_TOKEN holds one, too."
+        )
     ),
 ]
 Token = Annotated[str, typer.Option(hidden=True, callback=refuse_argument)]
-Attached = Annotated[bool, typer.Option(hidden=True, help="Leave when standard input ends.")]
-Json = Annotated[bool, typer.Option("--json", help="Facts for programs, as JSON.")]
+Attached = Annotated[bool, typer.Option(hidden=True, help=_("Leave when standard input ends."))]
+Json = Annotated[bool, typer.Option("--json", help=_("Facts for programs, as JSON."))]
 Auxiliary = Annotated[
     bool,
     typer.Option(
         "--auxiliary",
-        help="Train nothing: average for the others, who connect to this machine. Needs an open port, and no GPU.",
+        help=_("Train nothing: average for the others, who connect to this machine. Needs an open port, and no GPU."),
     ),
 ]
 Listen = Annotated[
     bool,
     typer.Option(
         "--listen",
-        help="Train, and average for the others too, who connect to this machine: quicker rounds. Needs an open port.",
+        help=_(
+            "Train, and average for the others too, who connect to this machine: quicker rounds. Needs an open port."
+        ),
     ),
 ]
 Reserve = Annotated[
     int,
-    typer.Option(min=0, max=MOST_RESERVED, help="Percent of your upload that stays free for others in your home."),
+    typer.Option(min=0, max=MOST_RESERVED, help=_("Percent of your upload that stays free for others in your home.")),
 ]
-Disk = Annotated[int, typer.Option(min=1, help="GB of a run's data that are kept; the longest unused leave first.")]
-Host = Annotated[str, typer.Option(help="With --auxiliary or --listen: address to listen at.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="With these: port to listen at; 0: any free one.")]
+Disk = Annotated[int, typer.Option(min=1, help=_("GB of a run's data that are kept; the longest unused leave first."))]
+Host = Annotated[str, typer.Option(help=_("With --auxiliary or --listen: address to listen at."))]
+Port = Annotated[int, typer.Option(min=0, max=65535, help=_("With these: port to listen at; 0: any free one."))]
 Advertise = Annotated[
-    int, typer.Option(min=0, max=65535, help="With these: the port that the router forwards, if another.")
+    int, typer.Option(min=0, max=65535, help=_("With these: the port that the router forwards, if another."))
 ]
 LEAVE_S = 15.0  # for an agent that has finished its step to be gone
 
 
-@app.command()
+@app.command(help=_("Make this machine known to SITE; without a token you approve it in your browser."))
 def login(site: str, *, token_file: TokenFile = "", token: Token = "") -> None:  # noqa: ARG001 (refused if given)
-    """Make this machine known to SITE; without a token you approve it in your browser."""
     secret, home = token_in(token_file), _home()
     with home.locked():
         _run(_login(home, site, secret), LeaveRequest(home))
@@ -90,17 +95,17 @@ def login(site: str, *, token_file: TokenFile = "", token: Token = "") -> None: 
 
 async def _login(home: Home, site: str, token: str) -> None:
     known = await Enrolment(show=show_code, say=_say, token=token).enrol(home, site)
-    typer.echo(f"This machine now works for {known.person} at {known.url}.")
+    typer.echo(_("This machine now works for {person} at {site}.").format(person=known.person, site=known.url))
 
 
-@app.command()
+@app.command(help=_("Help to train the run at RUN_URL, until it is finished or you press Ctrl-C."))
 def join(
     run_url: str,
     *,
     token_file: TokenFile = "",
     token: Token = "",  # noqa: ARG001 (refused if given)
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads; default: all cores but one.")] = 0,
-    publish: Annotated[str, typer.Option(help="Also publish snapshots on the Hub, as NAMESPACE/NAME.")] = "",
+    threads: Annotated[int, typer.Option(min=0, help=_("CPU threads; default: all cores but one."))] = 0,
+    publish: Annotated[str, typer.Option(help=_("Also publish snapshots on the Hub, as NAMESPACE/NAME."))] = "",
     auxiliary: Auxiliary = False,
     listen: Listen = False,
     reserve: Reserve = RESERVE_PERCENT,
@@ -111,9 +116,11 @@ def join(
     attached: Attached = False,
     json: Json = False,
 ) -> None:
-    """Help to train the run at RUN_URL, until it is finished or you press Ctrl-C."""
     if auxiliary and (publish or listen):
-        raise typer.BadParameter(f"--{'publish' if publish else 'listen'} is for machines that train")
+        raise typer.BadParameter(
+            _("{option} is for machines that train").format(option="--publish" if publish else "--listen")
+        )
+    _for_programs(json)
     plain = View() if auxiliary or not is_terminal(sys.stdout) else LiveView()
     view = JsonLinesView() if json else plain
     with view.hears_errors() if isinstance(view, JsonLinesView) else contextlib.nullcontext():
@@ -157,44 +164,46 @@ async def _average(
         prepared = await moved(prepared, owner, view, disk_gb=None)
 
 
-@app.command()
+@app.command(help=_("Ask the agent of this machine to finish its step and leave."))
 def leave(
-    *, now: Annotated[bool, typer.Option("--now", help="Leave the step that it is in to the others.")] = False
+    *, now: Annotated[bool, typer.Option("--now", help=_("Leave the step that it is in to the others."))] = False
 ) -> None:
-    """Ask the agent of this machine to finish its step and leave."""
     holder = request_leave(_home(), now=now, patience_s=FINISH_S + LEAVE_S)
-    typer.echo(f"The agent (process {holder}) has left.")
+    typer.echo(_("The agent (process {pid}) has left.").format(pid=holder))
 
 
-@app.command()
+@app.command(help=_("Say what the agent of this machine is doing."))
 def status(*, json: Json = False) -> None:
-    """Say what the agent of this machine is doing."""
+    _for_programs(json)
     home = _home()
     facts = status_facts(home, time.time())
     typer.echo(msgspec.json.encode(facts) if json else "\n".join(status_lines(home, facts)))
 
 
-@app.command()
+@app.command(help=_("Remove what this machine keeps for SITE: its identity there, and the files of its runs."))
 def forget(
-    site: str, *, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False, json: Json = False
+    site: str, *, yes: Annotated[bool, typer.Option("--yes", help=_("Do not ask."))] = False, json: Json = False
 ) -> None:
-    """Remove what this machine keeps for SITE: its identity there, and the files of its runs."""
+    _for_programs(json)
     home, address = _home(), site_of(site)
     with home.locked():
         known = home.known(address)
         if not yes:
-            typer.confirm(f"Forget {address}, where this machine works for {known.person}?", abort=True)
+            question = _("Forget {site}, where this machine works for {person}?")
+            typer.confirm(question.format(site=address, person=known.person), abort=True)
         freed = forget_site(home, address)
     facts = {"site": address, "person": known.person, "freed_bytes": freed}
-    words = f"{address} is forgotten; {freed / 1e6:.1f} MB are free again. What was accepted stays in the model."
-    typer.echo(msgspec.json.encode(facts) if json else words)
+    words = _("{site} is forgotten; {size} MB are free again. What was accepted stays in the model.")
+    typer.echo(msgspec.json.encode(facts) if json else words.format(site=address, size=f"{freed / 1e6:.1f}"))
 
 
-@app.command()
+@app.command(help=_("Look for what could keep this machine from training, and say what helps."))
 def doctor(
-    site: Annotated[str, typer.Argument(help="A site or a run; default: all known ones.")] = "", *, json: Json = False
+    site: Annotated[str, typer.Argument(help=_("A site or a run; default: all known ones."))] = "",
+    *,
+    json: Json = False,
 ) -> None:
-    """Look for what could keep this machine from training, and say what helps."""
+    _for_programs(json)
     home = _home()
     checks = _run(examine(home, site_of(site) if site else ""), LeaveRequest(home))
     lines = [check.line() for check in checks or [] if not check.explained_by]
@@ -203,20 +212,19 @@ def doctor(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(help=_("Average and keep the log for the runs of SITE."))
 def relay(
     site: str,
     *,
     token_file: TokenFile = "",
     token: Token = "",  # noqa: ARG001 (refused if given)
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0: any free one.")] = 0,
-    advertise: Annotated[str, typer.Option(help="ws(s):// address under which agents reach this relay.")] = "",
+    host: Annotated[str, typer.Option(help=_("Address to listen at."))] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help=_("Port to listen at; 0: any free one."))] = 0,
+    advertise: Annotated[str, typer.Option(help=_("ws(s):// address under which agents reach this relay."))] = "",
     attached: Attached = False,
 ) -> None:
-    """Average and keep the log for the runs of SITE."""
     if host in ANYWHERE and not advertise:
-        raise Problem.of("E112", thing="The address under which agents reach this relay (--advertise)")
+        raise Problem.of("E112", thing=_("The address under which agents reach this relay (--advertise)"))
     secret, home = token_in(token_file), _home()
     with home.locked():
         work = _relay(home, site, secret, host=host, port=port, advertise=advertise)
@@ -226,27 +234,34 @@ def relay(
 async def _relay(home: Home, site: str, token: str, *, host: str, port: int, advertise: str) -> None:
     from peer_agent.relay.process import Relay
 
-    show = partial(show_code, lead="To let this machine be a relay of the site, its operator opens")
+    show = partial(show_code, lead=_("To let this machine be a relay of the site, its operator opens"))
     access = await access_for(home, site, Enrolment(show=show, say=_say, role=Role.RELAY, token=token))
     await Relay(home, access, host=host, port=port, advertise=advertise).run()
 
 
-@app.command()
+@app.command(help=_("Make a run of virtual peers on a virtual clock, in which everything goes wrong, and judge it."))
 def simulate(
     *,
-    peers: Annotated[int, typer.Option(min=1, max=10_000, help="Trainers.")] = 50,
-    rounds: Annotated[int, typer.Option(min=1, max=1_000_000, help="Updates to make.")] = 100,
-    churn: Annotated[float, typer.Option(min=0, max=100, help="How bad the weather is; 0: nothing goes wrong.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same run.")] = 1,
+    peers: Annotated[int, typer.Option(min=1, max=10_000, help=_("Trainers."))] = 50,
+    rounds: Annotated[int, typer.Option(min=1, max=1_000_000, help=_("Updates to make."))] = 100,
+    churn: Annotated[
+        float, typer.Option(min=0, max=100, help=_("How bad the weather is; 0: nothing goes wrong."))
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help=_("The same seed gives the same run."))] = 1,
     relays: Annotated[int, typer.Option(min=1, max=100)] = 2,
     json: Json = False,
 ) -> None:
-    """Make a run of virtual peers on a virtual clock, in which everything goes wrong, and judge it."""
     from peer_agent.simulate import command_of, judged, report
 
     figures = judged(peers, rounds, churn, seed, relays)
     if report(figures, command_of(peers, rounds, churn, seed, relays), json=json):
         raise typer.Exit(1)
+
+
+def _for_programs(json: bool) -> None:  # noqa: FBT001 (of the command line)
+    """Programs are told in English."""
+    if json:
+        speak(ENGLISH)
 
 
 def _say(text: str) -> None:
@@ -313,7 +328,7 @@ def status_of(command: Callable[[], Any]) -> int:
         if not faults:
             raise
         for fault in faults:
-            print(sanitize_fault(fault), file=sys.stderr)
+            print(in_readers_words(sanitize_fault(fault)), file=sys.stderr)
         return 1
     return 0
 

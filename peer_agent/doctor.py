@@ -20,9 +20,11 @@ from msgspec.structs import replace
 from peer_agent import __version__
 from peer_agent.display.status import FILE, Status
 from peer_agent.machine import conditions
-from peer_agent.machine.faults import sanitize_fault
+from peer_agent.machine.faults import in_readers_words, sanitize_fault
 from peer_agent.machine.hardware import gpu_name, missing_packages
 from peer_agent.machine.home import Home
+from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import gettext_noop, ngettext, padded, translated
 from peer_agent.machine.limits import usual_limits
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.machine.sizes import in_bytes
@@ -39,6 +41,16 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 TRIAL_BYTES = 1 << 20
 
 Verdict = Literal["ok", "warn", "fail"]
+VERDICTS: dict[Verdict, str] = {
+    "ok": gettext_noop("ok"),
+    "warn": gettext_noop("warn"),
+    "fail": gettext_noop("fail"),
+}
+NAMES = (  # of what is looked at
+    *(gettext_noop("versions"), gettext_noop("device"), gettext_noop("memory"), gettext_noop("disk")),
+    *(gettext_noop("site"), gettext_noop("agent"), gettext_noop("clock"), gettext_noop("relay")),
+)
+VERDICT_COLUMNS, NAME_COLUMNS = 5, 9
 
 
 class Check(Struct, frozen=True):
@@ -59,8 +71,9 @@ class Check(Struct, frozen=True):
 
     def line(self) -> str:
         """The check in one line, for people."""
-        number = f"{self.code}: {self.title}. " if self.code else ""
-        return f"{self.verdict:<5} {self.name:<9} {number}{self.text}"
+        text = f"{self.code}: {translated(self.title)}. {self.text}" if self.code else self.text
+        verdict = padded(translated(VERDICTS[self.verdict]), VERDICT_COLUMNS)
+        return f"{verdict} {padded(translated(self.name), NAME_COLUMNS)} {text}"
 
 
 def good(name: str, text: str) -> Check:
@@ -72,7 +85,7 @@ def bad(name: str, fault: Fault) -> Check:
     """A numbered error; a warning where training can go on nevertheless."""
     fault, severity = sanitize_fault(fault), fault.severity
     verdict: Verdict = "fail" if severity is Severity.HIGH else "warn"
-    return Check(name, verdict, fault.text, fault.code, fault.title, severity)
+    return Check(name, verdict, in_readers_words(fault).text, fault.code, fault.title, severity)
 
 
 def found(name: str, fault: Fault | None, text: str) -> Check:
@@ -114,7 +127,7 @@ def _is_there(name: str) -> bool:
 def check_device(seen: Callable[[], str] = gpu_name) -> Check:
     """What it computes on. `seen`: the GPU that the system has, whatever torch thinks."""
     gpu, threads = seen(), usual_limits().threads
-    cpu = f"the CPU, {threads} {'thread' if threads == 1 else 'threads'}"
+    cpu = ngettext("the CPU, {threads} thread", "the CPU, {threads} threads", threads).format(threads=threads)
     if not _is_there("torch"):
         return good("device", gpu or cpu)
     import torch
@@ -130,7 +143,7 @@ def check_device(seen: Callable[[], str] = gpu_name) -> Check:
 def check_memory(free: Callable[[], int] = lambda: int(psutil.virtual_memory().available)) -> Check:
     """What is free of the machine's memory."""
     have = free()
-    return found("memory", conditions.of_memory(have), f"{in_bytes(have)} free")
+    return found("memory", conditions.of_memory(have), _("{size} free").format(size=in_bytes(have)))
 
 
 def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free) -> Check:
@@ -140,7 +153,8 @@ def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.dis
         have = free(home.folder)
     except OSError as error:
         return bad("disk", disk_fault(home.folder, error))
-    return found("disk", conditions.of_disk(have, home.folder), f"{in_bytes(have)} free in {home.folder}")
+    room = _("{size} free in {folder}").format(size=in_bytes(have), folder=home.folder)
+    return found("disk", conditions.of_disk(have, home.folder), room)
 
 
 def _write_and_remove(folder: Path) -> None:
@@ -160,7 +174,7 @@ async def check_site(url: str) -> list[Check]:
         fault = problem.fault
         return [bad("site", conditions.not_reached(fault) if fault.code == "E104" else fault)]
     took_ms = (time.monotonic() - began) * 1000
-    reached = good("site", f"{url} answers in {took_ms:.0f} ms")
+    reached = good("site", _("{address} answers in {time} ms").format(address=url, time=round(took_ms)))
     agent = check_agent(await offer_of(url))
     return [reached, agent] if theirs is None else [reached, check_clock(theirs, time.time()), agent]
 
@@ -168,13 +182,14 @@ async def check_site(url: str) -> list[Check]:
 def check_agent(offer: Offer | None) -> Check:
     """This agent and the one that the site offers."""
     if offer is None:
-        return good("agent", f"{__version__}; the site does not say which one it offers")
-    return found("agent", difference(offer), f"{__version__} fits the site, which offers {sanitize(offer.version)}")
+        return good("agent", _("{version}; the site does not say which one it offers").format(version=__version__))
+    words = _("{version} fits the site, which offers {theirs}")
+    return found("agent", difference(offer), words.format(version=__version__, theirs=sanitize(offer.version)))
 
 
 def check_clock(theirs: float, ours: float) -> Check:
     """Two clocks, in seconds of UTC."""
-    return found("clock", conditions.of_clock(theirs - ours), "agrees with the site's")
+    return found("clock", conditions.of_clock(theirs - ours), _("agrees with the site's"))
 
 
 async def check_relays(home: Home) -> list[Check]:
@@ -184,7 +199,7 @@ async def check_relays(home: Home) -> list[Check]:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         last = Status()
     if not last.relays:
-        return [good("relay", "not known yet; joining a run tells")]
+        return [good("relay", _("not known yet; joining a run tells"))]
     return [replace(check, site=last.site) for check in await _dial_relays(last.relays)]
 
 
@@ -194,7 +209,7 @@ async def _dial_relays(relays: list[str]) -> list[Check]:
     missing = [url for url, fault in faults.items() if fault is not None and fault.code == "E104"]
     others = [bad("relay", fault) for url, fault in faults.items() if fault is not None and url not in missing]
     away = conditions.of_relays(missing, answering)
-    there = [good("relay", f"{url} answers") for url in answering]
+    there = [good("relay", _("{address} answers").format(address=url)) for url in answering]
     return [*there, *([bad("relay", away)] if away is not None else []), *others]
 
 

@@ -6,6 +6,7 @@ import traceback
 
 import msgspec
 
+from peer_agent.machine.language import gettext as _
 from peer_agent.simulation.churn import all_weathers
 from peer_agent.simulation.simulate import Figures, Simulation
 from peer_agent.simulation.world import Setting
@@ -48,7 +49,8 @@ def judged(peers: int, rounds: int, churn: float, seed: int, relays: int) -> Fig
 def report(figures: Figures, command: str, *, json: bool) -> int:
     """Print the figures; where something is wrong also how to replay it. The exit status."""
     if not figures.is_sound:
-        print(f"seed {figures.seed} is not sound; replay it by\n  {command}", file=sys.stderr)
+        words = _("seed {seed} is not sound; replay it by")
+        print(f"{words.format(seed=figures.seed)}\n  {command}", file=sys.stderr)
         for reason in figures.reasons:
             print(f"  {reason}", file=sys.stderr)
     if json:

@@ -24,6 +24,7 @@ LANGUAGES = ("bn",)
 PSEUDO = ("en_XA", "ar_XB")
 KEYWORDS: dict[str, Any] = {
     **dict.fromkeys(("_", "gettext", "gettext_lazy", "gettext_noop"), None),
+    "Tell": (1,),  # of a trainer, whose pure core translates nothing
     **dict.fromkeys(("ngettext", "ngettext_lazy"), (1, 2)),
     **dict.fromkeys(("pgettext", "pgettext_lazy"), ((1, "c"), 2)),
     **dict.fromkeys(("npgettext", "npgettext_lazy"), ((1, "c"), 2, 3)),
@@ -64,7 +65,20 @@ def found_in(domain: Domain) -> Catalog:
             del number
             place: Any = (path.relative_to(ROOT).as_posix(), None)
             found.add(message, locations=[place], auto_comments=comments, context=context)
+    if domain.name == "manyhands":
+        add_errors(found)
     return found
+
+
+def add_errors(found: Catalog) -> None:
+    """The catalogue of errors is a table: all of its texts are messages, and none is marked there."""
+    from peer_agent.protocol.errors import CATALOGUE
+
+    place: Any = ("peer_agent/protocol/errors", None)
+    for code, entry in CATALOGUE.items():
+        for part in ("title", "cause", "means", "remedy"):
+            if text := getattr(entry, part):
+                found.add(text, locations=[place], auto_comments=[f"{code}: {part}"])
 
 
 def messages_in(path: Path) -> Iterator[tuple[int, Any, list[str], str | None]]:

@@ -7,6 +7,7 @@ import sys
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["MANYHANDS_LANGUAGE"] = "en"  # whatever the developer speaks
 
 from collections.abc import Iterator
 

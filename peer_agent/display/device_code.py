@@ -8,11 +8,14 @@ import webbrowser
 from typing import TextIO
 
 from peer_agent.display.big_letters import in_large_letters
+from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import ngettext
 from peer_agent.site.device_login import Code
 
 
-def show_code(code: Code, lead: str = "To let this machine work for you, open") -> None:
-    """The code, large, where to enter it, and a browser where a person sits in front of one."""
+def show_code(code: Code, lead: str = "") -> None:
+    """The code, large, where to enter it, and a browser where a person sits in front of one; `lead` asks for it."""
+    lead = lead or _("To let this machine work for you, open")
     for line in code_in_words(code, sys.stdout, lead):
         print(line, flush=True)
     if has_screen():
@@ -22,18 +25,24 @@ def show_code(code: Code, lead: str = "To let this machine work for you, open") 
 def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
     """Lines for a terminal of 80 columns."""
     large = in_large_letters(code.user_code, "█" if _writes(stream, "█") else "#") if stream.isatty() else []
+    minutes = round(code.expires_in / 60)
+    waiting = ngettext(
+        "Waiting for your approval for {minutes} minute. Ctrl-C stops.",
+        "Waiting for your approval for {minutes} minutes. Ctrl-C stops.",
+        minutes,
+    )
     return [
         lead,
         "",
         f"    {code.verification_uri_complete}",
         "",
-        f"and see that it shows this code (or enter it at {code.verification_uri}):",
+        _("and see that it shows this code (or enter it at {address}):").format(address=code.verification_uri),
         "",
         *(f"    {line}".rstrip() for line in large),
         *([""] if large else []),
         f"    {code.user_code}",
         "",
-        f"Waiting for your approval for {round(code.expires_in / 60)} minutes. Ctrl-C stops.",
+        waiting.format(minutes=minutes),
     ]
 
 

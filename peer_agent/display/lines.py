@@ -8,7 +8,9 @@ from typing import Any, TextIO
 from msgspec import Struct
 
 from peer_agent.display.status import EVENTS, ShownTrouble, Status
-from peer_agent.machine.faults import sanitize_fault
+from peer_agent.machine.faults import in_readers_words, sanitize_fault
+from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import gettext_noop, ngettext, translated
 from peer_agent.machine.preflight import Preflight
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.protocol.errors import Fault
@@ -16,6 +18,14 @@ from peer_agent.protocol.errors.troubles import Troubles
 from peer_agent.protocol.log.records import Contribution, RecordHead
 
 EVERY_S = 5.0  # between lines about progress
+STATES = {
+    "running": gettext_noop("The run is training."),
+    "waiting": gettext_noop("Waiting: {reason}."),
+    "paused": gettext_noop("The organizer has paused the run."),
+    "finishing": gettext_noop("The run is finishing."),
+    "finished": gettext_noop("The run is finished. Thank you! Your work is in the model."),
+    "": gettext_noop("The run is {state}."),  # of which a newer site tells
+}
 
 
 class Event(Struct, frozen=True):
@@ -52,7 +62,7 @@ class View:
 
     def newer(self, fault: Fault) -> None:
         """The site has a newer agent: the line that fetches it is for copying, so it stands alone."""
-        print(sanitize_fault(fault).text, file=self.stream, flush=True)
+        print(in_readers_words(sanitize_fault(fault)).text, file=self.stream, flush=True)
 
     def say(self, text: str) -> None:
         """Tell people a sentence."""
@@ -60,7 +70,7 @@ class View:
 
     def fault(self, fault: Fault) -> None:
         """A numbered error that this agent goes on after."""
-        fault = sanitize_fault(fault)
+        fault = in_readers_words(sanitize_fault(fault))
         self._add_event(str(fault), fault.code)
 
     def tell(self, event: str, text: str, **facts: Any) -> None:  # noqa: ARG002 (programs read them: `JsonLinesView`)
@@ -108,7 +118,9 @@ class View:
 
     def solved(self, trouble: ShownTrouble) -> None:
         """A trouble that was told is over."""
-        self.tell("solved", f"Solved: {trouble.title}.", code=trouble.code, title=trouble.title)
+        self.tell(
+            "solved", _("Solved: {trouble}.").format(trouble=trouble.heading), code=trouble.code, title=trouble.title
+        )
 
     def show(self, line: str) -> None:
         """Bring a line before the person's eyes."""
@@ -126,13 +138,8 @@ class View:
         self.now.reason = reason
         if state == "finished":  # nobody looks at the agent again
             self.now.doing = state
-        words = {
-            "running": "The run is training.",
-            "waiting": f"Waiting: {reason}.",
-            "paused": "The organizer has paused the run.",
-            "finished": "The run is finished. Thank you! Your work is in the model.",
-        }
-        self.tell("state", words.get(state, f"The run is {state}."), state=state, reason=reason)
+        words = translated(STATES.get(state, STATES[""])).format(state=state, reason=reason)
+        self.tell("state", words, state=state, reason=reason)
 
     @property
     def run_state(self) -> str:
@@ -143,7 +150,13 @@ class View:
         """How the current step goes."""
         if self.clock() - self._told_at >= EVERY_S:
             self._told_at = self.clock()
-            self.say(f"step {step + 1}: {samples} samples here, {speed:.1f} samples/s; {self.accepted} accepted so far")
+            words = ngettext(
+                "step {step}: {samples} sample here, {speed} samples/s; {accepted} accepted so far",
+                "step {step}: {samples} samples here, {speed} samples/s; {accepted} accepted so far",
+                samples,
+            )
+            figures = {"step": f"{step + 1:,}", "samples": f"{samples:,}", "accepted": f"{self.accepted:,}"}
+            self.say(words.format(**figures, speed=f"{speed:.1f}"))
 
     def step(self, record: RecordHead, own: Contribution | None) -> None:
         """A committed step, with what of it came from here."""
@@ -153,8 +166,7 @@ class View:
         machines = record.contributors
         self.tell(
             "step",
-            f"step {record.step:,}: loss {record.loss:.3f}, {machines:,} {'machine' if machines == 1 else 'machines'}, "
-            f"{mine:,} of {record.samples:,} samples from this machine",
+            _of_step(record, mine),
             step=record.step,
             loss=record.loss,
             machines=machines,
@@ -183,12 +195,35 @@ class View:
     def leaves(self, step: int) -> None:
         """The person has asked the agent to leave, and it finishes a step first."""
         self.is_leaving = True
-        self.tell("leaving", f"Finishing step {step + 1}; then this machine leaves. Ctrl-C again leaves at once.")
+        words = _("Finishing step {step}; then this machine leaves. Ctrl-C again leaves at once.")
+        self.tell("leaving", words.format(step=f"{step + 1:,}"))
 
     def farewell(self) -> None:
         """The last words to a person who has asked it to leave."""
-        told = f"{self.accepted:,} of its samples are in the model" if self.accepted else "Nothing was lost"
-        self.tell("left", f"This machine has left. {told}. Run the same command to rejoin.")
+        words = _("This machine has left. Nothing was lost. Run the same command to rejoin.")
+        if self.accepted:
+            words = ngettext(
+                "This machine has left. {samples} of its samples is in the model. Run the same command to rejoin.",
+                "This machine has left. {samples} of its samples are in the model. Run the same command to rejoin.",
+                self.accepted,
+            )
+        self.tell("left", words.format(samples=f"{self.accepted:,}"))
+
+
+def _of_step(record: RecordHead, mine: int) -> str:
+    """A committed step in a line. `mine`: samples from here."""
+    words = ngettext(
+        "step {step}: loss {loss}, {machines} machine, {mine} of {samples} samples from this machine",
+        "step {step}: loss {loss}, {machines} machines, {mine} of {samples} samples from this machine",
+        record.contributors,
+    )
+    return words.format(
+        step=f"{record.step:,}",
+        loss=f"{record.loss:.3f}",
+        machines=f"{record.contributors:,}",
+        mine=f"{mine:,}",
+        samples=f"{record.samples:,}",
+    )
 
 
 def _shown(fault: Fault) -> ShownTrouble:

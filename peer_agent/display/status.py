@@ -3,15 +3,18 @@
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from peer_agent.machine.faults import in_readers_words
 from peer_agent.machine.home import Home
+from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import gettext_noop, ngettext, translated
 from peer_agent.machine.sizes import in_bytes
-from peer_agent.protocol.errors import Problem, titled
+from peer_agent.protocol.errors import Fault, Problem
 
 FILE = "status.json"
 STALE_S = 15.0  # an agent writes about once a second
@@ -19,7 +22,7 @@ EVENTS = 3
 
 
 class ShownTrouble(Struct, frozen=True):
-    """What is wrong now, in the catalogue's words."""
+    """What is wrong now, in the catalogue's words: in English, since programs read it too."""
 
     code: str
     title: str
@@ -29,7 +32,13 @@ class ShownTrouble(Struct, frozen=True):
     @property
     def line(self) -> str:
         """The trouble in one paragraph, for people."""
-        return titled(self.title, self.code, self.text)
+        text = in_readers_words(Fault(self.code, self.text)).text.replace("\n", " ")
+        return _("{title} ({code}). {text}").format(title=self.heading, code=self.code, text=text)
+
+    @property
+    def heading(self) -> str:
+        """Its title, for people."""
+        return translated(self.title)
 
 
 class Status(Struct, kw_only=True):
@@ -65,25 +74,27 @@ class Status(Struct, kw_only=True):
 
 
 SENTENCES = {
-    "joining": "Joining the run.",
-    "loading": "Loading the model.",
-    "catching up": "Catching up with the others, who are training step {step}.",
-    "training": "Training step {step}.",
-    "resting": "Done with this machine's part of step {step}; waiting for the others.",
-    "averaging": "Averaging step {step} with the others.",
-    "helping": "Averaging for the others, who are training step {step}.",
-    "waiting": "Waiting: {reason}.",
-    "paused": "The organizer has paused the run.",
-    "away": "Waiting for the site.",
-    "leaving": "Finishing step {step}; then this machine leaves.",
-    "on hold": "On hold: {reason}.",
-    "finished": "The run is finished. Thank you! Your work is in the model.",
+    "joining": gettext_noop("Joining the run."),
+    "loading": gettext_noop("Loading the model."),
+    "catching up": gettext_noop("Catching up with the others, who are training step {step}."),
+    "training": gettext_noop("Training step {step}."),
+    "resting": gettext_noop("Done with this machine's part of step {step}; waiting for the others."),
+    "averaging": gettext_noop("Averaging step {step} with the others."),
+    "helping": gettext_noop("Averaging for the others, who are training step {step}."),
+    "waiting": gettext_noop("Waiting: {reason}."),
+    "paused": gettext_noop("The organizer has paused the run."),
+    "away": gettext_noop("Waiting for the site."),
+    "leaving": gettext_noop("Finishing step {step}; then this machine leaves."),
+    "on hold": gettext_noop("On hold: {reason}."),
+    "finished": gettext_noop("The run is finished. Thank you! Your work is in the model."),
 }
 
 
 def sentence(status: Status) -> str:
     """The one line that matters."""
-    return SENTENCES[status.doing].format(step=status.step, reason=status.reason or "nobody has said why")
+    return translated(SENTENCES[status.doing]).format(
+        step=f"{status.step:,}", reason=status.reason or _("nobody has said why")
+    )
 
 
 def write_status(home: Home, status: Status, now: float) -> None:
@@ -116,29 +127,43 @@ def status_facts(home: Home, now: float) -> dict[str, Any]:
 def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
     """The status of an agent, as lines for people."""
     if not facts["running"]:
-        return [f"No agent works in {home.folder}."]
+        return [_("No agent works in {folder}.").format(folder=home.folder)]
     if "sentence" not in facts:
-        return [f"Process {facts['pid']} works in {home.folder}; it has not said what it does."]
-    losses = {"loss": "training loss", "heldout_loss": "held-out loss"}
-    loss = "".join(f", {words} {facts[name]:.3f}" for name, words in losses.items() if facts[name] is not None)
-    speeds = f"up {facts['up_mbps']:.1f}, down {facts['down_mbps']:.1f} Mb/s"
+        words = _("Process {pid} works in {folder}; it has not said what it does.")
+        return [words.format(pid=facts["pid"], folder=home.folder)]
+    about = _("{run} at {site}, for {person} (process {pid})")
     lines = [
-        f"{facts['title'] or facts['run']} at {facts['site']}, for {facts['person']} (process {facts['pid']})",
+        about.format(**{name: facts[name] for name in ("site", "person", "pid")}, run=facts["title"] or facts["run"]),
         facts["sentence"],
         *(ShownTrouble(**trouble).line for trouble in facts["troubles"]),
         *filter(None, [facts["warning"]]),
-        f"step {facts['step']:,} of {facts['target_steps']:,}{loss}; {_given(facts, speeds)}",
+        "; ".join([", ".join(_progress(facts)), *_given(facts)]),
     ]
-    silent = "It has said nothing for more than a few seconds: it sleeps, or this machine is very busy."
+    silent = _("It has said nothing for more than a few seconds: it sleeps, or this machine is very busy.")
     return [*lines, silent] if facts["stale"] else lines
 
 
-def _given(facts: Mapping[str, Any], speeds: str) -> str:
+def _progress(facts: Mapping[str, Any]) -> Iterator[str]:
+    """How far the run is, and how well the model knows things."""
+    yield _("step {step} of {steps}").format(step=f"{facts['step']:,}", steps=f"{facts['target_steps']:,}")
+    if facts["loss"] is not None:
+        yield _("training loss {loss}").format(loss=f"{facts['loss']:.3f}")
+    if facts["heldout_loss"] is not None:
+        yield _("held-out loss {loss}").format(loss=f"{facts['heldout_loss']:.3f}")
+
+
+def _given(facts: Mapping[str, Any]) -> Iterator[str]:
     """What comes from this machine, in the measure that it counts by."""
+    if facts["role"] == "trainer":
+        yield _("{speed} samples/s").format(speed=f"{facts['samples_per_s']:.1f}")
+    yield _("up {up}, down {down} Mb/s").format(up=f"{facts['up_mbps']:.1f}", down=f"{facts['down_mbps']:.1f}")
     if facts["role"] != "trainer":
-        return f"{speeds}; {in_bytes(facts['averaged_bytes'])} averaged here"
-    rank = "" if facts["rank"] is None else f", rank {facts['rank']} of {facts['people']}"
-    return f"{facts['samples_per_s']:.1f} samples/s; {speeds}; {facts['accepted']:,} samples credited{rank}"
+        yield _("{size} averaged here").format(size=in_bytes(facts["averaged_bytes"]))
+        return
+    credited = ngettext("{count} sample credited", "{count} samples credited", facts["accepted"])
+    count = credited.format(count=f"{facts['accepted']:,}")
+    rank = _("rank {rank} of {people}")
+    yield count if facts["rank"] is None else f"{count}, {rank.format(rank=facts['rank'], people=facts['people'])}"
 
 
 def is_stale(status: Status, now: float) -> bool:

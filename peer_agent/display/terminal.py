@@ -8,6 +8,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TextIO
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -15,6 +16,8 @@ from rich.text import Text
 
 from peer_agent.display.lines import Event, View
 from peer_agent.display.status import Status, sentence
+from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import gettext_noop, ngettext, translated
 from peer_agent.machine.sanitize import SanitizingFormatter
 
 WIDTH, BAR, SHORTEST_BAR = 100, 40, 8
@@ -23,8 +26,8 @@ ROW = sum(FIGURE_COLUMNS) + 2 * len(FIGURE_COLUMNS)
 ALIVE, BROKEN = "green", "red"  # what has a colour says the same without it
 MOST_TROUBLES = 3  # on the page
 LOG_BYTES = 1_000_000
-HOLD_HINT = "Ctrl-C leaves. What keeps it on hold is set on your machines page: {site}/machines/"
-HINT = "Ctrl-C finishes this step and leaves; press it again to leave at once."
+HOLD_HINT = gettext_noop("Ctrl-C leaves. What keeps it on hold is set on your machines page: {site}/machines/")
+HINT = gettext_noop("Ctrl-C finishes this step and leaves; press it again to leave at once.")
 
 
 class LiveView(View):
@@ -108,30 +111,41 @@ def picture(now: Status, events: Sequence[Event], console: Console) -> Renderabl
 
 def _last_line(now: Status) -> str:
     if now.doing == "on hold":
-        return HOLD_HINT.format(site=now.site)
-    return f"The model: {now.site}/runs/{now.run}/" if now.doing == "finished" else HINT
+        return translated(HOLD_HINT).format(site=now.site)
+    if now.doing == "finished":
+        return _("The model: {address}").format(address=f"{now.site}/runs/{now.run}/")
+    return translated(HINT)
 
 
 def _bar(now: Status, width: int, blocks: tuple[str, str]) -> Text:
     """This machine's part of the step."""
     share = min(now.samples / now.quota, 1.0) if now.quota else 0.0
-    words = f"{now.samples:,} of {now.quota:,} samples" if now.quota else "no samples yet"
-    if now.target_steps:
-        words += f", step {now.step:,} of {now.target_steps:,}"
-    length = max(min(width - len(words) - 2, BAR), SHORTEST_BAR)
+    words = ", ".join(_beside_bar(now))
+    length = max(min(width - cell_len(words) - 2, BAR), SHORTEST_BAR)
     filled = round(share * length)
     bar = Text(no_wrap=True, overflow="ellipsis")
     return bar.append(blocks[0] * filled, ALIVE).append(f"{blocks[1] * (length - filled)}  {words}")
 
 
+def _beside_bar(now: Status) -> Iterator[str]:
+    if now.quota:
+        words = ngettext("{samples} of {quota} sample", "{samples} of {quota} samples", now.quota)
+        yield words.format(samples=f"{now.samples:,}", quota=f"{now.quota:,}")
+    else:
+        yield _("no samples yet")
+    if now.target_steps:
+        yield _("step {step} of {steps}").format(step=f"{now.step:,}", steps=f"{now.target_steps:,}")
+
+
 def _figures(now: Status, width: int) -> Table:
     """Five of them: side by side, or one below the other where that is too wide."""
+    credit = ngettext("{count} sample", "{count} samples", now.accepted)
     figures = (
         _loss(now),
-        ("speed", f"{now.samples_per_s:.1f} samples/s"),
-        ("up and down", f"{now.up_mbps:.1f} and {now.down_mbps:.1f} Mb/s"),
-        ("credit", f"{now.accepted:,} samples"),
-        ("rank", _rank(now)),
+        (_("speed"), _("{speed} samples/s").format(speed=f"{now.samples_per_s:.1f}")),
+        (_("up and down"), _("{up} and {down} Mb/s").format(up=f"{now.up_mbps:.1f}", down=f"{now.down_mbps:.1f}")),
+        (_("credit"), credit.format(count=f"{now.accepted:,}")),
+        (_("rank"), _rank(now)),
     )
     table = Table.grid(padding=(0, 2, 0, 0))
     if width < ROW:
@@ -140,29 +154,32 @@ def _figures(now: Status, width: int) -> Table:
         return table
     for columns in FIGURE_COLUMNS:  # at least, so that they do not sway with the figures
         table.add_column(min_width=columns)
-    table.add_row(*(Text(name, style="dim") for name, _ in figures))
-    table.add_row(*(value for _, value in figures))
+    table.add_row(*(Text(name, style="dim") for name, value in figures))
+    table.add_row(*(value for name, value in figures))
     return table
 
 
 def _loss(now: Status) -> tuple[str, str]:
     """The held-out loss where one is known: training loss says how well a model knows what it has seen."""
     if now.heldout_loss is not None:
-        return "held-out loss", f"{now.heldout_loss:.3f}"
-    return "training loss", "not yet" if now.loss is None else f"{now.loss:.3f}"
+        return _("held-out loss"), f"{now.heldout_loss:.3f}"
+    return _("training loss"), _("not yet") if now.loss is None else f"{now.loss:.3f}"
 
 
 def _rank(now: Status) -> str:
     if now.rank is None:
-        return "none yet"
-    return f"{now.rank:,} of {now.people:,}" if now.people else f"{now.rank:,}"
+        return _("none yet")
+    if not now.people:
+        return f"{now.rank:,}"
+    return _("{rank} of {people}").format(rank=f"{now.rank:,}", people=f"{now.people:,}")
 
 
 def _troubles(now: Status) -> list[Text]:
     """Whole sentences: what to do about each is at its end."""
     shown = [Text(trouble.line, style=BROKEN) for trouble in now.troubles[:MOST_TROUBLES]]
     more = len(now.troubles) - len(shown)
-    return [*shown, Text(f"{more} more: see `manyhands status`.", style="dim")] if more > 0 else shown
+    words = ngettext("{count} more: see `manyhands status`.", "{count} more: see `manyhands status`.", more)
+    return [*shown, Text(words.format(count=more), style="dim")] if more > 0 else shown
 
 
 def _events(events: Sequence[Event]) -> Table:

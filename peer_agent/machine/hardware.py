@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 from msgspec import Struct
 
+from peer_agent.machine.language import gettext as _
 from peer_agent.machine.limits import usual_limits
 
 NEEDED = ("torch", "transformers", "safetensors", "kornia")  # to train
@@ -88,4 +89,4 @@ def device_in_words(gpu: str) -> str:
     """What it will compute on."""
     threads = usual_limits().threads
     cores = os.cpu_count() or threads
-    return gpu or f"CPU, {threads} of {cores} threads"
+    return gpu or _("CPU, {threads} of {cores} threads").format(threads=threads, cores=cores)

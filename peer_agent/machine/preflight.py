@@ -5,6 +5,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from peer_agent.machine.hardware import FreeResources
+from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import padded
 from peer_agent.machine.limits import DISK_GB, GIGABYTE
 from peer_agent.machine.memory_estimate import Needs, needs_of
 from peer_agent.machine.sizes import in_bytes
@@ -14,6 +16,7 @@ from peer_agent.protocol.recipe import Recipe
 
 SPARE_DISK = 100 * 10**6
 HOUR_S = 3600
+LABEL = 10  # columns, where the labels are no wider
 
 
 class RunSizes(Struct, frozen=True, kw_only=True):
@@ -57,27 +60,48 @@ class Preflight(Struct, frozen=True, kw_only=True):
 
     def lines(self) -> list[str]:
         """For people: one line a resource."""
-        lines = [f"device    {self.device}"]
         if self.memory_bytes is None:
-            return [*lines, "The site does not tell how large this run is; it is tried."]
-        lines.append(f"memory    {_fits(self.memory_bytes, self.memory_free_bytes)}")
-        if self.gpu_bytes:
-            lines.append(f"GPU       {_fits(self.gpu_bytes, self.gpu_free_bytes)}")
+            unknown = _("The site does not tell how large this run is; it is tried.")
+            return [*in_columns([(_("device"), self.device)]), unknown]
+        return in_columns(
+            [
+                (_("device"), self.device),
+                (_("memory"), _fits(self.memory_bytes, self.memory_free_bytes)),
+                *self._compromises(),
+                (_("disk"), _fits(self.disk_bytes, self.disk_free_bytes)),
+                (
+                    _("download"),
+                    _("{size} at most, before the first step").format(size=in_bytes(self.download_bytes or 0)),
+                ),
+                (_("traffic"), self._traffic()),
+            ]
+        )
+
+    def _compromises(self) -> list[tuple[str, str]]:
+        """The GPU, where there is one, and what has to be done so that the work fits."""
+        rows = [(_("GPU"), _fits(self.gpu_bytes, self.gpu_free_bytes))] if self.gpu_bytes else []
         if self.at_once:
-            fewer = f"{self.at_once} at a time instead of {self.micro_batch}"
-            lines.append(f"samples   {fewer}, so that it fits; slower, and every one counts")
+            fewer = _("{count} at a time instead of {usual}, so that it fits; slower, and every one counts")
+            rows.append((_("samples"), fewer.format(count=self.at_once, usual=self.micro_batch)))
         if self.recomputes:
-            lines.append("layers    computed twice, so that it fits; slower, and the same work")
-        lines.append(f"disk      {_fits(self.disk_bytes, self.disk_free_bytes)}")
-        lines.append(f"download  {in_bytes(self.download_bytes or 0)} at most, before the first step")
+            rows.append((_("layers"), _("computed twice, so that it fits; slower, and the same work")))
+        return rows
+
+    def _traffic(self) -> str:
         up, down = in_bytes(self.up_bytes or 0), in_bytes(self.down_bytes or 0)
         if self.pace_s is None:
-            return [*lines, f"traffic   {up} up and {down} down in each step; no step tells the pace yet"]
-        return [*lines, f"traffic   about {up} up and {down} down in an hour, at the run's recent pace"]
+            return _("{up} up and {down} down in each step; no step tells the pace yet").format(up=up, down=down)
+        return _("about {up} up and {down} down in an hour, at the run's recent pace").format(up=up, down=down)
+
+
+def in_columns(rows: list[tuple[str, str]]) -> list[str]:
+    """A label and what belongs to it on each line."""
+    return [f"{padded(label, LABEL - 2)}  {text}" for label, text in rows]
 
 
 def _fits(needed: int | None, free: int | None) -> str:
-    return f"about {in_bytes(needed or 0)} needed, {in_bytes(free or 0)} free: fits"
+    words = _("about {needed} needed, {free} free: fits")
+    return words.format(needed=in_bytes(needed or 0), free=in_bytes(free or 0))
 
 
 def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *, disk_gb: int = DISK_GB) -> Preflight:

@@ -10,6 +10,8 @@ from peer_agent.display.lines import View
 from peer_agent.display.on_hold import rest
 from peer_agent.display.status import write_status
 from peer_agent.machine import conditions
+from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import ngettext, translated
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.machine.sizes import in_bytes
@@ -29,7 +31,6 @@ from peer_agent.site.credential import RunAccess
 from peer_agent.site.machine_control import MachineControl
 
 LOOK_S, LEAVE_LOOK_S = 1.0, 0.05
-NEEDS = "It averages for them and needs no GPU."
 
 
 async def run_auxiliary(
@@ -39,7 +40,8 @@ async def run_auxiliary(
 
     Where it is to rest it leaves the run until it may work again. Where it is to move this returns. Raises Problem.
     """
-    view.say(f"{SEEN} {NEEDS}")
+    view.say(translated(SEEN))
+    view.say(_("This machine averages for the others and needs no GPU."))
     watching = asyncio.create_task(owner.watch())
     try:
         while True:
@@ -51,7 +53,8 @@ async def run_auxiliary(
     finally:
         watching.cancel()
     if leave_request.is_asked or owner.is_to_finish:
-        view.tell("left", f"This machine has left. It averaged {in_bytes(auxiliary.averaged)} for the others.")
+        words = _("This machine has left. It averaged {size} for the others.")
+        view.tell("left", words.format(size=in_bytes(auxiliary.averaged)))
 
 
 async def _work(auxiliary: "Auxiliary", leave_request: LeaveRequest, place: Place) -> None:
@@ -121,7 +124,7 @@ class Auxiliary:
 
     def listens(self, port: int) -> None:
         """The socket is open."""
-        self.view.tell("listening", f"Listening at port {port}.", port=port)
+        self.view.tell("listening", _("Listening at port {port}.").format(port=port), port=port)
 
     def heard(self, body: m.TO_PEER) -> None:
         """What the site says, as far as people want to know it."""
@@ -154,10 +157,14 @@ class Auxiliary:
 
     def _tell(self, record: Record, own: int) -> None:
         machines = record.contributors
-        words = f"{machines:,} {'machine' if machines == 1 else 'machines'}, {in_bytes(own)} averaged here"
         facts = {"step": record.step, "loss": record.loss, "machines": machines, "samples": record.samples}
-        text = f"step {record.step:,}: loss {record.loss:.3f}, {words}"
-        self.view.tell("step", text, **facts, averaged_bytes=own)
+        words = ngettext(
+            "step {step}: loss {loss}, {machines} machine, {size} averaged here",
+            "step {step}: loss {loss}, {machines} machines, {size} averaged here",
+            machines,
+        )
+        figures = {"step": f"{record.step:,}", "loss": f"{record.loss:.3f}", "machines": f"{machines:,}"}
+        self.view.tell("step", words.format(**figures, size=in_bytes(own)), **facts, averaged_bytes=own)
 
     # --- the end
 

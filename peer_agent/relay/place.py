@@ -3,12 +3,15 @@
 from msgspec import Struct
 
 from peer_agent.machine.home import Home
+from peer_agent.machine.language import gettext_noop
 from peer_agent.network.addresses import ANYWHERE, bracketed
 from peer_agent.network.certificate import Certificate, certificate_of, new_pem
 from peer_agent.protocol.errors import Problem
 
 LISTENER = "listener.pem"  # in the home: its certificate, so that it is known by the same one after a restart
-SEEN = "The members of this run will see this computer's internet address, because their computers connect to it."
+SEEN = gettext_noop(
+    "The members of this run will see this computer's internet address, because their computers connect to it."
+)
 
 
 class Place(Struct, frozen=True):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from packaging.version import InvalidVersion, Version
 
 from peer_agent import __version__
+from peer_agent.machine.language import gettext as _
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.network.site import get_json
 from peer_agent.protocol.errors import Fault, Problem
@@ -28,7 +29,7 @@ class Offer(Struct, frozen=True):
         """The one for how this agent was installed, so that it works in a new terminal."""
         by_uv = (Path(sys.prefix) / "uv-receipt.toml").exists()
         if not (line := self.upgrade_uv if by_uv else self.upgrade_pip):
-            return "see the site's download page"
+            return _("see the site's download page")
         return sanitize(line if by_uv else line.replace("pip", f"{sys.executable} -m pip", 1))
 
 

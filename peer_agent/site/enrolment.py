@@ -5,6 +5,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from peer_agent.machine.home import Home, KnownSite
+from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import translated
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.site.credential import RunAccess, log_in, site_of
@@ -55,7 +57,8 @@ async def access_for(home: Home, url: str, enrolment: Enrolment) -> RunAccess:
     except Problem as problem:
         if problem.fault.code not in ASK_AGAIN[enrolment.role]:
             raise
-        enrolment.say(f"{problem.fault.title}. It can be approved again now.")
+        words = _("{trouble}. It can be approved again now.")
+        enrolment.say(words.format(trouble=translated(problem.fault.title)))
     return await _renewed(home, await enrolment.enrol(home, url), enrolment)
 
 

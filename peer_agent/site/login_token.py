@@ -9,6 +9,7 @@ import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from peer_agent.machine.language import gettext as _
 from peer_agent.protocol.credentials import TOKEN_PREFIX
 from peer_agent.protocol.errors import Problem
 
@@ -42,7 +43,7 @@ def token_in(path: str) -> str:
     """The token in the first line of a file, or of standard input; empty without a path. Raises Problem E133."""
     if not path:
         return ""
-    where = "Standard input" if path == STANDARD_INPUT else f"The file {path}"
+    where = _("Standard input") if path == STANDARD_INPUT else _("The file {path}").format(path=path)
     try:
         line = _first_line(path)
     except (OSError, UnicodeDecodeError) as error:
@@ -54,8 +55,8 @@ def _checked(line: str, where: str) -> str:
     """The token that a line is. Raises Problem E133, in which nothing of it stands."""
     token = line.strip().removeprefix(BYTE_ORDER_MARK)
     if not re.fullmatch(rf"{TOKEN_PREFIX}[\w-]+", token, re.ASCII):
-        reason = f"what is there is not {TOKEN_PREFIX} and then letters, digits, dashes and underscores"
-        raise Problem.of("E133", where=where, reason=reason)
+        reason = _("what is there is not {prefix} and then letters, digits, dashes and underscores")
+        raise Problem.of("E133", where=where, reason=reason.format(prefix=TOKEN_PREFIX))
     return token
 
 

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from peer_agent.machine.home import Home
+from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import translated
 from peer_agent.machine.limits import Limits, narrowed
 from peer_agent.machine.resting.month import Month
 from peer_agent.machine.resting.reasons import MOST_REFUSALS, UNTIL_TOLD, Rest, Surroundings, in_words, reason_to_rest
@@ -154,9 +156,9 @@ class MachineControl:
         if rest == before and not is_new:
             return
         if rest and rest != before:
-            self.tell("on_hold", f"On hold. {in_words(rest)}")
+            self.tell("on_hold", _("On hold. {reason}").format(reason=in_words(rest, translated)))
         elif before and not rest:
-            self.tell("resumed", "Working again.")
+            self.tell("resumed", _("Working again."))
         self._report()
         self.changed.set()
         self.on_change()

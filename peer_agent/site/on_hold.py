@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from peer_agent.machine.language import translated
 from peer_agent.machine.resting.reasons import in_words
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
 from peer_agent.network.side_by_side import until_one_ends
@@ -61,5 +62,5 @@ async def _speak(link: Connection, reports: "asyncio.Queue[m.MachineReport]") ->
 
 async def _show(control: MachineControl, show: Callable[[str], Awaitable[None]]) -> None:
     while True:
-        await show(in_words(control.rest))
+        await show(in_words(control.rest, translated))
         await asyncio.sleep(LOOK_S)

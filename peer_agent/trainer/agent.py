@@ -18,6 +18,7 @@ from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
+from peer_agent.machine.language import translated
 from peer_agent.machine.leave_request import FINISH_S
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
 from peer_agent.network.probing import Prober
@@ -353,7 +354,7 @@ class Agent:
     def _tell(self, action: e.Tell | e.Warn | e.Began | e.Ended | e.Show | e.Quit) -> None:
         match action:
             case e.Tell():
-                self.view.say(action.text)
+                self.view.say(translated(action.message).format(**action.details))
             case e.Warn():
                 self.view.fault(action.fault)
             case e.Began():

@@ -7,10 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
+from peer_agent.machine.language import gettext as _
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import download, upload
 from peer_agent.protocol import messages as m
@@ -80,10 +79,11 @@ async def hand_in(home: Home, access: RunAccess, state: "State", view: View) -> 
     try:
         await asyncio.to_thread(_save, state, path)
         if not await _upload(access, path, state.step):
-            view.say(f"The site did not take this machine's copy of step {state.step}; another machine hands it in.")
+            words = _("The site did not take this machine's copy of step {step}; another machine hands it in.")
+            view.say(words.format(step=f"{state.step:,}"))
     except Problem as problem:
-        more = f"Another machine hands in the copy of step {state.step}."
-        view.fault(replace(problem.fault, remedy=f"{problem.fault.remedy} {more}".strip()))
+        view.fault(problem.fault)
+        view.say(_("Another machine hands in the copy of step {step}.").format(step=f"{state.step:,}"))
     finally:
         with contextlib.suppress(OSError):
             path.unlink()

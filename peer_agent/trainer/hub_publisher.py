@@ -18,6 +18,7 @@ import msgspec
 
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
+from peer_agent.machine.language import gettext as _
 from peer_agent.network.site import download, get_json
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault, Problem
@@ -63,7 +64,7 @@ class HubPublisher:
     async def finish(self) -> None:
         """Wait for what is on its way."""
         if self._sending is not None and not self._sending.done():
-            self.view.say("The last model is on its way to the Hub; Ctrl-C leaves it there.")
+            self.view.say(_("The last model is on its way to the Hub; Ctrl-C leaves it there."))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_S):
                     await self._sending
@@ -85,7 +86,8 @@ class HubPublisher:
             else:
                 pause_s = FIRST_PAUSE_S
                 self.view.ended("E354")
-                self.view.say(f"The model of step {record.step} is on the Hub: {url}")
+                words = _("The model of step {step} is on the Hub: {url}")
+                self.view.say(words.format(step=f"{record.step:,}", url=url))
 
     async def _send(self, state: State, record: RecordHead, replica: Replica) -> str:
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
+from peer_agent.machine.language import gettext as _
 from peer_agent.machine.leave_request import LeaveRequest
 from peer_agent.machine.limits import Limits
 from peer_agent.machine.preflight import Preflight
@@ -51,7 +52,7 @@ async def join_run(
     while True:
         owner.fit(replace(limits, at_once=prepared.preflight.at_once, recomputes=prepared.preflight.recomputes))
         owner.needed_bytes = prepared.preflight.memory_bytes or 0
-        view.say("Loading torch, which takes some seconds.")
+        view.say(_("Loading torch, which takes some seconds."))
         run_trainer = await asyncio.to_thread(_loaded_trainer)  # loads torch: after the cheap checks
         await run_trainer(
             prepared.access, owner, leave_request, view, publish=publish, place=place, collaboration=collaboration
@@ -76,7 +77,7 @@ async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb:
     """The run that the owner named; where that takes no such machine, `before`."""
     slug, owner.move_to = owner.move_to, ""
     access = before.access
-    view.tell("moving", f"Moving to the run {slug}.")
+    view.tell("moving", _("Moving to the run {run}.").format(run=slug))
     url, enrolment = f"{access.site.url}/runs/{slug}/", replace(before.enrolment, run=slug, token="")
     try:
         after = await prepare(url, enrolment, access.home, view, disk_gb=disk_gb)

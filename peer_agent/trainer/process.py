@@ -14,6 +14,7 @@ from peer_agent.display.lines import View
 from peer_agent.display.on_hold import rest
 from peer_agent.display.terminal import LiveView
 from peer_agent.machine.home import Home
+from peer_agent.machine.language import translated
 from peer_agent.machine.leave_request import LeaveRequest
 from peer_agent.publishing.hub.names import check_name
 from peer_agent.relay.place import SEEN, Place
@@ -45,7 +46,7 @@ async def run_trainer(
     computes. Raises Problem.
     """
     if place is not None:
-        view.say(SEEN)
+        view.say(translated(SEEN))
     with _shown(view, access.home):
         watching = asyncio.create_task(owner.watch())
         watching.add_done_callback(_tell_failure)

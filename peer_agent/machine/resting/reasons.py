@@ -1,10 +1,11 @@
 """Whether a machine may work now, by what its owner wants and what goes on around it. Pure: time is passed in."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 
 from msgspec import Struct
 
+from peer_agent.machine.language import gettext_noop
 from peer_agent.machine.sizes import in_bytes
 from peer_agent.protocol.messages.machine import Blind, Hours, Instructions, OwnerLimits, Why
 
@@ -44,25 +45,31 @@ class Rest(Struct, frozen=True):
 UNTIL_TOLD = frozenset({Why.REFUSED, Why.MEMORY})
 
 WORDS = {
-    Why.WORKS: "It works.",
-    Why.PAUSED: "You paused it.",
-    Why.REFUSED: "Its last contributions were refused: {detail}",
-    Why.HOURS: "Outside the hours that you set. Next: {detail}.",
-    Why.TRAFFIC: "It has moved the {detail} that you allow in a month.",
-    Why.BATTERY: "It runs on battery.",
-    Why.PROGRAM: "{detail} is running.",
-    Why.IN_USE: "Somebody is using it.",
-    Why.MEMORY: "It took {detail} of memory, which is more than you allow.",
+    Why.WORKS: gettext_noop("It works."),
+    Why.PAUSED: gettext_noop("You paused it."),
+    Why.REFUSED: gettext_noop("Its last contributions were refused: {detail}"),
+    Why.HOURS: gettext_noop("Outside the hours that you set. Next: {detail}."),
+    Why.TRAFFIC: gettext_noop("It has moved the {detail} that you allow in a month."),
+    Why.BATTERY: gettext_noop("It runs on battery."),
+    Why.PROGRAM: gettext_noop("{detail} is running."),
+    Why.IN_USE: gettext_noop("Somebody is using it."),
+    Why.MEMORY: gettext_noop("It took {detail} of memory, which is more than you allow."),
 }
+DAYS = (
+    *(gettext_noop("Monday"), gettext_noop("Tuesday"), gettext_noop("Wednesday"), gettext_noop("Thursday")),
+    *(gettext_noop("Friday"), gettext_noop("Saturday"), gettext_noop("Sunday")),
+)
 WORDS_OF_BLIND = {
     Blind.IDLE: "This machine cannot tell whether somebody is using it, so this limit has no effect there.",
     Blind.BATTERY: "This machine cannot tell whether it runs on battery, so this limit has no effect there.",
 }
 
 
-def in_words(rest: Rest) -> str:
-    """A sentence for its owner."""
-    return WORDS[rest.why].format(detail=rest.detail)
+def in_words(rest: Rest, translated: Callable[[str], str] = str) -> str:
+    """A sentence for its owner; `translated` looks it up, where they read another language than English."""
+    day, _, time = rest.detail.partition(" ")
+    detail = f"{translated(day)} {time}" if rest.why is Why.HOURS and day in DAYS else rest.detail
+    return translated(WORDS[rest.why]).format(detail=detail)
 
 
 def reason_to_rest(wanted: Instructions, around: Surroundings) -> Rest:
@@ -117,4 +124,5 @@ def next_start(schedule: tuple[Hours, ...], now: datetime) -> str:
         for hours in schedule
         for week in (0, WEEK_DAYS)
     ]
-    return f"{min(start for start in starts if start > now):%A %H:%M}"
+    start = min(start for start in starts if start > now)
+    return f"{DAYS[start.weekday()]} {start:%H:%M}"

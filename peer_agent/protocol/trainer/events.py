@@ -178,9 +178,15 @@ class Say(Struct, frozen=True):
 
 
 class Tell(Struct, frozen=True):
-    """A sentence for the person in front of the machine."""
+    """A sentence for the person in front of the machine: English with places, which whoever shows it translates."""
 
-    text: str
+    message: str
+    details: dict[str, str | int] = {}
+
+    @property
+    def text(self) -> str:
+        """In English."""
+        return self.message.format(**self.details)
 
 
 class Warn(Struct, frozen=True):

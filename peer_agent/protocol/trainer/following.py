@@ -60,8 +60,9 @@ def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[
         return [*actions, Began(Fault.of("E402", reason=reason)), *reload(state, seed)]
     state.head, state.vouched = max(state.head, greeting.index), greeting.fence
     if not ignores(state, Cause.GREETED):
-        text = f"Joining “{greeting.title}”: loading the model of step {greeting.snapshot.step}."
-        return [*actions, Tell(text), *_load(state, Cause.GREETED)]
+        facts: dict[str, str | int] = {"title": greeting.title, "step": greeting.snapshot.step}
+        told = Tell("Joining “{title}”: loading the model of step {step}.", facts)
+        return [*actions, told, *_load(state, Cause.GREETED)]
     return actions + _after_greeting(state, greeting)
 
 
@@ -225,8 +226,12 @@ def _given_back(state: TrainerState) -> list[Action]:
     """Why work is in vain, where it was left out of one update too many (rule 10)."""
     if not has_too_old(state):
         return []
-    reason = "it was left out of two updates, and is too old for the next"
-    return [Tell(f"{state.samples} samples that were computed here go back to the others: {reason}.")]
+    told = Tell(
+        "{samples} samples that were computed here go back to the others: "
+        "they were left out of two updates, and are too old for the next.",
+        {"samples": state.samples},
+    )
+    return [told]
 
 
 def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:

@@ -45,7 +45,10 @@ def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
     actions = _stop(state)
     state.round = Round(message, message.attempt, 0)
     move(state, Cause.LEFT_OUT, Phase.OFFER)
-    told = Tell(f"This round is made without this machine: {message.reason}. What it has goes into the next one.")
+    told = Tell(
+        "This round is made without this machine: {reason}. What it has goes into the next one.",
+        {"reason": message.reason},
+    )
     return [*actions, Hold(message), told, *work(state)]
 
 
@@ -191,7 +194,8 @@ def take_void(state: TrainerState, void: m.Void) -> list[Action]:
         return []
     if (void.fence, void.attempt) < (round_.cut.fence, round_.attempt):
         return []
-    return [Tell(f"A round was void: {void.reason}. Nothing was lost."), *end_round(state)]
+    told = Tell("A round was void: {reason}. Nothing was lost.", {"reason": void.reason})
+    return [told, *end_round(state)]
 
 
 def heed_fence(state: TrainerState, greeting: m.Greeting) -> list[Action]:
