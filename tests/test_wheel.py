@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from scripts import build_wheel
 
 ROOT = build_wheel.ROOT
+CARRIED = {".py", ".mo"}
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +46,22 @@ def metadata(wheel: Path) -> "list[Requirement]":
 
 
 def test_it_carries_the_agent_and_nothing_else(wheel: Path) -> None:
-    ours = {path.relative_to(ROOT).as_posix() for path in build_wheel.sources(ROOT) if path.suffix == ".py"}
+    ours = {path.relative_to(ROOT).as_posix() for path in build_wheel.sources(ROOT) if path.suffix in CARRIED}
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
     assert {name for name in names if not name.startswith("manyhands-")} == ours
     assert {name.split("/")[0] for name in names} == {"peer_agent", "manyhands-0.1.0.dist-info"}
+
+
+def test_it_speaks_its_languages_out_of_the_zip_file(wheel: Path) -> None:
+    code = "from peer_agent.machine import language; print(language.__file__, language.gettext('Loading the model.'))"
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(wheel), "MANYHANDS_LANGUAGE": "bn"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=wheel.parent, env=environment, check=True, capture_output=True, text=True
+    )
+    place, _, said = done.stdout.strip().partition(" ")
+    assert place.startswith(str(wheel))
+    assert said == "মডেল লোড হচ্ছে।"
 
 
 def test_its_requirements_are_ranges(wheel: Path) -> None:

@@ -188,7 +188,7 @@ class View:
         self.is_moving = self.is_leaving = False
         self._state = ("", "")
         now = self.now
-        now.doing, now.reason, now.samples, now.quota = "on hold", reason.rstrip("."), 0, 0
+        now.doing, now.reason, now.samples, now.quota = "on hold", reason.rstrip(".।"), 0, 0
         now.samples_per_s = now.up_mbps = now.down_mbps = 0.0
         self.refresh()
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from peer_agent.display.json_lines import FIGURES, JsonLinesView
+from peer_agent.display.lines import View
 from peer_agent.machine.preflight import Preflight
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.reading import open_head
@@ -28,8 +29,14 @@ def everything() -> list[dict[str, Any]]:
     """One of each event, in the order in which a stay has them."""
     stream = io.StringIO()
     view = JsonLinesView(stream)
-    view.newer(Fault.of("E126", theirs="2", ours="1", line="pip install it"))
     view.ask_for_approval(Code("x", "BCDF-GHJK", "https://a/device/", "https://a/device/?code=BCDF-GHJK", 900, 2))
+    all_that_happens(view)
+    return read(stream)
+
+
+def all_that_happens(view: View) -> None:
+    """Everything that any view is told."""
+    view.newer(Fault.of("E126", theirs="2", ours="1", line="pip install it"))
     view.preflight(Preflight(device="CPU"))
     view.say("Loading")
     view.warn("The model is overfitting.")
@@ -44,7 +51,6 @@ def everything() -> list[dict[str, Any]]:
         view.tell(event, "in a sentence")
     view.leaves(3)
     view.farewell()
-    return read(stream)
 
 
 def test_every_event_is_described() -> None:

@@ -1,0 +1,135 @@
+"""Which language a person reads, and that errors are found again in the text that came of them."""
+
+import io
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from peer_agent.machine import language
+from peer_agent.machine.conditions import not_reached
+from peer_agent.machine.faults import in_readers_words, places_in
+from peer_agent.machine.language import gettext, ngettext, padded, speak
+from peer_agent.machine.resting.reasons import Rest, in_words
+from peer_agent.protocol.errors import CATALOGUE, Fault
+from peer_agent.protocol.messages.machine import Why
+
+
+@pytest.fixture(autouse=True)
+def _english_afterwards() -> Iterator[None]:
+    yield
+    speak("en")
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({"MANYHANDS_LANGUAGE": "bn", "LC_ALL": "de_DE.UTF-8"}, "bn"),
+        ({"LC_ALL": "", "LC_MESSAGES": "bn_BD.UTF-8", "LANG": "de_DE.UTF-8"}, "bn_BD"),
+        ({"LANG": "bn_IN"}, "bn_IN"),
+        ({"LANG": "sr_RS.UTF-8@latin"}, "sr_RS"),
+        ({"MANYHANDS_LANGUAGE": "en-xa"}, "en_XA"),
+        ({"LANG": "C"}, "en"),
+        ({"LANG": "C.UTF-8"}, "en"),
+        ({"LC_ALL": "POSIX", "LANG": "bn"}, "en"),
+        ({"MANYHANDS_LANGUAGE": "../../etc"}, "en"),
+    ],
+)
+def test_the_first_variable_that_is_set_counts(environment: dict[str, str], wanted: str) -> None:
+    assert language.language_of(environment) == wanted
+
+
+@pytest.mark.parametrize("unknown", ["xx", "xx_YY", "en_GB", "C"])
+def test_a_language_without_a_catalogue_is_english(unknown: str) -> None:
+    speak(unknown)
+    assert gettext("Loading the model.") == "Loading the model."
+    assert ngettext("{count} sample", "{count} samples", 2) == "{count} samples"
+
+
+@pytest.mark.parametrize("name", ["bn", "bn_BD"])
+def test_a_region_has_the_catalogue_of_its_language(name: str) -> None:
+    speak(name)
+    assert gettext("Loading the model.") == "মডেল লোড হচ্ছে।"
+    assert gettext("") == "", "a catalogue has its own description there"
+
+
+@pytest.mark.parametrize(("encoding", "wanted"), [("utf-8", "মডেল লোড হচ্ছে।"), ("cp1252", "Loading the model.")])
+def test_a_terminal_that_cannot_write_the_letters_is_told_in_english(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, wanted: str
+) -> None:
+    monkeypatch.setenv("MANYHANDS_LANGUAGE", "bn")
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    monkeypatch.setattr(language._Reader, "catalogue", None)
+    assert gettext("Loading the model.") == wanted
+
+
+def test_letters_that_stand_above_others_take_no_column() -> None:
+    assert padded("ডিস্ক", 8).count(" ") == 8 - 3
+    assert padded("longer than that", 4) == "longer than that"
+
+
+# Errors
+
+
+@pytest.mark.parametrize("code", CATALOGUE)
+def test_every_error_is_found_again_in_its_text(code: str) -> None:
+    """Marked all over in the pseudo-locale, what is filled in as it was."""
+    entry = CATALOGUE[code]
+    details = Details()
+    fault = Fault(code, *(part.format_map(details) for part in (entry.cause, entry.means, entry.remedy)))
+    speak("en_XA")
+    for one in (fault, Fault.read(str(fault)), Fault(code, fault.text.replace("\n", " "))):
+        told = in_readers_words(one)
+        assert told.cause.startswith("⟦")
+        assert all(f"<{name}>" in told.text for name in details.asked)
+        assert told.text.count("⟦") == sum(map(bool, (entry.cause, entry.means, entry.remedy)))
+
+
+class Details(dict[str, str]):
+    """Something for every place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
+    def __missing__(self, name: str) -> str:
+        self.asked.add(name)
+        return f"<{name}>"
+
+
+def test_what_follows_stays_and_what_is_not_known_stays_english() -> None:
+    speak("bn")
+    longer = Fault.of("E121", free="1 MB", path="/a", needed="9 MB")
+    told = in_readers_words(Fault("E121", f"{longer.text}\npip install it")).text
+    assert told == "/a-এর ডিস্কে 1 MB খালি; অন্তত 9 MB লাগে। কিছুই হারায়নি। জায়গা খালি করুন।\npip install it"
+    for strange in (Fault("E121", "of another version"), Fault("E999", "new"), Fault.of("E308")):
+        assert in_readers_words(strange) is strange
+
+
+def test_the_reason_why_a_site_is_not_reached_is_told_in_the_same_language() -> None:
+    speak("bn")
+    away = not_reached(Fault.of("E104", url="https://a", reason="timed out"))
+    assert in_readers_words(away).cause == "সাইট সাড়া দিচ্ছে না: https://a-এ পৌঁছানো যাচ্ছে না (timed out)।"
+
+
+def test_places_are_found_in_one_look() -> None:
+    assert places_in("{a} of {b}.", "1 of 2.") == ({"a": "1", "b": "2"}, "")
+    assert places_in("{a} of {b}.", "1 of 2. More.") == ({"a": "1", "b": "2"}, " More.")
+    assert places_in("{a} of {b}", "1 of 2 of 3") == ({"a": "1", "b": "2 of 3"}, "")
+    assert places_in("It is {a}.", "Was it 1.") is None
+    assert places_in("No.", "No.thing") is None
+    long = "( " * 100_000
+    assert places_in("{a} ( {b} ( {c} ) {d}", long) is None
+
+
+# Why a machine rests
+
+
+def test_why_a_machine_rests() -> None:
+    rest = Rest(Why.HOURS, "Monday 08:00")
+    assert in_words(rest) == "Outside the hours that you set. Next: Monday 08:00."
+    speak("bn")
+    assert in_words(rest, gettext) == "আপনার ঠিক করা সময়ের বাইরে। পরের সময়: সোমবার 08:00।"
+    assert in_words(rest) == "Outside the hours that you set. Next: Monday 08:00.", (
+        "a page of the site, whoever runs it"
+    )

@@ -1,0 +1,101 @@
+"""Messages that extraction would miss, or that no catalogue could hold: only words as they stand are looked up."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.test_house import ROOT, our_files
+
+MESSAGES = {  # how many of the first arguments are messages
+    **dict.fromkeys(("_", "gettext", "gettext_lazy", "gettext_noop"), 1),
+    **dict.fromkeys(("ngettext", "ngettext_lazy", "pgettext", "pgettext_lazy"), 2),
+    **dict.fromkeys(("npgettext", "npgettext_lazy"), 3),
+}
+CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
+PLACE = re.compile(r"\{\w+\}")
+
+
+def faults(source: str, *, of_trainer: bool = False) -> Iterator[str]:
+    """Lines in which something else than words, or a constant of them, is looked up. `of_trainer`: `Tell` does so."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        told = of_trainer and name == "Tell"
+        if isinstance(node.func, ast.Attribute) and not told:  # the standard library's, with what it is given
+            continue
+        for argument in node.args[: 1 if told else MESSAGES.get(name, 0)]:
+            if not (is_words(argument) or is_constant(argument)):
+                yield f"{node.lineno}: {ast.unparse(argument)}"
+
+
+def is_words(node: ast.expr) -> bool:
+    """A literal with nothing in its places but their names: more than that is for `format`'s arguments."""
+    if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value):
+        return False
+    return "{" not in PLACE.sub("", node.value)
+
+
+def is_constant(node: ast.expr) -> bool:
+    """One that is marked where it is made: NAME, NAME[key], module.NAME."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+    return CONSTANT.fullmatch(name) is not None
+
+
+@pytest.mark.parametrize("room", ["peer_agent", "platform"])
+def test_only_words_are_looked_up(room: str) -> None:
+    found = {
+        str(path.relative_to(ROOT)): list(
+            faults(path.read_text(), of_trainer=path.is_relative_to(ROOT / "peer_agent" / "protocol" / "trainer"))
+        )
+        for path in our_files(ROOT / room)
+        if path.suffix == ".py" and path != ROOT / "peer_agent" / "machine" / "language.py"
+    }
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '_(f"step {step}")',
+        '_("step " + step)',
+        '_("step {step}".format(step=1))',
+        '_("step %s" % step)',
+        "_(words)",
+        '_("")',
+        '_("{step:,} steps")',
+        '_("{} steps")',
+        'ngettext("a step", f"{n} steps", n)',
+        'pgettext("theme", name)',
+        "gettext_lazy(status.title)",
+        'e.Tell(f"a {round}")',
+    ],
+)
+def test_what_is_missed_is_named(line: str) -> None:
+    assert len(list(faults(line, of_trainer=True))) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '_("step {step}").format(step=1)',
+        '_("one line " "and another")',
+        "_(SENTENCES[status.doing])",
+        "_(status.HINT)",
+        'ngettext("a step", "{n} steps", n)',
+        "catalogue.gettext(message)",
+        "translated(entry.title)",
+        'Tell("a round", {"step": step})',
+    ],
+)
+def test_what_is_found_is_not(line: str) -> None:
+    assert list(faults(line, of_trainer=True)) == []
+
+
+def test_no_file_is_left_out() -> None:
+    assert Path(ROOT / "peer_agent" / "display" / "status.py") in set(our_files(ROOT / "peer_agent"))
