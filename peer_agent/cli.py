@@ -25,7 +25,7 @@ from peer_agent.machine.faults import faults_of, in_readers_words, sanitize_faul
 from peer_agent.machine.forget import forget_site
 from peer_agent.machine.hardware import missing_packages
 from peer_agent.machine.home import Home, home_folder
-from peer_agent.machine.language import ENGLISH, speak
+from peer_agent.machine.language import ENGLISH, is_english, speak
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest, Unattended, request_leave
 from peer_agent.machine.limits import DISK_GB, RESERVE_PERCENT, Limits, apply_limits, usual_limits
@@ -42,7 +42,11 @@ from peer_agent.site.machine_control import MachineControl
 from peer_agent.trainer.joining import join_run, moved, prepare
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train one model together."
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich" if is_english() else None,  # its frames break where terminals count letters otherwise
+    help=_("Train one model together."),
 )
 
 TokenFile = Annotated[

@@ -3,24 +3,25 @@
 import contextlib
 import logging
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TextIO
 
-from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
+from rich.constrain import Constrain
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from peer_agent.display.lines import Event, View
 from peer_agent.display.status import Status, sentence
+from peer_agent.machine.language import columns_of, gettext_noop, has_spacing_marks, ngettext, padded, translated
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.language import gettext_noop, ngettext, translated
 from peer_agent.machine.sanitize import SanitizingFormatter
 
-WIDTH, BAR, SHORTEST_BAR = 100, 40, 8
+WIDTH, BAR, SHORTEST_BAR, SHORTEST_LINE = 100, 40, 8, 20
 FIGURE_COLUMNS = (13, 15, 18, 15, 8)
 ROW = sum(FIGURE_COLUMNS) + 2 * len(FIGURE_COLUMNS)
 ALIVE, BROKEN = "green", "red"  # what has a colour says the same without it
@@ -88,25 +89,34 @@ def is_terminal(stream: TextIO) -> bool:
 def picture(now: Status, events: Sequence[Event], console: Console) -> RenderableType:
     """The page: what it is about, one sentence, what is wrong, one bar, five figures, the last events, how to leave."""
     width = min(console.width, WIDTH) - 1  # a full last column makes some terminals go on to the next line
-    page = Table.grid()
-    page.add_column(width=width)
     parts: tuple[RenderableType, ...] = (
-        Text(now.title or now.run, style="bold", no_wrap=True, overflow="ellipsis"),
-        Text(sentence(now)),
-        *_troubles(now),
-        *([Text(now.warning, style="dim")] if now.warning else []),
+        _cut(now.title or now.run, width, "bold"),
+        _whole(sentence(now), width),
+        *_troubles(now, width),
+        *([_whole(now.warning, width, "dim")] if now.warning else []),
         Text(""),
         _bar(now, width, _blocks(console)),
         Text(""),
         _figures(now, width),
         Text(""),
-        _events(events),
+        _events(events, width),
         Text(""),
-        Text(_last_line(now), style="dim"),
+        _whole(_last_line(now), width, "dim"),
     )
-    for part in parts:
-        page.add_row(part)
-    return Group(Text(""), page)
+    # No table: it fills lines up to the width as Rich counts, which is too far where a terminal counts more.
+    return Group(Text(""), Constrain(Group(*parts), width))
+
+
+def _whole(words: str, width: int, style: str = "") -> Text:
+    """Words on as many lines as they need. A line that the terminal itself wraps would tear the page."""
+    return Text(textwrap.fill(words, width) if has_spacing_marks(words) else words, style=style)
+
+
+def _cut(words: str, width: int, style: str = "") -> Text:
+    """Words on one line."""
+    if has_spacing_marks(words) and columns_of(words) > width:
+        words = f"{words[: width - 1]}…"
+    return Text(words, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _last_line(now: Status) -> str:
@@ -121,10 +131,11 @@ def _bar(now: Status, width: int, blocks: tuple[str, str]) -> Text:
     """This machine's part of the step."""
     share = min(now.samples / now.quota, 1.0) if now.quota else 0.0
     words = ", ".join(_beside_bar(now))
-    length = max(min(width - cell_len(words) - 2, BAR), SHORTEST_BAR)
+    length = max(min(width - columns_of(words) - 2, BAR), SHORTEST_BAR)
     filled = round(share * length)
     bar = Text(no_wrap=True, overflow="ellipsis")
-    return bar.append(blocks[0] * filled, ALIVE).append(f"{blocks[1] * (length - filled)}  {words}")
+    bar.append(blocks[0] * filled, ALIVE).append(f"{blocks[1] * (length - filled)}  ")
+    return bar.append(_cut(words, width - length - 2))
 
 
 def _beside_bar(now: Status) -> Iterator[str]:
@@ -137,7 +148,7 @@ def _beside_bar(now: Status) -> Iterator[str]:
         yield _("step {step} of {steps}").format(step=f"{now.step:,}", steps=f"{now.target_steps:,}")
 
 
-def _figures(now: Status, width: int) -> Table:
+def _figures(now: Status, width: int) -> RenderableType:
     """Five of them: side by side, or one below the other where that is too wide."""
     credit = ngettext("{count} sample", "{count} samples", now.accepted)
     figures = (
@@ -147,16 +158,19 @@ def _figures(now: Status, width: int) -> Table:
         (_("credit"), credit.format(count=f"{now.accepted:,}")),
         (_("rank"), _rank(now)),
     )
+    if width < ROW or any(has_spacing_marks(words) for figure in figures for words in figure):
+        return _one_below_the_other(figures)
     table = Table.grid(padding=(0, 2, 0, 0))
-    if width < ROW:
-        for name, value in figures:
-            table.add_row(Text(name, style="dim"), value)
-        return table
     for columns in FIGURE_COLUMNS:  # at least, so that they do not sway with the figures
         table.add_column(min_width=columns)
     table.add_row(*(Text(name, style="dim") for name, value in figures))
     table.add_row(*(value for name, value in figures))
     return table
+
+
+def _one_below_the_other(figures: Sequence[tuple[str, str]]) -> Group:
+    names = max(columns_of(name) for name, value in figures)
+    return Group(*(Text.assemble((padded(name, names), "dim"), "  ", value) for name, value in figures))
 
 
 def _loss(now: Status) -> tuple[str, str]:
@@ -174,20 +188,24 @@ def _rank(now: Status) -> str:
     return _("{rank} of {people}").format(rank=f"{now.rank:,}", people=f"{now.people:,}")
 
 
-def _troubles(now: Status) -> list[Text]:
+def _troubles(now: Status, width: int) -> list[Text]:
     """Whole sentences: what to do about each is at its end."""
-    shown = [Text(trouble.line, style=BROKEN) for trouble in now.troubles[:MOST_TROUBLES]]
+    shown = [_whole(trouble.line, width, BROKEN) for trouble in now.troubles[:MOST_TROUBLES]]
     more = len(now.troubles) - len(shown)
     words = ngettext("{count} more: see `manyhands status`.", "{count} more: see `manyhands status`.", more)
-    return [*shown, Text(words.format(count=more), style="dim")] if more > 0 else shown
+    return [*shown, _whole(words.format(count=more), width, "dim")] if more > 0 else shown
 
 
-def _events(events: Sequence[Event]) -> Table:
+def _events(events: Sequence[Event], width: int) -> Group:
     """Whole sentences: what to do about an error is at its end."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for event in events:
-        table.add_row(Text(event.at, style="dim"), Text(event.text, style=BROKEN if event.code else ""))
-    return table
+    return Group(*(_event(event, width) for event in events))
+
+
+def _event(event: Event, width: int) -> Text:
+    indent = " " * (len(event.at) + 2)
+    lines = textwrap.wrap(event.text, max(width - len(indent), SHORTEST_LINE)) or [""]
+    words = f"\n{indent}".join(lines)
+    return Text.assemble((event.at, "dim"), "  ", (words, BROKEN if event.code else ""))
 
 
 def _blocks(console: Console) -> tuple[str, str]:

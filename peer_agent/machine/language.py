@@ -12,9 +12,11 @@ import struct
 import sys
 from collections.abc import Mapping
 from gettext import GNUTranslations, NullTranslations
+from unicodedata import category, east_asian_width
 
 ENGLISH = "en"
 VARIABLES = ("MANYHANDS_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts
+STACKED = frozenset({"Mn", "Me", "Cf"})  # kinds of letters that take no column: they stand above or below others
 NAME = re.compile(r"([A-Za-z]{2,3})(?:[_-]([A-Za-z]{2,4}))?(?:[.@].*)?")  # as bn, bn_BD.UTF-8, en-XA
 
 
@@ -47,11 +49,27 @@ def speak(language: str) -> None:
     _Reader.catalogue = catalogue_of(language)
 
 
-def padded(text: str, columns: int) -> str:
-    """Filled up to a width in a terminal, where some letters stand above others and some take two columns."""
-    from rich.cells import cell_len
+def is_english() -> bool:
+    """Whether nothing is translated."""
+    return not isinstance(_catalogue(), GNUTranslations)
 
-    return text + " " * max(columns - cell_len(text), 0)
+
+def columns_of(text: str) -> int:
+    """How wide a text is in a terminal, as the system's C library and most terminals have it.
+
+    Rich gives marks that stand beside their letter (as Bengali's vowel signs do) no column; here they have one each.
+    """
+    return sum(1 + (east_asian_width(letter) in "WF") for letter in text if category(letter) not in STACKED)
+
+
+def padded(text: str, columns: int) -> str:
+    """Filled up to a width in a terminal."""
+    return text + " " * max(columns - columns_of(text), 0)
+
+
+def has_spacing_marks(text: str) -> bool:
+    """Whether terminals may differ over how wide it is."""
+    return any(category(letter) == "Mc" for letter in text)
 
 
 def _catalogue() -> NullTranslations:

@@ -5,8 +5,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from peer_agent.machine.hardware import FreeResources
+from peer_agent.machine.language import columns_of, padded
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.language import padded
 from peer_agent.machine.limits import DISK_GB, GIGABYTE
 from peer_agent.machine.memory_estimate import Needs, needs_of
 from peer_agent.machine.sizes import in_bytes
@@ -16,7 +16,7 @@ from peer_agent.protocol.recipe import Recipe
 
 SPARE_DISK = 100 * 10**6
 HOUR_S = 3600
-LABEL = 10  # columns, where the labels are no wider
+LABEL_COLUMNS = 8  # at least
 
 
 class RunSizes(Struct, frozen=True, kw_only=True):
@@ -96,7 +96,8 @@ class Preflight(Struct, frozen=True, kw_only=True):
 
 def in_columns(rows: list[tuple[str, str]]) -> list[str]:
     """A label and what belongs to it on each line."""
-    return [f"{padded(label, LABEL - 2)}  {text}" for label, text in rows]
+    widest = max([LABEL_COLUMNS, *(columns_of(label) for label, text in rows)])
+    return [f"{padded(label, widest)}  {text}" for label, text in rows]
 
 
 def _fits(needed: int | None, free: int | None) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -17,7 +16,7 @@ from peer_agent.display.status import SENTENCES, ShownTrouble, Status, status_fa
 from peer_agent.display.terminal import picture
 from peer_agent.doctor import Check, bad, check_clock, check_device, check_memory, check_relays
 from peer_agent.machine.home import Home
-from peer_agent.machine.language import speak, translated
+from peer_agent.machine.language import columns_of, speak, translated
 from peer_agent.machine.preflight import Preflight
 from peer_agent.machine.resting.reasons import WORDS, Rest, in_words
 from peer_agent.protocol.errors import Fault
@@ -46,7 +45,7 @@ def page(width: int, now: Status, *events: Event) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, height=60, force_terminal=True, no_color=True, legacy_windows=False)
     console.print(picture(now, events, console))
-    return [Text.from_ansi(line).plain.rstrip() for line in stream.getvalue().splitlines()]
+    return [Text.from_ansi(line).plain for line in stream.getvalue().splitlines()]
 
 
 def in_trouble() -> Status:
@@ -143,8 +142,11 @@ def test_troubles_are_written_down_in_english() -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_a_page_in_bengali_fits(width: int) -> None:
     speak("bn")
-    lines = page(width, in_trouble(), Event("12:04:01", "এক"))
-    assert max(map(cell_len, lines)) <= width
+    now = in_trouble()
+    now.title = "বাংলা প্রবাদের একটি ছোট মডেল, যা সবাই মিলে প্রশিক্ষণ দেয়, আর যার নাম এক লাইনে ধরে না"
+    now.warning = "held-out লস বাড়ছে: ধাপ 400-এ 3.30 ছিল, এখন 4.29। মডেলটি ডেটা মুখস্থ করছে, তাই থামানো ভালো।"
+    lines = page(width, now, Event("12:04:01", now.warning))
+    assert max(map(columns_of, lines)) <= width
     text = " ".join(" ".join(lines).split())
     for part in ("ধাপ 413-এর প্রশিক্ষণ চলছে।", "16টির মধ্যে 12টি নমুনা", "12.3 নমুনা/সে.", "41,210টি নমুনা", "3 / 17"):
         assert part in text
@@ -153,11 +155,14 @@ def test_a_page_in_bengali_fits(width: int) -> None:
 def test_columns_stand_below_one_another_in_bengali() -> None:
     speak("bn")
     checks = [Check(name, "ok", "|") for name in ("device", "memory", "disk", "versions", "clock")]
-    assert len({cell_len(check.line().partition("|")[0]) for check in checks}) == 1
+    assert len({columns_of(check.line().partition("|")[0]) for check in checks}) == 1
     lines = Preflight(device="|", memory_bytes=10**9, disk_bytes=10**9, gpu_bytes=1).lines()
     rows = [re.fullmatch(r"(\S+ {2,})\S.*", line) for line in lines]
-    assert len({cell_len(row[1]) for row in rows if row is not None}) == 1
+    assert len({columns_of(row[1]) for row in rows if row is not None}) == 1
     assert all(rows)
+    names = re.compile(r"((?:প্রশিক্ষণের লস|গতি|আপ ও ডাউন|স্বীকৃতি|স্থান) +)\S.*")
+    figures = [row[1] for line in page(100, busy()) if (row := names.fullmatch(line)) is not None]
+    assert [len(figures), len(set(map(columns_of, figures)))] == [5, 1]
 
 
 def test_help_is_in_the_readers_language(tmp_path: Path) -> None:
@@ -168,6 +173,7 @@ def test_help_is_in_the_readers_language(tmp_path: Path) -> None:
     assert "Help to train the run at RUN_URL" in said["C"]
     assert said["xx_YY.UTF-8"] == said["C"]
     assert "RUN_URL-এর রানের প্রশিক্ষণে সাহায্য করে" in said["bn_BD.UTF-8"]
+    assert ("│" in said["C"], "│" in said["bn_BD.UTF-8"]) == (True, False), "frames break in many terminals"
 
 
 def test_an_error_that_ends_a_command_is_in_the_readers_language(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from peer_agent.machine import language
 from peer_agent.machine.conditions import not_reached
 from peer_agent.machine.faults import in_readers_words, places_in
-from peer_agent.machine.language import gettext, ngettext, padded, speak
+from peer_agent.machine.language import columns_of, gettext, ngettext, padded, speak
 from peer_agent.machine.resting.reasons import Rest, in_words
 from peer_agent.protocol.errors import CATALOGUE, Fault
 from peer_agent.protocol.messages.machine import Why
@@ -63,8 +63,10 @@ def test_a_terminal_that_cannot_write_the_letters_is_told_in_english(
     assert gettext("Loading the model.") == wanted
 
 
-def test_letters_that_stand_above_others_take_no_column() -> None:
-    assert padded("ডিস্ক", 8).count(" ") == 8 - 3
+def test_letters_that_stand_above_or_below_others_take_no_column() -> None:
+    """A vowel sign that stands beside its letter takes one, as `wcwidth` of the C library has it."""
+    assert [columns_of(text) for text in ("disk", "ডিস্ক", "ধাপ", "磁盘", "e\u0301")] == [4, 4, 3, 4, 1]
+    assert padded("ডিস্ক", 8) == "ডিস্ক    "
     assert padded("longer than that", 4) == "longer than that"
 
 
