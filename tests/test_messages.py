@@ -3,10 +3,11 @@
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from peer_agent.protocol.errors import CATALOGUE
+from scripts import messages
 from tests.test_house import ROOT, our_files
 
 MESSAGES = {  # how many of the first arguments are messages
@@ -14,6 +15,11 @@ MESSAGES = {  # how many of the first arguments are messages
     **dict.fromkeys(("ngettext", "ngettext_lazy", "pgettext", "pgettext_lazy"), 2),
     **dict.fromkeys(("npgettext", "npgettext_lazy"), 3),
 }
+AGENT = next(domain for domain in messages.DOMAINS if domain.name == "manyhands")
+USUAL = (
+    *("E101", "E102", "E103", "E104", "E105", "E106", "E107", "E109", "E110", "E115", "E116", "E117", "E121", "E123"),
+    *("E124", "E126", "E134", "E135", "E136", "E138", "E204", "E205", "E214"),
+)
 CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
 PLACE = re.compile(r"\{\w+\}")
 
@@ -97,5 +103,21 @@ def test_what_is_found_is_not(line: str) -> None:
     assert list(faults(line, of_trainer=True)) == []
 
 
-def test_no_file_is_left_out() -> None:
-    assert Path(ROOT / "peer_agent" / "display" / "status.py") in set(our_files(ROOT / "peer_agent"))
+# Catalogues of the agent
+
+
+@pytest.mark.parametrize("language", messages.LANGUAGES)
+def test_a_catalogue_has_all_messages_that_there_are(language: str) -> None:
+    """Else: python -m scripts.messages."""
+    assert AGENT.catalogue(language).read_bytes() == messages.updated(AGENT, language)
+
+
+@pytest.mark.parametrize("language", messages.LANGUAGES)
+def test_the_terminal_is_translated(language: str) -> None:
+    """All that is no error's; of the errors those that agents meet most."""
+    catalogue = messages.read(AGENT.catalogue(language), language)
+    lacking = {message.id for message in catalogue if message.id and not all(messages.as_tuple(message.string))}
+    of_errors = {getattr(entry, part) for entry in CATALOGUE.values() for part in ("title", "cause", "means", "remedy")}
+    assert lacking <= of_errors
+    usual = {getattr(CATALOGUE[code], part) for code in USUAL for part in ("title", "cause", "means", "remedy")}
+    assert not lacking & usual
