@@ -59,7 +59,7 @@ def averaged_by(run: Run, *peers: PeerId) -> None:
         "exact": True,
         "scalars": SCALARS,
     }
-    size = {"elements": ELEMENTS, "chunk_elements": 16, "codec": "fp16"}
+    size: dict[str, Any] = {"elements": ELEMENTS, "chunk_elements": 16, "codec": "fp16"}
     sealed = seal(site_key(), whole(run=run.run_id, spans=spans, **facts, **sums, **size))
     SealedRecord.objects.filter(entry=entry).update(
         payload=sealed.head.payload, signature=sealed.head.signature, contributions=sealed.contributions
