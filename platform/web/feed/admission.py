@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth import get_user
-from django.http import HttpRequest, parse_cookie
+from django.http import HttpRequest, QueryDict, parse_cookie
 from django.http.request import split_domain_port, validate_host
 
 from config.proxies import visitor_in
@@ -17,9 +17,11 @@ from peer_agent.protocol.errors import Problem
 from runs.access import Viewer, access_run, person_of
 from runs.models import Run
 from web.http.requester import household
+from web.run_picture.loading import known_language
 
 MOST_OF_PERSON = 40  # sockets of somebody who is logged in; others count by their address
 MOST = 5000  # sockets of this process
+LONGEST_QUERY = 200  # bytes of what stands behind the address
 
 Scope = dict[str, Any]
 _sockets: Counter[str] = Counter()
@@ -40,6 +42,12 @@ def viewer_of(scope: Scope) -> Viewer:
     request.session = sessions.SessionStore(parse_cookie(header(scope, b"cookie")).get(settings.SESSION_COOKIE_NAME))
     viewer: Viewer = get_user(request)
     return viewer
+
+
+def language_of(scope: Scope) -> str:
+    """The language that the page reads: `?language=bn`."""
+    asked = QueryDict(scope.get("query_string", b"")[:LONGEST_QUERY])
+    return known_language(asked.get("language", ""))
 
 
 def comes_from_here(scope: Scope) -> bool:

@@ -10,7 +10,7 @@ from django.db import DatabaseError
 
 from coordination.threads import in_thread
 from runs.models import Run
-from web.feed.admission import comes_from_here, counted_in, place_of, visible_run
+from web.feed.admission import comes_from_here, counted_in, language_of, place_of, visible_run
 from web.feed.messages import AGAIN
 from web.feed.watch import Subscription, subscribe, unsubscribe
 
@@ -38,7 +38,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
             await self.close()
             return
         await self.accept()
-        self.subscription = subscribe(run.pk)
+        self.subscription = subscribe(run.pk, language_of(scope))
         self.writing = asyncio.create_task(self._write(self.subscription))
         if run.visibility == Run.Visibility.PRIVATE:
             self.minding = asyncio.create_task(self._mind(self.subscription))

@@ -15,12 +15,11 @@ from web.feed.messages import picture_message
 from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import address_of
-from web.run_picture.loading import seen_of
-from web.run_picture.picture import picture_of
+from web.run_picture.loading import ENGLISH, known_language, picture_in
 
 KEEP_S = 1.0
 REST_S = 0.25  # between looks at least, however fast steps are made
-MOST = 256  # runs of which a picture is kept
+MOST = 256  # pictures that are kept
 
 
 class Kept(NamedTuple):
@@ -33,14 +32,15 @@ class Kept(NamedTuple):
     etag: str
 
 
-_kept: dict[UUID, Kept] = {}
+_kept: dict[tuple[UUID, str], Kept] = {}  # by run and language
 
 
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
     """The picture as JSON, or 304 where the asker has it."""
-    kept = recent_picture(run_or_404(access_run, request, slug))
+    language = known_language(request.GET.get("language", ""))
+    kept = recent_picture(run_or_404(access_run, request, slug), language)
 
     @condition(etag_func=lambda _: kept.etag)
     def answer(_: HttpRequest) -> HttpResponse:
@@ -54,15 +54,16 @@ def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
     return answer(request)
 
 
-def recent_picture(run: Run) -> Kept:
+def recent_picture(run: Run, language: str = ENGLISH) -> Kept:
     """The picture of a second ago, or a new one; nobody waits that second for a step."""
     now, index = time.monotonic(), run.head.index
-    kept = _kept.get(run.pk)
+    key = run.pk, language
+    kept = _kept.get(key)
     if kept is None or now - kept.at_s >= (KEEP_S if kept.entry == index else REST_S):
-        content = picture_message(0, picture_of(seen_of(run))).encode()
+        content = picture_message(0, picture_in(language, run)).encode()
         packed = gzip.compress(content, 5, mtime=0)
         kept = Kept(now, index, content, packed, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
         if len(_kept) >= MOST:
             _kept.clear()
-        _kept[run.pk] = kept
+        _kept[key] = kept
     return kept

@@ -1,4 +1,4 @@
-"""One look at a run for all who watch it at this process: the same text to every subscription.
+"""One look at a run for all who watch it at this process in one language: the same text to every subscription.
 
 The host says when a step is committed; otherwise a watch looks once a second while anybody watches, and not at all
 while nobody does. A subscription that is too slow for the changes gets the whole picture instead, so none holds up the
@@ -18,7 +18,7 @@ from coordination.channel_layer.groups import watchers_of
 from coordination.threads import in_thread
 from web.feed.changes import changes
 from web.feed.messages import change_message, picture_message
-from web.run_picture.loading import look
+from web.run_picture.loading import ENGLISH, look
 from web.run_picture.picture import Picture
 
 log = logging.getLogger(__name__)
@@ -64,10 +64,11 @@ class Subscription:
 
 
 class Watch:
-    """One run, as everybody at this process sees it."""
+    """One run, as everybody at this process sees it who reads this language."""
 
-    def __init__(self, run_id: UUID) -> None:
+    def __init__(self, run_id: UUID, language: str = ENGLISH) -> None:
         self.run_id = run_id
+        self.language = language
         self.subscriptions: set[Subscription] = set()
         self.seq = 0
         self.picture: Picture | None = None
@@ -106,7 +107,7 @@ class Watch:
         """Tell the subscriptions what changed; False where the run, or this view of it, is over."""
         self._began = asyncio.get_running_loop().time()
         try:
-            found = await in_thread(look)(self.run_id)
+            found = await in_thread(look)(self.run_id, self.language)
         except DatabaseError:
             log.warning("the feed waits for the database", exc_info=True)
             return True
@@ -134,15 +135,16 @@ class Watch:
             subscription.end()
 
 
-_watches: dict[UUID, tuple[Watch, "asyncio.Task[None]"]] = {}
+_watches: dict[tuple[UUID, str], tuple[Watch, "asyncio.Task[None]"]] = {}  # by run and language
 
 
-def subscribe(run_id: UUID) -> Subscription:
-    """A subscription before a run; its first message is the picture."""
-    if run_id not in _watches or _watches[run_id][1].done():
-        watch = Watch(run_id)
-        _watches[run_id] = watch, asyncio.create_task(watch.follow(), name=f"watch {run_id}")
-    subscription = Subscription(_watches[run_id][0])
+def subscribe(run_id: UUID, language: str = ENGLISH) -> Subscription:
+    """A subscription before a run, in one of the site's languages; its first message is the picture."""
+    key = run_id, language
+    if key not in _watches or _watches[key][1].done():
+        watch = Watch(run_id, language)
+        _watches[key] = watch, asyncio.create_task(watch.follow(), name=f"watch {run_id} {language}")
+    subscription = Subscription(_watches[key][0])
     subscription.watch.subscriptions.add(subscription)
     subscription.give_picture()
     return subscription
@@ -152,8 +154,9 @@ async def unsubscribe(subscription: Subscription) -> None:
     """The last who leaves ends the watch."""
     watch = subscription.watch
     watch.subscriptions.discard(subscription)
-    known = _watches.get(watch.run_id)
+    key = watch.run_id, watch.language
+    known = _watches.get(key)
     if not watch.subscriptions and known is not None and known[0] is watch:
-        del _watches[watch.run_id]
+        del _watches[key]
         known[1].cancel()
         await asyncio.wait([known[1]])

@@ -13,8 +13,8 @@ from coordination.presence import Crowd
 from peer_agent.protocol.errors import Fault
 from runs.models import Run
 from runs.selectors import Point
+from web.run_picture.counts import duration, machines
 from web.run_picture.picture import Seen
-from web.run_picture.status_sentence import counted, duration
 
 STALLED_TIMES = 5  # the usual step …
 STALLED_S = 600.0  # … and so long at least
@@ -59,9 +59,8 @@ def _stalled(seen: Seen, watch: Watch) -> Iterator[Fault]:
     if seen.now - since > bound:
         since = max(since, watch.resumed_at() or since)  # asked for where it matters: it is a query
     if seen.now - since > bound:
-        machines = counted(watch.crowd[-1].trainers, "machine", "machines")
         usual = f"A step usually takes about {duration(pace_s)}. " if pace_s is not None else ""
-        yield Fault.of("E421", since=since_words(since), machines=machines, usual=usual)
+        yield Fault.of("E421", since=since_words(since), machines=machines(watch.crowd[-1].trainers), usual=usual)
 
 
 def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
@@ -70,8 +69,8 @@ def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
     since = _since(crowd, lambda trainers: trainers < least)
     if since is not None and seen.now - since > timedelta(seconds=FEW_S):
         here = crowd[-1].trainers
-        machines = counted(here, "machine has", "machines have") if here else "No machine has"
-        yield Fault.of("E422", machines=machines, since=since_words(since), least=f"{least:,}")
+        told = f"{here:,} machine{' has' if here == 1 else 's have'}" if here else "No machine has"
+        yield Fault.of("E422", machines=told, since=since_words(since), least=f"{least:,}")
 
 
 def _since(crowd: Sequence[Crowd], holds: Callable[[int], bool]) -> datetime | None:

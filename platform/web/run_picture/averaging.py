@@ -8,10 +8,13 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any, assert_never
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Bottleneck, Kind, Outline, Participant
-from web.run_picture.status_sentence import counted, duration
+from web.run_picture.counts import duration, with_number
 
 Line = dict[str, Any]
 
@@ -25,11 +28,11 @@ HELPERS = frozenset({Role.AUXILIARY.value, Role.RELAY.value})
 AT_WORK = frozenset({"reduce", "commit"})  # phases in which the last plan is carried out
 
 RELAY = "relay"  # its name, to everybody
-NEVER = "No step has been averaged yet. From the first one on, this shows who sends what to whom."
-NOT_MEASURED = "It takes a few steps to measure what the connections carry."
-NOTHING_TRAVELS = "One machine works alone, so nothing has to travel."
-MORE_WOULD_HELP = " More machines that average would make it faster."
-NOTE = (
+NEVER = gettext_lazy("No step has been averaged yet. From the first one on, this shows who sends what to whom.")
+NOT_MEASURED = gettext_lazy("It takes a few steps to measure what the connections carry.")
+NOTHING_TRAVELS = gettext_lazy("One machine works alone, so nothing has to travel.")
+MORE_WOULD_HELP = gettext_lazy("More machines that average would make it faster.")
+NOTE = gettext_lazy(
     "Each machine on the left sends what it learned to those on the right, to each the part that it averages. "
     "The averages go back to everybody."
 )
@@ -38,7 +41,7 @@ NOTE = (
 def averaging_of(outline: Outline | None, *, phase: str, is_over: bool = False) -> dict[str, Any]:
     """Values of the picture. `phase` is that of the run now, empty where nobody drives it."""
     if outline is None:
-        return {"plan": None, "limit": NEVER, "limiting": [], "planned": ""}
+        return {"plan": None, "limit": str(NEVER), "limiting": [], "planned": ""}
     return {
         "plan": drawn(outline),
         "limit": limit_sentence(outline, is_over=is_over),
@@ -52,22 +55,29 @@ def averaging_of(outline: Outline | None, *, phase: str, is_over: bool = False) 
 
 def time_sentence(outline: Outline, phase: str) -> str:
     """What the plan said beside what it took."""
-    step, said = f"Step {outline.step:,}", f"the plan {{}} {_seconds(outline.planned_s)}" if outline.planned_s else ""
+    facts = {"step": f"{outline.step:,}", "planned": _seconds(outline.planned_s) if outline.planned_s else ""}
     if outline.is_void:
-        return f"{step} could not be averaged and is tried again. Nothing was lost."
+        return _("Step %(step)s could not be averaged and is tried again. Nothing was lost.") % facts
     if outline.took_s is not None:
-        return _joined(f"{step} was averaged in {_seconds(outline.took_s)}", said.format("said"))
+        return _averaged_sentence(outline.took_s, facts)
     if phase in AT_WORK:
-        return _joined(f"{step} is being averaged", said.format("says"))
-    return _joined(f"{step} was planned last", said.format("said"))
+        if facts["planned"]:
+            return _("Step %(step)s is being averaged; the plan says %(planned)s.") % facts
+        return _("Step %(step)s is being averaged.") % facts
+    if facts["planned"]:
+        return _("Step %(step)s was planned last; the plan said %(planned)s.") % facts
+    return _("Step %(step)s was planned last.") % facts
 
 
-def _joined(*parts: str) -> str:
-    return "; ".join(filter(None, parts)) + "."
+def _averaged_sentence(took_s: float, facts: dict[str, str]) -> str:
+    facts = {**facts, "took": _seconds(took_s)}
+    if facts["planned"]:
+        return _("Step %(step)s was averaged in %(took)s; the plan said %(planned)s.") % facts
+    return _("Step %(step)s was averaged in %(took)s.") % facts
 
 
 def _seconds(seconds: float) -> str:
-    words = duration(seconds) if seconds >= SHORTEST_S else "less than 0.1 s"
+    words = duration(seconds) if seconds >= SHORTEST_S else _("less than 0.1 s")
     return words.replace(" ", NO_BREAK)
 
 
@@ -75,14 +85,30 @@ def limit_sentence(outline: Outline, *, is_over: bool = False) -> str:
     """Whom the averaging waits for, and in which direction; never how much that link carries."""
     told = told_of(outline)
     if not told:
-        return NOTHING_TRAVELS if _is_alone(outline) else NOT_MEASURED
-    verb = "limit" + ("ed" if is_over else "s" if len(told) == 1 else "")
-    words = _phrases(told)
-    if len(told) > 1 and len(outline.bottlenecks) > len(told):
-        words = f"{words.replace(' and ', ', ', 1)} and others"
-    together = " together" if len(told) > 1 else ""
-    helps = MORE_WOULD_HELP if not is_over and all(map(_is_of_helpers, told)) else ""
-    return f"{words[0].upper()}{words[1:]} {verb} the averaging{together}.{helps}"
+        return str(NOTHING_TRAVELS if _is_alone(outline) else NOT_MEASURED)
+    limits = _limit_of(told, is_over=is_over) if len(told) == 1 else _limits_of(outline, told, is_over=is_over)
+    limits = f"{limits[0].upper()}{limits[1:]}"
+    return limits if is_over or not all(map(_is_of_helpers, told)) else f"{limits} {MORE_WOULD_HELP}"
+
+
+def _limit_of(told: Sequence[Bottleneck], *, is_over: bool) -> str:
+    facts = {"limit": _phrase(told[0])}
+    return (_("%(limit)s limited the averaging.") if is_over else _("%(limit)s limits the averaging.")) % facts
+
+
+def _limits_of(outline: Outline, told: Sequence[Bottleneck], *, is_over: bool) -> str:
+    """Two that are named, and whether there are more."""
+    if len(outline.bottlenecks) > len(told):
+        message = (
+            _("%(limits)s and others limited the averaging together.")
+            if is_over
+            else _("%(limits)s and others limit the averaging together.")
+        )
+        return message % {"limits": _phrases(told, has_more=True)}
+    message = (
+        _("%(limits)s limited the averaging together.") if is_over else _("%(limits)s limit the averaging together.")
+    )
+    return message % {"limits": _phrases(told, has_more=False)}
 
 
 def told_of(outline: Outline) -> Sequence[Bottleneck]:
@@ -101,26 +127,34 @@ def _is_alone(outline: Outline) -> bool:
     return len(senders) == 1 and not outline.other_senders and senders == {each.who.peer for each in outline.averagers}
 
 
-def _phrases(told: Sequence[Bottleneck]) -> str:
+def _phrases(told: Sequence[Bottleneck], *, has_more: bool) -> str:
     kinds = {limit.kind for limit in told}
-    if len(told) > 1 and kinds < {Kind.UP, Kind.DOWN}:
-        names = " and ".join(_name(limit.who[0]) for limit in told)
-        return f"the {'uploads' if Kind.UP in kinds else 'downloads'} of {names}"
-    return " and ".join(map(_phrase, told))
+    if kinds < {Kind.UP, Kind.DOWN}:
+        names = _pair(*(_name(limit.who[0]) for limit in told), has_more=has_more)
+        return (_("the uploads of %(names)s") if Kind.UP in kinds else _("the downloads of %(names)s")) % {
+            "names": names
+        }
+    return _pair(*map(_phrase, told), has_more=has_more)
+
+
+def _pair(one: str, other: str, *, has_more: bool) -> str:
+    """Two of a list; others follow where there are more."""
+    return (_("%(one)s, %(other)s") if has_more else _("%(one)s and %(other)s")) % {"one": one, "other": other}
 
 
 def _phrase(limit: Bottleneck) -> str:
+    names = [_name(who) for who in limit.who]
     match limit.kind:
         case Kind.UP:
-            return f"the upload of {_name(limit.who[0])}"
+            return _("the upload of %(name)s") % {"name": names[0]}
         case Kind.DOWN:
-            return f"the download of {_name(limit.who[0])}"
+            return _("the download of %(name)s") % {"name": names[0]}
         case Kind.DUPLEX:
-            return f"the connection of {_name(limit.who[0])}"
+            return _("the connection of %(name)s") % {"name": names[0]}
         case Kind.PAIR:
-            return f"the connection from {_name(limit.who[0])} to {_name(limit.who[1])}"
+            return _("the connection from %(one)s to %(other)s") % {"one": names[0], "other": names[1]}
         case Kind.HOUSEHOLD:
-            return "a connection that several machines share"
+            return _("a connection that several machines share")
         case _:
             assert_never(limit.kind)
 
@@ -132,7 +166,9 @@ def names_of(who: Participant) -> tuple[str, str]:
 
 def _name(who: Participant) -> str:
     person, machine = names_of(who)
-    return f"{person}'s {machine}" if machine else f"a {person}"
+    if machine:
+        return _("%(person)s's %(machine)s") % {"person": person, "machine": machine}
+    return _("a relay") if person == RELAY else f"a {person}"
 
 
 # --- as a drawing
@@ -162,11 +198,13 @@ def drawn(outline: Outline) -> dict[str, Any]:
     sending, averaging = len(outline.senders) + outline.other_senders, len(outline.averagers) + outline.other_averagers
     return {
         "height": height,
-        "sending": counted(sending, "machine sends", "machines send"),
-        "averaging": counted(averaging, "machine averages", "machines average"),
+        "sending": with_number(ngettext("%(number)s machine sends", "%(number)s machines send", sending), sending),
+        "averaging": with_number(
+            ngettext("%(number)s machine averages", "%(number)s machines average", averaging), averaging
+        ),
         "senders": _placed(senders, height),
         "averagers": _placed(averagers, height),
-        "note": NOTE,
+        "note": str(NOTE),
     }
 
 
@@ -193,12 +231,17 @@ def _line(who: Participant, slow: set[PeerId]) -> Line:
 
 
 def _rest(count: int) -> Line:
-    return {"key": "", "name": counted(count, "other", "others"), "machine": "", "limits": False}
+    return {
+        "key": "",
+        "name": with_number(ngettext("%(number)s other", "%(number)s others", count), count),
+        "machine": "",
+        "limits": False,
+    }
 
 
 def _part(part: float) -> Line:
     """In per cent for people, and how thick its links are."""
-    percent = f"{100 * part:.0f} %" if part >= 0.005 else "under 1 %"
+    percent = f"{100 * part:.0f} %" if part >= 0.005 else _("under 1 %%") % {}
     width = round(max(THINNEST, THICKEST * part), 1)
     return {"share": round(100 * part, 1), "percent": percent, "width": width}
 

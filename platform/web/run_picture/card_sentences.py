@@ -1,52 +1,65 @@
 """The sentences on the cards of a run's page, the same for the page as it comes and for the one that is live. Pure."""
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
 from runs.models import Run
 from runs.selectors import RunPicture
-from web.run_picture.status_sentence import counted
+from web.run_picture import counts
 
-NOBODY = "No samples yet. The first volunteers appear here within a minute of joining."
-NOTHING = "No activity yet."
+NOBODY = gettext_lazy("No samples yet. The first volunteers appear here within a minute of joining.")
+NOTHING = gettext_lazy("No activity yet.")
 
 
 def progress(picture: RunPicture, to_go: str) -> str:
     """“step 12 of 100 · about 88 min to go”. `to_go` is empty where nothing moves."""
-    return " · ".join(filter(None, [f"step {picture.step:,} of {picture.target_steps:,}", to_go]))
+    step = _("step %(step)s of %(target)s") % {"step": f"{picture.step:,}", "target": f"{picture.target_steps:,}"}
+    return " · ".join(filter(None, [step, to_go]))
 
 
 def resting(picture: RunPicture) -> str:
     """What stands in place of the step's bars while no machine is here."""
     if picture.run.state == Run.State.FINISHED:
-        return f"Training is finished, after {counted(picture.samples, 'sample', 'samples')}."
-    return (
-        f"No machines are training right now. A step takes {picture.target_batch:,} samples from all machines together."
-    )
+        return _("Training is finished, after %(samples)s.") % {"samples": counts.samples(picture.samples)}
+    return _("No machines are training right now. A step takes %(samples)s samples from all machines together.") % {
+        "samples": f"{picture.target_batch:,}"
+    }
 
 
 def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
     """“1 relay · 1 auxiliary · 2 void rounds”."""
-    here = counted(relays, "relay", "relays") if relays else ""
-    more = counted(auxiliaries, "auxiliary", "auxiliaries") if auxiliaries else ""
-    return " · ".join(filter(None, [here, more, counted(void_rounds, "void round", "void rounds")]))
+    parts = [
+        counts.with_number(ngettext("%(number)s relay", "%(number)s relays", relays), relays) if relays else "",
+        counts.with_number(ngettext("%(number)s auxiliary", "%(number)s auxiliaries", auxiliaries), auxiliaries)
+        if auxiliaries
+        else "",
+        counts.with_number(ngettext("%(number)s void round", "%(number)s void rounds", void_rounds), void_rounds),
+    ]
+    return " · ".join(filter(None, parts))
 
 
 def given(people: int, machines: int, samples: int) -> str:
     """“1,204 samples from 3 people on 4 machines”, as the last line of a leaderboard."""
-    return f"{counted(samples, 'sample', 'samples')} from {given_by(people, machines)}"
+    parts = {"samples": counts.samples(samples), "people": counts.people(people), "machines": counts.machines(machines)}
+    return _("%(samples)s from %(people)s on %(machines)s") % parts
 
 
 def given_by(people: int, machines: int) -> str:
     """“3 people on 4 machines”."""
-    return f"{counted(people, 'person', 'people')} on {counted(machines, 'machine', 'machines')}"
+    return _("%(people)s on %(machines)s") % {"people": counts.people(people), "machines": counts.machines(machines)}
 
 
 def without_curve(unigram: float | None) -> str:
     """What stands in place of the curve. `unigram`: the text's unigram entropy in nats per token."""
-    to_beat = f"Baseline: {unigram:.2f} nats per token, the loss of guessing by frequency alone." if unigram else ""
-    return f"The curve starts with the first step. {to_beat}".rstrip()
+    begins = _("The curve starts with the first step.")
+    if not unigram:
+        return begins
+    to_beat = _("Baseline: %(loss)s nats per token, the loss of guessing by frequency alone.")
+    return f"{begins} {to_beat % {'loss': f'{unigram:.2f}'}}"
 
 
 def percent(part: float) -> str:
     """A part of one in words: “12 %”, “0.4 %”, “under 0.1 %”; empty for none."""
     if part >= 0.0995:
         return f"{100 * part:.0f} %"
-    return f"{100 * part:.1f} %" if part >= 0.0005 else ("under 0.1 %" if part else "")
+    return f"{100 * part:.1f} %" if part >= 0.0005 else (_("under 0.1 %%") % {} if part else "")

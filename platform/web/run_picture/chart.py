@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from django.utils.translation import gettext as _
+
 from peer_agent.plot.layout import Frame, Layout, lay_out
 from peer_agent.plot.svg import chart_svg
 from peer_agent.publishing.card import figure
@@ -44,27 +46,40 @@ def summary(
 ) -> str:
     """What the curve says, for those who do not see it. `unit`: what a loss is a mean over."""
     if not points:
-        return "No steps yet."
-    first, last = points[0], points[-1]
-    if len(points) == 1:
-        text = f"Loss is {last.loss:.2f} nats per {unit} at step {last.step:,}."
-    else:
-        move = "fell" if last.loss < first.loss else "rose"
-        text = (
-            f"Loss {move} from {first.loss:.2f} nats per {unit} at step {first.step:,} "
-            f"to {last.loss:.2f} at step {last.step:,}."
-        )
+        return _("No steps yet.")
+    text = _moved(points, unit)
     if entropy is not None:
-        side = "below" if last.loss < entropy else "above"
-        text = f"{text} That is {side} {entropy:.2f}, what guessing by frequency alone would cost (unigram)."
+        guessing = (
+            _("That is below %(entropy)s, what guessing by frequency alone would cost (unigram).")
+            if points[-1].loss < entropy
+            else _("That is above %(entropy)s, what guessing by frequency alone would cost (unigram).")
+        )
+        text = f"{text} {guessing % {'entropy': f'{entropy:.2f}'}}"
     return f"{text} {_judged(heldout)}" if heldout else text
+
+
+def _moved(points: Sequence[Point], unit: str) -> str:
+    first, last = points[0], points[-1]
+    facts = {"unit": unit, "first": f"{first.loss:.2f}", "last": f"{last.loss:.2f}"}
+    steps = {"first_step": f"{first.step:,}", "last_step": f"{last.step:,}"}
+    if len(points) == 1:
+        return _("Loss is %(last)s nats per %(unit)s at step %(last_step)s.") % {**facts, **steps}
+    told = (
+        _("Loss fell from %(first)s nats per %(unit)s at step %(first_step)s to %(last)s at step %(last_step)s.")
+        if last.loss < first.loss
+        else _("Loss rose from %(first)s nats per %(unit)s at step %(first_step)s to %(last)s at step %(last_step)s.")
+    )
+    return told % {**facts, **steps}
 
 
 def _judged(heldout: Sequence[Measured]) -> str:
     """What the newest snapshot that was measured is worth, and which one is worth most."""
     newest, best = heldout[-1], min(heldout, key=lambda point: point.loss)
     figures = ", ".join(f"{name} {figure(name, value)}" for name, value in sorted(newest.figures.items()))
-    told = f"On held-out data: {newest.loss:.2f}{f' ({figures})' if figures else ''} at step {newest.step:,}"
+    loss = f"{newest.loss:.2f}{f' ({figures})' if figures else ''}"
+    facts = {"loss": loss, "step": f"{newest.step:,}", "best": f"{best.loss:.2f}", "best_step": f"{best.step:,}"}
     if best is not newest:
-        return f"{told}; the best was {best.loss:.2f} at step {best.step:,}."
-    return f"{told}, the best so far." if len(heldout) > 1 else f"{told}."
+        return _("On held-out data: %(loss)s at step %(step)s; the best was %(best)s at step %(best_step)s.") % facts
+    if len(heldout) > 1:
+        return _("On held-out data: %(loss)s at step %(step)s, the best so far.") % facts
+    return _("On held-out data: %(loss)s at step %(step)s.") % facts

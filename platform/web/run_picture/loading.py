@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
+from django.conf import settings
 from django.utils import timezone
+from django.utils.translation import override
 
 from accounts.days import day_of
 from peer_agent.protocol.errors import Fault
@@ -16,6 +18,8 @@ from web.run_picture import presence
 from web.run_picture.alerts import Watch
 from web.run_picture.picture import LEADERBOARD_LINES, Picture, Seen, picture_of
 from web.run_picture.troubles import run_troubles
+
+ENGLISH = "en"
 
 
 def seen_of(run: Run, *, with_links: bool = False) -> Seen:
@@ -60,7 +64,18 @@ def prepare_looks() -> None:
         look(run.pk)
 
 
-def look(run_id: UUID) -> Picture | None:
-    """The picture, None where the run is gone."""
+def look(run_id: UUID, language: str = ENGLISH) -> Picture | None:
+    """The picture in a language, None where the run is gone."""
     run = Run.objects.select_related(*BESIDE).filter(pk=run_id).first()
-    return picture_of(seen_of(run)) if run else None
+    return picture_in(language, run) if run else None
+
+
+def picture_in(language: str, run: Run) -> Picture:
+    """What there is to see of a run now, in one of the site's languages."""
+    with override(language):
+        return picture_of(seen_of(run))
+
+
+def known_language(asked: str) -> str:
+    """The language that a page or a program names; English where the site does not speak it, or none is named."""
+    return asked if asked in dict(settings.LANGUAGES) else ENGLISH

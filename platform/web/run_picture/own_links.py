@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
 from accounts.models import Machine, Person
 from coordination.presence import Carried, Link
 from peer_agent.protocol.credentials import Role
@@ -15,13 +18,14 @@ from web.run_picture.averaging import RELAY, key_of, way_key
 LINES = 50  # on a page; the API has them all
 BITS = 8
 MEGA, GIGA = 1e6, 1e9
-NOT_YET = "not measured yet"
-EVERYBODYS, OWN = "Measured connections", "Your connections, as measured"
-NOTE = (
+NOT_YET = gettext_lazy("not measured yet")
+EVERYBODYS = gettext_lazy("Measured connections")
+OWN = gettext_lazy("Your connections, as measured")
+NOTE = gettext_lazy(
     "Only a machine's owner, the run's organizer and co-organizers see this. “At least” means that nobody has needed "
     "more yet."
 )
-MORE = "The API has those of all machines."
+MORE = gettext_lazy("The API has those of all machines.")
 
 
 class OwnLink(NamedTuple):
@@ -66,10 +70,10 @@ def links_shown(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = Non
     """The same in words, as the page has them; without a row where there is none to be seen."""
     links = _links(run, viewer, stored, sees_all=sees_all, most=LINES + 1)
     return {
-        "title": EVERYBODYS if sees_all else OWN,
+        "title": str(EVERYBODYS if sees_all else OWN),
         "rows": [_row(each) for each in links[:LINES]],
-        "note": NOTE,
-        "more": MORE if len(links) > LINES else "",
+        "note": str(NOTE),
+        "more": str(MORE) if len(links) > LINES else "",
     }
 
 
@@ -92,8 +96,8 @@ def _row(own: OwnLink) -> dict[str, Any]:
 def in_words(carried: Carried | None) -> str:
     """“17 Mb/s”, “at least 40 Mb/s”, “not measured yet”."""
     if carried is None:
-        return NOT_YET
-    return f"{'at least ' if carried.is_floor else ''}{rate(carried.bps)}"
+        return str(NOT_YET)
+    return _("at least %(rate)s") % {"rate": rate(carried.bps)} if carried.is_floor else rate(carried.bps)
 
 
 def rate(bytes_per_s: float) -> str:

@@ -4,6 +4,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import QuerySet, Sum
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from accounts.machine_control import NO_CONTROL, Control, controls_of
 from accounts.models import Machine, Person
@@ -45,10 +47,10 @@ class OwnMachine(NamedTuple):
         if control.report is None or control.is_heard:
             return ""
         if control.wanted.move_to:
-            return "Asked to move to another run"
+            return _("Asked to move to another run")
         if control.wanted.finish:
-            return "Asked to finish"
-        return "Asked to pause" if control.wanted.pause else "Asked to follow new settings"
+            return _("Asked to finish")
+        return _("Asked to pause") if control.wanted.pause else _("Asked to follow new settings")
 
     @property
     def could_not(self) -> str:
@@ -95,21 +97,29 @@ def _row(
 ) -> OwnMachine:
     run, peer = here if here is not None else (None, None)
     if control.rest:  # its host may show it for a moment longer
-        state = f"On hold. {reason_in_words(control.rest)}"
+        state = _("On hold. %(reason)s") % {"reason": reason_in_words(control.rest)}
         return OwnMachine(machine, run, state, True, "", samples, in_words(averaged), control)  # noqa: FBT003
-    speed = f"{peer.samples_per_s:,.1f} samples/s" if peer is not None and peer.samples_per_s else ""
+    speed = _speed(peer) if peer is not None and peer.samples_per_s else ""
     return OwnMachine(machine, run, _state(run, peer), peer is not None, speed, samples, in_words(averaged), control)
+
+
+def _speed(peer: OnlinePeer) -> str:
+    return _("%(number)s samples/s") % {"number": f"{peer.samples_per_s:,.1f}"}
 
 
 def _state(run: Run | None, peer: OnlinePeer | None) -> str:
     """One word or two for what it does."""
     if run is None or peer is None:
-        return "Offline"
+        return pgettext("what a machine does", "Offline")
     if peer.role == RELAY:
-        return "Relaying"
+        return pgettext("what a machine does", "Relaying")
     if peer.role == AUXILIARY:
-        return "Averaging"
+        return pgettext("what a machine does", "Averaging")
     if run.state == Run.State.PAUSED:
-        return "Waiting: the run is paused"
+        return _("Waiting: the run is paused")
     assert peer.role == TRAINER, peer.role
-    return "Loading the model" if peer.state == "syncing" else "Training"
+    return (
+        pgettext("what a machine does", "Loading the model")
+        if peer.state == "syncing"
+        else pgettext("what a machine does", "Training")
+    )

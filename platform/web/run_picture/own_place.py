@@ -6,13 +6,14 @@ from functools import cached_property
 from typing import Any
 
 from django.db.models import Exists, OuterRef, Subquery, Sum
+from django.utils.translation import ngettext
 
 from accounts.models import Person
 from runs.access import Viewer, person_of
 from runs.ledger import standings
 from runs.ledger.standings import Place
 from runs.models import NamedVolunteer, Run
-from web.run_picture import status_sentence
+from web.run_picture import counts, status_sentence
 from web.run_picture.presence import TRAINER, OnlinePeer
 
 
@@ -62,11 +63,12 @@ def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
     here = sum(person is not None and peer.name == person.username and peer.role == TRAINER for peer in peers)
     if person is None or not here:
         return ""
-    name = "Your machine" if here == 1 else f"Your {here} machines"
     if own.samples is None or own.place is None:
-        return f"{name}: no samples yet"
-    given = status_sentence.counted(own.samples, "sample", "samples")
-    return f"{name}: {given}, {status_sentence.ordinal(own.place.rank)}"
+        message = ngettext("Your machine: no samples yet", "Your %(number)s machines: no samples yet", here)
+        return message % {"number": f"{here:,}"}
+    message = ngettext("Your machine: %(samples)s, %(rank)s", "Your %(number)s machines: %(samples)s, %(rank)s", here)
+    facts = {"samples": counts.samples(own.samples), "rank": counts.ordinal(own.place.rank)}
+    return message % {"number": f"{here:,}", **facts}
 
 
 def own_words(own: Own, shown: Collection[str]) -> str:

@@ -8,6 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
 from coordination.presence import Crowd
 from peer_agent.protocol.plan import Outline
 from runs import progress
@@ -19,9 +22,9 @@ from runs.states import LIVE
 from web.run_picture import card_sentences, status_sentence
 from web.run_picture.averaging import averaging_of, key_of
 from web.run_picture.chart import summary
+from web.run_picture.counts import with_number
 from web.run_picture.further_charts import QUANTITIES, charts_of
 from web.run_picture.presence import TRAINER, OnlinePeer
-from web.run_picture.status_sentence import counted
 from web.run_picture.step_bars import StepBars, step_bars, tint_of
 
 Picture = dict[str, Any]
@@ -82,8 +85,8 @@ def _cards(seen: Seen) -> Picture:
     return {
         "resting": card_sentences.resting(run),
         "given": card_sentences.given(run.people, run.machines, run.samples),
-        "nobody": card_sentences.NOBODY,
-        "nothing": card_sentences.NOTHING,
+        "nobody": str(card_sentences.NOBODY),
+        "nothing": str(card_sentences.NOTHING),
         "without_curve": card_sentences.without_curve(run.dataset.unigram_entropy),
     }
 
@@ -114,7 +117,7 @@ def _step(seen: Seen) -> Picture:
     bars, recipe = bars_of(seen), seen.run.run.parsed_recipe
     shares = _shares_shown(seen)
     return {
-        "step_title": f"Last {counted(shares.steps, 'step', 'steps')}" if shares else "This step",
+        "step_title": _step_title(shares),
         "phase": "" if shares else bars.phase,
         "done": shares.samples if shares else min(bars.done, bars.target),
         "target": 0 if shares else bars.target,  # there is none of several steps together
@@ -126,6 +129,12 @@ def _step(seen: Seen) -> Picture:
         "void_rounds": seen.void_rounds,
         "others": card_sentences.others(bars.relays, bars.auxiliaries, seen.void_rounds),
     }
+
+
+def _step_title(shares: Shares | None) -> str:
+    if shares is None:
+        return _("This step")
+    return with_number(ngettext("Last %(number)s step", "Last %(number)s steps", shares.steps), shares.steps)
 
 
 def bars_of(seen: Seen) -> StepBars:

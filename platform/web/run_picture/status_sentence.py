@@ -4,12 +4,16 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext, pgettext, pgettext_lazy
+
 from peer_agent.plot.scales import perplexity_text
 from runs import progress
 from runs.datasets.services import lacks_base
 from runs.ledger.standings import Place
 from runs.models import Dataset, Release, Run
 from runs.selectors import Measured, Point, RunPicture, RunProgress
+from web.run_picture.counts import duration, machines, ordinal, people, samples
 from web.run_picture.presence import TRAINER, OnlinePeer
 
 RUNNING = "running"  # the state of a run that makes steps
@@ -18,6 +22,16 @@ SOON_S = 3.0  # the page is a second old
 HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)  # a loss that moved longer ago did not move in the last hour
 PERPLEXITY = "perplexity"  # as recipes call it among the figures of a snapshot
 FEW = 5  # steps in an hour that say nothing of it yet
+LABELS = {
+    Run.State.DRAFT.value: pgettext_lazy("state of a run", "Draft"),
+    Run.State.PREPARING.value: pgettext_lazy("state of a run", "Preparing"),
+    "waiting": pgettext_lazy("state of a run", "Waiting"),
+    RUNNING: pgettext_lazy("state of a run", "Running"),
+    Run.State.PAUSED.value: pgettext_lazy("state of a run", "Paused"),
+    Run.State.FINISHING.value: pgettext_lazy("state of a run", "Finishing"),
+    Run.State.FINISHED.value: pgettext_lazy("state of a run", "Finished"),
+    "failed": pgettext_lazy("state of a run", "Failed"),
+}
 
 
 def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer]) -> str:
@@ -30,35 +44,48 @@ def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer]) -> str:
         case Run.State.OPEN:
             return open_sentence(picture, [peer for peer in peers if peer.role == TRAINER])
         case Run.State.PAUSED:
-            return f"Paused at step {picture.step:,}. Nothing is lost; training resumes from here."
+            return _("Paused at step %(step)s. Nothing is lost; training resumes from here.") % at_step(picture)
         case Run.State.FINISHING:
-            made = f"All {picture.step:,}" if picture.step >= picture.target_steps else f"{picture.step:,}"
-            return picture.run.waiting_for or f"{made} steps are done. The model is being checked and packaged."
+            return finishing_sentence(picture)
         case Run.State.FINISHED:
-            people = counted(picture.people, "person", "people")
-            return f"Finished: {picture.step:,} steps by {people}. The model is ready to download."
+            given = {"step": f"{picture.step:,}", "people": people(picture.people)}
+            return _("Finished: %(step)s steps by %(people)s. The model is ready to download.") % given
         case _:
             assert_never(state)
+
+
+def at_step(picture: RunPicture) -> dict[str, str]:
+    """Its step, as sentences name it."""
+    return {"step": f"{picture.step:,}"}
+
+
+def finishing_sentence(picture: RunPicture) -> str:
+    """What the site does with the last state."""
+    if picture.run.waiting_for:
+        return picture.run.waiting_for
+    if picture.step >= picture.target_steps:
+        return _("All %(step)s steps are done. The model is being checked and packaged.") % at_step(picture)
+    return _("%(step)s steps are done. The model is being checked and packaged.") % at_step(picture)
 
 
 def draft_sentence(picture: RunPicture) -> str:
     """Why nobody can join yet."""
     if picture.run.waiting_for:
-        return f"This run could not be published. {picture.run.waiting_for}"
+        return _("This run could not be published. %(reason)s") % {"reason": picture.run.waiting_for}
     if picture.dataset.state == Dataset.State.FAILED:
-        return "The dataset could not be prepared."
+        return _("The dataset could not be prepared.")
     if lacks_base(picture.dataset):
-        return "Draft: the model to adapt is still missing."
+        return _("Draft: the model to adapt is still missing.")
     if picture.dataset.state != Dataset.State.READY:
-        return "Draft: the dataset is being prepared. This takes seconds to minutes."
-    return "Draft: everything is ready for the organizer to publish it."
+        return _("Draft: the dataset is being prepared. This takes seconds to minutes.")
+    return _("Draft: everything is ready for the organizer to publish it.")
 
 
 def preparing_sentence(picture: RunPicture) -> str:
     """What must be there before the first step."""
     if picture.dataset.state != Dataset.State.READY:
-        return "Preparing the dataset. The run starts by itself."
-    return "Preparing the initial model. The run starts by itself."
+        return _("Preparing the dataset. The run starts by itself.")
+    return _("Preparing the initial model. The run starts by itself.")
 
 
 def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
@@ -66,13 +93,21 @@ def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ending_sentence(picture, trainers)
     if picture.step >= picture.target_steps:
-        return f"All {picture.step:,} steps are done. The final model is being uploaded."
+        return _("All %(step)s steps are done. The final model is being uploaded.") % at_step(picture)
     if not trainers:
-        at = f"is at step {picture.step:,} and continues" if picture.step else "starts"
-        return f"Nobody is training right now. The run {at} as soon as a machine joins."
+        return empty_sentence(picture)
     if picture.run.waiting_for:
-        return f"{company(trainers)} here. {sentence(picture.run.waiting_for)}"
-    return f"{company(trainers)} making step {picture.step + 1:,}. {next_commit(picture, trainers)}".rstrip()
+        return waiting_sentence(picture, trainers)
+    return making_sentence(picture, trainers)
+
+
+def empty_sentence(picture: RunPicture) -> str:
+    """Nobody trains."""
+    if not picture.step:
+        return _("Nobody is training right now. The run starts as soon as a machine joins.")
+    return _(
+        "Nobody is training right now. The run is at step %(step)s and continues as soon as a machine joins."
+    ) % at_step(picture)
 
 
 def next_commit(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
@@ -80,51 +115,49 @@ def next_commit(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     if not picture.pace_s:
         return ""
     if picture.pace_s < SOON_S:
-        return f"A step takes about {duration(picture.pace_s)}."
+        return _("A step takes about %(duration)s.") % {"duration": duration(picture.pace_s)}
     rate = sum(peer.samples_per_s for peer in trainers)
     left = picture.target_batch - sum(peer.done for peer in trainers)
     gathering_s = picture.target_batch / rate if rate else picture.pace_s
     averaging_s = max(0.0, picture.pace_s - gathering_s)
     wait_s = averaging_s + (max(0, left) / rate if rate else gathering_s)
-    return f"Next step in about {duration(max(1, round(wait_s)))}."
+    return _("Next step in about %(duration)s.") % {"duration": duration(max(1, round(wait_s)))}
 
 
 def ending_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
     """The organizer ended the run before its last step."""
     if trainers:
-        return f"The run is ending at step {picture.step:,}. The model is being uploaded."
-    ended = f"The run was ended at step {picture.step:,}."
-    return f"{ended} It is waiting for a machine to upload the model."
+        return _("The run is ending at step %(step)s. The model is being uploaded.") % at_step(picture)
+    return _("The run was ended at step %(step)s. It is waiting for a machine to upload the model.") % at_step(picture)
 
 
-def company(trainers: Sequence[OnlinePeer]) -> str:
-    """“3 people on 4 machines are”."""
-    people = len({peer.name for peer in trainers})
-    machines = counted(len(trainers), "machine", "machines")
-    return f"{counted(people, 'person', 'people')} on {machines} {'is' if people == 1 else 'are'}"
+def making_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
+    """“3 people on 4 machines are making step 413. Next step in about 4 s.”"""
+    number, facts = company(trainers)
+    made = ngettext(
+        "%(people)s on %(machines)s is making step %(step)s.",
+        "%(people)s on %(machines)s are making step %(step)s.",
+        number,
+    ) % {**facts, "step": f"{picture.step + 1:,}"}
+    return f"{made} {next_commit(picture, trainers)}".rstrip()
 
 
-def counted(number: int, one: str, many: str) -> str:
-    """A number with its noun."""
-    return f"{number:,} {one if number == 1 else many}"
+def waiting_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
+    """Who is here, and what the run waits for."""
+    number, facts = company(trainers)
+    here = ngettext("%(people)s on %(machines)s is here.", "%(people)s on %(machines)s are here.", number) % facts
+    return f"{here} {sentence(picture.run.waiting_for)}"
+
+
+def company(trainers: Sequence[OnlinePeer]) -> tuple[int, dict[str, str]]:
+    """How many people, and “3 people” and “4 machines”."""
+    number = len({peer.name for peer in trainers})
+    return number, {"people": people(number), "machines": machines(len(trainers))}
 
 
 def sentence(text: str) -> str:
     """The text with a capital and a full stop."""
     return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")
-
-
-def duration(seconds: float) -> str:
-    """A length of time as people say it, rounded to what is known."""
-    if seconds < 10:
-        return f"{seconds:.1f}".removesuffix(".0") + " s"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 90:
-        return f"{minutes} min"
-    hours, rest = divmod(minutes, 60)
-    return f"{hours} h {rest} min" if hours < 48 else f"{round(hours / 24)} days"
 
 
 def to_go(picture: RunPicture) -> str:
@@ -134,7 +167,7 @@ def to_go(picture: RunPicture) -> str:
         return ""
     if picture.run.state != Run.State.OPEN or not picture.pace_s or left <= 0 or picture.pace_s > WITHOUT_PACE_S:
         return ""
-    return f"about {duration(left * picture.pace_s)} to go"
+    return _("about %(duration)s to go") % {"duration": duration(left * picture.pace_s)}
 
 
 def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
@@ -147,9 +180,13 @@ def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
     moved = progress.change(points, before if hour_ago is None else hour_ago)
     if moved is None:
         return ""
-    hour = "in the last hour" if last.at and now - last.at < AGO else "in its last hour"
-    span = f"in {counted(moved.steps, 'step', 'steps')}" if hour_ago is None else hour
-    return f"{'↓' if moved.loss < 0 else '↑'} {abs(moved.loss):.2f} {span}"
+    loss = f"{'↓' if moved.loss < 0 else '↑'} {abs(moved.loss):.2f}"
+    if hour_ago is None:
+        many = ngettext("%(loss)s in %(number)s step", "%(loss)s in %(number)s steps", moved.steps)
+        return many % {"loss": loss, "number": f"{moved.steps:,}"}
+    if last.at and now - last.at < AGO:
+        return _("%(loss)s in the last hour") % {"loss": loss}
+    return _("%(loss)s in its last hour") % {"loss": loss}
 
 
 def _before_hour(points: Sequence[Point]) -> int | None:
@@ -165,15 +202,9 @@ def _before_hour(points: Sequence[Point]) -> int | None:
 def standing(place: Place) -> str:
     """“you: 14th, 212 samples short of 13th”."""
     if place.short is None:
-        return f"you: {ordinal(place.rank)}"
-    short = counted(place.short, "sample", "samples")
-    return f"you: {ordinal(place.rank)}, {short} short of {ordinal(place.next_rank)}"
-
-
-def ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 11th."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number:,}{ending}"
+        return _("you: %(rank)s") % {"rank": ordinal(place.rank)}
+    facts = {"rank": ordinal(place.rank), "samples": samples(place.short), "next_rank": ordinal(place.next_rank)}
+    return _("you: %(rank)s, %(samples)s short of %(next_rank)s") % facts
 
 
 def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
@@ -193,17 +224,22 @@ def word_of(run: Run, dataset: Dataset, trainers: Sequence[OnlinePeer], *, relea
 
 def state_label(word: str, trainers: Sequence[OnlinePeer]) -> str:
     """The state as people read it, everywhere."""
-    return "Waiting for volunteers" if word == "waiting" and not trainers else word.capitalize()
+    if word == "waiting" and not trainers:
+        return pgettext("state of a run", "Waiting for volunteers")
+    return str(LABELS[word])
 
 
 def held_out_note(measured: Sequence[Measured], said: Callable[[float], str] = "{:.2f}".format) -> str:
     """“best 3.30 at step 400”, beside the newest held-out loss. `said`: a loss in figures."""
+    if not measured:
+        return ""
+    newest, best = measured[-1], min(measured, key=lambda point: point.loss)
     if len(measured) < 2:
-        return f"at step {measured[-1].step:,}" if measured else ""
-    best = min(measured, key=lambda point: point.loss)
-    if best is measured[-1]:
-        return f"best so far, at step {best.step:,}"
-    return f"at step {measured[-1].step:,} · best {said(best.loss)} at step {best.step:,}"
+        return _("at step %(step)s") % {"step": f"{newest.step:,}"}
+    if best is newest:
+        return _("best so far, at step %(step)s") % {"step": f"{best.step:,}"}
+    facts = {"step": f"{newest.step:,}", "best": said(best.loss), "best_step": f"{best.step:,}"}
+    return _("at step %(step)s · best %(best)s at step %(best_step)s") % facts
 
 
 def perplexity_words(measured: Sequence[Measured]) -> tuple[str, str]:
@@ -217,8 +253,12 @@ def passes_note(passes: float | None) -> str:
     """“42 passes over the dataset”; empty where that cannot be said."""
     if not passes:
         return ""
-    number = f"{passes:,.0f}" if passes >= 10 else f"{passes:.1f}" if passes >= 0.1 else "less than 0.1"
-    return f"{number} {'pass' if number == '1.0' else 'passes'} over the dataset"
+    if passes < 0.1:
+        return _("less than 0.1 passes over the dataset")
+    number = f"{passes:,.0f}" if passes >= 10 else f"{passes:.1f}"
+    return ngettext(
+        "%(number)s pass over the dataset", "%(number)s passes over the dataset", 1 if number == "1.0" else 2
+    ) % {"number": number}
 
 
 def overfitting_sentence(seen: RunProgress) -> str:
@@ -227,9 +267,24 @@ def overfitting_sentence(seen: RunProgress) -> str:
     if found is None:
         return ""
     best, newest = found
-    is_over = seen.run.state == Run.State.FINISHED
+    facts = {
+        "best": f"{best.loss:.2f}",
+        "best_step": f"{best.step:,}",
+        "newest": f"{newest.loss:.2f}",
+        "newest_step": f"{newest.step:,}",
+    }
+    if seen.run.state == Run.State.FINISHED:
+        return (
+            _(
+                "The model overfitted: held-out loss rose from %(best)s at step %(best_step)s to %(newest)s at step "
+                "%(newest_step)s while training loss fell. The snapshot of step %(best_step)s is the best."
+            )
+            % facts
+        )
     return (
-        f"The model {'overfitted' if is_over else 'is overfitting'}: held-out loss rose from {best.loss:.2f} at step "
-        f"{best.step:,} to {newest.loss:.2f} at step {newest.step:,} while training loss fell. The snapshot of step "
-        f"{best.step:,} is the best{'' if is_over else ' so far'}."
+        _(
+            "The model is overfitting: held-out loss rose from %(best)s at step %(best_step)s to %(newest)s at step "
+            "%(newest_step)s while training loss fell. The snapshot of step %(best_step)s is the best so far."
+        )
+        % facts
     )

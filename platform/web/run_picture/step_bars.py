@@ -4,14 +4,16 @@ import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from django.utils.translation import gettext_lazy
+
 from web.run_picture.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
 
 TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each sanitize_fault in light and dark
 WORDS = {
-    "accumulate": "gathering samples",
-    "offer": "closing the step",
-    "reduce": "averaging",
-    "commit": "committing",
+    "accumulate": gettext_lazy("gathering samples"),
+    "offer": gettext_lazy("closing the step"),
+    "reduce": gettext_lazy("averaging"),
+    "commit": gettext_lazy("committing"),
 }
 
 
@@ -54,7 +56,7 @@ def step_bars(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepBa
     ]
     return StepBars(
         bars=bars,
-        phase=WORDS.get(phase, phase),
+        phase=str(WORDS.get(phase, phase)),
         done=sum(bar.done for bar in bars),
         target=target,
         samples_per_s=sum(bar.samples_per_s for bar in bars),

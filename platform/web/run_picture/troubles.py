@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from django.utils.translation import override
 from msgspec.structs import replace
 
 from peer_agent.protocol.credentials import Role
@@ -18,8 +19,8 @@ def run_troubles(
     seen: Seen, verification: Verification | None, publication: Publication | None, watch: Watch | None = None
 ) -> Sequence[Fault]:
     """What is shown of it; what follows from something else that is shown is left out."""
-    alerts = run_alerts(seen, watch or Watch())
-    return first_causes((*_all(seen, verification, publication), *alerts))
+    with override("en"):  # numbered errors have no other language yet, and half of a sentence helps nobody
+        return first_causes((*_all(seen, verification, publication), *run_alerts(seen, watch or Watch())))
 
 
 def _all(seen: Seen, verification: Verification | None, publication: Publication | None) -> Iterator[Fault]:

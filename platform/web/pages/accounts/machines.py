@@ -8,6 +8,7 @@ from uuid import UUID
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 from msgspec.structs import replace
@@ -21,8 +22,8 @@ from web.agent_package import pip_call
 from web.http.faults import status_of
 from web.http.requester import person_in
 from web.pages.accounts.forms import MachineNameForm, TokenForm
+from web.run_picture import counts
 from web.run_picture.own_machines import OwnMachine, own_machines, runs_to_move_to
-from web.run_picture.status_sentence import counted
 
 SLUG = re.compile(r"[-a-z0-9_]{1,80}")
 
@@ -54,7 +55,7 @@ def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
         return redirect("web:machines")
     form = MachineNameForm(request.POST)
     if not form.is_valid():
-        return _page(request, person_in(request), name_fault="A machine's name has 1 to 60 characters.", status=400)
+        return _page(request, person_in(request), name_fault=_("A machine's name has 1 to 60 characters."), status=400)
     services.rename_machine(machine=machine, name=form.cleaned_data["name"])
     return redirect("web:machines")
 
@@ -132,7 +133,13 @@ def _page(
 def _sentence(working: list[OwnMachine]) -> str:
     """“2 machines, 1 online. 18,949 samples so far.”"""
     if not working:
-        return "You have no machines yet. Approve one and it can join any run."
+        return _("You have no machines yet. Approve one and it can join any run.")
     online, samples = sum(row.is_online for row in working), sum(row.samples for row in working)
-    given = f" {counted(samples, 'sample', 'samples')} so far." if samples else ""
-    return f"{counted(len(working), 'machine', 'machines')}, {online} online.{given}"
+    facts = {
+        "machines": counts.machines(len(working)),
+        "online": f"{online:,}",
+        "samples": counts.samples(samples),
+    }
+    if samples:
+        return _("%(machines)s, %(online)s online. %(samples)s so far.") % facts
+    return _("%(machines)s, %(online)s online.") % facts

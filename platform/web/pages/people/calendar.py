@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+
 from accounts.days import date_of
+from web.run_picture import counts
 
 WEEKS = 26
 LEVELS = 4
@@ -37,7 +41,7 @@ def summary(by_day: Mapping[int, int], today: int) -> str:
     """“Active on 31 of the last 180 days”, which are those of the drawing."""
     first = first_day(today)
     active = sum(1 for day, samples in by_day.items() if samples and first <= day <= today)
-    return f"Active on {active} of the last {today - first + 1} days."
+    return _("Active on %(active)s of the last %(days)s days.") % {"active": active, "days": today - first + 1}
 
 
 def _level(samples: int, most: int) -> int:
@@ -45,4 +49,7 @@ def _level(samples: int, most: int) -> int:
 
 
 def _words(samples: int, day: int) -> str:
-    return f"{date_of(day):%-d %B %Y}: {samples:,} sample{'' if samples == 1 else 's'}"
+    return _("%(date)s: %(samples)s") % {
+        "date": date_format(date_of(day), "j F Y"),
+        "samples": counts.samples(samples),
+    }

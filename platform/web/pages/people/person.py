@@ -6,6 +6,8 @@ from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import override
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts.days import date_of, day_of
@@ -17,10 +19,10 @@ from runs.people import Contributions, Given, contributions, ledger_of, runs_sho
 from web.http import rate_limits
 from web.http.requester import address_of, person_in
 from web.pages.people.calendar import squares, summary
+from web.run_picture import counts
 from web.run_picture.card_sentences import percent
 from web.run_picture.curve_image import CARD as PREVIEW
 from web.run_picture.curve_image import figure_png
-from web.run_picture.status_sentence import counted
 
 PAGE = 100  # rounds
 looks = rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
@@ -99,7 +101,8 @@ def preview_image(request: HttpRequest, name: str) -> HttpResponse:
     person = person_or_404(request, name)
     given = contributions(person, None)
     unit = "samples" if given.samples != 1 else "sample"
-    image = _drawn(f"{given.samples:,}", unit, _to_whom(given), person.username)
+    with override("en"):  # Pillow's own letters are Latin ones
+        image = _drawn(f"{given.samples:,}", unit, _to_whom(given), person.username)
     return HttpResponse(image, content_type="image/png", headers={"Cache-Control": "max-age=300"})
 
 
@@ -124,14 +127,15 @@ def person_or_404(request: HttpRequest, name: str) -> Person:
 def sentence_of(given: Contributions) -> str:
     """“38,904 samples to 3 models. 1.2 GB averaged for others.”"""
     if not given.runs:
-        return "No contributions yet."
+        return _("No contributions yet.")
     sent = in_words(given.bytes_averaged)
-    samples = f"{counted(given.samples, 'sample', 'samples')} {_to_whom(given)}." if given.samples else ""
-    return " ".join(filter(None, [samples, f"{sent} averaged for others." if sent else ""]))
-
-
-def _to_whom(given: Contributions) -> str:
-    return f"given to {counted(len(given.runs), 'AI model', 'AI models')}"
+    parts = []
+    if given.samples:
+        facts = {"samples": counts.samples(given.samples), "models": counts.models(len(given.runs))}
+        parts.append(_("%(samples)s given to %(models)s.") % facts)
+    if sent:
+        parts.append(_("%(bytes)s averaged for others.") % {"bytes": sent})
+    return " ".join(parts)
 
 
 def _row(each: Given) -> dict[str, object]:

@@ -8,6 +8,8 @@ from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -21,13 +23,15 @@ from web.http import rate_limits
 from web.http.access import missing
 from web.http.parts import part_of
 from web.http.requester import address_of, person_in
-from web.run_picture.status_sentence import counted
+from web.run_picture import counts
 
 
 class TeamForm(forms.Form):
     """A name."""
 
-    name = forms.CharField(max_length=40, help_text="Shown on leaderboards. Up to 40 characters.")
+    name = forms.CharField(
+        max_length=40, label=gettext_lazy("Name"), help_text=gettext_lazy("Shown on leaderboards. Up to 40 characters.")
+    )
 
 
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
@@ -105,7 +109,7 @@ def remove(request: HttpRequest, slug: str, name: str) -> HttpResponse:
     team = _led(request, slug)
     person = get_object_or_404(Person, username=name)
     if person == request.user:
-        raise PermissionDenied("To leave the team yourself, use Leave team. Nothing was changed.")
+        raise PermissionDenied(_("To leave the team yourself, use Leave team. Nothing was changed."))
     teams.remove_member(team=team, person=person)
     return redirect("web:team", slug=slug)
 
@@ -114,7 +118,7 @@ def _led(request: HttpRequest, slug: str) -> Team:
     """Raises PermissionDenied to all but its leader."""
     team = get_object_or_404(Team, slug=slug)
     if team.leader_id != person_in(request).pk:
-        raise PermissionDenied("Only the team's leader can do this. Nothing was changed.")
+        raise PermissionDenied(_("Only the team's leader can do this. Nothing was changed."))
     return team
 
 
@@ -144,7 +148,7 @@ def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
 
 def _sentence(samples: int, runs: int, people: int) -> str:
     """“3 people gave 38,904 samples to 2 AI models.”"""
-    who = counted(people, "person", "people")
+    facts = {"people": counts.people(people), "samples": counts.samples(samples), "models": counts.models(runs)}
     if not samples:
-        return f"{who}, no samples yet."
-    return f"{who}: {counted(samples, 'sample', 'samples')} given to {counted(runs, 'AI model', 'AI models')}."
+        return _("%(people)s, no samples yet.") % facts
+    return _("%(people)s: %(samples)s given to %(models)s.") % facts

@@ -5,6 +5,7 @@ import re
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.feedgenerator import Rss201rev2Feed
+from django.utils.translation import pgettext_lazy
 from django.views.decorators.http import require_safe
 
 from runs.access import access_run
@@ -15,7 +16,13 @@ from web.run_picture import card_sentences
 PAGE = 100  # lines
 FEED = 50
 BEFORE = re.compile(r"[0-9]{1,18}")
-NAMES = {"": "All", "steps": "Steps", "people": "People", "problems": "Problems", "organizer": "Organizer"}
+NAMES = {
+    "": pgettext_lazy("activity", "All"),
+    "steps": pgettext_lazy("activity", "Steps"),
+    "people": pgettext_lazy("activity", "People"),
+    "problems": pgettext_lazy("activity", "Problems"),
+    "organizer": pgettext_lazy("activity", "Organizer"),
+}
 UNPRINTED = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")  # XML has no place for these
 
 

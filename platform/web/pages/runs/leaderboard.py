@@ -6,6 +6,8 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
 from accounts.days import day_of
@@ -26,8 +28,11 @@ from web.run_picture.step_bars import tint_of
 
 Row = LeaderboardLine | MachineLine | PeriodLine | TeamLine
 PAGE = 100  # rows
-NOBODY = {Period.DAY: "No samples today.", Period.WEEK: "No samples in the last weeks."}
-NO_TEAM = "No samples of a team yet."
+NOBODY = {
+    Period.DAY: gettext_lazy("No samples today."),
+    Period.WEEK: gettext_lazy("No samples in the last weeks."),
+}
+NO_TEAM = gettext_lazy("No samples of a team yet.")
 BOARDS: dict[str, Callable[..., Sequence[Row]]] = {
     "people": standings.leaderboard,
     "machines": standings.machine_board,
@@ -117,9 +122,9 @@ def _period(request: HttpRequest) -> Period:
 
 def _choices(of: str, period: Period) -> list[tuple[str, str, bool]]:
     """Address, name, and whether it is shown now."""
-    named = ((Period.ALL, "All time"), (Period.WEEK, "This week"), (Period.DAY, "Today"))
+    named = ((Period.ALL, _("All time")), (Period.WEEK, _("This week")), (Period.DAY, _("Today")))
     people = [(f"?of=people&period={each}", name, each == period and of == "people") for each, name in named]
-    return [*people, ("?of=machines", "Machines", of == "machines"), ("?of=teams", "Teams", of == "teams")]
+    return [*people, ("?of=machines", _("Machines"), of == "machines"), ("?of=teams", _("Teams"), of == "teams")]
 
 
 def _page_number(request: HttpRequest) -> int:

@@ -6,6 +6,8 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.safestring import mark_safe
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
 from peer_agent.machine.sizes import in_bytes
@@ -27,6 +29,7 @@ from web.pages.runs.trials import trial_facts
 from web.run_picture import further_charts
 from web.run_picture.averaging import linked
 from web.run_picture.chart import NARROW, WIDE, loss_chart
+from web.run_picture.counts import with_number
 from web.run_picture.curve_image import CARD as PREVIEW
 from web.run_picture.further_charts import LOSS, chart_of
 from web.run_picture.loading import seen_of, troubles_of
@@ -34,7 +37,7 @@ from web.run_picture.own_links import links_shown
 from web.run_picture.own_place import Own, own_machine_words, own_words
 from web.run_picture.picture import Picture, Seen, picture_of
 from web.run_picture.presence import TRAINER, OnlinePeer
-from web.run_picture.status_sentence import PERPLEXITY, counted
+from web.run_picture.status_sentence import PERPLEXITY
 
 REFRESH_S = 5
 STANDING_ON = ("state", "release", "released_step", "text")  # of the picture: what decides what the page has
@@ -73,7 +76,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     seen, own = seen_of(run, with_links=request.user.is_authenticated), Own(run, request.user)
     facts = head_facts(request, run, seen, own)
     picture, live = seen.run, facts["live"]
-    unit, _ = run.parsed_recipe.loss_unit
+    unit = run.parsed_recipe.loss_unit[0]
     role = role_of(run, request.user)
     manages = role in MANAGING
     links = links_shown(run, request.user, seen.links, sees_all=manages)
@@ -142,10 +145,13 @@ def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str
 def needs_words(recipe: Recipe) -> str:
     """What a machine needs, before anything is downloaded."""
     takes = estimate_of(recipe)
-    return (
-        f"A machine needs about {in_bytes(takes.on_cpu.memory)} of memory, downloads {in_bytes(takes.snapshot)} at "
-        f"first and sends {in_bytes(takes.up)} in each step."
-    )
+    return _(
+        "A machine needs about %(memory)s of memory, downloads %(snapshot)s at first and sends %(sent)s in each step."
+    ) % {
+        "memory": in_bytes(takes.on_cpu.memory),
+        "snapshot": in_bytes(takes.snapshot),
+        "sent": in_bytes(takes.up),
+    }
 
 
 def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
@@ -153,10 +159,13 @@ def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
     recipe, here = run.parsed_recipe, sum(peer.role == TRAINER for peer in peers)
     left = -(-recipe.target_batch // recipe.micro_batch) - here
     if run.state == Run.State.PAUSED:
-        return "The run is paused: machines that join wait until it goes on."
+        return _("The run is paused: machines that join wait until it goes on.")
     if left <= 0:
-        return "All of a step's work is shared out right now: one more machine would often wait."
-    return f"There is work for {counted(left, 'more machine', 'more machines')}."
+        return _("All of a step's work is shared out right now: one more machine would often wait.")
+    return with_number(
+        ngettext("There is work for %(number)s more machine.", "There is work for %(number)s more machines.", left),
+        left,
+    )
 
 
 def standing_facts(live: Picture, names: Sequence[str]) -> dict[str, str]:

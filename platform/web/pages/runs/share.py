@@ -4,6 +4,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.cache import patch_cache_control
 from django.utils.safestring import mark_safe
+from django.utils.translation import override
 from django.views.decorators.clickjacking import xframe_options_exempt
 from django.views.decorators.http import condition, require_safe
 
@@ -13,10 +14,11 @@ from web.http.access import run_or_404
 from web.http.headers import POLICY
 from web.run_picture import presence
 from web.run_picture.chart import NARROW, loss_chart
+from web.run_picture.counts import steps
 from web.run_picture.loading import seen_of
 from web.run_picture.picture import picture_of
 from web.run_picture.presence import TRAINER
-from web.run_picture.status_sentence import counted, state_label, word_of
+from web.run_picture.status_sentence import state_label, word_of
 
 BADGE_S = 60  # that a badge may be old
 BOARD = 5  # rows in a frame
@@ -29,7 +31,8 @@ FRAMED = POLICY.replace("frame-ancestors 'none'", "frame-ancestors *")
 def badge(request: HttpRequest, slug: str) -> HttpResponse:
     """Step and state as an SVG, or 304 where the asker has it."""
     run = run_or_404(access_run, request, slug)
-    words = _words(run)
+    with override("en"):  # it stands on pages of any language, and who asks for it is often a program
+        words = _words(run)
 
     @condition(etag_func=lambda _: f'"{words}"'.replace(" ", "-").replace("·", ""))
     def answer(_: HttpRequest) -> HttpResponse:
@@ -43,7 +46,7 @@ def badge(request: HttpRequest, slug: str) -> HttpResponse:
 def _words(run: Run) -> str:
     """“running · step 413 of 1,000”."""
     if run.state == Run.State.FINISHED:
-        return f"finished · {counted(run.head.step, 'step', 'steps')}"
+        return f"finished · {steps(run.head.step)}"
     trainers = [peer for peer in presence.online(run) if peer.role == TRAINER]
     label = state_label(word_of(run, run.dataset, trainers), trainers).lower()
     return f"{label} · step {run.head.step:,} of {run.parsed_recipe.target_steps:,}"

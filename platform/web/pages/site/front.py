@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 from django.views.decorators.http import require_safe
 
 from peer_agent.protocol.recipe import KINDS
@@ -27,7 +29,11 @@ NAMED = 2  # people who are here, by name
 WIDE, HIGH, EDGE = 160, 40, 2  # of a small curve, and what is free above and below it
 FROM = re.compile(r"[0-9]{1,9}")
 LONGEST = 100  # characters of a search
-STATES = (("", "All states"), ("open", "Open"), ("finished", "Finished"))
+STATES = (
+    ("", gettext_lazy("All states")),
+    ("open", pgettext_lazy("states of runs", "Open")),
+    ("finished", pgettext_lazy("states of runs", "Finished")),
+)
 
 
 class Card(NamedTuple):
@@ -118,7 +124,7 @@ def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card
         label=state_label(word, trainers),
         step=run.head.step,
         target_steps=run.parsed_recipe.target_steps,
-        loss_name="Training loss" if heldout is None else "Held-out loss",
+        loss_name=_("Training loss") if heldout is None else _("Held-out loss"),
         loss=typical_loss(newest) if heldout is None else heldout,
         curve=small_curve([point.loss for point in curve if math.isfinite(point.loss)]),
         here=_here(trainers),
@@ -129,9 +135,15 @@ def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card
 def _here(trainers: Sequence[OnlinePeer]) -> str:
     """“Teo, Ida and 3 others”; empty where nobody is."""
     names = list(dict.fromkeys(peer.name for peer in trainers))
-    if len(names) <= NAMED + 1:
-        return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} others"
+    if not names:
+        return ""
+    if len(names) > NAMED + 1:
+        others = len(names) - NAMED
+        message = ngettext("%(names)s and %(number)s other", "%(names)s and %(number)s others", others)
+        return message % {"names": _(", ").join(names[:NAMED]), "number": others}
+    if len(names) == 1:
+        return names[0]
+    return _("%(names)s and %(last)s") % {"names": _(", ").join(names[:-1]), "last": names[-1]}
 
 
 def _by_need(card: Card) -> tuple[int, int]:
