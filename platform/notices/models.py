@@ -3,6 +3,7 @@
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 Person = settings.AUTH_USER_MODEL
 
@@ -13,12 +14,12 @@ LONGEST_ADDRESS = 500  # of a webhook
 class Event(models.TextChoices):
     """What a person can be told of; the last three are never chosen."""
 
-    NEEDED = "needed", "A run you are in needs volunteers"
-    FINISHED = "finished", "A run you are in is finished"
-    STOPPED = "stopped", "A machine of yours stopped"
-    REQUEST = "request", "Somebody asks to join a run you manage"
-    ACCEPTED = "accepted", "Your request to join a run is accepted"
-    DECLINED = "declined", "Your request to join a run is declined"
+    NEEDED = "needed", gettext_lazy("A run you are in needs volunteers")
+    FINISHED = "finished", gettext_lazy("A run you are in is finished")
+    STOPPED = "stopped", gettext_lazy("A machine of yours stopped")
+    REQUEST = "request", gettext_lazy("Somebody asks to join a run you manage")
+    ACCEPTED = "accepted", gettext_lazy("Your request to join a run is accepted")
+    DECLINED = "declined", gettext_lazy("Your request to join a run is declined")
     TEST = "test", "A test"
     CONFIRM = "confirm", "Whether an address is theirs"
     SWITCHED_OFF = "off", "Their webhook was switched off"
@@ -27,8 +28,8 @@ class Event(models.TextChoices):
 class Way(models.TextChoices):
     """How it reaches them."""
 
-    BROWSER = "browser", "Browser"
-    EMAIL = "email", "E-mail"
+    BROWSER = "browser", pgettext_lazy("way of a notice", "Browser")
+    EMAIL = "email", pgettext_lazy("way of a notice", "E-mail")
     WEBHOOK = "webhook", "Webhook"
 
 

@@ -3,6 +3,8 @@
 import unicodedata
 from typing import NamedTuple
 
+from django.utils.translation import gettext as _
+
 from notices.models import Event
 
 LONGEST = 120  # characters of a name
@@ -62,25 +64,42 @@ def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
     match event:
         case Event.NEEDED:
             return Words(
-                f"{run} needs volunteers", "Nobody is training right now. It continues as soon as a machine joins."
+                _("%(run)s needs volunteers") % {"run": run},
+                _("Nobody is training right now. It continues as soon as a machine joins."),
             )
         case Event.FINISHED:
-            return Words(f"{run} is finished", "Its model can be downloaded.")
+            return Words(_("%(run)s is finished") % {"run": run}, _("Its model can be downloaded."))
         case Event.STOPPED:
-            return Words(f"{quoted(machine)} stopped", f"Your machine worked for {run} and has been away for a while.")
+            return Words(
+                _("%(machine)s stopped") % {"machine": quoted(machine)},
+                _("Your machine worked for %(run)s and has been away for a while.") % {"run": run},
+            )
         case Event.REQUEST:
-            return Words(f"New requests to join {run}", "Accept or decline them on the page where you manage the run.")
+            return Words(
+                _("New requests to join %(run)s") % {"run": run},
+                _("Accept or decline them on the page where you manage the run."),
+            )
         case Event.ACCEPTED:
-            return Words(f"You can join {run}", "Your request was accepted. The run's page shows how a machine joins.")
+            return Words(
+                _("You can join %(run)s") % {"run": run},
+                _("Your request was accepted. The run's page shows how a machine joins."),
+            )
         case Event.DECLINED:
-            return Words(f"{run} declined your request to join", "You can ask again a week from now.")
+            return Words(
+                _("%(run)s declined your request to join") % {"run": run}, _("You can ask again a week from now.")
+            )
         case Event.CONFIRM:
             return Words(
-                "Confirm your e-mail address",
-                f"{one_line(title)} on this site asked for notifications at this address. Open the link below to "
-                "confirm it. If that was not you, do nothing: no further e-mail is sent.",
+                _("Confirm your e-mail address"),
+                _(
+                    "%(name)s on this site asked for notifications at this address. Open the link below to confirm it. "
+                    "If that was not you, do nothing: no further e-mail is sent."
+                )
+                % {"name": one_line(title)},
             )
         case Event.SWITCHED_OFF:
-            return Words("Your webhook was switched off", f"It failed for a day. {one_line(title)}")
+            return Words(
+                _("Your webhook was switched off"), _("It failed for a day. %(problem)s") % {"problem": one_line(title)}
+            )
         case _:
-            return Words("A test from Manyhands", "Notifications reach you here.")
+            return Words(_("A test from Manyhands"), _("Notifications reach you here."))

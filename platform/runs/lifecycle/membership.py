@@ -144,7 +144,7 @@ def remove_member(*, member: Member, by: Person | None = None) -> None:
     forget_request(run, person)
     add_action(run=run, kind=MEMBER, deed=f"removed {person.username}.", by=by, on=person)
     if run.roles.filter(person=person).delete()[0] and role is not None:
-        deed = f"removed {person.username} as {role.label}."
+        deed = f"removed {person.username} as {role}."
         add_action(run=run, kind=ROLE, deed=deed, by=by, on=person, is_internal=True)
 
 

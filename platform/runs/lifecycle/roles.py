@@ -95,7 +95,7 @@ def give_up(*, offered: RunRole, why: str = "") -> None:
         return
     held.delete()
     what = "gave up the role of" if held.accepted_at else "declined the role of"
-    deed = f"{what} {role.label}{why}."
+    deed = f"{what} {role}{why}."
     add_action(run=run, kind=ROLE, deed=deed, by=person, role=role, is_internal=True)
 
 
@@ -110,7 +110,7 @@ def take_back(*, given: RunRole, by: Person | None = None) -> None:
         return
     held.delete()
     name = person.username
-    deed = f"removed {name} as {role.label}." if held.accepted_at else f"withdrew {name}'s invitation as {role.label}."
+    deed = f"removed {name} as {role}." if held.accepted_at else f"withdrew {name}'s invitation as {role.label}."
     add_action(run=run, kind=ROLE, deed=deed, by=by, on=person, is_internal=True)
 
 

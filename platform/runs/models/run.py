@@ -6,6 +6,7 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 from django.utils import timezone
+from django.utils.translation import pgettext_lazy
 
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.recipe import Recipe
@@ -35,16 +36,17 @@ class Run(models.Model):
         FINISHED = "finished"  # at the present step
 
     class Visibility(models.TextChoices):
-        PUBLIC = "public"
-        UNLISTED = "unlisted"
-        PRIVATE = "private", "by invitation"
-        REQUEST = "request", "by request"  # everybody sees it, and members alone take part
+        PUBLIC = "public", pgettext_lazy("who may see a run", "Public")
+        UNLISTED = "unlisted", pgettext_lazy("who may see a run", "Unlisted")
+        PRIVATE = "private", pgettext_lazy("who may see a run", "by invitation")
+        # Everybody sees it, and members alone take part
+        REQUEST = "request", pgettext_lazy("who may see a run", "by request")
 
     class Role(models.TextChoices):
-        ORGANIZER = "organizer", "organizer"
-        CO_ORGANIZER = "co-organizer", "co-organizer"
-        MODERATOR = "moderator", "moderator"
-        OPERATOR = "operator", "operator"  # of the site; nobody is given it in a run
+        ORGANIZER = "organizer", pgettext_lazy("role in a run", "organizer")
+        CO_ORGANIZER = "co-organizer", pgettext_lazy("role in a run", "co-organizer")
+        MODERATOR = "moderator", pgettext_lazy("role in a run", "moderator")
+        OPERATOR = "operator", pgettext_lazy("role in a run", "operator")  # of the site; nobody is given it in a run
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.SlugField(max_length=60, unique=True)

@@ -7,6 +7,7 @@ import sys
 
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
 
 from peer_agent.protocol.errors import Fault
 from runs.processes.disk_full import disk_fault
@@ -15,21 +16,21 @@ from web.http.faults import answer, new_incident
 
 def nothing_here(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """404. A numbered reason is told where there is one."""
-    fault = getattr(exception, "fault", None) or Fault("404", "Check the address, or start from the list of runs.")
+    fault = getattr(exception, "fault", None) or Fault("404", _("Check the address, or start from the list of runs."))
     return answer(request, fault, status=404)
 
 
 def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """403. A reason is told where there is one."""
-    text = str(exception or "") or "This takes a role in the run that you do not have. Nothing was changed."
+    text = str(exception or "") or _("This takes a role in the run that you do not have. Nothing was changed.")
     return answer(request, Fault("403", text), status=403)
 
 
 def not_understood(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """The page for a request that is not understood (400), or is longer than is read of one (413)."""
     if isinstance(exception, RequestDataTooBig):
-        return answer(request, Fault("413", "The request is too long. Nothing was changed."), status=413)
-    return answer(request, Fault("400", "The request was malformed. Nothing was changed."), status=400)
+        return answer(request, Fault("413", _("The request is too long. Nothing was changed.")), status=413)
+    return answer(request, Fault("400", _("The request was malformed. Nothing was changed.")), status=400)
 
 
 def broken(request: HttpRequest) -> HttpResponse:

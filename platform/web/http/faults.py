@@ -8,6 +8,7 @@ from typing import Any
 from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
+from django.utils.translation import gettext_lazy
 
 from peer_agent.protocol.errors import CATALOGUE, Fault
 
@@ -73,12 +74,12 @@ STATUS = {
 }
 UNLISTED = 400
 HEADLINES = {
-    400: "This cannot be understood",
-    401: "This needs a proof of who asks",
-    403: "This is not yours to see",
-    404: "There is nothing at this address",
-    413: "This is too long",
-    500: "Something here broke",
+    400: gettext_lazy("This cannot be understood"),
+    401: gettext_lazy("This needs a proof of who asks"),
+    403: gettext_lazy("This is not yours to see"),
+    404: gettext_lazy("There is nothing at this address"),
+    413: gettext_lazy("This is too long"),
+    500: gettext_lazy("Something here broke"),
 }
 
 
@@ -96,7 +97,7 @@ def status_of(code: str) -> int:
 
 def title_of(fault: Fault, status: int) -> str:
     """What an answer is called: the error's own title, or what the status says where it has no number of ours."""
-    return fault.title if fault.code in CATALOGUE else HEADLINES.get(status, HEADLINES[UNLISTED])
+    return fault.title if fault.code in CATALOGUE else str(HEADLINES.get(status, HEADLINES[UNLISTED]))
 
 
 def is_for_program(path: str) -> bool:

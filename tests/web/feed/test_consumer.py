@@ -113,9 +113,9 @@ async def test_picture_first_and_then_what_changed(example: Example, layer: Any)
 async def test_all_who_watch_share_one_look(example: Example, layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
 
-    def counted_look(run: UUID) -> Any:
+    def counted_look(run: UUID, language: str) -> Any:
         looks.append(run)
-        return look(run)
+        return look(run, language)
 
     monkeypatch.setattr(watch, "look", counted_look)
     async with watching(example.run) as one, watching(example.run) as other:
@@ -185,7 +185,7 @@ async def test_a_slow_socket_gets_a_picture_for_what_it_missed(example: Example,
 async def test_nobody_looks_once_all_have_left(example: Example, layer: Any) -> None:
     async with watching(example.run) as watcher:
         await watcher.message()
-        assert example.run.pk in watch._watches
+        assert (example.run.pk, "en") in watch._watches
     assert watch._watches == {}
     assert not admission._sockets
     assert [task for task in asyncio.all_tasks() if task.get_name().startswith("watch")] == []

@@ -8,8 +8,9 @@ import pytest
 from runs.ledger.standings import Place
 from runs.models import Dataset, Run
 from runs.selectors import Point, RunPicture
+from web.run_picture.counts import duration, ordinal
 from web.run_picture.presence import OnlinePeer
-from web.run_picture.status_sentence import duration, ordinal, run_sentence, standing, state_word, to_go, trend
+from web.run_picture.status_sentence import run_sentence, standing, state_word, to_go, trend
 from web.run_picture.step_bars import step_bars, tint_of
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -5,6 +5,7 @@ from django.contrib.auth.decorators import login_required
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -20,11 +21,11 @@ from web.pages.accounts.external_login import connections, login_providers
 from web.pages.accounts.forms import NewPasswordForm, PasswordForm
 
 DONE = {
-    "password": "Your password is changed. You are logged out everywhere else.",
-    "sessions": "Done: only here now.",
-    "page": "Saved.",
-    "connected": "Connected. From now on it lets you in, too.",
-    "disconnected": "Disconnected. It does not let anybody in as you any more.",
+    "password": gettext_lazy("Your password is changed. You are logged out everywhere else."),
+    "sessions": gettext_lazy("Done: only here now."),
+    "page": gettext_lazy("Saved."),
+    "connected": gettext_lazy("Connected. From now on it lets you in, too."),
+    "disconnected": gettext_lazy("Disconnected. It does not let anybody in as you any more."),
 }
 ROLES = 50  # that are shown
 BACKEND = "django.contrib.auth.backends.ModelBackend"
@@ -35,7 +36,7 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 @require_safe
 def account_page(request: HttpRequest) -> HttpResponse:
     """What concerns me alone."""
-    return _page(request, done=DONE.get(request.GET.get("done", ""), ""))
+    return _page(request, done=str(DONE.get(request.GET.get("done", ""), "")))
 
 
 @sensitive_post_parameters()

@@ -4,6 +4,7 @@ from typing import Any
 
 from django import forms
 from django.contrib.auth.forms import AuthenticationForm
+from django.utils.translation import gettext_lazy
 
 from accounts.models import Person
 
@@ -13,16 +14,20 @@ NEW = forms.PasswordInput(attrs={"autocomplete": "new-password"})
 class NewPasswordForm(forms.Form):
     """A password for somebody who has shown otherwise who they are."""
 
-    password = forms.CharField(label="New password", strip=False, help_text="At least 10 characters.", widget=NEW)
+    password = forms.CharField(
+        label=gettext_lazy("New password"), strip=False, help_text=gettext_lazy("At least 10 characters."), widget=NEW
+    )
 
 
 class NameForm(forms.Form):
     """A public name."""
 
     username = forms.CharField(
-        label="Name",
+        label=gettext_lazy("Name"),
         max_length=30,
-        help_text="Shown next to your contributions. 2 to 30 letters, digits, dots, dashes or underscores.",
+        help_text=gettext_lazy(
+            "Shown next to your contributions. 2 to 30 letters, digits, dots, dashes or underscores."
+        ),
         widget=forms.TextInput(attrs={"autocomplete": "username", "autofocus": True}),
     )
 
@@ -31,7 +36,7 @@ class PasswordForm(NewPasswordForm):
     """Another password for oneself."""
 
     current = forms.CharField(
-        label="Current password",
+        label=gettext_lazy("Current password"),
         strip=False,
         widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
     )
@@ -47,14 +52,19 @@ class SignUpForm(forms.Form):
     """A public name and a password."""
 
     username = forms.CharField(
-        label="Name",
+        label=gettext_lazy("Name"),
         max_length=30,
-        help_text="Shown next to your contributions. 2 to 30 letters, digits, dots, dashes or underscores.",
+        help_text=gettext_lazy(
+            "Shown next to your contributions. 2 to 30 letters, digits, dots, dashes or underscores."
+        ),
         widget=forms.TextInput(attrs={"autocomplete": "username", "autofocus": True}),
     )
     password = forms.CharField(
+        label=gettext_lazy("Password"),
         strip=False,
-        help_text="At least 10 characters. It cannot be reset by e-mail, so keep it in a password manager.",
+        help_text=gettext_lazy(
+            "At least 10 characters. It cannot be reset by e-mail, so keep it in a password manager."
+        ),
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
 
@@ -63,13 +73,13 @@ class LoginForm(AuthenticationForm):
     """Django's, in our words."""
 
     error_messages = {  # noqa: RUF012  (Django's own way)
-        "invalid_login": "Wrong name or password.",
-        "inactive": "This account was closed by an operator of this site. Ask the operator why.",
+        "invalid_login": gettext_lazy("Wrong name or password."),
+        "inactive": gettext_lazy("This account was closed by an operator of this site. Ask the operator why."),
     }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["username"].label = "Name"
+        self.fields["username"].label = gettext_lazy("Name")
 
     def get_invalid_login_error(self) -> forms.ValidationError:
         """Django lets nobody into a closed account and says no more; who knows its password is told."""
@@ -82,7 +92,7 @@ class LoginForm(AuthenticationForm):
 class TokenForm(forms.Form):
     """What a personal token is for."""
 
-    label = forms.CharField(label="Name", max_length=60)
+    label = forms.CharField(label=gettext_lazy("Name"), max_length=60)
 
 
 class MachineNameForm(forms.Form):

@@ -14,6 +14,8 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_safe
@@ -40,15 +42,20 @@ LEDGER = ("run__slug", "step", "machine__name", "samples", "tokens", "credit", "
 class DeleteForm(forms.Form):
     """One's own name, typed, and the password where there is one."""
 
-    name = forms.CharField(label="Your name", max_length=30, widget=forms.TextInput(attrs={"autocomplete": "off"}))
+    name = forms.CharField(
+        label=gettext_lazy("Your name"), max_length=30, widget=forms.TextInput(attrs={"autocomplete": "off"})
+    )
     password = forms.CharField(
-        strip=False, required=False, widget=forms.PasswordInput(attrs={"autocomplete": "current-password"})
+        label=gettext_lazy("Password"),
+        strip=False,
+        required=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "current-password"}),
     )
 
     def __init__(self, *args: Any, person: Person, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.person = person
-        self.fields["name"].help_text = f"Type {person.username} to confirm."
+        self.fields["name"].help_text = _("Type %(name)s to confirm.") % {"name": person.username}
         if not person.has_usable_password():
             del self.fields["password"]
 
@@ -56,9 +63,9 @@ class DeleteForm(forms.Form):
         """Both have to be theirs."""
         given = super().clean() or self.cleaned_data
         if given.get("name") != self.person.username:
-            self.add_error("name", "This is not your name.")
+            self.add_error("name", _("This is not your name."))
         if "password" in self.fields and not self.person.check_password(given.get("password", "")):
-            self.add_error("password", "This is not your password.")
+            self.add_error("password", _("This is not your password."))
         return given
 
 

@@ -5,10 +5,21 @@ from datetime import time
 from typing import Any
 
 from django import forms
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from peer_agent.protocol.messages.machine import DAY_MINUTES, LEAST_DUTY, MOST_PROGRAMS, Hours, OwnerLimits
 
-DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+DAYS = (
+    gettext_lazy("Monday"),
+    gettext_lazy("Tuesday"),
+    gettext_lazy("Wednesday"),
+    gettext_lazy("Thursday"),
+    gettext_lazy("Friday"),
+    gettext_lazy("Saturday"),
+    gettext_lazy("Sunday"),
+)
 MOST_GB, MOST_MBPS, LEAST_MBPS = 100_000, 100_000, 0.1
 MOST_IDLE = 24 * 60
 CONDITIONS = ("idle_minutes", "pause_on_battery", "programs")
@@ -38,10 +49,13 @@ class LimitsForm(forms.Form):
     idle_minutes = _number(
         "Only after so many minutes without anybody at it", "Empty: also while it is used.", most=MOST_IDLE
     )
-    pause_on_battery = forms.BooleanField(label="Pause on battery", required=False)
+    pause_on_battery = forms.BooleanField(label=gettext_lazy("Pause on battery"), required=False)
     programs = forms.CharField(
-        label="Pause while these programs run",
-        help_text=f"Up to {MOST_PROGRAMS} names as a task manager shows them, one a line: for example steam.",
+        label=gettext_lazy("Pause while these programs run"),
+        help_text=format_lazy(
+            gettext_lazy("Up to {number} names as a task manager shows them, one a line: for example steam."),
+            number=MOST_PROGRAMS,
+        ),
         max_length=100 * MOST_PROGRAMS,
         required=False,
         widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false", "autocapitalize": "none"}),
@@ -52,7 +66,7 @@ class LimitsForm(forms.Form):
         for day, name in enumerate(DAYS):
             for end in ("from", "to"):
                 self.fields[f"{end}_{day}"] = forms.TimeField(
-                    label=f"{name} {end}",
+                    label=(_("%(day)s from") if end == "from" else _("%(day)s to")) % {"day": name},
                     required=False,
                     widget=forms.TimeInput(attrs={"type": "time"}, format="%H:%M"),
                 )
@@ -60,7 +74,7 @@ class LimitsForm(forms.Form):
     def days(self) -> Iterator[tuple[str, forms.BoundField, forms.BoundField]]:
         """A row for each day of the week."""
         for day, name in enumerate(DAYS):
-            yield name, self[f"from_{day}"], self[f"to_{day}"]
+            yield str(name), self[f"from_{day}"], self[f"to_{day}"]
 
     def numbers(self) -> Iterator[forms.BoundField]:
         """What it may take."""
@@ -75,7 +89,9 @@ class LimitsForm(forms.Form):
         lines = [line.strip() for line in self.cleaned_data["programs"].splitlines()]
         names = tuple(dict.fromkeys(line for line in lines if line))
         if len(names) > MOST_PROGRAMS or any(len(name) > 80 for name in names):
-            raise forms.ValidationError(f"At most {MOST_PROGRAMS} names of at most 80 characters.")
+            raise forms.ValidationError(
+                _("At most %(number)s names of at most 80 characters.") % {"number": MOST_PROGRAMS}
+            )
         return names
 
     def clean(self) -> dict[str, Any]:
@@ -83,7 +99,7 @@ class LimitsForm(forms.Form):
         cleaned: dict[str, Any] = super().clean() or {}
         for day, name in enumerate(DAYS):
             if (cleaned.get(f"from_{day}") is None) != (cleaned.get(f"to_{day}") is None):
-                self.add_error(f"from_{day}", f"{name} needs both a beginning and an end.")
+                self.add_error(f"from_{day}", _("%(day)s needs both a beginning and an end.") % {"day": name})
         return cleaned
 
     def _hours(self) -> Iterator[Hours]:

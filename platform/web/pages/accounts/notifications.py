@@ -9,6 +9,8 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.debug import sensitive_post_parameters
@@ -27,23 +29,27 @@ from web.http.rate_limits import TooOften, spend
 from web.http.requester import person_in
 
 DONE = {
-    "saved": "Saved.",
-    "email": "An e-mail is on its way to you. Open the link in it within a day.",
-    "removed": "Removed.",
-    "on": "Switched on again.",
-    "test": "A test is on its way. It arrives within seconds; below you see how it went.",
+    "saved": gettext_lazy("Saved."),
+    "email": gettext_lazy("An e-mail is on its way to you. Open the link in it within a day."),
+    "removed": gettext_lazy("Removed."),
+    "on": gettext_lazy("Switched on again."),
+    "test": gettext_lazy("A test is on its way. It arrives within seconds; below you see how it went."),
 }
 MAIL_ID, HOOK_ID = "mail-%s", "hook-%s"  # of fields: two forms of a page have one of the same name
-STATES = {Notice.State.WAITING: "on its way", Notice.State.SENT: "sent", Notice.State.FAILED: "not sent"}
+STATES = {
+    Notice.State.WAITING: pgettext_lazy("notice", "on its way"),
+    Notice.State.SENT: pgettext_lazy("notice", "sent"),
+    Notice.State.FAILED: pgettext_lazy("notice", "not sent"),
+}
 
 
 class AddressForm(forms.Form):
     """Where e-mail goes."""
 
     address = forms.EmailField(
-        label="E-mail address",
+        label=gettext_lazy("E-mail address"),
         max_length=254,
-        help_text="A link is sent there first, to confirm that it is yours.",
+        help_text=gettext_lazy("A link is sent there first, to confirm that it is yours."),
         widget=forms.EmailInput(attrs={"autocomplete": "email"}),
     )
 
@@ -52,9 +58,9 @@ class WebhookForm(forms.Form):
     """Where messages are posted."""
 
     address = forms.CharField(
-        label="Address",
+        label=gettext_lazy("Address"),
         max_length=LONGEST_ADDRESS,
-        help_text="The webhook of a Discord or Slack channel, or any https address that takes JSON.",
+        help_text=gettext_lazy("The webhook of a Discord or Slack channel, or any https address that takes JSON."),
         widget=forms.URLInput(attrs={"autocomplete": "off", "placeholder": "https://"}),
     )
 
@@ -86,7 +92,7 @@ def notifications(request: HttpRequest) -> HttpResponse:
         ]
         services.choose(person=person, wanted=chosen)
         return redirect("/account/notifications/?done=saved")
-    return _page(request, done=DONE.get(request.GET.get("done", ""), ""))
+    return _page(request, done=str(DONE.get(request.GET.get("done", ""), "")))
 
 
 @login_required
@@ -144,7 +150,7 @@ def change_webhook(request: HttpRequest) -> HttpResponse:
     except Refused as error:
         form.add_error("address", str(error))
         return _page(request, webhook_form=form, status=400)
-    return _page(request, secret=secret, done=DONE["saved"])
+    return _page(request, secret=secret, done=str(DONE["saved"]))
 
 
 def _test(request: HttpRequest, way: Way) -> HttpResponse:
@@ -249,7 +255,9 @@ def _events(person: Person, offered: list[Way]) -> list[dict[str, Any]]:
 
 def _line(notice: Notice) -> Line:
     words = words_of(notice.event, title=notice.title, machine=notice.machine)
-    state = STATES[Notice.State(notice.state)]
+    state = str(STATES[Notice.State(notice.state)])
     if notice.way == Way.BROWSER:
-        state = "shown while a page was open" if notice.due_at <= timezone.now() else STATES[Notice.State.WAITING]
-    return Line(notice, words.headline, Way(notice.way).label, state)
+        state = (
+            _("shown while a page was open") if notice.due_at <= timezone.now() else str(STATES[Notice.State.WAITING])
+        )
+    return Line(notice, words.headline, str(Way(notice.way).label), str(state))

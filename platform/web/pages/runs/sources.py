@@ -8,6 +8,7 @@ from django.contrib.auth.decorators import login_required
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts.models import Person
@@ -43,10 +44,12 @@ def text_of(run: Run) -> Beside:
     """One more text."""
     material = run.parsed_recipe.material
     return Beside(
-        title=f"Add {material.more}",
-        lead="The run then learns from all of them: of each as much as its size says, or as you say by weights on the "
-        "next page.",
-        legend="What it also learns from",
+        title=_("Add %(material)s") % {"material": material.more},
+        lead=_(
+            "The run then learns from all of them: of each as much as its size says, or as you say by weights on the "
+            "next page."
+        ),
+        legend=_("What it also learns from"),
         material=material,
         require=sources.require_source,
         add=lambda run, file, person: sources.add_source(run=run, source=file, by=person),
@@ -59,19 +62,23 @@ def base_of(run: Run, viewer: Viewer) -> Beside:
     own = recipe.material
     if own.adapts is None:
         return Beside(
-            title="Bring a tokenizer",
-            lead="Take that of a model on the Hub, or a file of your own. Without one, a tokenizer learns from the "
-            "text itself.",
-            legend="The tokenizer",
+            title=_("Bring a tokenizer"),
+            lead=_(
+                "Take that of a model on the Hub, or a file of your own. Without one, a tokenizer learns from the "
+                "text itself."
+            ),
+            legend=_("The tokenizer"),
             material=own.takes or own,
             require=sources.require_base,
             add=lambda run, file, person: sources.set_base(run=run, base=file, by=person),
         )
     return Beside(
-        title="Bring the model",
-        lead="The run adapts a model that is there already: one that was trained here, one of the Hub, or one of your "
-        "own: a zip of its folder, with config.json, tokenizer.json and the parameters as safetensors.",
-        legend="What it adapts",
+        title=_("Bring the model"),
+        lead=_(
+            "The run adapts a model that is there already: one that was trained here, one of the Hub, or one of your "
+            "own: a zip of its folder, with config.json, tokenizer.json and the parameters as safetensors."
+        ),
+        legend=_("What it adapts"),
         material=own.adapts,
         require=sources.require_base,
         add=lambda run, file, person: sources.set_base(run=run, base=file, by=person),

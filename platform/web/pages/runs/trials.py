@@ -5,6 +5,7 @@ from typing import Any
 from django import forms
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -26,11 +27,11 @@ class PromptForm(forms.Form):
         required=False,
         strip=False,
         max_length=trials.LONGEST_PROMPT,
-        label="Prompt",
+        label=gettext_lazy("Prompt"),
         widget=forms.Textarea(attrs={"rows": 2, "dir": "auto", "maxlength": trials.LONGEST_PROMPT}),
         error_messages={
-            "max_length": "At most %(limit_value)d characters: this has %(show_value)d.",
-            "null_characters_not_allowed": "There is a NUL character in it: no text has one.",
+            "max_length": gettext_lazy("At most %(limit_value)d characters: this has %(show_value)d."),
+            "null_characters_not_allowed": gettext_lazy("There is a NUL character in it: no text has one."),
         },
     )
 

@@ -8,6 +8,7 @@ from functools import wraps
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
@@ -38,7 +39,7 @@ def for_programs(view: View) -> View:
 
 def _answer(view: View, request: HttpRequest, details: dict[str, UUID]) -> HttpResponse:
     if not request.user.is_authenticated:
-        return answer(request, Fault("401", "Log in first."), status=401)
+        return answer(request, Fault("401", _("Log in first.")), status=401)
     if request.method == "OPTIONS":
         return HttpResponse(status=204, headers=tus.capabilities(upload_limit()))
     try:

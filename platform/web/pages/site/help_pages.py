@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
 
@@ -11,16 +13,16 @@ class Topic(NamedTuple):
     """One page. Its words are in `templates/web/site/help/<slug>.html`."""
 
     slug: str
-    question: str
-    short: str  # what the footer says
+    question: str | Promise
+    short: str | Promise  # what the footer says
 
 
 TOPICS = (
-    Topic("privacy", "What leaves your machine?", "What leaves your machine"),
-    Topic("credit", "What does credit mean?", "What credit means"),
-    Topic("stopping", "How do you stop?", "How to stop"),
-    Topic("organizers", "What can an organizer see and do?", "What an organizer can see"),
-    Topic("class", "How do you run a site for a class?", "A site for a class"),
+    Topic("privacy", gettext_lazy("What leaves your machine?"), gettext_lazy("What leaves your machine")),
+    Topic("credit", gettext_lazy("What does credit mean?"), gettext_lazy("What credit means")),
+    Topic("stopping", gettext_lazy("How do you stop?"), gettext_lazy("How to stop")),
+    Topic("organizers", gettext_lazy("What can an organizer see and do?"), gettext_lazy("What an organizer can see")),
+    Topic("class", gettext_lazy("How do you run a site for a class?"), gettext_lazy("A site for a class")),
 )
 
 

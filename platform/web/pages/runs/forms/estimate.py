@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
 from peer_agent.machine.limits import RESERVE_PERCENT
@@ -21,7 +23,10 @@ UPLINKS = (10, 30, 100)  # Mb/s, of homes; downlinks are at least as wide
 CROWD = 20  # machines, with the middle one of these uplinks …
 SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and of so many operations each second: a half of what they could do
 SHORT_S = 1.0
-NOT_COUNTED = ("Not counted yet", "the model that it adapts: eight bytes of memory for each parameter")
+NOT_COUNTED = (
+    gettext_lazy("Not counted yet"),
+    gettext_lazy("the model that it adapts: eight bytes of memory for each parameter"),
+)
 
 
 class Estimate(NamedTuple):
@@ -67,39 +72,64 @@ def seconds(up: int, down: int, mbit: int) -> float:
 
 def rows_of(estimate: Estimate, steps: int | None = None) -> list[tuple[str, str]]:
     """In words, a line each. `steps`: where they are stated, not set from the data."""
-    traffic = f"{in_bytes(estimate.up)} up and {in_bytes(estimate.down)} down"
+    traffic = _("%(up)s up and %(down)s down") % {"up": in_bytes(estimate.up), "down": in_bytes(estimate.down)}
     told = {mbit: _time(spent) for mbit, spent in estimate.seconds.items()}
     first = {words: mbit for mbit, words in reversed(told.items())}  # faster links for which the same is said: left out
-    times = ", ".join(f"{words} at {mbit} Mb/s" for mbit, words in told.items() if first[words] == mbit)
+    times = _(", ").join(
+        _("%(time)s at %(mbit)s Mb/s") % {"time": words, "mbit": mbit}
+        for mbit, words in told.items()
+        if first[words] == mbit
+    )
     return [
-        ("Parameters", f"about {estimate.parameters:,}"),
-        ("Memory of a machine", f"about {in_bytes(estimate.on_cpu.memory)}"),
-        ("With a GPU", f"about {in_bytes(estimate.on_gpu.gpu)} on it, {in_bytes(estimate.on_gpu.memory)} beside it"),
-        ("A machine's traffic in a step", traffic),
-        ("Averaging, by uplink", times),
-        *((f"{CROWD} {who}", _crowd(spent, steps)) for who, spent in estimate.crowds.items()),
-        ("What a newcomer loads", f"{in_bytes(estimate.snapshot)}, and what it learns from"),
-        *([NOT_COUNTED] if estimate.lacks_base else []),
+        (_("Parameters"), _about(f"{estimate.parameters:,}")),
+        (_("Memory of a machine"), _about(in_bytes(estimate.on_cpu.memory))),
+        (
+            _("With a GPU"),
+            _("about %(gpu)s on it, %(memory)s beside it")
+            % {"gpu": in_bytes(estimate.on_gpu.gpu), "memory": in_bytes(estimate.on_gpu.memory)},
+        ),
+        (_("A machine's traffic in a step"), traffic),
+        (_("Averaging, by uplink"), times),
+        *((_who(who), _crowd(spent, steps)) for who, spent in estimate.crowds.items()),
+        (_("What a newcomer loads"), _("%(bytes)s, and what it learns from") % {"bytes": in_bytes(estimate.snapshot)}),
+        *([(str(NOT_COUNTED[0]), str(NOT_COUNTED[1]))] if estimate.lacks_base else []),
     ]
 
 
 def _crowd(spent: float, steps: int | None) -> str:
-    step = f"{_time(spent)} per step"
-    return f"{step}; {steps:,} steps in {_long(spent * steps)}" if steps else step
+    if not steps:
+        return _("%(time)s per step") % {"time": _time(spent)}
+    facts = {"time": _time(spent), "steps": f"{steps:,}", "whole": _long(spent * steps)}
+    return _("%(time)s per step; %(steps)s steps in %(whole)s") % facts
+
+
+def _who(crowd: str) -> str:
+    named = {"laptops": _("%(number)s laptops"), "gaming PCs": _("%(number)s gaming PCs")}
+    return named[crowd] % {"number": CROWD}
+
+
+def _about(amount: str) -> str:
+    return _("about %(amount)s") % {"amount": amount}
 
 
 def _long(spent: float) -> str:
     """As in `about 3 hours`."""
-    for unit, length in (("day", 86_400), ("hour", 3600), ("minute", 60)):
+    for message, length in (
+        (_("about %(number)s days"), 86_400),
+        (_("about %(number)s hours"), 3600),
+        (_("about %(number)s minutes"), 60),
+    ):
         if spent >= 2 * length:
-            return f"about {spent / length:.0f} {unit}s"
-    return "less than two minutes"
+            return message % {"number": f"{spent / length:.0f}"}
+    return _("less than two minutes")
 
 
 def _time(spent: float) -> str:
     if spent < SHORT_S:
-        return "less than a second"
-    return f"{spent:.0f} s" if spent < 120 else f"{spent / 60:.0f} min"
+        return _("less than a second")
+    if spent < 120:
+        return _("%(seconds)s s") % {"seconds": f"{spent:.0f}"}
+    return _("%(minutes)s min") % {"minutes": f"{spent / 60:.0f}"}
 
 
 def recipe_in(values: Mapping[str, str]) -> Recipe | None:

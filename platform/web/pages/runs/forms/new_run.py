@@ -5,6 +5,9 @@ from typing import Any, cast
 from django import forms
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.http import HttpRequest
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import USUAL_OBJECTIVE, Material, OnHub, OutOfBounds, Recipe
@@ -18,44 +21,47 @@ from web.pages.runs.forms.recipe_fields import RecipeField, fields_of, recipe_fr
 class NewRunForm(forms.Form):
     """Everything a run begins with, on one page."""
 
-    title = forms.CharField(max_length=120, help_text="For example “A small model of Yoruba proverbs”.")
+    title = forms.CharField(max_length=120, help_text=gettext_lazy("For example “A small model of Yoruba proverbs”."))
     purpose = forms.CharField(
         max_length=2000,
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
-        help_text="Why should people join? Two sentences are enough.",
+        help_text=gettext_lazy("Why should people join? Two sentences are enough."),
     )
     prompts = forms.CharField(
         max_length=MOST_PROMPTS * (LONGEST_PROMPT + 2),
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
-        help_text=f"Up to {MOST_PROMPTS} lines. The run page shows how each snapshot continues them.",
+        help_text=format_lazy(
+            gettext_lazy("Up to {number} lines. The run page shows how each snapshot continues them."),
+            number=MOST_PROMPTS,
+        ),
     )
     visibility = forms.ChoiceField(
         choices=[
-            (Run.Visibility.PUBLIC, "Public: listed"),
-            (Run.Visibility.REQUEST, "By request: listed, people ask to join"),
-            (Run.Visibility.UNLISTED, "Unlisted: anyone with the address"),
-            (Run.Visibility.PRIVATE, "By invitation: members only"),
+            (Run.Visibility.PUBLIC, gettext_lazy("Public: listed")),
+            (Run.Visibility.REQUEST, gettext_lazy("By request: listed, people ask to join")),
+            (Run.Visibility.UNLISTED, gettext_lazy("Unlisted: anyone with the address")),
+            (Run.Visibility.PRIVATE, gettext_lazy("By invitation: members only")),
         ],
         initial=Run.Visibility.PUBLIC,
-        label="Visibility",
+        label=gettext_lazy("Visibility"),
     )
     text = forms.FileField(required=False, allow_empty_file=True, widget=forms.FileInput())
     upload = forms.UUIDField(required=False, widget=forms.HiddenInput)  # where the text came in pieces
     hub = forms.CharField(
         max_length=200,
         required=False,
-        label="Or a dataset on the Hub",
-        help_text="For example owner/name. The site downloads it.",
+        label=gettext_lazy("Or a dataset on the Hub"),
+        help_text=gettext_lazy("For example owner/name. The site downloads it."),
         widget=forms.TextInput(attrs={"autocomplete": "off", "autocapitalize": "off", "spellcheck": "false"}),
     )
     licence = forms.CharField(
         max_length=200,
         required=False,
-        help_text="For example “CC BY-SA 4.0” or “public domain”. Shown on the model card.",
+        help_text=gettext_lazy("For example “CC BY-SA 4.0” or “public domain”. Shown on the model card."),
     )
-    may_share = forms.BooleanField(required=False, help_text="Volunteers' machines download parts of it.")
+    may_share = forms.BooleanField(required=False, help_text=gettext_lazy("Volunteers' machines download parts of it."))
 
     wants_text = True
 
@@ -72,10 +78,10 @@ class NewRunForm(forms.Form):
         text = self.fields["text"]
         text.label, text.help_text = (
             material.name.capitalize(),
-            f"{sentence(material.file)}, up to {upload_limit_mb:,} MB.",
+            _("%(file)s, up to %(limit)s MB.") % {"file": sentence(material.file), "limit": f"{upload_limit_mb:,}"},
         )
         text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
-        self.fields["may_share"].label = f"I may share the {material.name}"
+        self.fields["may_share"].label = _("I may share the %(material)s") % {"material": material.name}
         offer_hub(self, material)
         if not usual.writes:
             del self.fields["prompts"]
@@ -88,8 +94,11 @@ class NewRunForm(forms.Form):
         for field in self.recipe_fields:
             self.fields[field.name] = form_field(field, values[field.name])
         steps = self.fields["target_steps"]
-        steps.widget.attrs["placeholder"] = "automatic"
-        steps.help_text = f"Empty: about {usual.usual_passes} passes over the {material.name}."
+        steps.widget.attrs["placeholder"] = _("automatic")
+        steps.help_text = _("Empty: about %(passes)s passes over the %(material)s.") % {
+            "passes": usual.usual_passes,
+            "material": material.name,
+        }
 
     def clean_prompts(self) -> str:
         """As many lines as the model continues, none of them long."""
@@ -192,7 +201,9 @@ def short_lines(text: str) -> str:
     """The lines of a text that say something, one below the other. Raises ValidationError where they are too much."""
     lines = [stripped for line in text.splitlines() if (stripped := " ".join(line.split()))]
     if len(lines) > MOST_PROMPTS or any(len(line) > LONGEST_PROMPT for line in lines):
-        raise forms.ValidationError(f"Up to {MOST_PROMPTS} lines of {LONGEST_PROMPT} characters.")
+        raise forms.ValidationError(
+            _("Up to %(number)s lines of %(length)s characters.") % {"number": MOST_PROMPTS, "length": LONGEST_PROMPT}
+        )
     return "\n".join(lines)
 
 
@@ -201,16 +212,19 @@ def offer_hub(form: forms.Form, material: Material) -> None:
     if not material.hub:
         del form.fields["hub"]
         return
-    form.fields["licence"].help_text += " Leave empty to use the licence stated on the Hub."
+    licence = form.fields["licence"]
+    licence.help_text = f"{licence.help_text} {_('Leave empty to use the licence stated on the Hub.')}"
     if material.hub == "dataset":
-        form.fields["hub"].help_text = "For example owner/name, or owner/name/folder for a part. The site downloads it."
+        form.fields["hub"].help_text = _(
+            "For example owner/name, or owner/name/folder for a part. The site downloads it."
+        )
 
 
 def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
     """Whether a file is brought, in the form or in pieces before it, or named on the Hub; both are a fault."""
     brings_file = values.get("text") is not None or values.get("upload") is not None
     if brings_file and values.get("hub"):
-        form.add_error("hub", "Upload a file or name one on the Hub, not both.")
+        form.add_error("hub", _("Upload a file or name one on the Hub, not both."))
     return brings_file or bool(values.get("hub"))
 
 

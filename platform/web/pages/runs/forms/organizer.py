@@ -5,6 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from runs.access import outranks
 from runs.models import Run
@@ -52,15 +54,19 @@ class DraftForm(NewRunForm):
             automatic_steps=run.automatic_steps if stays else None,
             **kwargs,
         )
-        self.fields["text"].label = f"Other {self.usual.material.name}"
-        self.fields["text"].help_text += f" Without a file, {run.dataset.filename} stays."
-        self.fields["may_share"].label = f"I may share the other {self.usual.material.name}"
+        self.fields["text"].label = _("Other %(material)s") % {"material": self.usual.material.name}
+        self.fields["text"].help_text += " " + _("Without a file, %(filename)s stays.") % {
+            "filename": run.dataset.filename
+        }
+        self.fields["may_share"].label = _("I may share the other %(material)s") % {
+            "material": self.usual.material.name
+        }
 
 
 class ExtendForm(forms.Form):
     """How many steps the run has from now on, all in all."""
 
-    target_steps = forms.IntegerField(min_value=1, label="Total steps")
+    target_steps = forms.IntegerField(min_value=1, label=gettext_lazy("Total steps"))
 
 
 class AnnouncementForm(forms.Form):
@@ -69,15 +75,17 @@ class AnnouncementForm(forms.Form):
     text = forms.CharField(
         max_length=280,
         required=False,
-        label="Announcement",
-        help_text="Up to 280 characters, shown on the run page, in the activity and in its RSS feed. Empty removes it.",
+        label=gettext_lazy("Announcement"),
+        help_text=gettext_lazy(
+            "Up to 280 characters, shown on the run page, in the activity and in its RSS feed. Empty removes it."
+        ),
     )
 
 
 class MemberForm(forms.Form):
     """Somebody who has a name here."""
 
-    name = forms.CharField(max_length=30, label="Username")
+    name = forms.CharField(max_length=30, label=gettext_lazy("Username"))
 
 
 class RequestForm(forms.Form):
@@ -95,12 +103,12 @@ class RequestForm(forms.Form):
 class RoleForm(MemberForm):
     """Whom to invite to which role; those alone that whoever asks may give."""
 
-    role = forms.ChoiceField(label="Role")
+    role = forms.ChoiceField(label=gettext_lazy("Role"))
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, own: Run.Role | None) -> None:
         super().__init__(data, prefix="role")
         given = [role for role in (Run.Role.MODERATOR, Run.Role.CO_ORGANIZER) if outranks(own, role)]
-        self.fields["role"].choices = [(role.value, role.label.capitalize()) for role in given]  # type: ignore[attr-defined]
+        self.fields["role"].choices = [(role.value, str(role.label).capitalize()) for role in given]  # type: ignore[attr-defined]
 
 
 class AlertForm(forms.Form):
@@ -110,7 +118,7 @@ class AlertForm(forms.Form):
         min_value=1,
         max_value=MOST_MACHINES,
         required=False,
-        label="Minimum of machines",
+        label=gettext_lazy("Minimum of machines"),
     )
 
 
@@ -118,18 +126,28 @@ class InvitationForm(forms.Form):
     """For how many people a link is good, and for how long."""
 
     most_uses = forms.TypedChoiceField(
-        choices=[("1", "one person"), ("10", "10 people"), ("100", "100 people"), ("", "no limit")],
+        choices=[
+            ("1", gettext_lazy("one person")),
+            ("10", gettext_lazy("10 people")),
+            ("100", gettext_lazy("100 people")),
+            ("", gettext_lazy("no limit")),
+        ],
         coerce=int,
         empty_value=None,
         required=False,
         initial="1",
-        label="Uses",
+        label=gettext_lazy("Uses"),
     )
     lifetime = forms.TypedChoiceField(
-        choices=[(str(DAY), "a day"), (str(7 * DAY), "a week"), (str(30 * DAY), "30 days"), ("", "until revoked")],
+        choices=[
+            (str(DAY), gettext_lazy("a day")),
+            (str(7 * DAY), gettext_lazy("a week")),
+            (str(30 * DAY), gettext_lazy("30 days")),
+            ("", gettext_lazy("until revoked")),
+        ],
         coerce=lambda seconds: timedelta(seconds=int(seconds)),
         empty_value=None,
         required=False,
         initial=str(7 * DAY),
-        label="Expires after",
+        label=gettext_lazy("Expires after"),
     )

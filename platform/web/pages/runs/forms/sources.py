@@ -5,6 +5,7 @@ from typing import Any
 
 from django import forms
 from django.conf import settings
+from django.utils.translation import gettext as _
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Material, OnHub
@@ -41,21 +42,24 @@ class SourceForm(forms.Form):
             self._offer_releases()
         text = self.fields["text"]
         text.label = material.name.capitalize()
-        text.help_text = f"{sentence(material.file)}, up to {settings.UPLOAD_LIMIT_MB:,} MB."
+        text.help_text = _("%(file)s, up to %(limit)s MB.") % {
+            "file": sentence(material.file),
+            "limit": f"{settings.UPLOAD_LIMIT_MB:,}",
+        }
         text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
         offer_hub(self, material)
-        self.fields["may_share"].label = f"I may share this {material.name}"
+        self.fields["may_share"].label = _("I may share this %(material)s") % {"material": material.name}
         self.fields["may_share"].required = True
         if not material.or_text:
-            self.fields["may_share"].help_text = "Volunteers' machines download it."
+            self.fields["may_share"].help_text = _("Volunteers' machines download it.")
 
     def _offer_releases(self) -> None:
         named = [(key, _told(release)) for key, release in self.releases.items()]
         self.fields["release"] = forms.ChoiceField(
-            choices=[("", "None of these"), *named],
+            choices=[("", _("None of these")), *named],
             required=False,
-            label="A model trained here",
-            help_text="Used as released, under the licence of its dataset unless you state another.",
+            label=_("A model trained here"),
+            help_text=_("Used as released, under the licence of its dataset unless you state another."),
         )
         self.order_fields(["release"])
 
@@ -74,7 +78,7 @@ class SourceForm(forms.Form):
         values = super().clean() or self.cleaned_data
         is_brought = brings_one(self, values)
         if self.release is not None and is_brought:
-            self.add_error("text", "Choose a model trained here or upload another one, not both.")
+            self.add_error("text", _("Choose a model trained here or upload another one, not both."))
         elif self.release is None and not is_brought and "text" not in self.errors:
             self.add_error("text", REQUIRED)
         needs_licence = self.release is None and not values.get("hub")
@@ -106,7 +110,7 @@ class WeightsForm(forms.Form):
                 required=False,
                 initial=mix[place] if mix else None,
                 label=line.dataset.filename,
-                help_text=f"{line.percent} of all samples now",
+                help_text=_("%(percent)s of all samples now") % {"percent": line.percent},
                 widget=forms.NumberInput(attrs={"step": "any", "inputmode": "decimal"}),
             )
 
@@ -115,7 +119,7 @@ class WeightsForm(forms.Form):
         values = super().clean() or self.cleaned_data
         left_out = [name for name in self.fields if values.get(name) is None and name not in self.errors]
         for name in left_out if len(left_out) < len(self.fields) else ():
-            self.add_error(name, "This field is required.")
+            self.add_error(name, _("This field is required."))
         return values
 
     @property
