@@ -1,11 +1,12 @@
 """The catalogues of messages: `.venv/bin/python -m scripts.messages` brings them up to date, `--check` tells of faults.
 
-Two domains: `django` of the site, its Python and its templates; `manyhands` of the agent. Translations stand in `.po`
+Two domains: `django` of the site, its Python, its templates and its scripts; `manyhands` of the agent. Translations stand in `.po`
 files, which people edit. `--compile`, which setup calls, writes what programs read: `.mo` files, and two that nobody
 has translated: every message in accents and brackets (`en-XA`), and the same for pages from right to left (`ar-XB`).
 """
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,10 @@ KEYWORDS: dict[str, Any] = {
     **dict.fromkeys(("npgettext", "npgettext_lazy"), ((1, "c"), 2, 3)),
 }
 TAGS = ("TRANSLATORS:",)
+SCRIPTS = "frontend/src/**/*.ts"
+QUOTED = r'"((?:[^"\\]|\\.)*)"'
+SAID = re.compile(rf"(?<![.\w])(?:say\(\s*{QUOTED}|sayCount\(\s*{QUOTED},\s*{QUOTED})")
+WORDS = "words.json"  # of pages in another language: what scripts say, and nothing else
 PARTS = re.compile(r"%\(\w+\)[sd]|%[sd]|\{\w*\}|<[^>]+>|&\w+;")  # of a message, that stay as they are
 NEVER = datetime(2000, 1, 1, tzinfo=UTC)
 ACCENTS = str.maketrans("aeiouycnsAEIOUYCNS", "àéîõûýçñšÀÉÎÕÛÝÇÑŠ")
@@ -48,7 +53,11 @@ class Domain(NamedTuple):
 
 
 DOMAINS = (
-    Domain("django", ROOT / "platform" / "web" / "locale", ("platform/**/*.py", "platform/web/templates/**/*.html")),
+    Domain(
+        "django",
+        ROOT / "platform" / "web" / "locale",
+        ("platform/**/*.py", "platform/web/templates/**/*.html", SCRIPTS),
+    ),
     Domain("manyhands", ROOT / "peer_agent" / "locale", ("peer_agent/**/*.py",)),
 )
 
@@ -84,11 +93,25 @@ def add_errors(found: Catalog) -> None:
 def messages_in(path: Path) -> Iterator[tuple[int, Any, list[str], str | None]]:
     """Of one file; a template is turned into calls first, as Django's own tool does."""
     source = path.read_text(encoding="utf-8")
+    if path.suffix == ".ts":
+        yield from ((0, message, [], None) for message in said_in(source))
+        return
     if path.suffix == ".html":
         from django.utils.translation.template import templatize
 
         source = templatize(source, origin=str(path))
     yield from extract("python", BytesIO(source.encode()), KEYWORDS, TAGS, {"encoding": "utf-8"})
+
+
+def said_in(script: str) -> Iterator[str | tuple[str, str]]:
+    """What a script gives to `say` and `sayCount`, as it stands there."""
+    for single, one, many in SAID.findall(script):
+        yield (unquoted(one), unquoted(many)) if one else unquoted(single)
+
+
+def unquoted(text: str) -> str:
+    """What a literal between double quotes is."""
+    return str(json.loads(f'"{text}"'))
 
 
 # Catalogues
@@ -120,19 +143,33 @@ def compile_all() -> None:
     """What programs read, beside what people edit."""
     for domain in DOMAINS:
         for language in LANGUAGES:
-            save(read(domain.catalogue(language), language), domain.catalogue(language))
+            save(read(domain.catalogue(language), language), domain, language)
         found = read(domain.catalogue(LANGUAGES[0]), LANGUAGES[0])
         for language in PSEUDO:
-            save(pseudo(found), domain.catalogue(language))
+            save(pseudo(found), domain, language)
 
 
-def save(catalogue: Catalog, path: Path) -> None:
-    """The compiled form of what stands, or would stand, at `path`."""
-    out = BytesIO()
+def save(catalogue: Catalog, domain: Domain, language: str) -> None:
+    """The compiled form of a catalogue, and what the site's scripts need of it."""
+    out, path = BytesIO(), domain.catalogue(language)
     catalogue.creation_date = catalogue.revision_date = NEVER  # the same messages make the same file
     write_mo(out, catalogue)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".mo").write_bytes(out.getvalue())
+    if SCRIPTS in domain.sources:
+        path.with_name(WORDS).write_text(json.dumps(words_of(catalogue), ensure_ascii=False, sort_keys=True), "utf-8")
+
+
+def words_of(catalogue: Catalog) -> dict[str, str | list[str]]:
+    """What scripts say, where it is translated: two forms of what they count."""
+    found: dict[str, str | list[str]] = {}
+    for path in sorted(ROOT.glob(SCRIPTS)):
+        for said in said_in(path.read_text(encoding="utf-8")):
+            message = catalogue.get(as_tuple(said)[0])
+            if message is not None and all(as_tuple(message.string)):
+                forms = list(as_tuple(message.string))
+                found[as_tuple(said)[0]] = forms if isinstance(said, tuple) else forms[0]
+    return found
 
 
 def pseudo(found: Catalog) -> Catalog:

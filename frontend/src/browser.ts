@@ -2,13 +2,17 @@
 
 import type { Browser, Polled } from "./feed";
 import type { OwnLinks } from "./links";
+import { language } from "./words";
+
+/** Pictures come in the page's language, whatever the browser likes best. */
+const inLanguage = language === "en" ? "" : `?language=${encodeURIComponent(language)}`;
 
 /** The feed of a run at the site that served the page. */
 export function browserOf(slug: string): Browser {
   const scheme = location.protocol === "https:" ? "wss" : "ws";
   return {
-    open: () => new WebSocket(`${scheme}://${location.host}/ws/runs/${slug}/`),
-    poll: (etag) => poll(`/runs/${slug}/feed.json`, etag),
+    open: () => new WebSocket(`${scheme}://${location.host}/ws/runs/${slug}/${inLanguage}`),
+    poll: (etag) => poll(`/runs/${slug}/feed.json${inLanguage}`, etag),
     random: Math.random,
     isHidden: () => document.hidden,
     isOffline: () => !navigator.onLine,

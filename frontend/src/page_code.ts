@@ -1,5 +1,7 @@
 /** A copy button for every piece of code, also in parts of a page that are exchanged. */
 
+import { say } from "./words";
+
 /** Add one to each `<pre>` under `part` that has none. */
 function addCopyButtons(part: ParentNode): void {
   for (const code of part.querySelectorAll<HTMLElement>("pre:not([data-copied])")) {
@@ -7,7 +9,7 @@ function addCopyButtons(part: ParentNode): void {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "second copy";
-    button.textContent = "Copy";
+    button.textContent = say("Copy");
     button.addEventListener("click", () => void copied(code, button));
     const row = document.createElement("div");
     row.className = "copyrow";
@@ -18,8 +20,8 @@ function addCopyButtons(part: ParentNode): void {
 
 async function copied(code: HTMLElement, button: HTMLElement): Promise<void> {
   const works = await write(code);
-  button.textContent = works ? "Copied" : "Select and copy by hand";
-  setTimeout(() => (button.textContent = "Copy"), 2000);
+  button.textContent = works ? say("Copied") : say("Select and copy by hand");
+  setTimeout(() => (button.textContent = say("Copy")), 2000);
 }
 
 async function write(code: HTMLElement): Promise<boolean> {

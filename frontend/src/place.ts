@@ -1,7 +1,7 @@
 /** The reader's own lines: below the leaderboard, and in place of “Join in” while their machine trains. */
 
 import type { Picture } from "./picture";
-import { grouped, ordinal } from "./words";
+import { ordinal, sayCount } from "./words";
 
 export const ASK_MS = 5_000; // between questions at least
 
@@ -61,7 +61,9 @@ export class Mine {
     this.wasHere = isHere;
     if (own && isHere && line) {
       const name = (line.textContent ?? "").split(":")[0];
-      line.textContent = `${name}: ${grouped(own.samples)} ${own.samples === 1 ? "sample" : "samples"}, ${ordinal(own.rank)}`;
+      const rank = ordinal(own.rank);
+      const given = sayCount("{number} sample, {rank}", "{number} samples, {rank}", own.samples, { rank });
+      line.textContent = `${name}: ${given}`;
     }
     return isHere === wasHere;
   }

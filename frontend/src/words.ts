@@ -1,6 +1,42 @@
-/** Numbers and times as people of the reader's place write them. */
+/** Words, numbers and times as people of the reader's place write them. */
 
-const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const ENGLISH = "en";
+
+/** The language of the page. */
+export const language = (typeof document === "undefined" ? "" : document.documentElement.lang) || ENGLISH;
+/** For times: days as in Britain, figures as everywhere on the site. */
+const places = language === ENGLISH ? "en-GB" : `${language}-u-nu-latn`;
+
+/** What the page brings where its language is another one: what a message is in it; two where it counts something. */
+type Catalogue = Readonly<Record<string, string | readonly string[]>>;
+let catalogue: Catalogue | null = null;
+
+function translated(message: string): string | readonly string[] | undefined {
+  if (language === ENGLISH) return undefined;
+  catalogue ??= JSON.parse(document.getElementById("words")?.textContent || "{}") as Catalogue;
+  return catalogue[message];
+}
+
+type Places = Readonly<Record<string, string | number>>;
+
+/** A message in the page's language, with what belongs into its `{places}`. The message stands in the call as it is. */
+export function say(message: string, places: Places = {}): string {
+  const found = translated(message);
+  return filled(typeof found === "string" ? found : message, places);
+}
+
+/** The same of a `{number}` of things, in groups of three. */
+export function sayCount(one: string, many: string, number: number, places: Places = {}): string {
+  const found = translated(one);
+  const forms = Array.isArray(found) ? (found as readonly string[]) : [one, many];
+  return filled(forms[number === 1 ? 0 : 1] ?? many, { number: grouped(number), ...places });
+}
+
+function filled(message: string, places: Places): string {
+  return message.replace(/\{(\w+)\}/g, (place, name: string) => String(places[name] ?? place));
+}
+
+const whole = new Intl.NumberFormat(ENGLISH, { maximumFractionDigits: 0 });
 
 /** 41,210 */
 export function grouped(value: number): string {
@@ -9,26 +45,29 @@ export function grouped(value: number): string {
 
 /** 1st, 2nd, 3rd, 11th. */
 export function ordinal(value: number): string {
-  const isTeen = [11, 12, 13].includes(value % 100);
-  return `${grouped(value)}${isTeen ? "th" : (["th", "st", "nd", "rd"][value % 10] ?? "th")}`;
+  const number = grouped(value);
+  const ending = [11, 12, 13].includes(value % 100) ? 0 : value % 10;
+  if (ending === 1) return say("{number}st", { number });
+  if (ending === 2) return say("{number}nd", { number });
+  return ending === 3 ? say("{number}rd", { number }) : say("{number}th", { number });
 }
 
 /** Hours and minutes; with the day where it was not today. */
 export function clock(at: Date, now: Date = new Date()): string {
   const time: Intl.DateTimeFormatOptions = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
-  if (at.toDateString() === now.toDateString()) return at.toLocaleTimeString("en-GB", time);
-  return at.toLocaleString("en-GB", { ...time, day: "numeric", month: "short" });
+  if (at.toDateString() === now.toDateString()) return at.toLocaleTimeString(places, time);
+  return at.toLocaleString(places, { ...time, day: "numeric", month: "short" });
 }
 
 /** Under an axis of time with a label every `step` seconds: the time of day, or the day where one begins. */
 export function label(at: Date, step: number): string {
   const beginsDay = at.getHours() === 0 && at.getMinutes() === 0 && at.getSeconds() === 0;
-  if (step >= 86_400 || (beginsDay && step >= 600)) return at.toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+  if (step >= 86_400 || (beginsDay && step >= 600)) return at.toLocaleDateString(places, { day: "numeric", month: "short" });
   const seconds: Intl.DateTimeFormatOptions = step < 60 ? { second: "2-digit" } : {};
-  return at.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...seconds, hourCycle: "h23" });
+  return at.toLocaleTimeString(places, { hour: "2-digit", minute: "2-digit", ...seconds, hourCycle: "h23" });
 }
 
 /** Day, time and zone in full. */
 export function moment(at: Date): string {
-  return at.toLocaleString("en-GB", { dateStyle: "long", timeStyle: "long" });
+  return at.toLocaleString(places, { dateStyle: "long", timeStyle: "long" });
 }

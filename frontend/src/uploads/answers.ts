@@ -1,9 +1,11 @@
 /** What the site's answers to an upload mean, and the words for it. Pure. */
 
+import { say } from "../words";
+
 const WAITS_S = [1, 2, 4, 8, 15]; // before the site is asked again
-const GOES_ON = "The upload goes on by itself then.";
-export const AWAY = "The site does not answer. The upload waits and goes on by itself; nothing is lost.";
-export const UNREADABLE = "The file cannot be read any more; it may have been changed or moved. Choose it again.";
+const goesOn = () => say("The upload goes on by itself then.");
+export const AWAY = say("The site does not answer. The upload waits and goes on by itself; nothing is lost.");
+export const UNREADABLE = say("The file cannot be read any more; it may have been changed or moved. Choose it again.");
 
 /** An answer of the site, or that there was none. `retryAfter` as the header has it. */
 export interface Answer {
@@ -24,14 +26,14 @@ export function waitFor({ status, body, retryAfter }: Answer, attempt: number): 
   if (status === 409) return { words: "", wait_s }; // the site is elsewhere in the text, and will say where
   if (status === 429 || status === 507) {
     const fault = faultOf(body); // too often, or no room: the site says so
-    return { words: fault ? `${fault.text} ${GOES_ON}` : AWAY, wait_s: Number(retryAfter) || wait_s };
+    return { words: fault ? `${fault.text} ${goesOn()}` : AWAY, wait_s: Number(retryAfter) || wait_s };
   }
   return status >= 500 || status === 0 ? { words: AWAY, wait_s } : null;
 }
 
 /** Why the site does not take a text. */
 export function refusal({ status, body }: Answer): string {
-  const unknown = { code: status, title: "Upload not taken", text: "Load the page again, then repeat." };
+  const unknown = { code: status, title: say("Upload not taken"), text: say("Load the page again, then repeat.") };
   const { code, title, text } = faultOf(body) ?? unknown;
   return `${title} (${code}). ${text}`;
 }

@@ -1,6 +1,7 @@
 /** The field of a form in which a text is chosen: what it shows, and what the form carries in the end. */
 
 import { fileFault, megabytes } from "./answers";
+import { say } from "../words";
 import { type Page, Sending } from "./sending";
 
 export class UploadField {
@@ -64,7 +65,7 @@ export class UploadField {
     this.kept.value = id;
     this.bar.hidden = true;
     if (fault) this.show("", fault);
-    else this.show(`${file.name} is uploaded (${megabytes(file.size)}).`, "");
+    else this.show(say("{file} is uploaded ({size}).", { file: file.name, size: megabytes(file.size) }), "");
   }
 
   private async submit(event: SubmitEvent): Promise<void> {
@@ -86,7 +87,8 @@ export class UploadField {
     this.bar.hidden = false;
     this.bar.max = file.size;
     this.bar.value = done;
-    this.show(`${megabytes(done)} of ${megabytes(file.size)} uploaded. You can fill in the rest meanwhile.`, "");
+    const places = { done: megabytes(done), size: megabytes(file.size) };
+    this.show(say("{done} of {size} uploaded. You can fill in the rest meanwhile.", places), "");
   }
 
   private show(words: string, fault: string): void {

@@ -5,11 +5,11 @@ import { repeat } from "lit/directives/repeat.js";
 
 import { fill } from "../page";
 import type { ActivityLine, Picture } from "../picture";
-import { clock, moment } from "../words";
+import { clock, moment, say } from "../words";
 
 export function showActivity(picture: Picture): void {
   const lines = repeat(picture.activity, (line) => line.key, entry);
-  const view = html`<ol class="timeline">${lines}</ol><p class="quiet">Times are in your time zone. <a href=${`/runs/${picture.slug}/activity/`}>All activity</a></p>`;
+  const view = html`<ol class="timeline">${lines}</ol><p class="quiet">${say("Times are in your time zone.")} <a href=${`/runs/${picture.slug}/activity/`}>${say("All activity")}</a></p>`;
   fill("activity", picture.activity.length ? view : html`<p class="empty">${picture.nothing}</p>`);
 }
 

@@ -7,6 +7,7 @@ import type { OwnLink, OwnLinks } from "../links";
 import { fill } from "../page";
 import type { Averager, Picture, Plan, PlanLine } from "../picture";
 import { linked } from "../plan";
+import { say } from "../words";
 
 export function showAveraging(picture: Picture): void {
   const limit = html`<p class=${picture.plan ? "" : "empty"}>${picture.limit}</p>`;
@@ -22,7 +23,7 @@ function drawn(plan: Plan, picture: Picture): TemplateResult {
       <svg viewBox=${`0 0 100 ${plan.height}`} height=${plan.height} preserveAspectRatio="none" aria-hidden="true">${links(plan)}</svg>
       <ul aria-labelledby="reducing">${repeat(plan.averagers, (line) => line.key, averager)}</ul>
     </div>
-    <p class="quiet">${plan.note} <a href=${`/api/v1/runs/${picture.slug}/plan`}>Plan as JSON</a></p>`;
+    <p class="quiet">${plan.note} <a href=${`/api/v1/runs/${picture.slug}/plan`}>${say("Plan as JSON")}</a></p>`;
 }
 
 function links(plan: Plan): TemplateResult[] {
@@ -55,7 +56,7 @@ export function showLinks(picture: Picture, shown: OwnLinks): void {
 function table(picture: Picture, shown: OwnLinks): TemplateResult {
   return html`<h3>${shown.title}</h3>
     <table class="stacked">
-      <thead><tr><th scope="col">Machine</th><th scope="col" class="number">Upload</th><th scope="col" class="number">Download</th></tr></thead>
+      <thead><tr><th scope="col">${say("Machine")}</th><th scope="col" class="number">${say("Upload")}</th><th scope="col" class="number">${say("Download")}</th></tr></thead>
       <tbody>${repeat(shown.rows, (link) => link.key, (link) => row(link, picture))}</tbody>
     </table>
     <p class="quiet">${shown.note} ${shown.more}</p>`;
@@ -63,9 +64,9 @@ function table(picture: Picture, shown: OwnLinks): TemplateResult {
 
 function row(link: OwnLink, { limiting }: Picture): TemplateResult {
   return html`<tr><td><span>${link.person} <span class="quiet">${link.machine}</span></span></td>
-    ${cell("Upload", link.up, limiting.includes(link.up_key))}${cell("Download", link.down, limiting.includes(link.down_key))}</tr>`;
+    ${cell(say("Upload"), link.up, limiting.includes(link.up_key))}${cell(say("Download"), link.down, limiting.includes(link.down_key))}</tr>`;
 }
 
 function cell(label: string, words: string, limits: boolean): TemplateResult {
-  return html`<td class="number" data-label=${label}><span>${limits ? html`<span class="now">limits</span> ` : nothing}${words}</span></td>`;
+  return html`<td class="number" data-label=${label}><span>${limits ? html`<span class="now">${say("limits")}</span> ` : nothing}${words}</span></td>`;
 }

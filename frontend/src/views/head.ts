@@ -3,14 +3,23 @@
 import { fill, place } from "../page";
 import { type Link, POLL_MS } from "../feed";
 import type { Picture } from "../picture";
+import { say } from "../words";
 
-const LINKS: Record<Link, string> = {
-  live: "",
-  polling: `· looked at every ${POLL_MS / 1000} s, since live sockets do not get through here`,
-  offline: "· you are offline; this is how it was, and it goes on when you are back",
-  away: "· the site does not answer; this is how it was, and we try again",
-  gone: "· this run is not to be seen any more",
-};
+/** How the page is kept up, where that is to be told. */
+function told(link: Link): string {
+  switch (link) {
+    case "live":
+      return "";
+    case "polling":
+      return say("· looked at every {seconds} s, since live sockets do not get through here", { seconds: POLL_MS / 1000 });
+    case "offline":
+      return say("· you are offline; this is how it was, and it goes on when you are back");
+    case "away":
+      return say("· the site does not answer; this is how it was, and we try again");
+    case "gone":
+      return say("· this run is not to be seen any more");
+  }
+}
 
 export function showHead(picture: Picture): void {
   const badge = place("badge");
@@ -26,7 +35,7 @@ export function showHead(picture: Picture): void {
 
 /** How the page is kept up; silent while all is well. */
 export function showLink(link: Link): void {
-  fill("link", LINKS[link]);
+  fill("link", told(link));
   document.documentElement.dataset["feed"] = link;
 }
 

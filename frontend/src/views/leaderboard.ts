@@ -6,7 +6,7 @@ import { repeat } from "lit/directives/repeat.js";
 import { gliding } from "../motion";
 import { fill, place } from "../page";
 import type { LeaderboardLine, Picture } from "../picture";
-import { grouped } from "../words";
+import { grouped, say, sayCount } from "../words";
 
 export function showLeaderboard(picture: Picture, me: string, you: string): void {
   const rows = () => place("leaderboard")?.querySelectorAll<HTMLElement>("tbody tr") ?? [];
@@ -15,21 +15,21 @@ export function showLeaderboard(picture: Picture, me: string, you: string): void
 
 function table(picture: Picture, me: string, you: string): TemplateResult {
   return html`<table>
-      <thead><tr><th scope="col" class="number"><span class="hidden">Rank</span></th><th scope="col">Name</th>
-        <th scope="col" class="number">Samples</th><th scope="col">Recent</th>
-        ${picture.averages ? html`<th scope="col" class="number">Averaged</th>` : nothing}
-        <th scope="col" class="number lesser">Steps</th><th scope="col" class="number lesser">Machines</th></tr></thead>
+      <thead><tr><th scope="col" class="number"><span class="hidden">${say("Rank")}</span></th><th scope="col">${say("Name")}</th>
+        <th scope="col" class="number">${say("Samples")}</th><th scope="col">${say("Recent")}</th>
+        ${picture.averages ? html`<th scope="col" class="number">${say("Averaged")}</th>` : nothing}
+        <th scope="col" class="number lesser">${say("Steps")}</th><th scope="col" class="number lesser">${say("Machines")}</th></tr></thead>
       <tbody>${repeat(picture.leaderboard, (line) => line.key, (line) => row(line, line.name === me, picture))}</tbody>
     </table>
     ${you ? html`<p class="you">${you}</p>` : nothing}
-    <p class="quiet">${picture.given}. <a href=${`/runs/${picture.slug}/leaderboard/`}>Full leaderboard</a> ·
-      <a href=${`/api/v1/runs/${picture.slug}/ledger`}>All contributions as JSON</a></p>`;
+    <p class="quiet">${picture.given}. <a href=${`/runs/${picture.slug}/leaderboard/`}>${say("Full leaderboard")}</a> ·
+      <a href=${`/api/v1/runs/${picture.slug}/ledger`}>${say("All contributions as JSON")}</a></p>`;
 }
 
 function row(line: LeaderboardLine, isMine: boolean, picture: Picture): TemplateResult {
   return html`<tr data-key=${line.key} class=${isMine ? "mine" : ""}>
     <td class="number quiet">${line.rank || nothing}</td>
-    <td>${line.name}${moved(line.moved)}${line.now ? html` <span class="now">● now</span>` : nothing}</td>
+    <td>${line.name}${moved(line.moved)}${line.now ? html` <span class="now">● ${say("now")}</span>` : nothing}</td>
     <td class="number"><eased-number .value=${line.samples}></eased-number></td>
     <td>${spark(line, picture.recent_steps)}</td>
     ${picture.averages ? html`<td class="number">${line.averaged}</td>` : nothing}
@@ -48,5 +48,5 @@ function moved(ranks: number): TemplateResult | typeof nothing {
 function spark(line: LeaderboardLine, steps: number): TemplateResult {
   const bars = line.heights.map((height, place) => svg`<rect x=${4 * place} width="3" height=${height} />`);
   return html`<svg class=${`spark tint-${line.tint}`} viewBox="0 -16 47 16" role="img"
-    aria-label=${`${grouped(line.recent)} in the last ${steps} steps`}><g transform="scale(1 -2)">${bars}</g></svg>`;
+    aria-label=${sayCount("{recent} in the last {number} step", "{recent} in the last {number} steps", steps, { recent: grouped(line.recent) })}><g transform="scale(1 -2)">${bars}</g></svg>`;
 }

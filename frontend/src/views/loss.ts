@@ -9,7 +9,7 @@ import { type ChartKey, amountText, chartKey, said as amount, zeroBounds } from 
 import { type Axis, bounds, circles, columns, levelTexts, noteSide, perplexityText } from "../curve";
 import { fill } from "../page";
 import type { FurtherChart, Picture, Point } from "../picture";
-import { clock, grouped, label } from "../words";
+import { clock, grouped, label, say } from "../words";
 
 const SMOOTHING: Record<string, number> = { none: 0, some: 0.8, much: 0.95 };
 const NARROW_PX = 400;
@@ -39,7 +39,7 @@ export function showLoss(picture: Picture): void {
     ${picture.warning ? html`<p class="warning">${picture.warning}</p>` : nothing}`);
   fill("charts", picture.charts.length ? offered(picture) : html``);
   fill("summary", picture.points.length ? summary : "");
-  fill("chart", picture.points.length ? html`<div class="curve" role="img" tabindex="0" aria-label=${`${summary} Arrow keys read it point by point.`} @keydown=${step} ${ref(mount)}></div>${choices()}` : html`<p class="empty">${picture.without_curve}</p>`);
+  fill("chart", picture.points.length ? html`<div class="curve" role="img" tabindex="0" aria-label=${`${summary} ${say("Arrow keys read it point by point.")}`} @keydown=${step} ${ref(mount)}></div>${choices()}` : html`<p class="empty">${picture.without_curve}</p>`);
   draw();
 }
 
@@ -87,16 +87,16 @@ function heldOut(picture: Picture, loss: number): TemplateResult {
   const notes = picture.passes ? ` · ${picture.passes}` : "";
   const isOther = asPerplexity();
   const figure = isOther
-    ? html`<h2 id="loss">Held-out perplexity <span class="big figure">${picture.perplexity}</span> <span class="quiet">${picture.perplexity_note}</span></h2>`
-    : html`<h2 id="loss">Held-out loss ${big(loss)} <span class="quiet">${picture.heldout_note}</span></h2>`;
-  const link = isOther ? html` · <a href="?as=loss#loss">Show loss</a>` : html` · <a href="?as=perplexity#loss">Show perplexity</a>`;
+    ? html`<h2 id="loss">${say("Held-out perplexity")} <span class="big figure">${picture.perplexity}</span> <span class="quiet">${picture.perplexity_note}</span></h2>`
+    : html`<h2 id="loss">${say("Held-out loss")} ${big(loss)} <span class="quiet">${picture.heldout_note}</span></h2>`;
+  const link = isOther ? html` · <a href="?as=loss#loss">${say("Show loss")}</a>` : html` · <a href="?as=perplexity#loss">${say("Show perplexity")}</a>`;
   return html`${figure}
-    <p class="quiet">Training loss <span class="figure">${picture.loss?.toFixed(2)}</span> ${picture.trend}${notes}${picture.perplexity ? link : nothing}</p>`;
+    <p class="quiet">${say("Training loss")} <span class="figure">${picture.loss?.toFixed(2)}</span> ${picture.trend}${notes}${picture.perplexity ? link : nothing}</p>`;
 }
 
 function training(picture: Picture): TemplateResult {
   const figure = picture.loss === null ? nothing : html`${big(picture.loss)} <span class="quiet">${picture.trend}</span>`;
-  return html`<h2 id="loss">Training loss ${figure}</h2>${picture.passes ? html`<p class="quiet">${picture.passes}</p>` : nothing}`;
+  return html`<h2 id="loss">${say("Training loss")} ${figure}</h2>${picture.passes ? html`<p class="quiet">${picture.passes}</p>` : nothing}`;
 }
 
 function big(value: number): TemplateResult {
@@ -114,10 +114,10 @@ function choices() {
   const chooseSmoothing = (event: Event) => ((smoothing = chosen(event)), draw());
   const chooseLog = (event: Event) => ((isLog = (event.target as HTMLInputElement).checked), draw());
   return html`<p class="choices">
-    <label>along <select @change=${chooseAxis}><option value="step">steps</option><option value="time">time</option></select></label>
-    <label>smooth <select @change=${chooseSmoothing}><option value="none">not</option><option value="some">some</option><option value="much">much</option></select></label>
-    ${asPerplexity() || drawn() !== "loss" ? nothing : html`<label><input type="checkbox" @change=${chooseLog}> log</label>`}
-    <button class="plain reset" type="button" ?hidden=${!zoom} @click=${wholeAgain}>Reset zoom</button>
+    <label>${say("along")} <select @change=${chooseAxis}><option value="step">${say("steps")}</option><option value="time">${say("time")}</option></select></label>
+    <label>${say("smooth")} <select @change=${chooseSmoothing}><option value="none">${say("not")}</option><option value="some">${say("some")}</option><option value="much">${say("much")}</option></select></label>
+    ${asPerplexity() || drawn() !== "loss" ? nothing : html`<label><input type="checkbox" @change=${chooseLog}> ${say("log")}</label>`}
+    <button class="plain reset" type="button" ?hidden=${!zoom} @click=${wholeAgain}>${say("Reset zoom")}</button>
     <span class="readout" aria-hidden="true"></span><span class="hidden told" aria-live="polite"></span></p>`;
 }
 
@@ -323,7 +323,7 @@ function legend(plot: uPlot, entropy: number | null, ink: Inks): void {
   ctx.font = letters();
   ctx.textAlign = "left";
   ctx.textBaseline = "alphabetic";
-  ctx.fillText("held-out", x + 10 * ratio, y);
+  ctx.fillText(say("held-out"), x + 10 * ratio, y);
 }
 
 /** What the dotted line is: at its end, on a piece of paper so that no line runs through the words. */
@@ -331,7 +331,7 @@ function note(plot: uPlot, entropy: number | null, ink: Inks): void {
   if (entropy === null) return;
   const { ctx, bbox } = plot;
   const ratio = devicePixelRatio;
-  const text = `unigram ${said(entropy, 2)}`;
+  const text = say("unigram {loss}", { loss: said(entropy, 2) });
   const [level, right] = [plot.valToPos(entropy, "y", true), bbox.left + bbox.width];
   const hasRoom = level + 20 * ratio <= bbox.top + bbox.height;
   ctx.save();
@@ -357,15 +357,17 @@ function read(plot: uPlot): void {
   const readout = document.querySelector(".readout");
   const point = latest?.points[plot.cursor.idx ?? -1];
   if (!readout) return;
-  readout.textContent = point ? `step ${grouped(point[0])}, ${clock(new Date(point[2] * 1000))}: ${valueAt(plot, point)}` : "";
+  const places = point && { step: grouped(point[0]), time: clock(new Date(point[2] * 1000)) };
+  readout.textContent = places ? say("step {step}, {time}: {value}", { ...places, value: valueAt(plot, point) }) : "";
 }
 
 function valueAt(plot: uPlot, point: Point): string {
   const key = drawn();
   if (key !== "loss") {
     const value = plot.data[1]?.[plot.cursor.idx ?? -1];
-    return value == null ? "not known" : amount(value, key);
+    return value == null ? say("not known") : amount(value, key);
   }
   const held = latest?.heldout.find((row) => row.step === point[0]);
-  return `${said(point[1], 3)}${held ? `, held-out ${said(held.loss, 3)}` : ""}`;
+  const loss = said(point[1], 3);
+  return held ? say("{loss}, held-out {heldout}", { loss, heldout: said(held.loss, 3) }) : loss;
 }
