@@ -28,6 +28,7 @@ COPY scripts/__init__.py scripts/build_wheel.py scripts/messages.py scripts/
 COPY peer_agent/ peer_agent/
 COPY platform/ platform/
 COPY frontend/static/ frontend/static/
+COPY frontend/src/ frontend/src/
 COPY --from=pages /app/platform/web/static/built/ platform/web/static/built/
 # What volunteers download goes to var/download. Compiled here, since the file system may be read-only later; readable
 # by everybody, whatever rights the files have in the checkout.

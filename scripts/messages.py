@@ -1,8 +1,9 @@
 """The catalogues of messages: `.venv/bin/python -m scripts.messages` brings them up to date, `--check` tells of faults.
 
-Two domains: `django` of the site, its Python, its templates and its scripts; `manyhands` of the agent. Translations stand in `.po`
-files, which people edit. `--compile`, which setup calls, writes what programs read: `.mo` files, and two that nobody
-has translated: every message in accents and brackets (`en-XA`), and the same for pages from right to left (`ar-XB`).
+Two domains: `django` of the site, its Python, templates and scripts; `manyhands` of the agent. Translations stand in
+`.po` files, which people edit. `--compile`, which setup calls, writes what programs read: `.mo` files, what scripts
+of pages say (`words.json`), and two languages that nobody has translated: every message in accents and brackets
+(`en-XA`), and the same for pages from right to left (`ar-XB`).
 """
 
 import argparse

@@ -11,6 +11,7 @@ from django.db.models import F
 from django.utils import timezone
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_decode, urlsafe_base64_encode
+from django.utils.translation import gettext
 
 from accounts import teams
 from accounts.models import FORMER, RELAY_KEEPER, DeviceRequest, MachineControl, Person
@@ -34,7 +35,7 @@ def set_password(*, person: Person, password: str) -> None:
 def change_password(*, person: Person, current: str, password: str) -> None:
     """The same by somebody who knows the present one, where there is one. Raises ValidationError by field."""
     if person.has_usable_password() and not person.check_password(current):
-        raise ValidationError({"current": "This is not your present password."})
+        raise ValidationError({"current": gettext("This is not your present password.")})
     try:
         set_password(person=person, password=password)
     except ValidationError as error:

@@ -10,6 +10,7 @@ from django.db import models
 from django.db.models.functions import Lower
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
+from django.utils.translation import gettext_lazy
 
 from peer_agent.protocol.identifiers import PeerId
 
@@ -17,7 +18,8 @@ KEY_BYTES = 32
 RELAY_KEEPER = "operator"  # owns the relay that `serve` starts; nobody can log in as it
 FORMER = "former-volunteer-"  # begins the name of an account that was deleted
 NAME_RULE = RegexValidator(
-    r"^\w[\w.-]{1,29}\Z", "Use 2 to 30 letters, digits, dots, dashes or underscores, and begin with a letter or digit."
+    r"^\w[\w.-]{1,29}\Z",
+    gettext_lazy("Use 2 to 30 letters, digits, dots, dashes or underscores, and begin with a letter or digit."),
 )
 
 
@@ -55,7 +57,9 @@ class Person(AbstractBaseUser, PermissionsMixin):
         verbose_name_plural = "people"
         constraints = (
             models.UniqueConstraint(
-                Lower("username"), name="person_name_unique_in_any_case", violation_error_message="This name is taken."
+                Lower("username"),
+                name="person_name_unique_in_any_case",
+                violation_error_message=gettext_lazy("This name is taken."),
             ),
         )
 
@@ -206,7 +210,9 @@ class Team(models.Model):
     class Meta:
         constraints = (
             models.UniqueConstraint(
-                Lower("name"), name="team_name_unique_in_any_case", violation_error_message="This name is taken."
+                Lower("name"),
+                name="team_name_unique_in_any_case",
+                violation_error_message=gettext_lazy("This name is taken."),
             ),
         )
 

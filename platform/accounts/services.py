@@ -9,6 +9,7 @@ from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from accounts.keys import site_key
 from accounts.models import FORMER, KEY_BYTES, RELAY_KEEPER, Machine, PastOwner, Person, Token
@@ -36,7 +37,7 @@ def sign_up(*, username: str, password: str) -> Person:
 def require_free(username: str) -> None:
     """Names of the site's own, and those of accounts that were deleted, are nobody's. Raises ValidationError."""
     if username.lower() == RELAY_KEEPER or username.lower().startswith(FORMER):
-        raise ValidationError({"username": "This name is taken."})
+        raise ValidationError({"username": gettext("This name is taken.")})
 
 
 def make_first_operator(*, username: str, password: str) -> Person:

@@ -7,6 +7,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.text import slugify
+from django.utils.translation import gettext
 
 from accounts.days import day_of
 from accounts.models import Person, Team, TeamMember
@@ -37,7 +38,7 @@ def make_team(*, leader: Person, name: str) -> Team:
         with transaction.atomic():
             team.save()
     except IntegrityError as error:  # twice at once
-        raise ValidationError({"name": "This name is taken."}) from error
+        raise ValidationError({"name": gettext("This name is taken.")}) from error
     _move(leader, team)
     return team
 
@@ -94,7 +95,7 @@ def _move(person: Person, team: Team) -> None:
         with transaction.atomic():
             TeamMember.objects.create(team=team, person=person, joined_day=day_of(timezone.now()))
     except IntegrityError as error:  # twice at once
-        raise ValidationError({"name": "You joined another team at this moment."}) from error
+        raise ValidationError({"name": gettext("You joined another team at this moment.")}) from error
 
 
 def _leave(place: TeamMember) -> None:

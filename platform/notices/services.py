@@ -9,6 +9,7 @@ from django.core.validators import EmailValidator
 from django.db import transaction
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from accounts.encryption import seal
 from accounts.models import Person
@@ -32,9 +33,9 @@ def choose(*, person: Person, wanted: Collection[tuple[Event, Way]]) -> None:
 def save_address(*, person: Person, address: str) -> Mailbox:
     """Keep an address, and ask there whether it is theirs. Raises ValidationError."""
     address = address.strip()
-    EmailValidator("This is not an e-mail address.")(address)
+    EmailValidator(gettext("This is not an e-mail address."))(address)
     if len(address) > 254:
-        raise ValidationError("This is not an e-mail address.")
+        raise ValidationError(gettext("This is not an e-mail address."))
     facts = {"address": address, "saved_at": timezone.now(), "confirmed_at": None}
     mailbox, _ = Mailbox.objects.update_or_create(person=person, defaults=facts)
     path, about = settings_path(), secrets.token_hex(8)

@@ -50,13 +50,13 @@ def no_look_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 class Watcher:
     """One socket."""
 
-    def __init__(self, run: Run, **headers: str) -> None:
+    def __init__(self, run: Run, query: bytes = b"", **headers: str) -> None:
         named = {"host": "localhost", **headers}
         scope = {
             "type": "websocket",
             "path": f"/ws/runs/{run.slug}/",
             "headers": [(name.encode(), value.encode()) for name, value in named.items()],
-            "query_string": b"",
+            "query_string": query,
             "subprotocols": [],
             "client": ("192.0.2.7", 1),
         }
@@ -83,8 +83,8 @@ class Watcher:
 
 
 @asynccontextmanager
-async def watching(run: Run, **headers: str) -> AsyncIterator[Watcher]:
-    watcher = Watcher(run, **headers)
+async def watching(run: Run, query: bytes = b"", **headers: str) -> AsyncIterator[Watcher]:
+    watcher = Watcher(run, query, **headers)
     assert await watcher.connect()
     try:
         yield watcher
@@ -123,6 +123,21 @@ async def test_all_who_watch_share_one_look(example: Example, layer: Any, monkey
         await a_step(example, layer, 5.0)
         assert await one.message() == await other.message()
     assert len(looks) == 2
+
+
+async def test_each_language_that_is_watched_has_a_picture(example: Example, layer: Any) -> None:
+    async with (
+        watching(example.run) as program,
+        watching(example.run, b"language=bn") as reader,
+        watching(example.run, b"language=xx") as stranger,
+    ):
+        told = [(await each.message())["run"]["sentence"] for each in (program, reader, stranger)]
+        assert told[0] == told[2] != told[1]
+        assert told[1] == (await in_thread(look)(example.run.pk, "bn"))["sentence"]
+        assert set(watch._watches) == {(example.run.pk, "en"), (example.run.pk, "bn")}
+        await a_step(example, layer, 5.0)
+        assert (await reader.message())["change"]["values"]["progress"].startswith("ধাপ 1 / ")
+        assert (await program.message())["change"]["values"]["progress"].startswith("step 1 of ")
 
 
 async def test_without_a_word_of_the_host_it_looks_by_itself(

@@ -46,6 +46,24 @@ def test_how_long_it_takes_is_said_only_while_somebody_makes_steps(client: Clien
     assert client.get(path).json()["run"]["progress"].endswith("to go")
 
 
+def test_it_is_in_the_language_that_the_page_names(client: Client, run: Run) -> None:
+    path = f"/runs/{run.slug}/feed.json"
+    english = client.get(path, headers={"accept-language": "bn"}).json()["run"]
+    assert english["resting"].startswith("No machines are training")
+    assert client.get(f"{path}?language=bn").json()["run"] == look(run.pk, "bn")
+    assert client.get(f"{path}?language=xx").json()["run"] == english
+
+
+def test_no_more_pictures_are_kept_than_there_is_room_for(
+    client: Client, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "MOST", 1)
+    monkeypatch.setattr(polling, "_kept", {})
+    for language in ("en", "bn", "en"):
+        client.get(f"/runs/{run.slug}/feed.json?language={language}")
+    assert len(polling._kept) == 1
+
+
 def test_what_has_not_changed_is_not_sent_again(client: Client, run: Run, laptop: Owned) -> None:
     first = client.get(f"/runs/{run.slug}/feed.json")
     known = {"if-none-match": first["ETag"]}

@@ -1,0 +1,68 @@
+"""The site in another language than English: what Python says, and what scripts are given to say."""
+
+import json
+import re
+
+import pytest
+from django.conf import settings
+from django.test import Client
+from django.utils import translation
+
+from runs.models import Run
+from scripts.messages import DOMAINS, read, said_in
+from tests.web.run_picture.test_status_sentence import TEO, picture
+from web.run_picture import counts
+from web.run_picture.status_sentence import run_sentence, state_label
+
+
+def test_a_run_says_what_it_does_in_whole_sentences() -> None:
+    with translation.override("bn"):
+        assert run_sentence(picture("open"), [TEO]).startswith("1 জন মিলে 1টি মেশিন দিয়ে ধাপ ")
+        assert state_label("waiting", []) == "স্বেচ্ছাসেবকের অপেক্ষায়"
+        assert counts.samples(12_345) == "12,345টি নমুনা"
+
+
+def test_nobody_has_read_it_over_yet() -> None:
+    comment = read(DOMAINS[0].catalogue("bn"), "bn").header_comment
+    assert "Not yet reviewed by a native reader." in comment
+
+
+def words_on(client: Client, language: str) -> dict[str, object] | None:
+    client.cookies[settings.LANGUAGE_COOKIE_NAME] = language
+    found = re.search(
+        r'<script type="application/json" id="words">(.*?)</script>', client.get("/login/").content.decode()
+    )
+    return json.loads(found[1]) if found else None
+
+
+def test_scripts_are_given_their_words_where_they_are_not_english(client: Client, db: None) -> None:
+    assert words_on(client, "en") is None
+    words = words_on(client, "bn")
+    assert words is not None
+    assert words["Copy"] == "কপি"
+    assert words["{number} sample, {rank}"] == ["{number}টি নমুনা, {rank}"] * 2
+    assert "Wrong name or password." not in words  # Python says it
+
+
+def test_who_may_not_log_in_is_told_so_in_their_language(client: Client, db: None) -> None:
+    client.cookies[settings.LANGUAGE_COOKIE_NAME] = "bn"
+    page = client.post("/login/", {"username": "Teo", "password": "wrong"}).content.decode()
+    assert "নাম বা পাসওয়ার্ড ভুল।" in page
+
+
+def test_a_badge_is_in_english_wherever_it_stands(client: Client, run: Run) -> None:
+    client.cookies[settings.LANGUAGE_COOKIE_NAME] = "bn"
+    assert "· step 0 of" in client.get(f"/runs/{run.slug}/badge.svg").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("script", "found"),
+    [
+        ('say("Copy")', ["Copy"]),
+        ('x = say(\n  "a {b} \\"c\\"", { b })', ['a {b} "c"']),
+        ('sayCount("{number} step", "{number} steps", 2)', [("{number} step", "{number} steps")]),
+        ('this.say("live"); hearsay("no"); say(place, "no")', []),
+    ],
+)
+def test_what_scripts_say_is_found(script: str, found: list[object]) -> None:
+    assert list(said_in(script)) == found
