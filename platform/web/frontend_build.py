@@ -13,6 +13,7 @@ class Entry(NamedTuple):
 
     script: str
     styles: tuple[str, ...]
+    shared: tuple[str, ...] = ()  # what scripts of several pages import: their words
 
 
 def built_entry(source: str, folder: Path = FOLDER) -> Entry | None:
@@ -31,7 +32,11 @@ def _manifest(path: Path, changed_ns: int) -> dict[str, Entry]:
     del changed_ns
     chunks: dict[str, Any] = json.loads(path.read_bytes())
     return {
-        source: Entry(f"built/{chunk['file']}", tuple(f"built/{name}" for name in chunk.get("css", ())))
+        source: Entry(
+            f"built/{chunk['file']}",
+            tuple(f"built/{name}" for name in chunk.get("css", ())),
+            tuple(f"built/{chunks[name]['file']}" for name in chunk.get("imports", ())),
+        )
         for source, chunk in chunks.items()
         if chunk.get("isEntry")
     }

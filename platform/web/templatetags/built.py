@@ -29,7 +29,8 @@ def built(source: str) -> SafeString:
         return SafeString()
     styles = format_html_join("\n", '<link rel="stylesheet" href="{}">', ((static(name),) for name in entry.styles))
     script = format_html('<script type="module" src="{}"></script>', static(entry.script))
-    return format_html("{}\n{}", styles, script)
+    shared = format_html_join("\n", '<link rel="modulepreload" href="{}">', ((static(name),) for name in entry.shared))
+    return format_html("{}\n{}{}", styles, shared, script)
 
 
 @register.simple_tag

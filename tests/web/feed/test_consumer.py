@@ -50,7 +50,7 @@ def no_look_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 class Watcher:
     """One socket."""
 
-    def __init__(self, run: Run, query: bytes = b"", **headers: str) -> None:
+    def __init__(self, run: Run, query: bytes = b"", /, **headers: str) -> None:
         named = {"host": "localhost", **headers}
         scope = {
             "type": "websocket",
@@ -83,7 +83,7 @@ class Watcher:
 
 
 @asynccontextmanager
-async def watching(run: Run, query: bytes = b"", **headers: str) -> AsyncIterator[Watcher]:
+async def watching(run: Run, query: bytes = b"", /, **headers: str) -> AsyncIterator[Watcher]:
     watcher = Watcher(run, query, **headers)
     assert await watcher.connect()
     try:
@@ -133,7 +133,9 @@ async def test_each_language_that_is_watched_has_a_picture(example: Example, lay
     ):
         told = [(await each.message())["run"]["sentence"] for each in (program, reader, stranger)]
         assert told[0] == told[2] != told[1]
-        assert told[1] == (await in_thread(look)(example.run.pk, "bn"))["sentence"]
+        bengali = await in_thread(look)(example.run.pk, "bn")
+        assert bengali is not None
+        assert told[1] == bengali["sentence"]
         assert set(watch._watches) == {(example.run.pk, "en"), (example.run.pk, "bn")}
         await a_step(example, layer, 5.0)
         assert (await reader.message())["change"]["values"]["progress"].startswith("ধাপ 1 / ")
