@@ -102,7 +102,12 @@ def preview_image(request: HttpRequest, name: str) -> HttpResponse:
     given = contributions(person, None)
     unit = "samples" if given.samples != 1 else "sample"
     with override("en"):  # Pillow's own letters are Latin ones
-        image = _drawn(f"{given.samples:,}", unit, _to_whom(given), person.username)
+        image = _drawn(
+            f"{given.samples:,}",
+            unit,
+            _("given to %(models)s") % {"models": counts.models(len(given.runs))},
+            person.username,
+        )
     return HttpResponse(image, content_type="image/png", headers={"Cache-Control": "max-age=300"})
 
 

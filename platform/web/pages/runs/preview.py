@@ -8,6 +8,7 @@ from time import monotonic
 from typing import NamedTuple, TypeVar
 
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import override
 from django.views.decorators.http import condition, require_safe
 
 from runs import listing, selectors
@@ -19,7 +20,7 @@ from web.run_picture import presence
 from web.run_picture.card_sentences import given_by
 from web.run_picture.curve_image import Shown, curve_png, site_png
 from web.run_picture.presence import TRAINER, OnlinePeer
-from web.run_picture.status_sentence import RUNNING, counted, state_label, word_of
+from web.run_picture.status_sentence import RUNNING, state_label, word_of
 
 MOST = 64  # images that are kept, of some 20 kB
 FRESH_S = 30.0  # that an image stays as it is, whatever happens in its run
@@ -69,7 +70,8 @@ def _drawn(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], byt
     if known is None:
         _pen.acquire()
     try:
-        return _looked(key, look, draw)
+        with override("en"):  # Pillow's own letters are Latin ones
+            return _looked(key, look, draw)
     finally:
         _pen.release()
 
@@ -125,5 +127,6 @@ def who_trains() -> str:
     if not peers:
         return ""
     people, machines = len({peer.name for peer in peers}), len({peer.peer for peer in peers})
-    models = counted(sum(bool(found) for found in training.values()), "model", "models")
+    number = sum(bool(found) for found in training.values())
+    models = f"{number:,} {'model' if number == 1 else 'models'}"
     return f"{given_by(people, machines)} {'is' if people == 1 else 'are'} training {models} now"

@@ -15,6 +15,8 @@ from django.db.models import Exists, OuterRef
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_safe
 
 from accounts.models import Machine, Person
@@ -30,35 +32,42 @@ from runs.states import MOVING
 from runs.timeline import activity_of
 from web.http.access import run_or_404
 from web.http.parts import part_of
-from web.run_picture import card_sentences, presence
+from web.run_picture import card_sentences, counts, presence
 from web.run_picture.averaging import RELAY
 from web.run_picture.own_links import in_words
 from web.run_picture.presence import AUXILIARY, TRAINER, OnlinePeer
-from web.run_picture.status_sentence import counted, duration
 
 REFRESH_S = 15
 ROUNDS = 20  # steps whose times are shown
 TALLEST = 32  # pixels of the longest of them
 SINCE, MOST = timedelta(days=1), 1_000  # how far back, and how many lines, reasons are counted
-ROLES = {TRAINER: "trains", AUXILIARY: "averages", presence.RELAY: "averages and forwards"}
-WAYS = {"direct": "direct", "partly": "partly direct", "relayed": "through a relay"}
+ROLES = {
+    TRAINER: gettext_lazy("trains"),
+    AUXILIARY: gettext_lazy("averages"),
+    presence.RELAY: gettext_lazy("averages and forwards"),
+}
+WAYS = {
+    "direct": gettext_lazy("direct"),
+    "partly": gettext_lazy("partly direct"),
+    "relayed": gettext_lazy("through a relay"),
+}
 NOT_IN_A_STEP = (  # kind of a line, what its text says somewhere, the reason in words
-    ("returned", "too old", "Gradients were too old"),
-    ("returned", "older model", "Computed on an older model"),
-    ("returned", "too slow", "Too slow to wait for again"),
-    ("returned", "not leased", "Reported work that it had no lease for"),
-    ("returned", "leases had ended", "Came back after its lease had ended"),
-    ("returned", "lost machine", "The machine was lost"),
-    ("returned", "was refused", "A part was damaged"),
-    ("returned", "", "Did not fit the step"),
-    ("dropped", "damaged gradient", "A part was damaged"),
-    ("dropped", "stopped sending", "Stopped sending"),
-    ("dropped", "was late", "Came too late"),
-    ("dropped", "was lost", "The machine was lost"),
-    ("dropped", "", "Left out of a step"),
-    ("late", "", "A part came too late, and counted in the next step"),
-    ("non-finite", "", "Gradient was not a finite number"),
-    ("refused", "span", "Averaged a part that did not fit the plan"),
+    ("returned", "too old", gettext_lazy("Gradients were too old")),
+    ("returned", "older model", gettext_lazy("Computed on an older model")),
+    ("returned", "too slow", gettext_lazy("Too slow to wait for again")),
+    ("returned", "not leased", gettext_lazy("Reported work that it had no lease for")),
+    ("returned", "leases had ended", gettext_lazy("Came back after its lease had ended")),
+    ("returned", "lost machine", gettext_lazy("The machine was lost")),
+    ("returned", "was refused", gettext_lazy("A part was damaged")),
+    ("returned", "", gettext_lazy("Did not fit the step")),
+    ("dropped", "damaged gradient", gettext_lazy("A part was damaged")),
+    ("dropped", "stopped sending", gettext_lazy("Stopped sending")),
+    ("dropped", "was late", gettext_lazy("Came too late")),
+    ("dropped", "was lost", gettext_lazy("The machine was lost")),
+    ("dropped", "", gettext_lazy("Left out of a step")),
+    ("late", "", gettext_lazy("A part came too late, and counted in the next step")),
+    ("non-finite", "", gettext_lazy("Gradient was not a finite number")),
+    ("refused", "span", gettext_lazy("Averaged a part that did not fit the plan")),
 )
 
 
@@ -91,17 +100,20 @@ def online_sentence(peers: Sequence[OnlinePeer]) -> str:
     """“12 people on 19 machines are online: 17 train, 1 only averages, 1 relay.”"""
     members = [peer for peer in peers if peer.role in {TRAINER, AUXILIARY}]
     if not peers:
-        return "No machine is online right now."
+        return _("No machine is online right now.")
     roles = Counter(peer.role for peer in peers)
+    trainers, averagers, relays = roles[TRAINER], roles[AUXILIARY], len(peers) - len(members)
     told = [
-        counted(roles[TRAINER], "trains", "train") if roles[TRAINER] else "",
-        counted(roles[AUXILIARY], "only averages", "only average") if roles[AUXILIARY] else "",
-        counted(len(peers) - len(members), "relay", "relays") if len(peers) > len(members) else "",
+        counts.with_number(ngettext("%(number)s trains", "%(number)s train", trainers), trainers) if trainers else "",
+        counts.with_number(ngettext("%(number)s only averages", "%(number)s only average", averagers), averagers)
+        if averagers
+        else "",
+        counts.with_number(ngettext("%(number)s relay", "%(number)s relays", relays), relays) if relays else "",
     ]
-    people = counted(len({peer.name for peer in members}), "person", "people")
-    verb = "is" if len({peer.name for peer in members}) == 1 else "are"
-    who = f"{people} on {counted(len(members), 'machine', 'machines')} {verb} online"
-    return f"{who if members else 'Nobody but the site is online'}: {', '.join(filter(None, told))}."
+    people = len({peer.name for peer in members})
+    who = ngettext("%(people)s on %(machines)s is online", "%(people)s on %(machines)s are online", people)
+    who %= {"people": counts.people(people), "machines": counts.machines(len(members))}
+    return f"{who if members else _('Nobody but the site is online')}: {', '.join(filter(None, told))}."
 
 
 # --- machines
@@ -145,7 +157,7 @@ def _row(peer: OnlinePeer, machine: str) -> dict[str, Any]:
         "machine": machine,
         "role": ROLES.get(peer.role, peer.role),
         "way": WAYS.get(peer.way, ""),
-        "now": "catching up" if peer.state == "syncing" else "",
+        "now": _("catching up") if peer.state == "syncing" else "",
     }
 
 
@@ -203,10 +215,10 @@ def rounds_of(run: Run) -> dict[str, Any] | None:
     again = sum(attempts > 1 for _, _, attempts in newest)
     return {
         "steps": len(newest),
-        "median": duration(median(times)),
-        "longest": duration(longest),
+        "median": counts.duration(median(times)),
+        "longest": counts.duration(longest),
         "longest_step": newest[times.index(longest)][0],
-        "again": counted(again, "step", "steps") if again else "",
+        "again": counts.steps(again) if again else "",
         "heights": [max(1, round(TALLEST * seconds / longest)) if longest > 0 else 1 for seconds in times],
     }
 
@@ -221,4 +233,4 @@ def reasons_of(run: Run) -> list[tuple[str, int]]:
 
 def reason_of(kind: str, text: str) -> str:
     """The reason in words; empty for what is not about somebody's work."""
-    return next((words for of, part, words in NOT_IN_A_STEP if of == kind and part in text), "")
+    return next((str(words) for of, part, words in NOT_IN_A_STEP if of == kind and part in text), "")
