@@ -51,8 +51,9 @@ def test_the_page_stands_complete_without_a_build(
 
 
 def packed_bytes(page: str) -> int:
-    """What the built scripts of a page weigh as they are sent. They load nothing but the words that they share, which the
-    page names, so that nobody waits for a second round.
+    """What the built scripts of a page weigh as they are sent.
+
+    They load nothing but the words that they share, which the page names, so that nobody waits for a second round.
     """
     scripts = re.findall(r'<script type="module" src="/static/built/([^"]+)"></script>', page)
     shared = set(re.findall(r'<link rel="modulepreload" href="/static/built/([^"]+)">', page))
