@@ -20,6 +20,7 @@ class Residuals:
     """By chunk, [n] float32; at most two vectors of what this reducer has a share of."""
 
     def __init__(self) -> None:
+        self._index = -1  # of the entry that was committed last
         self._step = -1  # whose updates' averages these are to be added to
         self._kept: dict[int, Floats] = {}
         self._round = (0, 0)  # fence and step of what is open
@@ -40,14 +41,17 @@ class Residuals:
         """So much is lost, if this attempt's average gets into the update."""
         self._open[attempt, chunk] = lost
 
-    def commit(self, fence: int, step: int, parts: Iterable[Part]) -> None:
-        """The update that makes this step has these parts from here, and the others from others. Once for each."""
-        if step <= self._step:
+    def commit(self, index: int, fence: int, step: int, parts: Iterable[Part]) -> None:
+        """The entry that makes this step has these parts from here, and the others from others. Once for each.
+
+        Entries are told apart by their index: after a rollback the same steps are made again.
+        """
+        if index <= self._index:
             return
         is_ours = self._round == (fence, step - 1)
         chunks = [(attempt, chunk) for attempt, first, stop in parts for chunk in range(first, stop)]
         self._kept = {c: self._open[a, c] for a, c in chunks if (a, c) in self._open} if is_ours else {}
-        self._step, self._open = step, {}
+        self._index, self._step, self._open = index, step, {}
 
     def void(self) -> None:
         """The round makes no update: what was lost before it is still to be added."""

@@ -93,6 +93,7 @@ class Auxiliary:
         self.relay: Relay | None = None
         self.ended = asyncio.Event()
         self.averaged = 0  # bytes, since it began
+        self._index = 0  # of the newest entry that was told of
         self._away: Fault | None = None
         self._recipe: Recipe | None = None
         self._rates = Rates()
@@ -131,7 +132,7 @@ class Auxiliary:
         match body:
             case m.Greeting():
                 self._recipe = parse_recipe(body.recipe)
-                self.view.made = max(self.view.made, body.step)  # what was made before is told of by nobody
+                self._greeted(body)
                 self.now.step = min(body.step + 1, self._recipe.target_steps)
                 self.now.target_steps = self._recipe.target_steps
             case m.Notice():
@@ -144,10 +145,17 @@ class Auxiliary:
                 with contextlib.suppress(Problem):  # of what does not open, whoever keeps the log tells
                     self._committed(read_record(Entry(body.record, body.contributions)))
 
+    def _greeted(self, greeting: m.Greeting) -> None:
+        """What was made before is told of by nobody; that steps are undone, here, whoever undid them."""
+        if greeting.step < self.view.made:
+            self.view.say(f"The run was rolled back to step {greeting.step:,}.")
+        self._index, self.view.made = max(self._index, greeting.index), greeting.step
+
     def _committed(self, record: Record) -> None:
         """A page of the log brings old entries as well; these are not told of."""
-        if record.step <= self.view.made or self._recipe is None:
+        if record.index <= self._index or record.kind != "update" or self._recipe is None:
             return
+        self._index = record.index
         own = averaged_bytes(record, self._recipe.codec_up).get(self.access.peer, 0)
         self.averaged += own
         self.view.made = record.step

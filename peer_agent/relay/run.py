@@ -294,7 +294,7 @@ class RelayedRun:
                 self._end(silent=action.silent)
             case e.Settle():
                 parts = ((span.attempt, span.first, span.stop) for span in action.spans)
-                self.residuals.commit(action.fence, action.step, parts)
+                self.residuals.commit(action.index, action.fence, action.step, parts)
 
     def _begin(self, action: e.Begin) -> None:
         self.reduction, self.received = Reduction(action.plan, self.residuals), {}

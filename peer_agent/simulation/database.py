@@ -8,9 +8,10 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
-from peer_agent.protocol.coordinator.events import Mark
+from peer_agent.protocol.coordinator.events import Mark, Target
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.reading import read_record
@@ -72,6 +73,8 @@ class Database:
         self.coverage: dict[tuple[int, int], Ranges] = {}  # settled positions of (epoch, shard), sorted and joined
         self.left_out: list[Unit] = []  # in no update, for good
         self.snapshot = Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)
+        self.back_to: Target | None = None  # what the organizer wants undone
+        self.rolled_back = 0  # the index of the last rollback
         self.records: list[Record] = []  # the log decoded once, for whoever looks on; no host reads these
         self._decoded: dict[int, Record] = {}  # by the identity of the signed head
 
@@ -121,8 +124,11 @@ class Database:
     def _write(self, sealed: Entry) -> bool:
         """Head, log, ledger and coverage, or nothing. What is written comes from the bytes that are signed."""
         record = read_record(sealed)
-        place = record.index - 1, record.step - 1, record.previous, record.fence
+        step = self.step if record.kind == "rollback" else record.step - 1
+        place = record.index - 1, step, record.previous, record.fence
         if place != (self.index, self.step, self.digest, self.fence):
+            return False
+        if record.kind == "rollback" and not self._go_back(record, digest_of(sealed)):
             return False
         self.index, self.step, self.digest = record.index, record.step, digest_of(sealed)
         self.log.append(sealed)
@@ -133,6 +139,15 @@ class Database:
             self.ledger.append(row)
             for unit in c.units:
                 cover(self.coverage.setdefault((unit.epoch, unit.shard), []), unit.start, unit.stop)
+        return True
+
+    def _go_back(self, record: Record, digest: str) -> bool:
+        """The wish is fulfilled, and the state has its place after this entry; False where nobody wishes it."""
+        target = self.back_to
+        if target is None or record.restored is UNSET or record.restored.index != target.index:
+            return False
+        self.back_to, self.rolled_back = None, record.index
+        self.snapshot = replace(self.snapshot, index=record.index, step=target.step, digest=digest)
         return True
 
     def _decide(self, sealed: Entry, record: Record) -> tuple[Outcome, Entry | None]:

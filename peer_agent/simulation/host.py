@@ -77,12 +77,18 @@ class Host:
 
     def _tick(self) -> None:
         self.handle(e.Ticked())
+        self._look()
         now = self.world.clock.now
         if now - self.renewed_at >= RENEW_S:
             self.renewed_at = now
             if not self.world.database.renew(self.state.fence, now):
                 self._stand_back()
         self.after(TICK_S, self._tick)
+
+    def _look(self) -> None:
+        """At what the organizer wants that may be said more than once."""
+        if self.alive and self.world.database.back_to is not None:
+            self.handle(e.Directed(self.world.goal, back_to=self.world.database.back_to))
 
     def _stand_back(self) -> None:
         """Another host has the run, or nobody is to have it: this one ends, its sockets do not."""
@@ -149,16 +155,21 @@ class Host:
                 self._resend(command)
             case e.Abdicate():
                 self._stand_back()
-            case e.Note():
-                self.world.tally.note(command)
-            case e.Finish():
-                self.world.tally.finished = True
+            case e.Note() | e.Finish():
+                self.world.tally.take(command)
             case e.Replay():
                 self.after(REPLAY_S, lambda: self._replayed(command))
+            case e.TurnAway():
+                self._turn_away(command.peer)
             case e.Agreed() | e.Waiting() | e.Elected() | e.Admitted():
                 pass
             case _:
                 assert_never(command)
+
+    def _turn_away(self, peer: PeerId) -> None:
+        socket = self.sockets.pop(peer, None)
+        if socket is not None:
+            socket.peer.kill()
 
     def _send(self, peers: tuple[PeerId, ...], message: m.Message | m.Plan) -> None:
         for peer in peers:
@@ -215,6 +226,7 @@ def state_of(world: "World", fence: int) -> RunState:
         site_key=public_bytes(database.key),
         snapshot=database.snapshot,
         verified=database.snapshot.index,
+        rolled_back=database.rolled_back,
         marks=[e.Mark(epoch, shard, mark) for (epoch, shard), mark in database.marks.items()],
         settled=database.settled(),
         left_out=database.left_out,

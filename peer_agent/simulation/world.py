@@ -91,8 +91,11 @@ class Tally:
         self.restarts = 0
         self.finished = False
 
-    def note(self, note: e.Note) -> None:
+    def take(self, note: e.Note | e.Finish) -> None:
         """Count a note of the coordinator."""
+        if isinstance(note, e.Finish):
+            self.finished = True
+            return
         self.notes[note.kind] = self.notes.get(note.kind, 0) + 1
         if len(self.texts) < MOST_TEXTS:
             self.texts.append(note.text)
@@ -249,6 +252,11 @@ class World:
         self.recipe = replace(self.recipe, mix=mix or self.recipe.mix)
         if self.host is not None:
             self.host.handle(e.Directed(goal, target_steps, mix))
+
+    def roll_back(self, index: int) -> None:
+        """The organizer goes back to the state of an entry; whoever drives the run does it."""
+        step = self.database.records[index - 1].step if index else 0
+        self.database.back_to = e.Target(index, step, "0" * 64)
 
     def store_snapshot(self, record: Record) -> None:
         """A keeper's upload has arrived."""

@@ -51,7 +51,7 @@ def test_what_is_lost_comes_with_the_next_average(codec: Codec) -> None:
     for step in range(7, 27):
         for chunk, values in enumerate(averages(residuals, step=step, codec=codec)):
             sent[chunk] += values
-        residuals.commit(3, step + 1, [WHOLE])
+        residuals.commit(step + 1, 3, step + 1, [WHOLE])
     once = averages(Residuals(), codec=codec)
     for chunk in GRID:
         error = np.abs(sent[chunk] - 20 * wanted[chunk]).max()
@@ -61,39 +61,39 @@ def test_what_is_lost_comes_with_the_next_average(codec: Codec) -> None:
 def test_a_void_round_changes_nothing() -> None:
     residuals = Residuals()
     averages(residuals)
-    residuals.commit(3, 8, [WHOLE])
+    residuals.commit(8, 3, 8, [WHOLE])
     first = averages(residuals, step=8)
     residuals.void()
     assert all(same(averages(residuals, step=8, attempt=2), first))
-    residuals.commit(3, 9, [(2, 0, GRID.chunks)])
+    residuals.commit(9, 3, 9, [(2, 0, GRID.chunks)])
     assert not any(same(averages(residuals, step=9), first))
 
 
 def test_it_moves_only_with_the_attempt_that_is_in_the_update() -> None:
     residuals, alone = Residuals(), averages(Residuals())
     averages(residuals)
-    residuals.commit(3, 8, [(2, 0, GRID.chunks)])  # what another attempt made, of which nothing is known here
+    residuals.commit(8, 3, 8, [(2, 0, GRID.chunks)])  # what another attempt made, of which nothing is known here
     assert all(same(averages(residuals, step=8), alone))
 
 
 def test_where_somebody_else_reduced_nothing_is_added() -> None:
     residuals, alone = Residuals(), averages(Residuals())
     averages(residuals)
-    residuals.commit(3, 8, [(1, 0, 2)])
+    residuals.commit(8, 3, 8, [(1, 0, 2)])
     assert same(averages(residuals, step=8), alone) == [False, False, True, True, True]
-    residuals.commit(3, 9, [])
+    residuals.commit(9, 3, 9, [])
     assert all(same(averages(residuals, step=9), alone)), "nor one update later"
 
 
 def test_after_an_update_that_was_not_heard_of_nothing_is_added() -> None:
     residuals, alone = Residuals(), averages(Residuals())
     averages(residuals)
-    residuals.commit(3, 8, [WHOLE])
+    residuals.commit(8, 3, 8, [WHOLE])
     assert all(same(averages(residuals, step=9), alone))
     residuals = Residuals()
     averages(residuals)
     assert all(same(averages(residuals, step=8), alone))
-    residuals.commit(4, 9, [WHOLE])
+    residuals.commit(9, 4, 9, [WHOLE])
     assert all(same(averages(residuals, step=9), alone)), "of another host's round"
 
 
@@ -101,7 +101,7 @@ def test_a_commit_that_is_said_again_changes_nothing() -> None:
     residuals, alone = Residuals(), averages(Residuals())
     averages(residuals)
     for step in (8, 8, 7):
-        residuals.commit(3, step, [WHOLE])
+        residuals.commit(step, 3, step, [WHOLE])
     assert not any(same(averages(residuals, step=8), alone))
 
 
@@ -109,16 +109,16 @@ def test_spans_of_two_attempts_make_one_update() -> None:
     residuals, alone = Residuals(), averages(Residuals())
     averages(residuals)
     averages(residuals, attempt=2)
-    residuals.commit(3, 8, [(1, 0, 1), (2, 1, GRID.chunks)])
+    residuals.commit(8, 3, 8, [(1, 0, 1), (2, 1, GRID.chunks)])
     assert not any(same(averages(residuals, step=8), alone))
 
 
 def test_the_codec_may_change_and_nothing_is_kept_of_what_is_exact_enough() -> None:
     residuals, alone = Residuals(), averages(Residuals(), codec="fp16")
     averages(residuals)
-    residuals.commit(3, 8, [WHOLE])
+    residuals.commit(8, 3, 8, [WHOLE])
     assert not any(same(averages(residuals, step=8, codec="fp16"), alone)), "what four bits lost is in the halves"
-    residuals.commit(3, 9, [WHOLE])
+    residuals.commit(9, 3, 9, [WHOLE])
     assert all(same(averages(residuals, step=9, codec="fp16"), alone))
 
 
@@ -128,5 +128,15 @@ def test_it_costs_two_vectors_of_the_share_at_most() -> None:
         averages(residuals, step=step)
         held = [*residuals._kept.values(), *residuals._open.values()]
         assert sum(values.nbytes for values in held) <= 2 * 4 * GRID.elements
-        residuals.commit(3, step + 1, [WHOLE])
+        residuals.commit(step + 1, 3, step + 1, [WHOLE])
     assert sum(values.nbytes for values in residuals._kept.values()) == 4 * GRID.elements
+
+
+def test_after_a_rollback_nothing_of_before_is_added_and_steps_are_made_again() -> None:
+    residuals, alone = Residuals(), averages(Residuals())
+    averages(residuals)
+    residuals.commit(8, 3, 8, [WHOLE])
+    residuals.commit(9, 3, 7, [])  # back to step 7
+    assert all(same(averages(residuals, step=7), alone))
+    residuals.commit(10, 3, 8, [WHOLE])
+    assert not any(same(averages(residuals, step=8), alone)), "what this one lost is in the next"

@@ -43,7 +43,7 @@ class Invariants:
         self.committed: set[Position] = set()
         self.payloads: set[bytes] = set()  # of the log
         self.committed_at: dict[int, int] = {}  # index -> samples in units up to it
-        self.digest, self.index = GENESIS, 0
+        self.digest, self.index, self.step = GENESIS, 0, 0
         self.plans: dict[tuple[int, int, int], Plan] = {}  # (step, fence, attempt)
         self.done: dict[tuple[int, int, int, int], m.SpanDone] = {}  # and span
         self.offers: dict[bytes, m.Offer] = {}
@@ -99,9 +99,12 @@ class Invariants:
             return
         record, sealed = command.record, self._world.database.log[-1]
         require(record.index == self.index + 1, "an index was skipped")
-        require(record.step == self._world.database.step == record.index, "steps are not strictly +1")
+        if record.kind == "update":
+            require(record.step == self._world.database.step == self.step + 1, "steps are not strictly +1")
+        else:
+            require(record.step == self._world.database.step <= self.step, "a rollback does not go back")
         require(record.previous == self.digest, "the chain of digests is broken")
-        self.digest, self.index = digest_of(sealed), record.index
+        self.digest, self.index, self.step = digest_of(sealed), record.index, record.step
         self.payloads.add(sealed.head.payload)
         units = [unit for entry in record.contributions for unit in entry.units]
         for position in positions(units):
@@ -145,6 +148,9 @@ class Invariants:
 
     def _record(self, state: RunState, record: Record) -> None:
         require(record.previous == state.digest, "the record does not follow the head")
+        if record.kind == "rollback":
+            require(not record.contributions and not record.spans, "a rollback credits nobody")
+            return
         require((record.index, record.step) == (state.index + 1, state.step + 1), "not the next step")
         plan = self.plans[state.step, record.fence, record.attempt]
         self._spans(plan, record)

@@ -23,10 +23,11 @@ from peer_agent.protocol.coordinator.agreement.snapshots import (
     take_stored,
     take_verified,
 )
-from peer_agent.protocol.coordinator.membership import LOST_S, join, lose, relieve
+from peer_agent.protocol.coordinator.membership import LOST_S, is_too_old, join, lose, relieve
 from peer_agent.protocol.coordinator.probing import probe, take_probed
 from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
 from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
+from peer_agent.protocol.coordinator.rollback import roll_back, take_rolled_back
 from peer_agent.protocol.coordinator.round.choosing import choose_anew, choose_at_cut
 from peer_agent.protocol.coordinator.round.committing import persist_again, take_persisted
 from peer_agent.protocol.coordinator.round.lateness import take_lateness
@@ -53,6 +54,7 @@ from peer_agent.protocol.coordinator.workers.leasing import deal, top_up, top_up
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
 
+TOO_OLD = "E233"
 TICK_S = 0.25
 SWEEP_S = 1.0  # between looks at every member
 GAP_TICKS = 3  # a longer pause between two events was the host's
@@ -91,7 +93,7 @@ def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:
             state.reserving = False
             return top_up_all(state)
         case e.Persisted():
-            return take_persisted(state, event, seed)
+            return take_rolled_back(state, event) if state.rolling is not None else take_persisted(state, event, seed)
         case e.Directed():
             return _direct(state, event)
         case e.Paged():
@@ -110,6 +112,8 @@ def _join(state: RunState, event: e.Joined) -> list[e.Command]:
 
     A machine that was started anew in another role is another member.
     """
+    if is_too_old(state, event.hello):
+        return [*_lose(state, event.peer, final=True), e.TurnAway(event.peer, TOO_OLD)]
     known = state.members.get(event.peer)
     commands = _lose(state, event.peer, final=True) if known is not None and known.role is not event.role else []
     is_back = event.peer in state.members and awaits(state, event.peer)
@@ -170,15 +174,16 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
     if event.target_steps and event.target_steps != state.recipe.target_steps:
         state.recipe = replace(state.recipe, target_steps=event.target_steps)
         state.recipe_bytes = encode_recipe(state.recipe)
-    mixed = _mix(state, event.mix) if event.mix and event.mix != state.recipe.mix else []
+    done = _mix(state, event.mix) if event.mix and event.mix != state.recipe.mix else []
+    done += roll_back(state, event.back_to)
     if before != event.goal:
         state.is_dirty, state.moved_at = True, state.now
         state.batch_since = state.now  # a pause is not what a batch usually takes
         recount_all(state)
     if event.goal != "finishing" or (before == "finishing" and state.ending_since):
-        return mixed
+        return done
     state.ending_since = state.now
-    return [*mixed, e.Send(state.everyone(), standing(state))]
+    return [*done, e.Send(state.everyone(), standing(state))]
 
 
 def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:

@@ -58,12 +58,21 @@ class Persisted(Struct, frozen=True):
     sealed: Entry | None = None
 
 
+class Target(Struct, frozen=True):
+    """A snapshot that the run is to go back to: its place in the log, and the sha256 of its file."""
+
+    index: int
+    step: int
+    file: str
+
+
 class Directed(Struct, frozen=True):
     """What the organizer wants. `target_steps` 0: as many as before; `mix`: weights of the sources, likewise."""
 
     goal: Goal
     target_steps: int = 0
     mix: tuple[float, ...] = ()
+    back_to: Target | None = None
 
 
 class Verified(Struct, frozen=True):
@@ -205,7 +214,14 @@ class Admitted(Struct, frozen=True):
 
 
 class Abdicate(Struct, frozen=True):
-    """Another host drives this run."""
+    """Another host drives this run, or is to."""
+
+
+class TurnAway(Struct, frozen=True):
+    """This peer cannot take part, for the reason that the number of an error says."""
+
+    peer: PeerId
+    code: str
 
 
 Command = (
@@ -223,4 +239,5 @@ Command = (
     | Finish
     | Replay
     | Abdicate
+    | TurnAway
 )

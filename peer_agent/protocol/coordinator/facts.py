@@ -36,6 +36,7 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
     goal: Goal = "running"
     snapshot: Snapshot  # the newest admitted
     verified: int = 0  # index of the newest snapshot that was replayed
+    rolled_back: int = 0  # index of the last entry that undid others
     marks: Iterable[Mark] = ()
     settled: Iterable[Unit] = ()  # what is in updates: ranges of positions of any length, of all epochs
     left_out: Sequence[Unit] = ()  # likewise what will be in none
@@ -57,6 +58,7 @@ def restored(facts: StoredFacts) -> RunState:
         site_key=facts.site_key,
         snapshot=facts.snapshot,
         verified=facts.verified,
+        rolled_back=facts.rolled_back,
         leases=leases.restored(
             sizes, facts.recipe.micro_batch, facts.marks, facts.settled, facts.left_out, sources=_sources(facts)
         ),
@@ -83,7 +85,10 @@ def _sources(facts: StoredFacts) -> list[leases.Source]:
 
 def _remember(state: RunState, sealed: Entry) -> None:
     record = read_record(sealed)
-    state.inclusions.append(inclusions_of(record))
+    if record.kind == "rollback":
+        state.inclusions.clear()  # nothing of before is carried by anybody
+    else:
+        state.inclusions.append(inclusions_of(record))
     for entry in record.contributions:
         state.recent[entry.person] = record.index
     if digest_of(sealed) == state.digest:

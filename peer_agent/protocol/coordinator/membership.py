@@ -44,6 +44,12 @@ def join(state: RunState, event: Joined) -> list[Command]:
     return [*answer, *_void_to(state, event.peer, hello), *commands, *resend(state, member, hello.log_index)]
 
 
+def is_too_old(state: RunState, hello: m.Hello) -> bool:
+    """An agent that knows of no rollback cannot read the entry. One that begins after it has no need to."""
+    has_any = hello.step >= 0 or hello.log_index >= 0
+    return has_any and not hello.rolls_back and state.is_undone(hello.log_index)
+
+
 def _arrive(state: RunState, event: Joined) -> Member:
     conduct = state.conducts.pop(event.peer, None) or Conduct()
     member = Member(
@@ -114,7 +120,8 @@ def relieve(state: RunState) -> list[Command]:
 def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
     """What a trainer says that it holds, against the book."""
     commands: list[Command] = []
-    member.step, member.quota, member.reconciled = hello.step, 0, False
+    member.step = -1 if state.is_undone(hello.log_index) else hello.step
+    member.quota, member.reconciled = 0, False
     if member.accumulator != hello.accumulator:  # it was started anew: what it offered is gone
         commands = _give_up(state, member)
         member.accumulator = hello.accumulator
@@ -122,7 +129,7 @@ def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]
             member.accumulator = NO_ACCUMULATOR
             return [*commands, Send((member.peer,), revoked(state, hello.accumulator, "it is another machine's"))]
         _resume(state, member, hello)
-    if hello.step != state.step:
+    if member.step != state.step:
         return commands  # its units may be in updates it has not learned of; it says hello again at the head
     member.reconciled = True
     held = [done.unit for done in hello.done] + list(hello.undone)

@@ -19,6 +19,7 @@ class Why(StrEnum):
     WRITTEN = "the database has it"
     UNWRITTEN = "nothing was written: persist again"
     UNWRITABLE = "the record cannot be written: void"
+    ROLLED_BACK = "the organizer rolls the run back: void"
 
 
 TRANSITIONS: dict[tuple[Phase, Why], Phase] = {
@@ -29,6 +30,8 @@ TRANSITIONS: dict[tuple[Phase, Why], Phase] = {
     (Phase.REDUCE, Why.DROPPED): Phase.REDUCE,
     (Phase.REDUCE, Why.TOO_FEW): Phase.ACCUMULATE,
     (Phase.REDUCE, Why.STUCK): Phase.ACCUMULATE,
+    (Phase.OFFER, Why.ROLLED_BACK): Phase.ACCUMULATE,
+    (Phase.REDUCE, Why.ROLLED_BACK): Phase.ACCUMULATE,
     (Phase.REDUCE, Why.HELD): Phase.COMMIT,
     (Phase.COMMIT, Why.WRITTEN): Phase.ACCUMULATE,
     (Phase.COMMIT, Why.UNWRITTEN): Phase.COMMIT,

@@ -28,9 +28,10 @@ def resend(state: RunState, member: Member, index: int) -> list[Command]:
         return []
     if index < member.resent_to and state.now - member.resent_at < PAGE_AGAIN_S:
         return []
-    count = min(PAGE, state.index - index)
-    member.resent_to, member.resent_at = index + count, state.now
-    return [Resend(member.peer, index + 1, count, whole=member.takes_all)]
+    first = index + 1 if member.takes_all else max(index + 1, state.rolled_back)  # no replica makes what is undone
+    count = min(PAGE, state.index + 1 - first)
+    member.resent_to, member.resent_at = first + count - 1, state.now
+    return [Resend(member.peer, first, count, whole=member.takes_all)]
 
 
 def take_paged(state: RunState, paged: Paged) -> list[Command]:
@@ -46,6 +47,10 @@ def take_report(state: RunState, member: Member, report: m.Report) -> list[Comma
     commands = resend(state, member, report.index)
     if report.accumulator != member.accumulator:
         return [*commands, *_ask(state, member)]
+    if state.is_undone(report.index):
+        member.step = -1
+        recount(state, member)
+        return commands
     member.step = report.step if report.step <= state.step else member.step
     take_replica(state, member)
     if not member.reconciled or report.step != state.step or state.phase is Phase.COMMIT:

@@ -33,6 +33,8 @@ def explain(state: RunState) -> list[Command]:
 def _reason(state: RunState) -> str:
     """What stops a run at once, however long ago something moved."""
     trains = any(member.trains for member in state.members.values())
+    if state.rolling is not None:
+        return f"the run is rolled back to step {state.rolling.step:,}"
     if state.done:
         return _of_the_end(state)
     if state.goal == "paused":

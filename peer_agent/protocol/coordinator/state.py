@@ -264,6 +264,8 @@ class RunState(Struct, kw_only=True):
     index: int = 0
     step: int = 0
     digest: str
+    rolled_back: int = 0  # the index of the last entry that undid others; 0: there is none
+    rolling: Record | None = None  # such an entry, while it is written
     goal: Goal = "running"
     ending_since: float = 0.0  # when the organizer ended the run early
     started: bool = False
@@ -348,6 +350,10 @@ class RunState(Struct, kw_only=True):
     def done(self) -> bool:
         """Whether the last step is committed. Ended early, that is the one before or the one of the open round."""
         return self.step >= self.recipe.target_steps or (self.goal == "finishing" and self.round is None)
+
+    def is_undone(self, index: int) -> bool:
+        """Whether a replica or a log that ends there lacks the last rollback: its step then says nothing."""
+        return self.rolled_back > max(index, 0)
 
     def trainers(self) -> list[Member]:
         """Members that compute gradients."""

@@ -103,6 +103,13 @@ class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     codec: Codec | UnsetType = UNSET  # of its gradient, where that is not what the recipe says
 
 
+class Restored(Struct, frozen=True, array_like=True):
+    """The state that a rollback goes back to: of the entry `index`, as the snapshot with this sha256 has it."""
+
+    index: Count
+    file: Hex
+
+
 class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is signed of an entry. `index` counts entries, `step` counts updates; they part at the first rollback."""
 
@@ -127,6 +134,7 @@ class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     samples: Count
     exact: bool
     mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] | UnsetType = UNSET  # of sources, where they are
+    restored: Restored | UnsetType = UNSET  # of a rollback alone: agents that know of none read all other entries
 
 
 class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -157,7 +157,7 @@ def _commit(state: RelayState, commit: OpenCommit, now: float) -> list[e.Action]
     place = Place(max(state.fence, commit.fence), commit.record.step, 0)
     actions = reducing.committed(state.reducer, place) if state.reducer is not None else []
     if state.reducer is not None:
-        actions.append(e.Settle(commit.record.fence, commit.record.step, commit.record.spans))
+        actions.append(e.Settle(commit.record.index, commit.record.fence, commit.record.step, commit.record.spans))
     return actions + (keeping.commit(state, state.keeper, commit, now) if state.keeper is not None else [])
 
 
@@ -249,5 +249,6 @@ def hello(state: RelayState) -> m.Hello:
         keeps_log=state.keeper is not None,
         fingerprint=state.fingerprint,
         reserve_percent=state.reserve_percent,
+        rolls_back=True,
         log_index=state.keeper.index if state.keeper is not None else -1,
     )

@@ -213,8 +213,12 @@ class End(Struct, frozen=True):
 
 
 class Settle(Struct, frozen=True):
-    """The update that makes `step` is committed, of these spans, averaged in attempts of this fence."""
+    """The update that makes `step` is committed, of these spans, averaged in attempts of this fence.
 
+    A rollback is one of no spans: what was lost of averages before it is in none after it.
+    """
+
+    index: int
     fence: int
     step: int
     spans: tuple[SpanEntry, ...]

@@ -29,7 +29,7 @@ def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[
         case e.PlanHeard():
             return rounds.take_plan(state, event.plan) if _is_of_now(state, event.plan.fence) else []
         case e.CommitHeard():
-            return following.take_record(state, event.record)
+            return following.take_record(state, event.record, seed)
         case e.OpenHeard():
             return rounds.take_open(state, event)
         case e.Computed() | e.NotFinite():

@@ -59,6 +59,8 @@ def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[
         state.head = greeting.index
         return [*actions, Began(Fault.of("E402", reason=reason)), *reload(state, seed)]
     state.head, state.vouched = max(state.head, greeting.index), greeting.fence
+    if _is_undone(state):
+        return [*actions, *_go_back(state, seed)]
     if not ignores(state, Cause.GREETED):
         facts: dict[str, str | int] = {"title": greeting.title, "step": greeting.snapshot.step}
         told = Tell("Joining “{title}”: loading the model of step {step}.", facts)
@@ -108,7 +110,7 @@ def take_snapshot(state: TrainerState, snapshot: m.Snapshot, seed: int) -> list[
     """Whoever lacks bytes that no relay has any more begins again from a newer snapshot."""
     if state.snapshot is None or snapshot.index > state.snapshot.index:
         state.snapshot = snapshot
-    return _leap(state, seed)
+    return _go_back(state, seed) if _is_undone(state) else _leap(state, seed)
 
 
 def _leap(state: TrainerState, seed: int) -> list[Action]:
@@ -171,9 +173,27 @@ def take_load_failed(state: TrainerState, failed: LoadFailed) -> list[Action]:
 # --- records -----------------------------------------------------------------------------------------------------
 
 
-def take_record(state: TrainerState, record: OpenedRecord) -> list[Action]:
+def _is_undone(state: TrainerState) -> bool:
+    """Whether this replica's state is one that the run has gone back from."""
+    return state.has_state and state.index < state.rolled_back
+
+
+def _go_back(state: TrainerState, seed: int) -> list[Action]:
+    """Load the state that the run went back to: its snapshot stands at the entry that says so, or after it."""
+    if state.snapshot is None or state.snapshot.index < state.rolled_back:
+        return [] if state.unanswered else hello(state)  # the answer names it
+    told = Tell(f"The run was rolled back to step {state.snapshot.step:,}: loading the model again. Your credit stays.")
+    state.reloaded_at = -1
+    return [told, *reload(state, seed)]
+
+
+def take_record(state: TrainerState, record: OpenedRecord, seed: int) -> list[Action]:
     """A committed entry: the next one is applied, one further ahead waits, one that is applied changes nothing."""
     state.head = max(state.head, record.index)
+    if record.record.kind == "rollback":
+        state.rolled_back = max(state.rolled_back, record.index)
+    if _is_undone(state):
+        return [*fall_behind(state), *_go_back(state, seed)]
     if not state.has_state:
         return []  # once its state is loaded, it says from where on it lacks them
     if record.index <= state.index:

@@ -92,6 +92,7 @@ class TrainerState(Struct, kw_only=True):
     applying: OpenedRecord | None = None
     retry_at: float = 0.0
     reloaded_at: int = -1  # the step of the last Reload that was followed
+    rolled_back: int = 0  # the index of the last entry that was heard of and undid others
     pending: dict[int, OpenedRecord] = field(default_factory=dict)  # records ahead, by index
     # the work: a unit is in the queue, in hand, fresh or kept
     queue: deque[Unit] = field(default_factory=deque)

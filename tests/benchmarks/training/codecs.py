@@ -96,7 +96,7 @@ def _averaged(holders: Sequence[Holder], grid: Grid, codec: Codec, residuals: Re
             assert reduction.add(slot, chunk, sending.payloads[chunk]) is None
     tokens = sum(sending.weights[0].tokens for sending in sendings)
     parts = [decode(codec, reduction.close(chunk, tokens), grid.length(chunk)) for chunk in grid]
-    residuals.commit(plan.fence, step + 1, [(plan.attempt, 0, grid.chunks)])
+    residuals.commit(step + 1, plan.fence, step + 1, [(plan.attempt, 0, grid.chunks)])
     for holder in holders:
         holder.remove_averaged([(0, grid.chunks)])
     return np.concatenate(parts)

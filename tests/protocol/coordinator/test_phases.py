@@ -54,6 +54,11 @@ def test_every_arrow_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     run_to(unwritable, Phase.COMMIT)
     assert unwritable.host is not None
     unwritable.host.handle(e.Persisted("refused"))
+    for phase in (Phase.OFFER, Phase.REDUCE):
+        undone = World(Setting(trainers=2, steps=2))
+        run_to(undone, phase)
+        assert undone.host is not None
+        undone.host.handle(e.Directed("running", back_to=e.Target(0, 0, "0" * 64)))
     assert seen.taken == set(TRANSITIONS)
 
 

@@ -90,7 +90,9 @@ def call_voters(state: RunState) -> None:
 
 def take_digest(state: RunState, member: Member, report: m.Report) -> list[Command]:
     """A replica's digest at a step; one that differs from what is decided reloads and says so. Nothing waits for it."""
-    if not report.digest or not state.step - DIGESTS_KEPT < report.step <= state.step:
+    if not report.digest or state.is_undone(report.index):
+        return []
+    if not state.step - DIGESTS_KEPT < report.step <= state.step:
         return []
     ballot = state.digests.setdefault(report.step, Ballot())
     if ballot.value:

@@ -1,0 +1,56 @@
+"""Going back to a snapshot: one entry of the log says so, and a new host begins from what it names (rule 15).
+
+The index goes on and the step falls. Whatever this host knew of rounds, votes and leases belongs to steps that are
+undone, so it is not mended but left: the next host reads the run from the database, as after any restart, and peers say
+hello to it. Credit stays, and so does what was used of the data: what is undone is not computed again.
+"""
+
+from peer_agent.protocol.coordinator.events import Abdicate, Command, Persist, Persisted, Target
+from peer_agent.protocol.coordinator.phases import Why
+from peer_agent.protocol.coordinator.round.voiding import void
+from peer_agent.protocol.coordinator.state import Phase, RunState
+from peer_agent.protocol.log.records import Record, Restored, Scalars, whole
+
+UNMOVED = Scalars(learning_rate=0.0, clip=0.0, inverse_bias_1=0.0, inverse_bias_2=0.0, inverse_tokens=0.0)
+WHY = "its organizer rolls the run back"
+
+
+def roll_back(state: RunState, target: Target | None) -> list[Command]:
+    """What the organizer wants, said once a second until it is done. A commit that is under way is decided first."""
+    if target is None or state.rolling is not None or state.finished or state.phase is Phase.COMMIT:
+        return []
+    voided = void(state, Why.ROLLED_BACK, WHY) if state.round is not None else []
+    state.rolling = _record_of(state, target)
+    return [*voided, Persist(state.rolling, state.now - state.accumulating_since, 0)]
+
+
+def take_rolled_back(state: RunState, event: Persisted) -> list[Command]:
+    """What the database said. Where nothing was written, the organizer's wish is still there."""
+    if event.outcome in ("committed", "stale"):
+        return [Abdicate()]
+    state.rolling = None
+    return []
+
+
+def _record_of(state: RunState, target: Target) -> Record:
+    return whole(
+        run=state.run,
+        index=state.index + 1,
+        step=target.step,
+        fence=state.fence,
+        attempt=0,
+        round=state.rounds,
+        previous=state.digest,
+        kind="rollback",
+        elements=state.elements,
+        chunk_elements=state.grid.chunk_elements,
+        codec=state.recipe.codec_down,
+        spans=(),
+        scalars=UNMOVED,
+        contributions=(),
+        loss=0.0,
+        tokens=0,
+        samples=0,
+        exact=True,
+        restored=Restored(target.index, target.file),
+    )
