@@ -144,6 +144,7 @@ def _keep(run: Run, pending: PendingSnapshot) -> None:
                 step=pending.step,
                 digest=entry.digest,
                 state_digest=pending.state_digest,
+                is_undone=entry.is_undone,
                 file=pending.sha256,
                 size=pending.size,
             )

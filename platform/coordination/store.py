@@ -9,6 +9,7 @@ from django.db.models import Q
 
 from accounts.keys import site_key
 from accounts.models import Machine
+from coordination import rollbacks
 from coordination.snapshots import as_message
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.averaged import averaged_bytes
@@ -30,11 +31,7 @@ from runs.states import NOT_OPEN
 
 log = logging.getLogger(__name__)
 
-Outcome = Literal["committed", "stale", "failed"]
-
-
-class Stale(Exception):
-    """The head is not where this host left it."""
+Outcome = Literal["committed", "stale", "failed", "refused"]
 
 
 def load(run: Run, fence: int) -> RunState:
@@ -60,6 +57,7 @@ def load(run: Run, fence: int) -> RunState:
         marks=[Mark(mark.epoch, mark.shard, mark.mark) for mark in run.marks.all()],
         settled=settled_units(run),
         left_out=list(left_out_units(run)),
+        rolled_back=rollbacks.last_index(run),
         index=head.index,
         step=head.step,
         digest=head.digest,
@@ -77,12 +75,27 @@ def commit(run: Run, sealed: Entry, record: Record, *, duration_s: float, attemp
     try:
         with transaction.atomic():
             _write(run, sealed, record, duration_s, attempts)
-    except Stale:
-        return _decide(run, sealed, record)
+    except rollbacks.Stale:
+        return decide(run, sealed, record)
     except DatabaseError:
         log.exception("commit of step %s: the database did not answer", record.step)
         connection.close()
-        return _decide(run, sealed, record)
+        return decide(run, sealed, record)
+    return "committed"
+
+
+def roll_back(run: Run, sealed: Entry, record: Record) -> Outcome:
+    """The same for an entry that undoes others. Refused, for good: nobody wants it any more, or its file is gone."""
+    try:
+        rollbacks.write(run, sealed, record)
+    except rollbacks.Stale:
+        return decide(run, sealed, record)
+    except rollbacks.Refused:
+        return "refused"
+    except DatabaseError:
+        log.exception("rollback to step %s: the database did not answer", record.step)
+        connection.close()
+        return decide(run, sealed, record)
     return "committed"
 
 
@@ -91,7 +104,7 @@ def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts:
         run=run, index=record.index - 1, step=record.step - 1, digest=record.previous, fence=record.fence
     ).update(index=record.index, step=record.step, digest=digest_of(sealed))
     if moved != 1:
-        raise Stale
+        raise rollbacks.Stale
     averaged = averaged_bytes(record, run.parsed_recipe.codec_up)
     entry = LogEntry.objects.create(
         run=run,
@@ -136,7 +149,8 @@ def _ledger_rows(run: Run, entry: LogEntry, record: Record) -> list[LedgerEntry]
     ]
 
 
-def _decide(run: Run, sealed: Entry, record: Record) -> Outcome:
+def decide(run: Run, sealed: Entry, record: Record) -> Outcome:
+    """What became of a write whose answer is not known."""
     head = Head.objects.get(run=run)
     if head.index >= record.index:
         entry = LogEntry.objects.filter(run=run, index=record.index).first()
@@ -176,7 +190,7 @@ def abandon(run: Run, fence: int, units: Iterable[Unit]) -> bool:
 
 def agree(run: Run, step: int, digest: str) -> None:
     """What most replicas report of their state at a step. A step 0 has no row."""
-    LogEntry.objects.filter(run=run, step=step).update(state_digest=digest)
+    LogEntry.objects.filter(run=run, step=step, is_undone=False).update(state_digest=digest)
 
 
 def sealed_from(run: Run, first: int, count: int) -> list[Entry]:
@@ -198,9 +212,9 @@ def goal_in(state: str, wanted: str) -> Goal:
 
 def directed(run: Run) -> Directed:
     """The organizer's wishes as the coordinator takes them."""
-    state, wanted, recipe = Run.objects.values_list("state", "wanted", "recipe").get(pk=run.pk)
-    asked = parse_recipe(recipe)
-    return Directed(goal_in(state, wanted), asked.target_steps, asked.mix)
+    now = Run.objects.only("state", "wanted", "recipe", "rollback_index").get(pk=run.pk)
+    asked = parse_recipe(now.recipe)
+    return Directed(goal_in(now.state, now.wanted), asked.target_steps, asked.mix, rollbacks.target_of(now))
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:

@@ -13,7 +13,7 @@ from django.db.models import Case, IntegerField, OuterRef, Q, QuerySet, Subquery
 from accounts.days import day_of
 from peer_agent.protocol.recipe import USUAL_OBJECTIVE
 from runs.access import Viewer, listed_runs
-from runs.models import DailyTotal, LogEntry, Run, Snapshot
+from runs.models import IN_MODEL, DailyTotal, LogEntry, Run, Snapshot
 from runs.selectors import Point, places
 from runs.states import HOSTED, LIVE
 
@@ -45,7 +45,8 @@ def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -
     """Listed runs that fit, with their newest held-out loss as `heldout_loss`. Those that need volunteers come first,
     then the `busy` ones, in which somebody trains, then the others that are under way; within these the newest.
     """
-    measured = Snapshot.objects.filter(run=OuterRef("pk"), heldout_loss__isnull=False).order_by("-index")
+    known = Snapshot.objects.filter(run=OuterRef("pk"), is_undone=False)
+    measured = known.filter(heldout_loss__isnull=False).order_by("-index")
     need = Case(
         When(Q(state=Run.State.OPEN) & ~Q(pk__in=list(busy)), then=0),
         When(state=Run.State.OPEN, then=1),
@@ -69,11 +70,11 @@ def _of_kind(objective: str) -> Q:
 
 
 def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:
-    """The loss of each of these runs at about `CURVE` of its steps, in order: one query, by the index of the log."""
-    wanted = [Q(run=run, index__in=places(run.head.index, CURVE)) for run in runs if run.head.index]
+    """The loss of each of these runs at about `CURVE` of its steps, in order: one query, by the steps of the log."""
+    wanted = [Q(run=run, step__in=places(run.head.step, CURVE)) for run in runs if run.head.step]
     found: dict[UUID, list[Point]] = defaultdict(list)
     if wanted:
-        rows = LogEntry.objects.filter(reduce(or_, wanted)).order_by("run", "index")
+        rows = LogEntry.objects.filter(IN_MODEL & reduce(or_, wanted)).order_by("run", "index")
         for run, step, loss in rows.values_list("run", "step", "loss"):
             found[run].append(Point(step, loss))
     return found

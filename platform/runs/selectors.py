@@ -12,7 +12,7 @@ from django.db.models.functions import Coalesce, Mod, RowNumber
 from runs.access import Viewer, listed_runs
 from runs.ledger.averaged import AveragedLine, averaged_lines
 from runs.ledger.standings import LeaderboardLine, Recent, Shares, Totals, board_and_totals, recent, shares, totals
-from runs.models import ActivityLine, Dataset, LedgerEntry, LogEntry, Release, Run, Snapshot
+from runs.models import IN_MODEL, ActivityLine, Dataset, LedgerEntry, LogEntry, Release, Run, Snapshot
 from runs.timeline import STEP, activity_of
 
 POINTS = 360  # of the curve on a page at most
@@ -105,7 +105,7 @@ class RunPicture(RunProgress):
 
 def run_lines(viewer: Viewer, *, offset: int = 0, limit: int = 100) -> list[RunLine]:
     """Runs for the front page, newest first, each with its last loss: one query."""
-    newest = LogEntry.objects.filter(run=OuterRef("pk")).order_by("-index").values("loss")[:1]
+    newest = LogEntry.objects.filter(IN_MODEL, run=OuterRef("pk")).order_by("-index").values("loss")[:1]
     runs = listed_runs(viewer).select_related("head", "organizer", "dataset").annotate(last_loss=Subquery(newest))
     return [
         RunLine(run=run, step=run.head.step, target_steps=run.parsed_recipe.target_steps, loss=run.last_loss)
@@ -123,7 +123,7 @@ def run_progress(run: Run) -> RunProgress:
 
 def last_loss(run: Run) -> float | None:
     """Mean nats per token of the last step."""
-    return run.log.order_by("-index").values_list("loss", flat=True).first()
+    return run.log.filter(IN_MODEL).order_by("-index").values_list("loss", flat=True).first()
 
 
 def run_picture(run: Run, *, lines: int = 10, today: int | None = None) -> RunPicture:
@@ -197,8 +197,11 @@ def pace(newest_first: list[datetime]) -> float | None:
 
 
 def loss_points(run: Run, *, most: int = POINTS) -> list[Point]:
-    """The curve: at most `most` points, however long the run is, and no other rows are read for them."""
-    rows = run.log.filter(index__in=places(run.head.index, most)).order_by("index")
+    """The curve: at most `most` points, however long the run is, and no other rows are read for them.
+
+    Of steps that were undone there is none: two losses at one step would make every figure of a step doubtful.
+    """
+    rows = run.log.filter(IN_MODEL, step__in=places(run.head.step, most)).order_by("step")
     names = ("step", "loss", "at", "samples", "duration_s", "peers", "learning_rate", "bytes_averaged")
     return [_point(*row) for row in rows.values_list(*names)]
 
@@ -208,9 +211,9 @@ def _point(step: int, loss: float, at: datetime, samples: int, duration_s: float
 
 
 def places(last: int, most: int = POINTS) -> list[int]:
-    """Which entries of a log of `last` make the curve: all, or every 2nd, 4th, 8th, … and the newest ones whole.
+    """Which steps of `last` make the curve: all, or every 2nd, 4th, 8th, … and the newest ones whole.
 
-    Whole are a tenth of `most` at least and a fifth at most. From one entry to the next the places stay the same but
+    Whole are a tenth of `most` at least and a fifth at most. From one step to the next the places stay the same but
     for the new one; some of the whole ones leave at once, and rarely all are thinned: so a feed sends a short change.
     """
     if last <= most:
@@ -225,7 +228,12 @@ def places(last: int, most: int = POINTS) -> list[int]:
 
 def best_snapshot(run: Run) -> Snapshot | None:
     """The one with the least held-out loss; of several alike, the first."""
-    return run.snapshots.exclude(heldout_loss=None).order_by("heldout_loss", "index").first()
+    return _current(run).exclude(heldout_loss=None).order_by("heldout_loss", "index").first()
+
+
+def _current(run: Run) -> QuerySet[Snapshot]:
+    """Snapshots that the model has come by: none that was undone."""
+    return run.snapshots.filter(is_undone=False)
 
 
 def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
@@ -233,7 +241,7 @@ def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
     newer = Window(RowNumber(), order_by=F("index").desc()) - 1
     best = Window(RowNumber(), order_by=(F("heldout_loss").asc(), F("index").asc()))
     stride = (Window(Count("pk")) - 1) / most + 1
-    known = run.snapshots.exclude(heldout_loss=None).annotate(part=Mod(newer, stride), best=best)
+    known = _current(run).exclude(heldout_loss=None).annotate(part=Mod(newer, stride), best=best)
     rows = (
         known.filter(Q(part=0) | Q(best=1))
         .order_by("index")
@@ -244,7 +252,7 @@ def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
 
 def written_at(run: Run) -> list[Snapshot]:
     """The snapshots whose texts are shown, newest first: the last ones, and the first, so that one sees it learn."""
-    known = run.snapshots.exclude(written=[])
+    known = _current(run).exclude(written=[])
     last = Coalesce(Subquery(known.order_by("-index").values("index")[WRITTEN - 1 : WRITTEN]), 0)
     first = Subquery(known.order_by("index").values("index")[:1])
     shown = known.filter(Q(index__gte=last) | Q(index=first)).order_by("-index")
@@ -257,10 +265,10 @@ def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:
 
 
 def steps(run: Run, *, after: int = -1) -> QuerySet[LogEntry]:
-    """The commits in order, behind the index `after`: each a `LogEntry`, whose signed bytes are a `SealedRecord`."""
-    return run.log.filter(index__gt=after).order_by("index")
+    """The updates in order, behind the index `after`, also those that were undone."""
+    return run.log.filter(index__gt=after, kind=LogEntry.Kind.UPDATE).order_by("index")
 
 
 def snapshots(run: Run, *, after: int = -1) -> QuerySet[Snapshot]:
     """Snapshots that can be loaded, in order, behind the index `after`."""
-    return run.snapshots.filter(index__gt=after, is_stored=True).order_by("index")
+    return _current(run).filter(index__gt=after, is_stored=True).order_by("index")

@@ -10,6 +10,7 @@ from runs.models import ActivityLine, Head, Run
 STEP = "step"  # the kind of a line that a commit writes
 VOID = "void"  # and of one about a round that could not finish
 MEMBER = "member"  # and of one about somebody who was let in or removed
+ROLLING_BACK, ROLLED_BACK = "rolling back", "rolled back"  # that it is wanted, and that it is done
 GROUPS = {
     "steps": (STEP,),
     "people": ("joined", "left", MEMBER, "evicted"),
@@ -19,6 +20,7 @@ GROUPS = {
     ),
     "organizer": (
         *("created", "edited", "mixed", "prepared", "opened", "paused", "resumed", "extended", "ending", "taken back"),
+        *(ROLLING_BACK, ROLLED_BACK),
         *("announced", "publishing", "handed over", "trial", "finished", "replayed", "release", "published"),
     ),
 }  # kinds, as people look for them

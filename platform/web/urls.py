@@ -33,7 +33,7 @@ from web.pages.runs import (
 )
 from web.pages.runs import run as runs_pages
 from web.pages.runs.forms import estimate
-from web.pages.runs.organizing import invitations, join_requests, manage, roles, trail
+from web.pages.runs.organizing import invitations, join_requests, manage, roles, rollback, trail
 from web.pages.site import front, health, help_pages, install, styleguide, tastes
 
 page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
@@ -62,6 +62,7 @@ urlpatterns = [
     path("runs/<slug:slug>/requests/<int:request_id>/", join_requests.answer, name="answer_request"),
     path("runs/<slug:slug>/trail/", trail.trail_page, name="trail"),
     path("runs/<slug:slug>/finish/", manage.end_run, name="finish"),
+    path("runs/<slug:slug>/rollback/<int:index>/", rollback.roll_back, name="rollback"),
     path("runs/<slug:slug>/members/", manage.add_member, name="members"),
     path("runs/<slug:slug>/members/<int:member_id>/", manage.remove_member, name="member"),
     path("runs/<slug:slug>/removed/", manage.remove_person, name="removals"),

@@ -219,6 +219,12 @@ POST  /runs/<slug>/request/                          private   login  404      4
 POST  /runs/<slug>/requests/<request_id>/            public    login  403      403    done      403      login
 POST  /runs/<slug>/requests/<request_id>/            unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/requests/<request_id>/            private   login  404      403    done      404      login
+GET   /runs/<slug>/rollback/<index>/                 public    login  403      403    200       403      login
+GET   /runs/<slug>/rollback/<index>/                 unlisted  login  403      403    200       403      login
+GET   /runs/<slug>/rollback/<index>/                 private   login  404      403    200       404      login
+POST  /runs/<slug>/rollback/<index>/                 public    login  403      403    done      403      login
+POST  /runs/<slug>/rollback/<index>/                 unlisted  login  403      403    done      403      login
+POST  /runs/<slug>/rollback/<index>/                 private   login  404      403    done      404      login
 POST  /runs/<slug>/members/                          public    login  403      403    done      403      login
 POST  /runs/<slug>/members/                          unlisted  login  403      403    done      403      login
 POST  /runs/<slug>/members/                          private   login  404      403    done      404      login

@@ -152,6 +152,7 @@ def addresses_of(run: Run, member: Person) -> dict[str, str]:
         "role_id": str(given_role(run, helper, Run.Role.MODERATOR).pk),
         "member_id": str(known.pk),
         "request_id": str(JoinRequest.objects.create(run=run, person=asks).pk),
+        "index": "0",  # of its first snapshot
         "removed_id": gone,
         "invitation_id": str(invitation.pk),
         "invitation_secret": secret,
@@ -424,6 +425,7 @@ WAYS: dict[str, Ask] = {
     "POST /runs/<slug>/finish/": posting(),
     "POST /runs/<slug>/request/": posting(message="I have a machine"),
     "POST /runs/<slug>/requests/<request_id>/": posting(answer="accept"),
+    "POST /runs/<slug>/rollback/<index>/": posting(),
     "POST /runs/<slug>/members/": posting(name="Noor"),
     "POST /runs/<slug>/members/<member_id>/": posting(),
     "POST /runs/<slug>/removed/": posting(**{"remove-name": "Noor"}),

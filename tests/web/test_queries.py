@@ -30,6 +30,7 @@ PAGES = [
     "/runs/run-0/",
     "/runs/run-0/feed.json",
     "/runs/run-0/manage/",
+    "/runs/run-0/rollback/0/",
     "/runs/run-0/trail/",
     "/runs/run-0/try/",
     "/runs/run-0/leaderboard/",

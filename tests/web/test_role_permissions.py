@@ -15,6 +15,7 @@ from tests.web.role_table import HELPERS, Answer, answers
 from tests.web.test_permissions import asked, visibility_of, word
 
 FORMS = ("extend/", "finish/", "edit/", "alerts/", "roles/", "publish/", "invitations/", "trail/", "mix/", "texts/")
+FORMS += ("rollback/0/",)
 
 
 @pytest.fixture

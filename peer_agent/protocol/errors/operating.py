@@ -1,6 +1,6 @@
 """4xx: operating a site, or a run on it."""
 
-from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_LOST, STAYS, Entry, Severity
+from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_CHANGED, NOTHING_LOST, STAYS, Entry, Severity
 
 OPERATING: dict[str, Entry] = {
     "E401": Entry(
@@ -43,6 +43,20 @@ OPERATING: dict[str, Entry] = {
         "The relay cannot serve the run {run} ({reason}).",
         "It is tried again when another process of the site has the run; if it happens again, report it.",
         means="Other runs go on here.",
+    ),
+    "E410": Entry(
+        "Run cannot be rolled back now",
+        Severity.LOW,
+        "This cannot be done: {reason}.",
+        "Look at the manage page again in a moment.",
+        means=NOTHING_CHANGED,
+    ),
+    "E411": Entry(
+        "Not rolled back",
+        Severity.MEDIUM,
+        "The run was not rolled back to step {step} ({reason}).",
+        "Choose another snapshot on the manage page, or tell the operator.",
+        means=NOTHING_CHANGED,
     ),
     "E409": Entry(
         "No relay connected",

@@ -144,9 +144,12 @@ class Writer:
             self._persisting = None
             self._answer(e.Persisted("refused"))
             return
-        outcome = await in_thread(store.commit)(
-            self.run, sealed, command.record, duration_s=command.duration_s, attempts=command.attempts
-        )
+        if command.record.kind == "rollback":
+            outcome = await in_thread(store.roll_back)(self.run, sealed, command.record)
+        else:
+            outcome = await in_thread(store.commit)(
+                self.run, sealed, command.record, duration_s=command.duration_s, attempts=command.attempts
+            )
         if outcome == "failed":
             await asyncio.sleep(RETRY_S)
         self._persisting = None

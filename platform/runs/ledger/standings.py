@@ -13,7 +13,7 @@ from django.db.models.functions import Cast, Coalesce, Power, Rank
 
 from accounts.days import day_of
 from accounts.models import Person
-from runs.models import LedgerEntry, Run
+from runs.models import IN_MODEL, LedgerEntry, Run
 
 HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70  # of samples in the week's board; older ones weigh less than a thousandth
 BOARD = ("rank", "person__username", "given", "read", "made", "machines")
@@ -171,6 +171,8 @@ def recent(run: Run, names: Collection[str]) -> Recent:
     given = {name: [0] * (newest - oldest + 1) for name in names}
     people = Person.objects.filter(username__in=names)
     recent = run.ledger.filter(person__in=people, step__gt=oldest * stretch, step__lte=last).order_by()
+    if run.head.index != last:  # steps were undone, and are made again under the same numbers
+        recent = recent.filter(entry__is_undone=False)
     parts = recent.annotate(part=(F("step") - 1) / stretch).values_list("person__username", "part")
     for name, part, samples in parts.annotate(given=Sum("samples")):
         given[name][part - oldest] = samples
@@ -180,7 +182,7 @@ def recent(run: Run, names: Collection[str]) -> Recent:
 def shares(run: Run, *, steps: int, limit: int) -> Shares:
     """Who gave how much in the last `steps` steps, the most first."""
     last = run.head.step
-    entries = run.log.filter(step__gt=last - steps, step__lte=last).order_by().values("pk")
+    entries = run.log.filter(IN_MODEL, step__gt=last - steps, step__lte=last).order_by().values("pk")
     rows = LedgerEntry.objects.filter(entry__in=entries).order_by().values_list("person__username")  # by its index
     given = list(rows.annotate(given=Sum("samples")).order_by("-given", "person__username"))
     return Shares(min(steps, last), sum(samples for _, samples in given), dict(given[:limit]))

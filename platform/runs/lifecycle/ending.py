@@ -39,12 +39,17 @@ def extend_run(*, run: Run, target_steps: int, by: Person | None = None) -> None
 
 @transaction.atomic
 def end_run(*, run: Run, by: Person | None = None) -> None:
-    """No further round begins; the state of the present step is handed in and released. Raises Problem E315, E320."""
+    """No further round begins; the state of the present step is handed in and released.
+
+    Raises Problem E315, E320, E410.
+    """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in LIVE:
         raise Problem.of("E315", state=ending_word(now))
     if now.wanted == Run.Wanted.FINISHED:
         return
+    if now.rollback_index is not None:
+        raise Problem.of("E410", reason="it is being rolled back")
     step = Head.objects.get(run=run).step
     if not step:
         raise Problem.of("E320")

@@ -110,9 +110,12 @@ def resume_run(*, run: Run, by: Person | None = None) -> None:
 def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
     """The last step has a snapshot: have it verified, and make what people download. Saying it twice does it once.
 
-    False, and nothing is done, where the organizer wants another number of steps than `target_steps` by now.
+    False, and nothing is done, where the organizer wants another number of steps than `target_steps` by now, or wants
+    to go back.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
+    if now.rollback_index is not None:
+        return False
     if target_steps not in (None, now.parsed_recipe.target_steps) and now.wanted != Run.Wanted.FINISHED:
         return False
     move(run, Why.LAST_STEP, waiting_for="")

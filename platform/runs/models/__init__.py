@@ -3,7 +3,7 @@
 from runs.models.datasets import Dataset, Shard, Upload
 from runs.models.joining import JoinRequest
 from runs.models.ledger import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal
-from runs.models.log import Coverage, Head, LeaseMark, LogEntry, SealedRecord
+from runs.models.log import IN_MODEL, Coverage, Head, LeaseMark, LogEntry, SealedRecord
 from runs.models.releases import HubAccount, NamedVolunteer, Publication, Release
 from runs.models.roles import RunRole
 from runs.models.run import ActivityLine, Invitation, Member, Run
@@ -12,6 +12,7 @@ from runs.models.trials import Trial
 from runs.models.verification import RefusedSnapshot, RelayAddress, ReplayRequest, Verification
 
 __all__ = [
+    "IN_MODEL",
     "ActivityLine",
     "AveragedTotal",
     "Coverage",

@@ -24,11 +24,20 @@ class Head(models.Model):
 
 
 class LogEntry(models.Model):
-    """One committed entry: the facts that pages and lists need. Narrow, because they read hundreds at a time."""
+    """One committed entry: the facts that pages and lists need. Narrow, because they read hundreds at a time.
+
+    Of those that are in the model (`IN_MODEL`) there is one for each step up to the head's; a rollback undoes others.
+    """
+
+    class Kind(models.TextChoices):
+        UPDATE = "update"
+        ROLLBACK = "rollback"  # to `step`; it has no loss and no samples
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="log")
     index = models.BigIntegerField()
     step = models.BigIntegerField()
+    kind = models.CharField(max_length=8, choices=Kind.choices, default=Kind.UPDATE)
+    is_undone = models.BooleanField(default=False)  # by a later rollback
     at = models.DateTimeField(default=timezone.now)
     digest = models.CharField(max_length=64)
     loss = models.FloatField()  # mean nats over the round's loss tokens
@@ -51,6 +60,9 @@ class LogEntry(models.Model):
 
     def __str__(self) -> str:
         return f"entry {self.index}"
+
+
+IN_MODEL = models.Q(kind=LogEntry.Kind.UPDATE, is_undone=False)
 
 
 class SealedRecord(models.Model):

@@ -68,6 +68,7 @@ class Run(models.Model):
     opened_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     waiting_for = models.TextField(blank=True)  # why nothing moves, in words; empty while it moves
+    rollback_index = models.BigIntegerField(null=True, blank=True)  # of the snapshot that it is to go back to
 
     class Meta:
         ordering = ("-created_at",)

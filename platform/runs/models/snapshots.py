@@ -25,6 +25,7 @@ class Snapshot(models.Model):
     file = models.CharField(max_length=64, db_index=True)  # sha256, hex
     size = models.BigIntegerField()  # bytes
     created_at = models.DateTimeField(default=timezone.now)
+    is_undone = models.BooleanField(default=False)  # a rollback went back before it, or has it under a place of its own
     is_stored = models.BooleanField(default=True)  # its file is there (runs.snapshots.retention)
     state = models.CharField(max_length=8, choices=State.choices, default=State.ADMITTED)
     verified_at = models.DateTimeField(null=True, blank=True)

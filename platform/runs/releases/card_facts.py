@@ -9,7 +9,7 @@ from django.db.models import QuerySet, Sum
 
 from peer_agent.publishing.card import CardFacts, Person, unfinished
 from runs.datasets.sources import percent, shares_used, source_lines
-from runs.models import Dataset, LedgerEntry, MachineTotal, NamedVolunteer, Release, Run, Snapshot
+from runs.models import IN_MODEL, Dataset, LedgerEntry, MachineTotal, NamedVolunteer, Release, Run, Snapshot
 from runs.progress import TYPICAL, overfitting, typical_loss
 from runs.selectors import LONG, Measured, Point, heldout_points, loss_points
 
@@ -64,7 +64,7 @@ def facts_at(run: Run, step: int) -> CardFacts:
     others = [person for person in people if person.name not in agreed]
     totals = _given(run, step).aggregate(samples=Sum("samples", default=0), tokens=Sum("tokens", default=0))
     measured = [point for point in heldout_points(run) if point.step <= step]
-    newest = run.log.filter(step__lte=step).order_by("-index").values_list("step", "loss")[:TYPICAL]
+    newest = run.log.filter(IN_MODEL, step__lte=step).order_by("-index").values_list("step", "loss")[:TYPICAL]
     points = [point for point in loss_points(run, most=LONG) if point.step <= step]
     return CardFacts(
         slug=run.slug,

@@ -87,13 +87,13 @@ def write_body(body: Readable, path: Path, *, size: int) -> str:
 def first_layout(run: Run) -> str:
     """Names and shapes of the model's parameters: what the site made the first state with."""
     first = run.snapshots.get(index=0)
-    header, _ = _read_header(storage.snapshot_path(run, first.file), step=0)
+    header, _ = read_header(storage.snapshot_path(run, first.file), step=0)
     return header.metadata.layout
 
 
 def check_state(path: Path, *, elements: int, layout: str, place: Place) -> str:
     """The state digest of a snapshot of this place, layout and size, whose values are finite. Raises Problem E310."""
-    header, start = _read_header(path, step=place.step)
+    header, start = read_header(path, step=place.step)
     described = header.metadata
     if Place(int(described.index), int(described.step), described.log_digest) != place or described.layout != layout:
         _refuse(place.step)
@@ -111,7 +111,7 @@ def check_state(path: Path, *, elements: int, layout: str, place: Place) -> str:
     return state_digest(*vectors)
 
 
-def _read_header(path: Path, *, step: int) -> tuple[Header, int]:
+def read_header(path: Path, *, step: int) -> tuple[Header, int]:
     """The header, and where the values begin."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")

@@ -197,6 +197,7 @@ def _keep(run: Run, goal: Goal, made: Made) -> None:
     entry = LogEntry.objects.get(run=run, index=goal.index)
     facts = {"step": made.step, "digest": entry.digest, "state_digest": made.state_digest, "size": made.size}
     verified = {"state": Snapshot.State.VERIFIED, "verified_at": timezone.now(), "file": made.file, "is_stored": True}
+    verified |= {"is_undone": entry.is_undone}
     before = run.snapshots.select_for_update().filter(index=goal.index).first()
     snapshot, _ = Snapshot.objects.update_or_create(run=run, index=goal.index, defaults={**facts, **verified})
     LogEntry.objects.filter(pk=entry.pk).update(state_digest=made.state_digest)

@@ -155,6 +155,7 @@ def _source_facts(line: SourceLine) -> dict[str, Any]:
 
 def _step_facts(entry: LogEntry) -> dict[str, Any]:
     names = ("step", "at", "loss", "tokens", "samples", "peers", "duration_s", "attempts", "exact", "state_digest")
+    names += ("is_undone",)
     return {"update_digest": entry.digest, **{name: getattr(entry, name) for name in names}}
 
 

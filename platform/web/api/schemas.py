@@ -89,7 +89,10 @@ class RunDetailOut(RunOut):
 
 
 class StepOut(Schema):
-    """A committed update. `update_digest` is the sha256 of its signed record."""
+    """A committed update. `update_digest` is the sha256 of its signed record; `is_undone`: the run went back before it.
+
+    A step that was undone and made again is there twice.
+    """
 
     step: int
     at: datetime
@@ -102,6 +105,7 @@ class StepOut(Schema):
     exact: bool
     update_digest: str
     state_digest: str
+    is_undone: bool
 
 
 class LeaderboardLineOut(Schema):

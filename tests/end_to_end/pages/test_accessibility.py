@@ -72,6 +72,7 @@ PAGES = [
     Page("{run}trail/", who="Amina"),
     Page("{run}edit/", who="Amina"),
     Page("{run}finish/", who="Amina"),
+    Page("{run}rollback/0/", who="Amina"),
     Page("{run}publish/", who="Amina"),
     Page("{requested}"),
     Page("{requested}", who="Noor"),

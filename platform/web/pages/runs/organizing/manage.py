@@ -22,6 +22,7 @@ from runs.datasets.hub_sources import arrived
 from runs.datasets.services import lacks_base
 from runs.datasets.sources import SourceLine
 from runs.lifecycle import drafts, ending, joining, membership, roles, services
+from runs.lifecycle.rollback import rollback_facts
 from runs.models import Dataset, Member, Run
 from runs.releases.trials import set_allowed
 from runs.states import LIVE
@@ -225,7 +226,7 @@ def named(request: HttpRequest, run: Run, form: MemberForm, deed: Callable[..., 
 
 
 def asked_once_more(
-    request: HttpRequest, run: Run, page: str, deed: Callable[[], object], answer: HttpResponse
+    request: HttpRequest, run: Run, page: str, deed: Callable[[], object], answer: HttpResponse, **facts: Any
 ) -> HttpResponse:
     """A page that asks, and does it when it is posted; what went wrong stands on it."""
     fault = None
@@ -236,7 +237,7 @@ def asked_once_more(
             fault = problem.fault
         else:
             return answer
-    return render(request, page, {"run": run, "fault": fault}, status=409 if fault else 200)
+    return render(request, page, {"run": run, "fault": fault, **facts}, status=409 if fault else 200)
 
 
 def manage_page(
@@ -275,6 +276,7 @@ def manage_page(
         "use": quotas.use_of(run.organizer),
         **switch_facts(run),
         **possible(run),
+        **(rollback_facts(run) if own in MANAGING else {}),
         **(wrong or {}),
     }
     return render(request, "web/runs/manage.html", facts, status=400 if fault or wrong else 200)
@@ -328,7 +330,7 @@ def possible(run: Run) -> dict[str, Any]:
         "is_live": is_live,
         "is_ending": is_ending and run.state in LIVE,
         "can_end": is_live and run.head.step > 0,
-        "can_take_back": is_live and run.head.step == 0,
+        "can_take_back": is_live and run.head.index == 0,
     }
 
 
