@@ -55,10 +55,10 @@ def write(run: Run, sealed: Entry, record: Record) -> None:
     if target is None:  # it was written already, and its answer lost; or something else was undone
         Run.objects.filter(pk=run.pk, rollback_index=record.restored.index).update(rollback_index=None)
         raise Stale
-    place = {"index": record.index, "log_digest": digest_of(sealed)}
     try:
         with storage.workspace() as work:
-            made = restate(storage.snapshot_path(run, target.file), work / "state", step=target.step, **place)
+            source, place = storage.snapshot_path(run, target.file), record.index
+            made = restate(source, work / "state", step=target.step, index=place, log_digest=digest_of(sealed))
             storage.put(work / "state", storage.snapshot_path(run, made.file))
     except (OSError, Problem) as error:
         log.exception("run %s: not rolled back", run.slug)

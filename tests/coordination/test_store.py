@@ -214,14 +214,14 @@ class TestLostAnswer:
     def test_of_a_commit_that_did_not_while_another_host_took_over(
         self, example: Example, database: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        record, decide = next_record(example.run, (example.teo, (UNIT,))), store._decide
+        record, decide = next_record(example.run, (example.teo, (UNIT,))), store.decide
 
         def decide_later(*arguments: Any) -> store.Outcome:
             claims.forget_the_dead()
             claims.claim(example.run, "another host")
             return decide(*arguments)
 
-        monkeypatch.setattr(store, "_decide", decide_later)
+        monkeypatch.setattr(store, "decide", decide_later)
         with cut(database, monkeypatch, after=False):
             assert commit(example.run, record) == "stale"
         assert LogEntry.objects.count() == 0

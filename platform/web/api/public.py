@@ -154,8 +154,8 @@ def _source_facts(line: SourceLine) -> dict[str, Any]:
 
 
 def _step_facts(entry: LogEntry) -> dict[str, Any]:
-    names = ("step", "at", "loss", "tokens", "samples", "peers", "duration_s", "attempts", "exact", "state_digest")
-    names += ("is_undone",)
+    made = ("step", "at", "loss", "tokens", "samples", "peers", "duration_s", "attempts", "exact")
+    names = (*made, "state_digest", "is_undone")
     return {"update_digest": entry.digest, **{name: getattr(entry, name) for name in names}}
 
 

@@ -27,7 +27,9 @@ def may_cut(state: RunState) -> bool:
     """Whether those who can be counted on have the batch."""
     if state.phase is not Phase.ACCUMULATE or contributed(state) < state.recipe.target_batch:
         return False
-    if awaits_replicas(state) or state.rolling is not None:
+    if awaits_replicas(state):
+        return False
+    if state.rolling is not None:
         return False
     return state.goal == "running" and not state.done and state.has_quorum and state.can_reduce()
 
