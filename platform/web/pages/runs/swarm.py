@@ -27,7 +27,7 @@ from peer_agent.protocol.identifiers import PeerId
 from runs.access import MANAGING, access_run, person_of, role_of
 from runs.ledger.averaged import parts_averaged
 from runs.ledger.sealed_records import last_head
-from runs.models import Run
+from runs.models import IN_MODEL, Run
 from runs.states import MOVING
 from runs.timeline import activity_of
 from web.http.access import run_or_404
@@ -207,7 +207,9 @@ def _rest(peers: Sequence[OnlinePeer], parts: Mapping[PeerId, float]) -> str:
 
 def rounds_of(run: Run) -> dict[str, Any] | None:
     """The times of the last steps, oldest first, and what they say; None before the first."""
-    newest = list(run.log.order_by("-index").values_list("step", "duration_s", "attempts")[:ROUNDS])[::-1]
+    newest = list(run.log.filter(IN_MODEL).order_by("-index").values_list("step", "duration_s", "attempts")[:ROUNDS])[
+        ::-1
+    ]
     if not newest:
         return None
     times = [seconds for _, seconds, _ in newest]

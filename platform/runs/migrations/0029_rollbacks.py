@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('runs', '0026_trials'),
+        ('runs', '0028_log_charts'),
     ]
 
     operations = [
