@@ -41,10 +41,10 @@ CROWD = """
 LOG = """
     INSERT INTO runs_logentry
         (run_id, index, step, at, digest, loss, tokens, samples, peers, duration_s, attempts, exact, state_digest,
-         learning_rate, bytes_averaged)
+         learning_rate, bytes_averaged, kind, is_undone)
     SELECT %(run)s, n, n, %(begun)s + n * %(step)s, lpad(to_hex(n), 64, '0'), 3 + 5 / sqrt(n) + (n %% 7) / 100.0,
            %(peers)s * %(tokens)s, %(peers)s * %(unit)s, %(peers)s, 25, 1, TRUE, lpad(to_hex(n), 16, '0'),
-           3e-4 / sqrt(n), %(peers)s * 16000000::bigint
+           3e-4 / sqrt(n), %(peers)s * 16000000::bigint, 'update', FALSE
     FROM generate_series(1, %(steps)s) AS n ORDER BY n
 """
 LEDGER = """
