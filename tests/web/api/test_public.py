@@ -88,6 +88,7 @@ class TestReading:
             "exact": True,
             "update_digest": entry.digest,
             "state_digest": "1" * 16,
+            "is_undone": False,
         }
 
     def test_who_gave_what(self, run: Run, laptop: Owned) -> None:
