@@ -28,4 +28,4 @@ def roll_back(request: HttpRequest, slug: str, index: int) -> HttpResponse:
     def deed() -> None:
         ask_rollback(run=run, index=index, by=person)
 
-    return asked_once_more(request, run, "web/runs/roll_back.html", deed, answer, **facts)
+    return asked_once_more(request, run, "web/runs/manage_parts/roll_back.html", deed, answer, **facts)
