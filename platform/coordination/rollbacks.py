@@ -70,7 +70,7 @@ def write(run: Run, sealed: Entry, record: Record) -> None:
 
 def _give_up(run: Run, target: Snapshot, reason: str) -> None:
     """It would go wrong each second: its organizer is told instead."""
-    fault = Fault.of("E411", step=f"{target.step:,}", reason=reason)
+    fault = Fault.of("E413", step=f"{target.step:,}", reason=reason)
     with transaction.atomic():
         if Run.objects.filter(pk=run.pk, rollback_index=target.index).update(rollback_index=None):
             add_line(run=run, kind="failed", text=str(fault))

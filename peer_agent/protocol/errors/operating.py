@@ -44,14 +44,14 @@ OPERATING: dict[str, Entry] = {
         "It is tried again when another process of the site has the run; if it happens again, report it.",
         means="Other runs go on here.",
     ),
-    "E410": Entry(
+    "E412": Entry(
         "Run cannot be rolled back now",
         Severity.LOW,
         "This cannot be done: {reason}.",
         "Look at the manage page again in a moment.",
         means=NOTHING_CHANGED,
     ),
-    "E411": Entry(
+    "E413": Entry(
         "Not rolled back",
         Severity.MEDIUM,
         "The run was not rolled back to step {step} ({reason}).",

@@ -41,7 +41,7 @@ def extend_run(*, run: Run, target_steps: int, by: Person | None = None) -> None
 def end_run(*, run: Run, by: Person | None = None) -> None:
     """No further round begins; the state of the present step is handed in and released.
 
-    Raises Problem E315, E320, E410.
+    Raises Problem E315, E320, E412.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in LIVE:
@@ -49,7 +49,7 @@ def end_run(*, run: Run, by: Person | None = None) -> None:
     if now.wanted == Run.Wanted.FINISHED:
         return
     if now.rollback_index is not None:
-        raise Problem.of("E410", reason="it is being rolled back")
+        raise Problem.of("E412", reason="it is being rolled back")
     step = Head.objects.get(run=run).step
     if not step:
         raise Problem.of("E320")

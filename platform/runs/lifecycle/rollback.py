@@ -37,16 +37,16 @@ def can_roll_back(run: Run) -> bool:
 
 @transaction.atomic
 def ask_rollback(*, run: Run, index: int, by: Person | None = None) -> None:
-    """Have the run go on from the snapshot of this entry. Raises Problem E410, E411; asked twice, it is done once."""
+    """Have the run go on from the snapshot of this entry. Raises Problem E412, E413; asked twice, it is done once."""
     now = Run.objects.select_for_update().select_related("head").get(pk=run.pk)
     if now.rollback_index == index:
         return
     if not can_roll_back(now):
-        raise Problem.of("E410", reason=f"the run is {ending_word(now)}")
+        raise Problem.of("E412", reason=f"the run is {ending_word(now)}")
     if now.rollback_index is not None:
-        raise Problem.of("E410", reason="it is being rolled back")
+        raise Problem.of("E412", reason="it is being rolled back")
     target = next((row for row in targets(now) if row.index == index), None)
     if target is None:
-        raise Problem.of("E410", reason="this snapshot is not kept any more, or its steps were undone")
+        raise Problem.of("E412", reason="this snapshot is not kept any more, or its steps were undone")
     Run.objects.filter(pk=run.pk).update(rollback_index=index)
     add_action(run=run, kind=ROLLING_BACK, deed=f"is rolling the run back to step {target.step:,}.", by=by)

@@ -192,7 +192,7 @@ def test_a_file_that_is_gone_is_told_once(example: Example) -> None:
     storage.snapshot_path(run, run.snapshots.get(index=2).file).unlink()
     assert go_back(run, record) == "refused"
     assert run.rollback_index is None
-    assert run.activity.filter(kind="failed", text__contains="E411").count() == 1
+    assert run.activity.filter(kind="failed", text__contains="E413").count() == 1
 
 
 def test_what_was_still_to_come_of_undone_steps_is_not_awaited(example: Example) -> None:

@@ -46,14 +46,14 @@ def test_verified_states_before_the_present_one(trained: Run) -> None:
 def test_nothing_else(trained: Run, change: dict[str, object]) -> None:
     trained.snapshots.filter(index=4).update(**change)
     assert [row.step for row in targets(trained)] == [2, 0]
-    with pytest.raises(Problem, match="E410"):
+    with pytest.raises(Problem, match="E412"):
         ask_rollback(run=trained, index=4)
 
 
 def test_nor_what_has_lost_its_file(trained: Run) -> None:
     storage.snapshot_path(trained, trained.snapshots.get(index=4).file).unlink()
     assert [row.step for row in targets(trained)] == [2, 0]
-    with pytest.raises(Problem, match="E410"):
+    with pytest.raises(Problem, match="E412"):
         ask_rollback(run=trained, index=4)
 
 
@@ -63,20 +63,20 @@ def test_it_is_wanted_once_and_stands_in_the_trail(trained: Run, organizer: Pers
     trained.refresh_from_db()
     assert trained.rollback_index == 4
     assert [line.text for line in trail_of(trained)] == ["Amina is rolling the run back to step 4."]
-    with pytest.raises(Problem, match=r"E410: .*being rolled back"):
+    with pytest.raises(Problem, match=r"E412: .*being rolled back"):
         ask_rollback(run=trained, index=2, by=organizer)
 
 
 @pytest.mark.parametrize("state", [Run.State.DRAFT, Run.State.PREPARING, Run.State.FINISHING, Run.State.FINISHED])
 def test_a_run_that_is_not_under_way_stays(trained: Run, state: Run.State) -> None:
     Run.objects.update(state=state)
-    with pytest.raises(Problem, match=f"E410: .*{state}"):
+    with pytest.raises(Problem, match=f"E412: .*{state}"):
         ask_rollback(run=trained, index=4)
 
 
 def test_nor_one_that_is_ending(trained: Run) -> None:
     end_run(run=trained)
-    with pytest.raises(Problem, match="E410"):
+    with pytest.raises(Problem, match="E412"):
         ask_rollback(run=trained, index=4)
 
 
@@ -88,13 +88,13 @@ def test_a_paused_one_may(trained: Run) -> None:
 @pytest.mark.parametrize("ends", [lambda run: end_run(run=run), lambda run: kept_from_finishing(run=run)])
 def test_until_it_is_done_the_run_does_not_end(trained: Run, ends: Callable[[Run], None]) -> None:
     ask_rollback(run=trained, index=4)
-    with pytest.raises(Problem, match="E410"):
+    with pytest.raises(Problem, match="E412"):
         ends(trained)
 
 
 def kept_from_finishing(*, run: Run) -> None:
     if not finish_run(run=run):
-        raise Problem.of("E410", reason="the next host goes on")
+        raise Problem.of("E412", reason="the next host goes on")
 
 
 def test_what_is_wanted_is_not_thinned_out(trained: Run) -> None:
