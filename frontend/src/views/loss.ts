@@ -232,7 +232,7 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
       y: { range, ...(isLog && isLoss ? LOGARITHMIC : {}) },
     },
     axes: [
-      { ...quiet, size: 28, ...(axis === "step" ? { incrs: WHOLE } : { values: times }) },
+      { ...quiet, size: 28, ...(axis === "step" ? { incrs: WHOLE, values: steps } : { values: times }) },
       { ...quiet, size: isLoss ? 40 : 60, incrs: isLoss ? FINE : ANY, grid: { stroke: ink.line, width: 1 }, values: (_, levels) => (texts ? levels.map(texts) : levelTexts(levels)), filter: (_, levels) => levels },
     ],
     series: [
@@ -243,6 +243,11 @@ function optionsOf(picture: Picture, width: number, ink: Inks): uPlot.Options {
     ],
     hooks: { drawAxes: [(plot) => note(plot, isLoss ? picture.unigram : null, ink)], draw: [(plot) => mark(plot, ink)], setCursor: [read], setScale: [noteZoom] },
   };
+}
+
+/** uPlot's own figures are those of the browser's language, not of the page's. */
+function steps(_: uPlot, levels: number[]): string[] {
+  return levels.map(grouped);
 }
 
 function times(_: uPlot, seconds: number[], _axis: number, _space: number, step: number): string[] {
