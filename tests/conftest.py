@@ -12,6 +12,7 @@ os.environ["MANYHANDS_LANGUAGE"] = "en"  # whatever the developer speaks
 from collections.abc import Iterator
 
 import pytest
+from django.utils import translation
 from hypothesis import settings
 
 from tests.coordination.engines import migrated_sqlite
@@ -29,6 +30,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Python 3.11.2, as Debian 12 has it, ends a test's loop before it lets go of a socket that was just cut."""
     if sys.version_info < (3, 11, 7):  # the oldest with which that was not seen
         config.addinivalue_line("filterwarnings", "ignore:unclosed (transport|<socket):ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _english() -> None:
+    """A language that an earlier test's request chose stays with the thread."""
+    translation.activate("en")
 
 
 @pytest.fixture(scope="session")

@@ -65,8 +65,8 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "web.http.compression.compressed",
     "web.http.headers.content_security_policy",
+    "django.middleware.locale.LocaleMiddleware",  # before what may fail: else an error speaks the last reader's language
     "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
