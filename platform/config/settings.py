@@ -65,7 +65,7 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "web.http.compression.compressed",
     "web.http.headers.content_security_policy",
-    "django.middleware.locale.LocaleMiddleware",  # before what may fail: else an error speaks the last reader's language
+    "django.middleware.locale.LocaleMiddleware",  # before what may fail, so that errors speak it
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

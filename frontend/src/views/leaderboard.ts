@@ -3,7 +3,7 @@
 import { type TemplateResult, html, nothing, svg } from "lit";
 import { repeat } from "lit/directives/repeat.js";
 
-import { gliding } from "../motion";
+import { gliding } from "./motion";
 import { fill, place } from "../page";
 import type { LeaderboardLine, Picture } from "../picture";
 import { grouped, say, sayCount } from "../words";

@@ -3,7 +3,7 @@
 import { type TemplateResult, html, nothing, svg } from "lit";
 import { repeat } from "lit/directives/repeat.js";
 
-import "../motion";
+import "./motion";
 import { fill } from "../page";
 import type { Bar, Picture } from "../picture";
 import { grouped, say } from "../words";

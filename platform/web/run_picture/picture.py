@@ -21,9 +21,9 @@ from runs.selectors import Measured, Point, RunPicture
 from runs.states import LIVE
 from web.run_picture import card_sentences, status_sentence
 from web.run_picture.averaging import averaging_of, key_of
-from web.run_picture.chart import summary
+from web.run_picture.charts.further import QUANTITIES, charts_of
+from web.run_picture.charts.loss import summary
 from web.run_picture.counts import with_number
-from web.run_picture.further_charts import QUANTITIES, charts_of
 from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.step_bars import StepBars, step_bars, tint_of
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 from runs.selectors import Measured, Point
-from web.run_picture.chart import NARROW, WIDE, loss_chart, summary
+from web.run_picture.charts.loss import NARROW, WIDE, loss_chart, summary
 
 CURVE = [Point(step, 8 - step / 100) for step in range(1, 401)]
 START = datetime(2026, 11, 21, tzinfo=UTC)

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from runs.selectors import Point
-from web.run_picture.further_charts import NARROW, QUANTITIES, WIDE, chart_of, charts_of
+from web.run_picture.charts.further import NARROW, QUANTITIES, WIDE, chart_of, charts_of
 
 CURVE = [Point(step, 8 - step / 100, None, 30 + step % 7, step, 3e-4, 12_400_000) for step in range(1, 401)]
 

@@ -21,8 +21,8 @@ from web.http.requester import address_of, person_in
 from web.pages.people.calendar import squares, summary
 from web.run_picture import counts
 from web.run_picture.card_sentences import percent
-from web.run_picture.curve_image import CARD as PREVIEW
-from web.run_picture.curve_image import figure_png
+from web.run_picture.charts.image import CARD as PREVIEW
+from web.run_picture.charts.image import figure_png
 
 PAGE = 100  # rounds
 looks = rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")

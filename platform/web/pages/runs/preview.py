@@ -18,7 +18,7 @@ from runs.models import Run
 from web.http.access import run_or_404
 from web.run_picture import presence
 from web.run_picture.card_sentences import given_by
-from web.run_picture.curve_image import Shown, curve_png, site_png
+from web.run_picture.charts.image import Shown, curve_png, site_png
 from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.status_sentence import RUNNING, state_label, word_of
 

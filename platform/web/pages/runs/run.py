@@ -26,12 +26,12 @@ from web.pages.runs.forms.estimate import estimate_of
 from web.pages.runs.forms.organizer import RequestForm
 from web.pages.runs.model_download import home_facts
 from web.pages.runs.trials import trial_facts
-from web.run_picture import further_charts
 from web.run_picture.averaging import linked
-from web.run_picture.chart import NARROW, WIDE, loss_chart
+from web.run_picture.charts import further
+from web.run_picture.charts.further import LOSS, chart_of
+from web.run_picture.charts.image import CARD as PREVIEW
+from web.run_picture.charts.loss import NARROW, WIDE, loss_chart
 from web.run_picture.counts import with_number
-from web.run_picture.curve_image import CARD as PREVIEW
-from web.run_picture.further_charts import LOSS, chart_of
 from web.run_picture.loading import seen_of, troubles_of
 from web.run_picture.own_links import links_shown
 from web.run_picture.own_place import Own, own_machine_words, own_words
@@ -113,7 +113,7 @@ def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn
     summaries = {each["key"]: each["summary"] for each in live["charts"]}
     chart = request.GET.get("chart", LOSS)
     if chart in summaries:
-        sizes = (chart_of(picture.points, chart, frame) for frame in (further_charts.WIDE, further_charts.NARROW))
+        sizes = (chart_of(picture.points, chart, frame) for frame in (further.WIDE, further.NARROW))
     else:
         chart, curve = LOSS, (picture.points, picture.dataset.unigram_entropy)
         sizes = (loss_chart(*curve, frame, picture.heldout, **drawn) for frame in (WIDE, NARROW))

@@ -13,7 +13,7 @@ from runs.models import Run
 from web.http.access import run_or_404
 from web.http.headers import POLICY
 from web.run_picture import presence
-from web.run_picture.chart import NARROW, loss_chart
+from web.run_picture.charts.loss import NARROW, loss_chart
 from web.run_picture.counts import steps
 from web.run_picture.loading import seen_of
 from web.run_picture.picture import picture_of

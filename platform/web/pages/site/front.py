@@ -19,7 +19,7 @@ from runs.progress import TYPICAL, typical_loss
 from runs.selectors import Point
 from web.http.requester import site_of
 from web.run_picture import presence
-from web.run_picture.curve_image import CARD as PREVIEW
+from web.run_picture.charts.image import CARD as PREVIEW
 from web.run_picture.presence import RELAY, TRAINER, OnlinePeer
 from web.run_picture.status_sentence import state_label, word_of
 

@@ -14,7 +14,7 @@ from accounts.services import relay_keeper
 from runs.models import Run
 from tests.runs.factories import Owned, committed, opened
 from tests.web.browsing import as_, page
-from web.run_picture.curve_image import figure_png
+from web.run_picture.charts.image import figure_png
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from runs.selectors import Measured, Point
 from tests.runs.factories import Owned, committed, opened
 from tests.web.browsing import as_
 from web.pages.runs import preview
-from web.run_picture.curve_image import Shown, curve_png
+from web.run_picture.charts.image import Shown, curve_png
 
 SIZE = (1200, 630)
 CURVE = [Point(step, 8 - step / 100) for step in range(1, 401)]

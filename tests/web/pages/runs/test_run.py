@@ -474,30 +474,6 @@ class TestTheSite:
                 name = re.search(r'id="([^"]+)"', tag)
                 assert "aria-label=" in tag or (name and f'for="{name[1]}"' in text), tag
 
-    def test_it_is_alive_and_ready(self, client: Client, db: None) -> None:
-        assert client.get("/healthz").json() == {"status": "alive"}
-        assert client.get("/readyz").json() == {"status": "ready"}
-
-    def test_a_broken_page_says_that_work_is_safe(
-        self, client: Client, db: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def broken(*_: Any, **__: Any) -> None:
-            raise RuntimeError("unforeseen")
-
-        monkeypatch.setattr("runs.listing.found_runs", broken)
-        monkeypatch.setattr("runs.selectors.run_lines", broken)
-        client.raise_request_exception = False
-        for path in ("/", "/api/v1/runs"):
-            answer = client.get(path)
-            assert answer.status_code == 500
-            assert "unforeseen" not in page(answer)
-            assert "safe" in page(answer)
-            incident = re.search(r"500-([0-9a-f]{8})", page(answer))
-            assert incident is not None
-            (told,) = (record for record in caplog.records if incident[1] in record.getMessage())
-            assert told.exc_info is not None
-            assert str(told.exc_info[1]) == "unforeseen"
-
     def test_secrets_are_not_in_the_api_or_pages(self, run: Run, volunteer: Person) -> None:
         secrets = [
             create_machine_token(person=volunteer).secret,

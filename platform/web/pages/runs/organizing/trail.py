@@ -48,7 +48,7 @@ def trail_page(request: HttpRequest, slug: str) -> HttpResponse:
         "is_older": is_older,
         "older": found[PAGE - 1].pk if len(found) > PAGE else None,
     }
-    return render(request, "web/runs/trail.html", facts)
+    return render(request, "web/runs/manage_parts/trail.html", facts)
 
 
 def line_of(action: ActivityLine) -> Line:

@@ -1,6 +1,6 @@
 /** What may move: numbers ease to their value, rows glide to their rank. Nothing for those who want it still. */
 
-import { grouped } from "./words";
+import { grouped } from "../words";
 
 export const EASE_MS = 300;
 

@@ -142,7 +142,7 @@ def short(pages: dict[str, Any]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Parse and run."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.lighthouse", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.lighthouse", description=__doc__)
     parser.add_argument("--looks", type=int, default=5)
     parser.add_argument("--members", type=int, default=500)
     parser.add_argument("--steps", type=int, default=2000)

@@ -15,7 +15,7 @@ from peer_agent.plot.palette import ACCENT, INK, LINE, SHEET, SOFT
 from runs.progress import typical_loss
 from runs.selectors import Measured, Point
 from web.run_picture.card_text import Lines, drawable, fitted, letters
-from web.run_picture.chart import laid_out
+from web.run_picture.charts.loss import laid_out
 
 CARD = Frame(1200, 630, left=96, right=56, top=226, bottom=76, letter=24)
 EDGE = 56  # free at both sides of what stands above the curve
