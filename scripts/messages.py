@@ -8,6 +8,7 @@ of pages say (`words.json`), and two languages that nobody has translated: every
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -77,7 +78,23 @@ def found_in(domain: Domain) -> Catalog:
             found.add(message, locations=[place], auto_comments=comments, context=context)
     if domain.name == "manyhands":
         add_errors(found)
+    else:
+        add_recipes(found)
     return found
+
+
+def add_recipes(found: Catalog) -> None:
+    """What kinds of recipes say of themselves is text of theirs, and translated where a page shows it."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    from peer_agent.protocol.recipe import KINDS
+    from web.pages.runs.forms.recipe_fields import COMMON  # with all kinds that there are
+
+    place: Any = ("peer_agent/recipes", None)
+    common = [each for words in COMMON.values() for each in words]
+    for name, kind in sorted(KINDS.items()):
+        words = (part for each in (*common, *kind.words) for part in (each.label, each.help))
+        for text in filter(None, (kind.title, kind.about, *kind.presets, *words)):
+            found.add(text, locations=[place], auto_comments=[name])
 
 
 def add_errors(found: Catalog) -> None:

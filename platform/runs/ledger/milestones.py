@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from django.utils.translation import gettext as _
+
 SAMPLES = (1, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 DAYS = (7, 30, 100, 365)  # on which something was given
 GIGABYTES = (1, 100, 1_000, 10_000)  # averaged for others
@@ -32,12 +34,20 @@ def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: int) ->
         passed |= {goal: day for goal in SAMPLES if goal <= so_far and goal not in passed}
     if passed:
         top = max(passed)
-        found.append(Milestone("First sample" if top == 1 else f"{top:,} samples", passed[top]))
+        found.append(
+            Milestone(_("First sample") if top == 1 else _("%(number)s samples") % {"number": f"{top:,}"}, passed[top])
+        )
     if active := [goal for goal in DAYS if goal <= len(days)]:
-        found.append(Milestone(f"{active[-1]} days", days[active[-1] - 1]))
+        found.append(Milestone(_("%(number)s days") % {"number": active[-1]}, days[active[-1] - 1]))
     if done := [goal for goal in FINISHED if goal <= finished]:
-        found.append(Milestone("A finished run" if done[-1] == 1 else f"{done[-1]} finished runs"))
+        found.append(
+            Milestone(_("A finished run") if done[-1] == 1 else _("%(number)s finished runs") % {"number": done[-1]})
+        )
     if sent := [goal for goal in GIGABYTES if goal * 10**9 <= bytes_averaged]:
-        found.append(Milestone(f"{sent[-1]:,} GB averaged"))
+        found.append(Milestone(_("%(number)s GB averaged") % {"number": f"{sent[-1]:,}"}))
     ahead = next((goal for goal in SAMPLES if goal > so_far), None)
-    return Reached(found, f"{ahead - so_far:,} to {ahead:,} samples" if ahead and so_far else "")
+    if not ahead or not so_far:
+        return Reached(found, "")
+    return Reached(
+        found, _("%(missing)s to %(goal)s samples") % {"missing": f"{ahead - so_far:,}", "goal": f"{ahead:,}"}
+    )

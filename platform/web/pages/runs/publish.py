@@ -27,6 +27,7 @@ class HubTokenForm(forms.Form):
     """A token; the field never gives back what was typed."""
 
     token = forms.CharField(
+        label=gettext_lazy("Access token"),
         max_length=300,
         label="Access token",
         widget=forms.PasswordInput(attrs={"autocomplete": "off", "placeholder": "hf_…"}),

@@ -70,7 +70,7 @@ def front_page(request: HttpRequest) -> HttpResponse:
         "is_new": not request.user.is_authenticated and not begin and search == listing.Search(),
         "search": search,
         "is_searched": search != listing.Search(),
-        "recipes": [(name, kind.title) for name, kind in sorted(KINDS.items())],
+        "recipes": [(name, _(kind.title)) for name, kind in sorted(KINDS.items())],
         "states": STATES,
         "begin": begin,
         "older": begin + ON_A_PAGE if len(found) > ON_A_PAGE else None,

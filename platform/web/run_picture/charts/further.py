@@ -7,6 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
 from peer_agent.plot.layout import Frame, lay_out
 from peer_agent.plot.scales import amount_text
 from peer_agent.plot.svg import chart_svg
@@ -28,17 +31,19 @@ class Quantity(NamedTuple):
 
 
 QUANTITIES = (
-    Quantity("speed", "Samples per second", "samples_per_s", "Samples per second"),
-    Quantity("machines", "Machines", "machines", "Machines"),
-    Quantity("rate", "Learning rate", "learning_rate", "Learning rate"),
-    Quantity("bytes", "Data per step", "bytes_averaged", "Gradients averaged", "B"),
+    Quantity("speed", gettext_noop("Samples per second"), "samples_per_s", gettext_noop("Samples per second")),
+    Quantity("machines", gettext_noop("Machines"), "machines", gettext_noop("Machines")),
+    Quantity("rate", gettext_noop("Learning rate"), "learning_rate", gettext_noop("Learning rate")),
+    Quantity("bytes", gettext_noop("Data per step"), "bytes_averaged", gettext_noop("Gradients averaged"), "B"),
 )
 
 
 def charts_of(points: Sequence[Point]) -> list[dict[str, Any]]:
     """Those there is something to be seen of, and what each says; none where nothing but the loss is known."""
     found = ((quantity, values_of(points, quantity)) for quantity in QUANTITIES)
-    return [{"key": each.key, "name": each.name, "summary": _summary(each, values)} for each, values in found if values]
+    return [
+        {"key": each.key, "name": _(each.name), "summary": _summary(each, values)} for each, values in found if values
+    ]
 
 
 def chart_of(points: Sequence[Point], key: str, frame: Frame) -> str:
@@ -59,10 +64,13 @@ def _summary(quantity: Quantity, values: Sequence[tuple[int, float]]) -> str:
     """The newest value and the highest: what the chart says, for those who do not see it."""
     step, value = values[-1]
     highest_step, highest = max(values, key=lambda each: each[1])
-    told = f"{quantity.told} in step {step:,}: {_amount(value, quantity)}"
+    said = {"what": _(quantity.told), "step": f"{step:,}", "value": _amount(value, quantity)}
+    if highest == value and len(values) == 1:
+        return _("%(what)s in step %(step)s: %(value)s.") % said
     if highest == value:
-        return f"{told}{', the highest so far' if len(values) > 1 else ''}."
-    return f"{told}; the highest was {_amount(highest, quantity)} in step {highest_step:,}."
+        return _("%(what)s in step %(step)s: %(value)s, the highest so far.") % said
+    said |= {"highest": _amount(highest, quantity), "highest_step": f"{highest_step:,}"}
+    return _("%(what)s in step %(step)s: %(value)s; the highest was %(highest)s in step %(highest_step)s.") % said
 
 
 def _amount(value: float, quantity: Quantity) -> str:

@@ -21,17 +21,23 @@ from web.pages.runs.forms.recipe_fields import RecipeField, fields_of, recipe_fr
 class NewRunForm(forms.Form):
     """Everything a run begins with, on one page."""
 
-    title = forms.CharField(max_length=120, help_text=gettext_lazy("For example “A small model of Yoruba proverbs”."))
+    title = forms.CharField(
+        max_length=120,
+        label=gettext_lazy("Title"),
+        help_text=gettext_lazy("For example “A small model of Yoruba proverbs”."),
+    )
     purpose = forms.CharField(
         max_length=2000,
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
+        label=gettext_lazy("Purpose"),
         help_text=gettext_lazy("Why should people join? Two sentences are enough."),
     )
     prompts = forms.CharField(
         max_length=MOST_PROMPTS * (LONGEST_PROMPT + 2),
         required=False,
         widget=forms.Textarea(attrs={"rows": 3}),
+        label=gettext_lazy("Prompts"),
         help_text=format_lazy(
             gettext_lazy("Up to {number} lines. The run page shows how each snapshot continues them."),
             number=MOST_PROMPTS,
@@ -59,6 +65,7 @@ class NewRunForm(forms.Form):
     licence = forms.CharField(
         max_length=200,
         required=False,
+        label=gettext_lazy("Licence"),
         help_text=gettext_lazy("For example “CC BY-SA 4.0” or “public domain”. Shown on the model card."),
     )
     may_share = forms.BooleanField(required=False, help_text=gettext_lazy("Volunteers' machines download parts of it."))
@@ -213,7 +220,8 @@ def offer_hub(form: forms.Form, material: Material) -> None:
         del form.fields["hub"]
         return
     licence = form.fields["licence"]
-    licence.help_text = f"{licence.help_text} {_('Leave empty to use the licence stated on the Hub.')}"
+    unless = _("Leave empty to use the licence stated on the Hub.")
+    licence.help_text = f"{licence.help_text} {unless}"
     if material.hub == "dataset":
         form.fields["hub"].help_text = _(
             "For example owner/name, or owner/name/folder for a part. The site downloads it."
@@ -246,7 +254,8 @@ def usual_recipe(request: HttpRequest, otherwise: Recipe | None = None) -> Recip
 
 def form_field(field: RecipeField, initial: Any) -> forms.Field:
     """The form's field of a recipe's field; out of bounds is E301 with the bounds."""
-    facts: dict[str, Any] = {"label": field.label, "help_text": field.help, "initial": initial, "required": False}
+    words = {"label": _(field.label), "help_text": _(field.help) if field.help else ""}
+    facts: dict[str, Any] = {**words, "initial": initial, "required": False}
     if field.choices:
         return forms.ChoiceField(choices=[(choice, choice) for choice in field.choices], **facts)
     kind = forms.IntegerField if field.is_whole else forms.FloatField

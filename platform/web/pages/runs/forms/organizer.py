@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from django import forms
+from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -94,9 +95,12 @@ class RequestForm(forms.Form):
     message = forms.CharField(
         max_length=LONGEST_MESSAGE,
         required=False,
-        label="Message (optional)",
+        label=gettext_lazy("Message (optional)"),
         widget=forms.Textarea(attrs={"rows": 3}),
-        help_text=f"For the organizer, co-organizers and moderators. Up to {LONGEST_MESSAGE} characters.",
+        help_text=format_lazy(
+            gettext_lazy("For the organizer, co-organizers and moderators. Up to {most} characters."),
+            most=LONGEST_MESSAGE,
+        ),
     )
 
 

@@ -5,12 +5,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
+from django.utils.translation import gettext_noop
 from msgspec import inspect
 
 from peer_agent.protocol.recipe import Recipe, Words
 from peer_agent.recipes import recipe_of
 
-MODEL, STEPS, DETAILS = "Model", "Steps", "Advanced"
+MODEL, STEPS, DETAILS = gettext_noop("Model"), gettext_noop("Steps"), gettext_noop("Advanced")
 SMALLEST_POSITIVE = 1e-12  # stands for an open lower bound of zero
 
 

@@ -1,0 +1,67 @@
+"""Every page in a language in which each message is marked: what stands there unmarked, no translator ever saw."""
+
+import html
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.conf import LazySettings
+from django.test import Client
+
+from accounts.models import Person
+from scripts.messages import PARTS
+from tests.web.browsing import as_
+from tests.web.test_queries import PAGES, grow
+
+__all__ = ["grow"]
+
+STRANGERS = ("/", "/login/", "/signup/", "/download/", "/nowhere/")  # asked without a session
+OWN = ("/runs/new/", "/account/delete/", "/teams/new/", "/approve/")
+# What stays as it is: words of people, of programs and of the protocol.
+ELSEWHERE = re.compile(
+    r"<(script|style|svg|code|pre|bdi|textarea|time)\b.*?</\1>|<!--.*?-->|<!doctype[^>]*>", re.DOTALL | re.IGNORECASE
+)
+MARKED = re.compile(r"⟦[^⟦⟧]*⟧")
+ATTRIBUTE = re.compile(r'\b(?:aria-label|placeholder|title|alt|data-label)="([^"]*)"')
+WORD = re.compile(r"[A-Za-z]{3,}")
+NAMES = re.compile(
+    r"Manyhands|API|UTC|RSS|JSON|CSV|Hub|sha256|helper\d+|Ines|machine \d+|trains|averages|run-\d+|CC0|English|BCDF-GHJK|https://"
+)
+
+
+def unmarked(page: str) -> Iterator[str]:
+    """Words that a reader sees, and that are in no message."""
+    page = ELSEWHERE.sub(" ", page)
+    while (inner := MARKED.sub(" ", page)) != page:
+        page = inner
+    texts = [*re.split(r"<[^>]*>", page), *ATTRIBUTE.findall(page)]
+    for text in map(html.unescape, texts):
+        text = " ".join(text.split())
+        is_known = STORED.search(text) or NOT_YET.search(text) or CHOICES.fullmatch(text)
+        if WORD.search(NAMES.sub("", PARTS.sub("", text))) and not is_known:
+            yield text
+
+
+@pytest.fixture
+def accented(settings: LazySettings) -> None:
+    settings.LANGUAGES = [*settings.LANGUAGES, ("en-xa", "⟦⟧"), ("ar-xb", "⟦⟧")]
+    settings.LANGUAGE_COOKIE_NAME = "django_language"
+
+
+def test_all_pages(accented: None, operator: Person, grow: Callable[[int, int], None]) -> None:
+    grow(0, 2)
+    found: dict[str, list[str]] = {}
+    asked = {path: as_(operator) for path in PAGES if "/api/" not in path and "/admin/" not in path and "." not in path}
+    asked |= dict.fromkeys(STRANGERS, Client()) | {path: as_(operator) for path in OWN}
+    for path, client in asked.items():
+        client.cookies["django_language"] = "en-xa"
+        answer = client.get(path)
+        assert answer.status_code in (200, 404), path
+        if words := sorted(set(unmarked(answer.content.decode()))):
+            found[path] = words
+    assert found == {}
+
+
+def test_from_right_to_left(accented: None, client: Client, db: None) -> None:
+    client.cookies["django_language"] = "ar-xb"
+    assert '<html lang="ar-xb" dir="rtl">' in client.get("/login/").content.decode()
