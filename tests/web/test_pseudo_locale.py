@@ -24,8 +24,18 @@ ELSEWHERE = re.compile(
 MARKED = re.compile(r"⟦[^⟦⟧]*⟧")
 ATTRIBUTE = re.compile(r'\b(?:aria-label|placeholder|title|alt|data-label)="([^"]*)"')
 WORD = re.compile(r"[A-Za-z]{3,}")
-NAMES = re.compile(
-    r"Manyhands|API|UTC|RSS|JSON|CSV|Hub|sha256|helper\d+|Ines|machine \d+|trains|averages|run-\d+|CC0|English|BCDF-GHJK|https://"
+NAMES = re.compile(r"Manyhands|API|UTC|RSS|JSON|CSV|Hub|sha256|English|BCDF-GHJK|https://")
+# In rows, in one language for all readers: what people wrote, what happened; and a fixture's dates.
+STORED = re.compile(
+    r"helper\d|Ines|Please|words|machine \d|trains|averages|run-\d|CC0|A model of proverbs|Many ·|^a{64}$"
+    r"|^(Created|Added) |\d{1,2} [A-Z][a-z]+ 20\d\d"
+)
+# A recipe's own words for its model, its data and its choices; numbered errors; how a release was checked.
+NOT_YET = re.compile(
+    r"(?i)language model of|^Tokens$|^Text$|^no relay connected$|E409|replayed the whole log|package has not been built"
+)
+CHOICES = re.compile(
+    r"adamw|all|constant|cosine|fast|fp16|fp32|gpt2|int4|int8|lamb|larc|linear|llama|mixed|plan|qwen3|sgd|stated"
 )
 
 
@@ -35,8 +45,7 @@ def unmarked(page: str) -> Iterator[str]:
     while (inner := MARKED.sub(" ", page)) != page:
         page = inner
     texts = [*re.split(r"<[^>]*>", page), *ATTRIBUTE.findall(page)]
-    for text in map(html.unescape, texts):
-        text = " ".join(text.split())
+    for text in (" ".join(html.unescape(each).split()) for each in texts):
         is_known = STORED.search(text) or NOT_YET.search(text) or CHOICES.fullmatch(text)
         if WORD.search(NAMES.sub("", PARTS.sub("", text))) and not is_known:
             yield text

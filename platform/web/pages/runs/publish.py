@@ -7,6 +7,7 @@ from django.conf import settings
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
@@ -27,9 +28,8 @@ class HubTokenForm(forms.Form):
     """A token; the field never gives back what was typed."""
 
     token = forms.CharField(
-        label=gettext_lazy("Access token"),
         max_length=300,
-        label="Access token",
+        label=gettext_lazy("Access token"),
         widget=forms.PasswordInput(attrs={"autocomplete": "off", "placeholder": "hf_…"}),
     )
 
