@@ -15,14 +15,16 @@ from web.run_picture.picture import Picture
 
 PLAIN = st.none() | st.integers(-5, 5) | st.text(max_size=3) | st.booleans()
 ROWS = st.lists(
-    st.fixed_dictionaries({"key": st.sampled_from("abcdef"), "samples": st.integers(0, 3)}),
+    st.fixed_dictionaries(
+        {"key": st.sampled_from("abcdef"), "samples": st.integers(0, 3), "moved": st.integers(-1, 1)}
+    ),
     max_size=6,
     unique_by=lambda row: row["key"],
 )
 POINTS_OF_CURVES = st.lists(st.tuples(st.integers(0, 9), st.floats(0, 9)).map(list), max_size=12)
 PICTURES = st.fixed_dictionaries(
-    {"step": st.integers(0, 4), "sentence": st.text(max_size=4), "loss": PLAIN, POINTS: POINTS_OF_CURVES}
-    | dict.fromkeys(LISTS, ROWS)
+    {"step": st.integers(0, 4), "sentence": st.text(max_size=4), "loss": PLAIN, "written": st.sampled_from(["", "400"])}
+    | {POINTS: POINTS_OF_CURVES, **dict.fromkeys(LISTS, ROWS)}
 )
 
 VECTORS: list[dict[str, Any]] = golden("feed")["steps"]
