@@ -1,4 +1,4 @@
-"""Three machines train, the organizer rolls the run back, and the site is killed around it: all agree again."""
+"""Three machines train, the organizer rolls the run back, and the site is killed meanwhile: all agree again."""
 
 from pathlib import Path
 
@@ -66,23 +66,15 @@ def test_a_run_goes_back_and_everybody_with_it(tmp_path: Path, english: str) -> 
         (index,) = rollbacks(swarm)
         all_equal(swarm, EVERY + 3, 1)
 
-        before = swarm.head()
-        organizer.submit(f"/runs/{swarm.slug}/rollback/{snapshot_at(swarm, EVERY)}/", {})
-        swarm.wait(lambda: len(rollbacks(swarm)) == 2, 120, "once more")
-        swarm.kill("site")
-        swarm.start_site()
         swarm.start_agent("late", token=swarm.token_of(organizer))
-        all_equal(swarm, EVERY + 4, 2)
-        swarm.wait(lambda: swarm.made("late") > 0, 300, "the newcomer makes a step")
-        all_equal(swarm, swarm.head() + 1, 2, "late")
+        swarm.wait(lambda: swarm.made("late") > 0, 300, "a newcomer makes a step")
+        all_equal(swarm, swarm.head() + 1, 1, "late")
 
-        assert len(rollbacks(swarm)) == 2
-        assert index == rollbacks(swarm)[0]
-        assert before > EVERY
+        assert rollbacks(swarm) == [index]
         ledger, committed = swarm.books()
         assert abs(ledger - committed) <= 2 * 48, "but for a step that was committed between the two looks"
         told = [line for line in swarm.timeline() if line.startswith(f"Rolled back to step {EVERY}")]
-        assert len(told) == 2
+        assert len(told) == 1
         log = {row[0]: row[1] for row in swarm.rows(f'select "index", step from runs_logentry where {swarm.of_run()}')}
         assert log[index] == EVERY
         assert log[index + 1] == EVERY + 1
