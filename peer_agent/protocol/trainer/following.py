@@ -182,7 +182,7 @@ def _go_back(state: TrainerState, seed: int) -> list[Action]:
     """Load the state that the run went back to: its snapshot stands at the entry that says so, or after it."""
     if state.snapshot is None or state.snapshot.index < state.rolled_back:
         return [] if state.unanswered else hello(state)  # the answer names it
-    facts = {"step": f"{state.snapshot.step:,}"}
+    facts: dict[str, str | int] = {"step": f"{state.snapshot.step:,}"}
     told = Tell("The run was rolled back to step {step}: loading the model again. Your credit stays.", facts)
     state.reloaded_at = -1
     return [told, *reload(state, seed)]
