@@ -236,19 +236,21 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a catalogue is not up to date")
     parser.add_argument("--compile", action="store_true", help="write what programs read")
     given = parser.parse_args()
+    if given.compile:  # in images and at setup: nothing is looked for in the sources
+        compile_all()
+        return 0
     faults: list[str] = []
     for domain in DOMAINS:
         for language in LANGUAGES:
             path, wanted = domain.catalogue(language), updated(domain, language)
-            if given.check and (not path.exists() or path.read_bytes() != wanted):
-                faults.append(f"{path.relative_to(ROOT)} is not up to date: python -m scripts.messages")
-            elif not given.check and not given.compile:
+            if not given.check:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(wanted)
-            faults += [
-                fault for message in read_po(BytesIO(wanted), locale=language) for fault in faults_of(language, message)
-            ]
-    if given.compile or not given.check:
+            elif not path.exists() or path.read_bytes() != wanted:
+                faults.append(f"{path.relative_to(ROOT)} is not up to date: python -m scripts.messages")
+            for message in read_po(BytesIO(wanted), locale=language):
+                faults += faults_of(language, message)
+    if not given.check:
         compile_all()
     print("\n".join(faults), file=sys.stderr, end="\n" if faults else "")
     return bool(faults)
