@@ -133,6 +133,7 @@ LANGUAGES = [("en", "English"), ("bn", "বাংলা")]
 if DEBUG:  # scripts/messages.py makes them, of the same messages: what was never marked stands out
     LANGUAGES += [("en-xa", "⟦Ãççéñţš⟧"), ("ar-xb", "⟦ţfél oţ ţhgîR⟧")]
 LOCALE_PATHS = [ROOT / "platform" / "web" / "locale"]
+FORMAT_MODULE_PATH = ["web.formats"]
 TIME_ZONE = "UTC"
 USE_I18N = True
 USE_TZ = True

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from django.conf import settings
+from django.template import Context, Template
 from django.test import Client
 from django.utils import translation
 
@@ -20,6 +21,12 @@ def test_a_run_says_what_it_does_in_whole_sentences() -> None:
         assert run_sentence(picture("open"), [TEO]).startswith("1 জন মিলে 1টি মেশিন দিয়ে ধাপ ")
         assert state_label("waiting", []) == "স্বেচ্ছাসেবকের অপেক্ষায়"
         assert counts.samples(12_345) == "12,345টি নমুনা"
+
+
+def test_templates_write_figures_as_scripts_do() -> None:
+    template = Template("{% load humanize %}{{ number|intcomma }} {{ part|floatformat:2 }}")
+    with translation.override("bn"):
+        assert template.render(Context({"number": 1_234_567, "part": 0.5})) == "1,234,567 0.50"
 
 
 def test_nobody_has_read_it_over_yet() -> None:
