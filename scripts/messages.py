@@ -140,7 +140,6 @@ def updated(domain: Domain, language: str) -> bytes:
     path = domain.catalogue(language)
     known = read(path, language) if path.exists() else Catalog(language, project="Manyhands", charset="utf-8")
     known.update(found_in(domain), no_fuzzy_matching=True)
-    known.obsolete.clear()
     out = BytesIO()
     write_po(out, known, width=120, sort_output=True, omit_header=False, ignore_obsolete=True)
     return without_dates(out.getvalue())

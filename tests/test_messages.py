@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from babel.messages.catalog import Message
 
 from peer_agent.protocol.errors import CATALOGUE
 from scripts import messages
@@ -109,9 +110,31 @@ def test_what_is_found_is_not(line: str) -> None:
 
 
 @pytest.mark.parametrize("language", messages.LANGUAGES)
-def test_a_catalogue_has_all_messages_that_there_are(language: str) -> None:
+@pytest.mark.parametrize("domain", messages.DOMAINS, ids=lambda domain: domain.name)
+def test_a_catalogue_has_all_messages_that_there_are(domain: messages.Domain, language: str) -> None:
     """Else: python -m scripts.messages."""
-    assert AGENT.catalogue(language).read_bytes() == messages.updated(AGENT, language)
+    assert domain.catalogue(language).read_bytes() == messages.updated(domain, language)
+
+
+@pytest.mark.parametrize("domain", messages.DOMAINS, ids=lambda domain: domain.name)
+def test_translations_have_the_places_of_their_messages(domain: messages.Domain) -> None:
+    for language in messages.LANGUAGES:
+        catalogue = messages.read(domain.catalogue(language), language)
+        assert [fault for message in catalogue for fault in messages.faults_of(language, message)] == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_fault"),
+    [
+        ("step {step}", "ধাপ {step}", False),
+        ("step {step}", "ধাপ", True),
+        ('<a href="%(url)s">it</a>', "%(url)s", True),
+        ("%(number)s of <b>all</b>", "<b>সব</b> %(number)s", False),
+    ],
+)
+def test_a_translation_that_lacks_a_place_is_told(one: str, other: str, is_fault: bool) -> None:
+    found = list(messages.faults_of("bn", Message(one, string=other)))
+    assert bool(found) is is_fault
 
 
 @pytest.mark.parametrize("language", messages.LANGUAGES)

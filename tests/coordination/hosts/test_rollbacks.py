@@ -178,6 +178,15 @@ def test_a_wish_that_was_taken_back_is_not_fulfilled(example: Example) -> None:
     assert not LogEntry.objects.filter(is_undone=True)
 
 
+def test_a_wish_for_what_was_undone_is_forgotten(example: Example) -> None:
+    """It would be asked for each second; the host goes on."""
+    run = example.run
+    record = wish(run)
+    run.snapshots.filter(index=2).update(is_undone=True)
+    assert go_back(run, record) == "failed"
+    assert run.rollback_index is None
+
+
 def test_another_host_has_the_run(example: Example) -> None:
     run = example.run
     record = wish(run)

@@ -27,6 +27,7 @@ def test_of_what_is_not_known_there_is_no_chart() -> None:
     before = [Point(1, 5.0, None, 30.0, 2), Point(2, 4.0, None, None, 3), Point(3, math.nan, None, 9.0, 900)]
     assert [each["key"] for each in charts_of(before)] == ["speed", "machines"]
     assert charts_of(before)[0]["summary"] == "Samples per second in step 1: 30.", "the last that is known and drawn"
+    assert charts_of([Point(1, 5.0, None, math.inf, 2)])[0]["key"] == "machines", "a step in no time says no speed"
     assert chart_of(before, "rate", WIDE) == ""
     assert chart_of(before, "<b>", WIDE) == ""
 

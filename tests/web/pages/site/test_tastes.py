@@ -29,7 +29,9 @@ def test_the_browsers_language_is_spoken_until_another_is_chosen(client: Client,
     assert '<html lang="en"' in shown(client)
     assert client.post("/language/", {"language": "bn", "back": "/help/"})["Location"] == "/help/"
     assert '<html lang="bn"' in shown(client)
-    client.post("/language/", {"language": "xx"})
+    assert "django_language" not in client.post("/theme/", {"theme": "dark"}).cookies
+    answer = client.post("/language/", {"language": "xx"})
+    assert answer.cookies["django_language"].value == "", "it is no language here, and is not kept"
     assert '<html lang="en"' in shown(client)
 
 
