@@ -16,6 +16,7 @@ import torch
 from transformers import AutoConfig
 
 IGNORED = -100  # a label that has no part in the loss
+POOL = 16  # batches that are cut from one set of rows sorted by length
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,16 @@ def set_aside(rows: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
     return mixed[tenth:], mixed[:tenth]
 
 
+def of_like_length(rows: Sequence[Row], size: int, chance: random.Random) -> list[list[Row]]:
+    """All rows in batches of an order of chance, each of rows of like length, so that little of it is padding."""
+    mixed = chance.sample(list(rows), len(rows))
+    found = []
+    for start in range(0, len(mixed), POOL * size):
+        pool = sorted(mixed[start : start + POOL * size], key=lambda row: len(row.ids))
+        found += [pool[place : place + size] for place in range(0, len(pool), size)]
+    return chance.sample(found, len(found))
+
+
 def batches(rows: Sequence[Row], size: int, padding: int, device: torch.device) -> Iterator[dict[str, torch.Tensor]]:
     """Rows as a model takes them, padded to the longest of each batch."""
     for start in range(0, len(rows), size):
@@ -106,8 +117,8 @@ def finetune(model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Set
     lowest, best, worse, chance = float("inf"), copy.deepcopy(model.state_dict()), 0, random.Random(seed)
     for _ in range(settings.epochs):
         model.train()
-        mixed = chance.sample(list(train), len(train))
-        for batch in batches(mixed, settings.batch, padding, settings.device):
+        for some in of_like_length(train, settings.batch, chance):
+            (batch,) = batches(some, settings.batch, padding, settings.device)
             model(**batch).loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

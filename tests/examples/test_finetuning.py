@@ -108,6 +108,18 @@ def test_a_file_without_columns_is_told(released: Path, tmp_path: Path) -> None:
         run("sequence_classification", released, tmp_path / "rows.tsv", tmp_path / "rows.tsv")
 
 
+def test_batches_hold_rows_of_like_length_and_each_row_once(example: ModuleType) -> None:
+    finetuning, chance = sys.modules[example.finetune.__module__], random.Random(3)
+    rows = [finetuning.Row([number] * chance.randint(3, 128), 0) for number in range(1000)]
+    found = finetuning.of_like_length(rows, 32, chance)
+    assert sorted(row.ids[0] for some in found for row in some) == list(range(1000))
+    assert max(map(len, found)) == 32
+    padded = sum(len(some) * max(len(row.ids) for row in some) for some in found)
+    assert padded < 1.1 * sum(len(row.ids) for row in rows), "chance alone pads these to twice what they hold"
+    firsts = [some[0].ids[0] for some in found]
+    assert firsts != [some[0].ids[0] for some in finetuning.of_like_length(rows, 32, chance)], "each epoch anew"
+
+
 @pytest.mark.parametrize(
     ("tags", "found"),
     [

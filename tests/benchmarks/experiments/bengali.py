@@ -22,7 +22,7 @@ from web.pages.runs.forms.recipe_fields import values_of
 TEXTS = {"poems.txt": 0.77, "essays.txt": 0.23}  # and their weights, as of sahajBERT's two sources
 LICENCE = "out of copyright"
 FAST, SLOW = ("taskset", "-c", "0"), ("taskset", "-c", "1")  # one agent has a core to itself, the others share one
-PREPARED_MS, READY_S, STEP_S, SCRIPT_S = 300_000, 300.0, 7200.0, 7200.0
+PREPARED_MS, READY_S, STEP_S = 300_000, 300.0, 7200.0
 LEAVES_AT, JOINS_AT = (0.4, 0.6), 0.2  # parts of the steps: when two go, and when the fourth comes
 SCRIPTS = {"names": "token_classification.py", "topics": "sequence_classification.py"}
 
@@ -112,7 +112,7 @@ def step_of(snapshot: dict[str, Any]) -> int:
     return int(snapshot["step"])
 
 
-def tuned(script: str, model: Path, data: Path, what: str, seeds: int) -> dict[str, Any]:
+def tuned(model: Path, data: Path, what: str, seeds: int, epochs: int) -> dict[str, Any]:
     """Figures of the released weights and of fresh ones, seed by seed."""
     files = {
         "names": ("--train", data / "ner-train.txt.xz", "--test", data / "ner-test.txt.xz"),
@@ -121,14 +121,18 @@ def tuned(script: str, model: Path, data: Path, what: str, seeds: int) -> dict[s
             *("--test", data / "topic-test.tsv.xz"),
         ),
     }[what]
-    command = [sys.executable, str(ROOT / "examples" / script), str(model), *map(str, files), "--seeds", str(seeds)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=SCRIPT_S).stdout
-    say(said)
-    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    command = [sys.executable, str(ROOT / "examples" / SCRIPTS[what]), str(model), *map(str, files)]
+    given = ("--seeds", str(seeds), "--epochs", str(epochs))
+    line = ""
+    with subprocess.Popen([*command, *given], stdout=subprocess.PIPE, text=True) as script:
+        for line in script.stdout or ():
+            say(line.rstrip())
+    assert script.returncode == 0, f"{SCRIPTS[what]} ended with {script.returncode}"
+    found: dict[str, Any] = json.loads(line)
     return found
 
 
-def measured(data: Path, steps: int, batch: int, seeds: int) -> Figures:
+def measured(data: Path, steps: int, batch: int, seeds: int, epochs: int) -> Figures:
     """From the form to fine-tuned models."""
     recipe = {name: str(value) for name, value in values_of(SMALL).items() if name in ("vocab", "width", "layers")}
     recipe |= {"target_steps": str(steps), "target_batch": str(batch), "snapshot_every": str(max(steps // 20, 1))}
@@ -148,12 +152,13 @@ def measured(data: Path, steps: int, batch: int, seeds: int) -> Figures:
             model = swarm.released(folder / "model", READY_S)
             swarm.wait(lambda: newest(swarm)["heldout_figures"], READY_S, "the last snapshot is measured")
             snapshots = swarm.items("snapshots")
-        found = {what: tuned(script, model, data, what, seeds) for what, script in SCRIPTS.items()}
+        found = {what: tuned(model, data, what, seeds, epochs) for what in SCRIPTS}
     held = sorted((each["step"], each["heldout_loss"]) for each in snapshots if each["heldout_loss"] is not None)
     losses = [record["loss"] for record in records]
     return {
         "steps": steps,
         "batch": batch,
+        "epochs": epochs,
         "seconds": seconds,
         "happened": happened,
         "mix": parts,
@@ -172,8 +177,10 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch", type=int, default=SMALL.target_batch)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=6, help="of fine-tuning, at most")
     given = parser.parse_args()
-    return publish("bengali", lambda: measured(given.data.resolve(), given.steps, given.batch, given.seeds))
+    how = (given.steps, given.batch, given.seeds, given.epochs)
+    return publish("bengali", lambda: measured(given.data.resolve(), *how))
 
 
 if __name__ == "__main__":
