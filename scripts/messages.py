@@ -78,6 +78,7 @@ def found_in(domain: Domain) -> Catalog:
             found.add(message, locations=[place], auto_comments=comments, context=context)
     if domain.name == "manyhands":
         add_errors(found)
+        add_reasons(found)
     else:
         add_recipes(found)
     return found
@@ -93,8 +94,16 @@ def add_recipes(found: Catalog) -> None:
     common = [each for words in COMMON.values() for each in words]
     for name, kind in sorted(KINDS.items()):
         words = (part for each in (*common, *kind.words) for part in (each.label, each.help))
-        for text in filter(None, (kind.title, kind.about, *kind.presets, *words)):
+        said = (kind.title, kind.about, *kind.presets, *kind.loss_unit, *words, *words_of_material(kind().material))
+        for text in filter(None, said):
             found.add(text, locations=[place], auto_comments=[name])
+
+
+def words_of_material(material: Any) -> Iterator[str]:
+    """What a recipe calls the files that it learns from, and what is brought beside them."""
+    if material is not None:
+        yield from (material.name, material.named(2), material.unit, material.file, material.more, *material.shown)
+        yield from words_of_material(material.brought)
 
 
 def add_errors(found: Catalog) -> None:
@@ -106,6 +115,15 @@ def add_errors(found: Catalog) -> None:
         for part in ("title", "cause", "means", "remedy"):
             if text := getattr(entry, part):
                 found.add(text, locations=[place], auto_comments=[f"{code}: {part}"])
+
+
+def add_reasons(found: Catalog) -> None:
+    """Why a run stands still, the same way."""
+    from peer_agent.protocol.reasons import REASONS
+
+    for text in REASONS:
+        place: Any = ("peer_agent/protocol/reasons", None)
+        found.add(text, locations=[place])
 
 
 def messages_in(path: Path) -> Iterator[tuple[int, Any, list[str], str | None]]:

@@ -13,6 +13,7 @@ from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import gettext_noop, ngettext, translated
 from peer_agent.machine.preflight import Preflight
 from peer_agent.machine.sanitize import sanitize
+from peer_agent.protocol import reasons
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.errors.troubles import Troubles
 from peer_agent.protocol.log.records import Contribution, RecordHead
@@ -138,7 +139,8 @@ class View:
         self.now.reason = reason
         if state == "finished":  # nobody looks at the agent again
             self.now.doing = state
-        words = translated(STATES.get(state, STATES[""])).format(state=state, reason=reason)
+        said = reasons.in_words(reason, translated)
+        words = translated(STATES.get(state, STATES[""])).format(state=state, reason=said)
         self.tell("state", words, state=state, reason=reason)
 
     @property

@@ -14,6 +14,7 @@ from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import gettext_noop, ngettext, translated
 from peer_agent.machine.sizes import in_bytes
+from peer_agent.protocol import reasons
 from peer_agent.protocol.errors import Fault, Problem
 
 FILE = "status.json"
@@ -93,7 +94,7 @@ SENTENCES = {
 def sentence(status: Status) -> str:
     """The one line that matters."""
     return translated(SENTENCES[status.doing]).format(
-        step=f"{status.step:,}", reason=status.reason or _("nobody has said why")
+        step=f"{status.step:,}", reason=reasons.in_words(status.reason, translated) or _("nobody has said why")
     )
 
 

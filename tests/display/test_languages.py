@@ -11,8 +11,17 @@ from rich.console import Console
 from rich.text import Text
 
 from peer_agent.display.device_code import code_in_words
+from peer_agent.display.json_lines import JsonLinesView
 from peer_agent.display.lines import Event, View
-from peer_agent.display.status import SENTENCES, ShownTrouble, Status, status_facts, status_lines, write_status
+from peer_agent.display.status import (
+    SENTENCES,
+    ShownTrouble,
+    Status,
+    sentence,
+    status_facts,
+    status_lines,
+    write_status,
+)
 from peer_agent.display.terminal import picture
 from peer_agent.doctor import Check, bad, check_clock, check_device, check_memory, check_relays
 from peer_agent.machine.home import Home
@@ -134,6 +143,18 @@ def test_troubles_are_written_down_in_english() -> None:
     speak("bn")
     (told,) = [event for event in everything() if event["event"] == "trouble"]
     assert told["text"].startswith("Only 1 GB are free on the disk of /a. ")
+
+
+def test_why_a_run_waits_is_written_down_in_english_and_shown_in_the_readers_language() -> None:
+    speak("bn")
+    shown, written = io.StringIO(), io.StringIO()
+    for view in (View(shown), JsonLinesView(written)):
+        view.state("waiting", "needs 2 more volunteers")
+        assert view.now.reason == "needs 2 more volunteers"
+        view.now.doing = "waiting"
+        assert "আরও 2 জন স্বেচ্ছাসেবক দরকার" in sentence(view.now)
+    assert "আরও 2 জন স্বেচ্ছাসেবক দরকার" in shown.getvalue()
+    assert json.loads(written.getvalue())["reason"] == "needs 2 more volunteers"
 
 
 # Bengali

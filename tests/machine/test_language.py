@@ -8,10 +8,11 @@ import pytest
 
 from peer_agent.machine import language
 from peer_agent.machine.conditions import not_reached
-from peer_agent.machine.faults import in_readers_words, places_in
+from peer_agent.machine.faults import in_readers_words
 from peer_agent.machine.language import columns_of, gettext, ngettext, padded, speak
 from peer_agent.machine.resting.reasons import Rest, in_words
 from peer_agent.protocol.errors import CATALOGUE, Fault
+from peer_agent.protocol.errors.translation import places_in
 from peer_agent.protocol.messages.machine import Why
 
 

@@ -9,11 +9,16 @@ from django.template import Context, Template
 from django.test import Client
 from django.utils import translation
 
-from runs.models import Run
+from accounts.models import Person
+from peer_agent.protocol.errors import Fault
+from peer_agent.publishing.card import CardFacts
+from runs.models import Run, Snapshot
+from runs.releases.card_facts import _with_digests, how_checked
 from scripts.messages import DOMAINS, read, said_in
 from tests.web.run_picture.test_status_sentence import TEO, picture
 from web.run_picture import counts
 from web.run_picture.status_sentence import run_sentence, state_label
+from web.words import loss_unit_of_page, material_in_words_of_page, titled_in_words_of_page
 
 
 def test_a_run_says_what_it_does_in_whole_sentences() -> None:
@@ -73,3 +78,60 @@ def test_a_badge_is_in_english_wherever_it_stands(client: Client, run: Run) -> N
 )
 def test_what_scripts_say_is_found(script: str, found: list[object]) -> None:
     assert list(said_in(script)) == found
+
+
+# Words of rooms that know no reader
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("no relay is connected", "কোনো রিলে সংযুক্ত নেই।"),
+        ("needs 2 more volunteers", "আরও 2 জন স্বেচ্ছাসেবক দরকার।"),
+        ("waiting for Teo's PC to compute", "Teo's PC-এর গণনার অপেক্ষা।"),
+        ("of another version", "Of another version।"),
+    ],
+)
+def test_a_run_says_why_it_waits(reason: str, told: str) -> None:
+    with translation.override("bn"):
+        assert run_sentence(picture("open", waiting_for=reason), [TEO]).endswith(f" {told}")
+
+
+def test_a_release_that_failed_is_told() -> None:
+    with translation.override("bn"):
+        said = run_sentence(picture("finishing", waiting_for=str(Fault.of("E312", reason="no memory"))), [])
+    assert said.startswith("E312: মডেলটি প্রকাশ করা যায়নি (no memory)।")
+
+
+def test_an_error_is_told_on_a_page_of_its_own_and_programs_read_english(client: Client, db: None) -> None:
+    client.cookies[settings.LANGUAGE_COOKIE_NAME] = "bn"
+    page = client.get("/runs/nothing/").content.decode()
+    assert "<h1>রান পাওয়া যায়নি</h1>" in page
+    assert "রানের পাতায় ঠিকানাটি মিলিয়ে দেখুন।" in page
+    assert client.get("/api/v1/runs/nothing").json()["title"] == "Run not found"
+
+
+def test_an_error_is_told_in_a_page(client: Client, operator: Person) -> None:
+    client.force_login(operator)
+    client.cookies[settings.LANGUAGE_COOKIE_NAME] = "bn"
+    page = client.get("/approve/?code=BBBBBBBB").content.decode()
+    assert "<strong>কোড অজানা</strong> (E224). “BBBBBBBB” কোড দিয়ে" in page
+
+
+def test_an_error_beside_a_field_is_told(run: Run) -> None:
+    with translation.override("bn"):
+        fault = Fault.of("E313")
+        assert titled_in_words_of_page(fault).startswith("আমন্ত্রণ কাজ করে না (E313). আমন্ত্রণটি")
+
+
+def test_what_people_bring_is_named(run: Run) -> None:
+    with translation.override("bn"):
+        material = material_in_words_of_page(run.parsed_recipe.material)
+        assert (material.name, material.unit) == ("লেখা", "টোকেন")
+        assert loss_unit_of_page(run.parsed_recipe) == ("টোকেন", "টোকেন")
+
+
+def test_a_card_is_in_english_whoever_asks(run: Run) -> None:
+    with translation.override("bn"):
+        assert how_checked(run).startswith("এই প্রকাশের আগে")
+        assert "whole log" in _with_digests(CardFacts(slug="a", title="A", steps=1, loss=1.0), run, Snapshot()).checked

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol import reasons
 from peer_agent.protocol.coordinator.events import Command, Send, Waiting
 from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, Round, RunState
 from peer_agent.protocol.coordinator.workers.conduct import is_asked
@@ -34,42 +35,40 @@ def _reason(state: RunState) -> str:
     """What stops a run at once, however long ago something moved."""
     trains = any(member.trains for member in state.members.values())
     if state.rolling is not None:
-        return f"the run is rolled back to step {state.rolling.step:,}"
+        return reasons.ROLLED_BACK.format(step=f"{state.rolling.step:,}")
     if state.done:
         return _of_the_end(state)
     if state.goal == "paused":
-        return "the organizer has paused the run"
+        return reasons.PAUSED
     if state.has_diverged:
-        return (
-            "the model has diverged: no machine gets finite gradients any more; begin again with a lower learning rate"
-        )
+        return reasons.DIVERGED
     if not state.can_reduce():
-        return "no relay is connected"
+        return reasons.NO_RELAY
     if not trains:
         needed = state.recipe.minimum_trainers
-        return "needs a volunteer" if state.started or needed == 1 else f"needs {needed} volunteers"
+        return reasons.ONE_NEEDED if state.started or needed == 1 else reasons.MANY_NEEDED.format(number=needed)
     return "" if state.started else _of_the_beginning(state)
 
 
 def _of_the_beginning(state: RunState) -> str:
     missing = state.recipe.minimum_trainers - len(state.trainers())
     if missing > 0:
-        return f"needs {missing} more volunteer{'s' * (missing > 1)}"
-    return "" if state.has_quorum else "volunteers are loading the model"
+        return reasons.ONE_MORE_NEEDED if missing == 1 else reasons.MANY_MORE_NEEDED.format(number=missing)
+    return "" if state.has_quorum else reasons.LOADING
 
 
 def _of_the_end(state: RunState) -> str:
     if state.replay is not None:
         return _of_the_replay(state.replay[1])
     if state.keeper is None:
-        return "the last step is made; the model is handed in or made from the log"
+        return reasons.LAST_STEP
     keeper = state.members.get(state.keeper.peer)
     still = state.now - max(state.moved_at, state.keeper.asked_at) >= STILL_S
-    return f"waiting for {keeper.name} to hand in the model" if still and keeper is not None else ""
+    return reasons.HANDING_IN.format(name=keeper.name) if still and keeper is not None else ""
 
 
 def _of_the_replay(step: int) -> str:
-    return f"copies of the model differ at step {step} and no majority decides; the site replays the log"
+    return reasons.REPLAYED.format(step=step)
 
 
 def _still(state: RunState) -> str:
@@ -81,11 +80,11 @@ def _still(state: RunState) -> str:
     round_ = state.round
     match state.phase:
         case Phase.OFFER if round_ is not None:
-            return f"waiting for the gradients of {_names(state, round_.waiting)}"
+            return reasons.GRADIENTS.format(names=_names(state, round_.waiting))
         case Phase.REDUCE if round_ is not None:
             return _of_the_reduce(state, round_)
         case Phase.COMMIT:
-            return "waiting for the site's database"
+            return reasons.DATABASE
     return _of_the_batch(state)
 
 
@@ -93,20 +92,20 @@ def _of_the_batch(state: RunState) -> str:
     working = [p for p in state.trainers() if p.conduct.working_since is not None]
     behind = [p for p in state.trainers() if not p.counted[0]]
     if working:
-        return f"waiting for {name_all(working)} to compute"
+        return reasons.COMPUTING.format(names=name_all(working))
     if behind:
-        return f"waiting for {name_all(behind)} to load the model"
+        return reasons.LOADING_BEHIND.format(names=name_all(behind))
     resting = [p for p in state.trainers() if is_asked(state, p.conduct)] or state.trainers()
-    return f"waiting for {name_all(resting)}, which has as much as it may hold or is leased nothing"
+    return reasons.NOTHING_LEASED.format(names=name_all(resting))
 
 
 def _of_the_reduce(state: RunState, round_: Round) -> str:
     if round_.plan is None:
-        return "no relay is connected"
+        return reasons.NO_RELAY
     open_at = {span.reducer for span in round_.plan.spans if not span.root and span.span not in round_.done}
     if not open_at:
         keeps = any(member.role in KEEPING_ROLES for member in state.listening.values())
-        return f"waiting for {'a relay' if keeps else 'most people'} to keep what is averaged"
+        return reasons.RELAY_KEEPS if keeps else reasons.MOST_KEEP
     short = {
         round_.slots[slot].peer
         for reducer in open_at
@@ -114,8 +113,10 @@ def _of_the_reduce(state: RunState, round_: Round) -> str:
         if slot not in round_.dropped
         if moved.chunks < max((at.chunks for at in round_.progress[reducer].values()), default=0)
     }
-    reducers = f"waiting for the averages of {_names(state, open_at)}"
-    return f"{reducers} and the gradients of {_names(state, short)}" if short else reducers
+    names = _names(state, open_at)
+    if not short:
+        return reasons.AVERAGES.format(names=names)
+    return reasons.AVERAGES_AND_GRADIENTS.format(names=names, senders=_names(state, short))
 
 
 def _names(state: RunState, peers: Iterable[PeerId]) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 from django.conf import settings
 from django.db.models import QuerySet, Sum
+from django.utils.translation import gettext as _
+from django.utils.translation import override
 
 from peer_agent.publishing.card import CardFacts, Person, unfinished
 from runs.datasets.sources import percent, shares_used, source_lines
@@ -28,6 +30,8 @@ def checkpoint_facts(run: Run, snapshot: Snapshot) -> CardFacts:
 
 def _with_digests(known: CardFacts, run: Run, snapshot: Snapshot) -> CardFacts:
     measured = [point for point in heldout_points(run) if point.place <= snapshot.index]
+    with override("en"):  # a card has one language for all readers
+        checked = how_checked(run)
     return msgspec.structs.replace(
         known,
         steps=snapshot.step,
@@ -35,7 +39,7 @@ def _with_digests(known: CardFacts, run: Run, snapshot: Snapshot) -> CardFacts:
         state_digest=snapshot.state_digest,
         log_digest=snapshot.digest,
         snapshot=snapshot.file,
-        checked=how_checked(run),
+        checked=checked,
     )
 
 
@@ -44,16 +48,16 @@ def how_checked(run: Run) -> str:
     trusted = run.snapshots.filter(state__in=Snapshot.TRUSTED).order_by("-index")
     anchor = trusted.filter(state=Snapshot.State.ANCHOR).first()
     if anchor is None:
-        return "Before this release the site replayed the whole log, from the first step on, and got this model."
+        return _("Before this release the site replayed the whole log, from the first step on, and got this model.")
     if anchor == trusted.first():
-        return (
-            f"This model (step {anchor.step:,}) was made before the site could replay logs: its volunteers' copies "
-            "agreed on it, and nobody has checked it since."
-        )
-    return (
-        f"Step {anchor.step:,} was made before the site could replay logs and is what its volunteers' copies agreed "
-        "on; the site replayed every step after it."
-    )
+        return _(
+            "This model (step %(step)s) was made before the site could replay logs: its volunteers' copies agreed on "
+            "it, and nobody has checked it since."
+        ) % {"step": f"{anchor.step:,}"}
+    return _(
+        "Step %(step)s was made before the site could replay logs and is what its volunteers' copies agreed on; the "
+        "site replayed every step after it."
+    ) % {"step": f"{anchor.step:,}"}
 
 
 def facts_at(run: Run, step: int) -> CardFacts:

@@ -14,6 +14,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 from msgspec import Struct
 
+from peer_agent.protocol import reasons
 from peer_agent.protocol.errors import Fault
 from runs import storage
 from runs.models import LogEntry, RefusedSnapshot, Release, ReplayRequest, Run, Snapshot, Verification
@@ -28,7 +29,6 @@ STALE = timedelta(seconds=60)  # a worker that has said nothing for so long is g
 FIRST_RETRY_S, LONGEST_RETRY_S = 5, 300
 
 MADE = "No copy of the model was taken from a volunteer, so it was made from the log."
-CHECKING = "The model is being checked: {done:,} of {whole:,} steps are replayed from the log."
 REFUSED = (
     "The copy of the model that was handed in at step {step:,} is not what the log gives; it was deleted, and the "
     "site's own copy stands in its place."
@@ -183,7 +183,7 @@ def _touch(run: Run, goal: Goal, step: int) -> None:
     """Hold the claim, and say how far it is."""
     Verification.objects.filter(run=run).update(touched_at=timezone.now(), step=step)
     done, whole = step - goal.start.step, goal.step - goal.start.step
-    _say(run, CHECKING.format(done=done, whole=whole))
+    _say(run, reasons.CHECKED.format(done=f"{done:,}", whole=f"{whole:,}"))
 
 
 def _say(run: Run, text: str) -> None:

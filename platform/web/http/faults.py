@@ -11,6 +11,7 @@ from django.shortcuts import render
 from django.utils.translation import gettext_lazy
 
 from peer_agent.protocol.errors import CATALOGUE, Fault
+from web.words import in_words_of_page, title_of_page
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +113,8 @@ def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> 
     if is_for_program(request.path):
         said = {"code": fault.code, "title": title_of(fault, status), "severity": fault.severity, "text": fault.text}
         return JsonResponse(said, status=status)
-    facts: dict[str, Any] = {"fault": fault, "status": status, "headline": title_of(fault, status)}
+    headline = title_of_page(title_of(fault, status))
+    facts: dict[str, Any] = {"fault": in_words_of_page(fault), "status": status, "headline": headline}
     if status >= 500:
         facts["user"] = AnonymousUser()  # who it is stands in the database, which may be what is broken
     return render(request, "web/fault.html", facts, status=status)

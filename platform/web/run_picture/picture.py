@@ -26,6 +26,7 @@ from web.run_picture.charts.loss import summary
 from web.run_picture.counts import with_number
 from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.step_bars import StepBars, step_bars, tint_of
+from web.words import loss_unit_of_page
 
 Picture = dict[str, Any]
 
@@ -106,7 +107,7 @@ def _loss(seen: Seen) -> Picture:
         "perplexity_note": perplexity_note,
         "passes": status_sentence.passes_note(seen.run.passes),
         "warning": status_sentence.overfitting_sentence(seen.run),
-        "summary": summary(points, entropy, seen.run.heldout, unit=seen.run.run.parsed_recipe.loss_unit[0]),
+        "summary": summary(points, entropy, seen.run.heldout, unit=loss_unit_of_page(seen.run.run.parsed_recipe)[0]),
         "unigram": entropy,
         "points": [_point(point) for point in points if math.isfinite(point.loss)],
         "charts": charts_of(points),
@@ -123,7 +124,7 @@ def _step(seen: Seen) -> Picture:
         "target": 0 if shares else bars.target,  # there is none of several steps together
         "samples_per_s": round(bars.samples_per_s, 1),
         "tokens_per_s": round(bars.samples_per_s * recipe.loss_units_in(1)[1]),
-        "units": recipe.loss_unit[1],
+        "units": loss_unit_of_page(recipe)[1],
         "training": len(_trainers(seen)),
         "relays": bars.relays,
         "void_rounds": seen.void_rounds,

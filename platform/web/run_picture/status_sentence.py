@@ -15,6 +15,7 @@ from runs.models import Dataset, Release, Run
 from runs.selectors import Measured, Point, RunPicture, RunProgress
 from web.run_picture.counts import duration, machines, ordinal, people, samples
 from web.run_picture.presence import TRAINER, OnlinePeer
+from web.words import reason_in_words_of_page
 
 RUNNING = "running"  # the state of a run that makes steps
 WITHOUT_PACE_S = 3600.0
@@ -62,7 +63,7 @@ def at_step(picture: RunPicture) -> dict[str, str]:
 def finishing_sentence(picture: RunPicture) -> str:
     """What the site does with the last state."""
     if picture.run.waiting_for:
-        return picture.run.waiting_for
+        return reason_in_words_of_page(picture.run.waiting_for)
     if picture.step >= picture.target_steps:
         return _("All %(step)s steps are done. The model is being checked and packaged.") % at_step(picture)
     return _("%(step)s steps are done. The model is being checked and packaged.") % at_step(picture)
@@ -71,7 +72,9 @@ def finishing_sentence(picture: RunPicture) -> str:
 def draft_sentence(picture: RunPicture) -> str:
     """Why nobody can join yet."""
     if picture.run.waiting_for:
-        return _("This run could not be published. %(reason)s") % {"reason": picture.run.waiting_for}
+        return _("This run could not be published. %(reason)s") % {
+            "reason": reason_in_words_of_page(picture.run.waiting_for)
+        }
     if picture.dataset.state == Dataset.State.FAILED:
         return _("The dataset could not be prepared.")
     if lacks_base(picture.dataset):
@@ -146,7 +149,7 @@ def waiting_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str
     """Who is here, and what the run waits for."""
     number, facts = company(trainers)
     here = ngettext("%(people)s on %(machines)s is here.", "%(people)s on %(machines)s are here.", number) % facts
-    return f"{here} {sentence(picture.run.waiting_for)}"
+    return f"{here} {sentence(reason_in_words_of_page(picture.run.waiting_for))}"
 
 
 def company(trainers: Sequence[OnlinePeer]) -> tuple[int, dict[str, str]]:
@@ -157,7 +160,8 @@ def company(trainers: Sequence[OnlinePeer]) -> tuple[int, dict[str, str]]:
 
 def sentence(text: str) -> str:
     """The text with a capital and a full stop."""
-    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")
+    text = f"{text[:1].upper()}{text[1:]}"
+    return text if text.endswith((".", "!", "?", "।")) else _("%(text)s.") % {"text": text}
 
 
 def to_go(picture: RunPicture) -> str:

@@ -14,6 +14,7 @@ from accounts.keys import site_key
 from coordination.snapshots import admit_hash, elect_keeper, news_of, note_listener, request_replay
 from coordination.uploads import take_snapshot
 from peer_agent.protocol import messages as m
+from peer_agent.protocol import reasons
 from peer_agent.protocol.credentials import Credential, Role, public_bytes, verify
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
@@ -292,7 +293,7 @@ class TestTheRelease:
         said: list[str] = []
         children.in_between = lambda: said.append(Run.objects.get(pk=finishing.pk).waiting_for)
         verify_next(finishing.pk)
-        assert said == [verification.CHECKING.format(done=0, whole=2)]
+        assert said == [reasons.CHECKED.format(done=0, whole=2)]
         assert Run.objects.get(pk=finishing.pk).waiting_for == ""
         children.errors = [Problem.of("E341", step=3)]
         verify_next(finishing.pk)

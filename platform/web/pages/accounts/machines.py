@@ -24,6 +24,7 @@ from web.http.requester import person_in
 from web.pages.accounts.forms import MachineNameForm, TokenForm
 from web.run_picture import counts
 from web.run_picture.own_machines import OwnMachine, own_machines, runs_to_move_to
+from web.words import titled_in_words_of_page
 
 SLUG = re.compile(r"[-a-z0-9_]{1,80}")
 
@@ -74,7 +75,12 @@ def _let_back(request: HttpRequest, machine: Machine) -> HttpResponse:
     try:
         services.let_back_machine(machine=machine)
     except Problem as problem:
-        return _page(request, person_in(request), name_fault=problem.fault.titled, status=status_of(problem.fault.code))
+        return _page(
+            request,
+            person_in(request),
+            name_fault=titled_in_words_of_page(problem.fault),
+            status=status_of(problem.fault.code),
+        )
     return redirect("web:machines")
 
 

@@ -23,6 +23,7 @@ from web.run_picture import counts
 from web.run_picture.card_sentences import percent
 from web.run_picture.charts.image import CARD as PREVIEW
 from web.run_picture.charts.image import figure_png
+from web.words import loss_unit_of_page
 
 PAGE = 100  # rounds
 looks = rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
@@ -68,7 +69,7 @@ def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
         "rows": found[:PAGE],
         "older": found[PAGE - 1].pk if len(found) > PAGE else None,
         "is_later": bool(before),
-        "one": run.parsed_recipe.loss_unit[1],
+        "unit": loss_unit_of_page(run.parsed_recipe)[1],
     }
     return render(request, "web/people/rounds.html", facts)
 

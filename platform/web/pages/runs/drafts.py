@@ -21,6 +21,7 @@ from web.http.requester import person_in
 from web.pages.runs.dataset_text import found_on_hub, stored_text, too_often, upload_facts
 from web.pages.runs.forms.new_run import NewRunForm, usual_recipe
 from web.pages.runs.forms.organizer import DraftForm, WordsForm
+from web.words import titled_in_words_of_page
 
 
 @login_required
@@ -106,7 +107,7 @@ def _publish(request: HttpRequest, run: Run) -> None:
     try:
         services.open_run(run=run, by=person_in(request))
     except Problem as problem:
-        messages.error(request, problem.fault.titled)
+        messages.error(request, titled_in_words_of_page(problem.fault))
 
 
 @transaction.atomic

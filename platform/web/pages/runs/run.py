@@ -38,6 +38,7 @@ from web.run_picture.own_place import Own, own_machine_words, own_words
 from web.run_picture.picture import Picture, Seen, picture_of
 from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.status_sentence import PERPLEXITY
+from web.words import loss_unit_of_page
 
 REFRESH_S = 5
 STANDING_ON = ("state", "release", "released_step", "text")  # of the picture: what decides what the page has
@@ -76,7 +77,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     seen, own = seen_of(run, with_links=request.user.is_authenticated), Own(run, request.user)
     facts = head_facts(request, run, seen, own)
     picture, live = seen.run, facts["live"]
-    unit = run.parsed_recipe.loss_unit[0]
+    unit = loss_unit_of_page(run.parsed_recipe)[0]
     role = role_of(run, request.user)
     manages = role in MANAGING
     links = links_shown(run, request.user, seen.links, sees_all=manages)

@@ -19,6 +19,7 @@ from web.run_picture.loading import seen_of
 from web.run_picture.picture import picture_of
 from web.run_picture.presence import TRAINER
 from web.run_picture.status_sentence import state_label, word_of
+from web.words import loss_unit_of_page
 
 BADGE_S = 60  # that a badge may be old
 BOARD = 5  # rows in a frame
@@ -73,7 +74,7 @@ def embed(request: HttpRequest, slug: str) -> HttpResponse:
     """A small page for a frame on another site: the curve, or the leaderboard (`?show=leaderboard`)."""
     run = run_or_404(access_run, request, slug)
     seen = seen_of(run)
-    live, unit = picture_of(seen), run.parsed_recipe.loss_unit[0]
+    live, unit = picture_of(seen), loss_unit_of_page(run.parsed_recipe)[0]
     chart = loss_chart(seen.run.points, run.dataset.unigram_entropy, NARROW, seen.run.heldout, unit=unit)
     facts = {
         "run": run,

@@ -26,6 +26,7 @@ from web.http.requester import person_in
 from web.pages.runs.dataset_text import found_on_hub, stored_beside, too_often, upload_facts
 from web.pages.runs.forms.sources import SourceForm, WeightsForm
 from web.pages.runs.organizing.manage import manage_page, managed
+from web.words import material_in_words_of_page
 
 
 class Beside(NamedTuple):
@@ -44,7 +45,7 @@ def text_of(run: Run) -> Beside:
     """One more text."""
     material = run.parsed_recipe.material
     return Beside(
-        title=_("Add %(material)s") % {"material": material.more},
+        title=_("Add %(material)s") % {"material": material_in_words_of_page(material).more},
         lead=_(
             "The run then learns from all of them: of each as much as its size says, or as you say by weights on the "
             "next page."

@@ -16,6 +16,7 @@ from runs.models import Run
 from runs.models.run import LONGEST_PROMPT, MOST_PROMPTS
 from web.pages.runs.forms.estimate import estimate_of, recipe_in, rows_of, steps_in
 from web.pages.runs.forms.recipe_fields import RecipeField, fields_of, recipe_from, values_of
+from web.words import material_in_words_of_page, titled_in_words_of_page
 
 
 class NewRunForm(forms.Form):
@@ -81,7 +82,7 @@ class NewRunForm(forms.Form):
         """
         super().__init__(*args, **kwargs)
         self.usual, self.kind, self.recipe_fields = usual, type(usual), fields_of(type(usual))
-        material = usual.material
+        material = material_in_words_of_page(usual.material)
         text = self.fields["text"]
         text.label, text.help_text = (
             material.name.capitalize(),
@@ -201,7 +202,7 @@ class NewRunForm(forms.Form):
 
     def blame(self, problem: Problem) -> None:
         """Put a numbered error beside the field it is about."""
-        self.add_error(self._field_of(problem), problem.fault.titled)
+        self.add_error(self._field_of(problem), titled_in_words_of_page(problem.fault))
 
 
 def short_lines(text: str) -> str:

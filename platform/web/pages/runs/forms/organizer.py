@@ -13,6 +13,7 @@ from runs.access import outranks
 from runs.models import Run
 from runs.models.joining import LONGEST_MESSAGE
 from web.pages.runs.forms.new_run import NewRunForm, short_lines
+from web.words import material_in_words_of_page
 
 DAY = 24 * 3600
 MOST_MACHINES = 100_000  # that an alert may ask for
@@ -55,13 +56,12 @@ class DraftForm(NewRunForm):
             automatic_steps=run.automatic_steps if stays else None,
             **kwargs,
         )
-        self.fields["text"].label = _("Other %(material)s") % {"material": self.usual.material.name}
+        name = material_in_words_of_page(self.usual.material).name
+        self.fields["text"].label = _("Other %(material)s") % {"material": name}
         self.fields["text"].help_text += " " + _("Without a file, %(filename)s stays.") % {
             "filename": run.dataset.filename
         }
-        self.fields["may_share"].label = _("I may share the other %(material)s") % {
-            "material": self.usual.material.name
-        }
+        self.fields["may_share"].label = _("I may share the other %(material)s") % {"material": name}
 
 
 class ExtendForm(forms.Form):

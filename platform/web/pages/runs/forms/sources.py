@@ -20,6 +20,7 @@ from web.pages.runs.forms.new_run import (
     offer_hub,
     sentence,
 )
+from web.words import material_in_words_of_page, titled_in_words_of_page
 
 MOST_WEIGHT = 1e6
 
@@ -36,7 +37,7 @@ class SourceForm(forms.Form):
     def __init__(self, *args: Any, material: Material, releases: Sequence[Release] = (), **kwargs: Any) -> None:
         """`releases`: of runs here, of which one may be taken instead of a file."""
         super().__init__(*args, **kwargs)
-        self.material = material
+        material = self.material = material_in_words_of_page(material)
         self.releases = {str(release.pk): release for release in releases}
         if releases:
             self._offer_releases()
@@ -88,7 +89,7 @@ class SourceForm(forms.Form):
 
     def blame(self, problem: Problem) -> None:
         """Put a numbered error beside the field it is about."""
-        self.add_error(field_about(self, problem), problem.fault.titled)
+        self.add_error(field_about(self, problem), titled_in_words_of_page(problem.fault))
 
 
 def _told(release: Release) -> str:

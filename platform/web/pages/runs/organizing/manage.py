@@ -12,6 +12,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
@@ -43,6 +44,7 @@ from web.pages.runs.trials import switch_facts
 from web.run_picture.loading import head_of, troubles_of
 from web.run_picture.own_place import Own
 from web.run_picture.presence import RELAY
+from web.words import material_in_words_of_page, titled_in_words_of_page
 
 MOST_DIGITS = 18  # of a row's number in an address
 ACTIONS: dict[str, Callable[..., object]] = {
@@ -219,7 +221,7 @@ def named(request: HttpRequest, run: Run, form: MemberForm, deed: Callable[..., 
         except Problem as problem:
             if wrong == "removal_form" and run.members_only:  # asked for on the leaderboard
                 return manage_page(request, run, fault=problem.fault)
-            form.add_error("name", problem.fault.titled)
+            form.add_error("name", titled_in_words_of_page(problem.fault))
         else:
             return redirect(_place(request, run, member if member.removed_at else None))
     return manage_page(request, run, wrong={wrong: form})
@@ -302,11 +304,11 @@ def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
     can_change = run.state == Run.State.DRAFT and not is_getting_ready(run)
     facts: dict[str, Any] = {
         "can_add_source": can_change,
-        "brought": recipe.material.brought,
+        "brought": material_in_words_of_page(recipe.material).brought,
         "can_set_base": can_change and recipe.material.brought is not None,
         "lacks_base": lacks_base(run.dataset),
         "fetched": fetched(run.dataset),
-        "named": recipe.material.named(len(lines)),
+        "named": gettext(recipe.material.named(len(lines))),
     }
     if len(lines) > 1 and (can_change or possible(run)["is_live"]):
         facts["weights_form"] = WeightsForm(lines=lines, mix=recipe.mix)

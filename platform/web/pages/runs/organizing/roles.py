@@ -14,6 +14,7 @@ from web.http.access import missing, run_or_404
 from web.http.requester import person_in
 from web.pages.runs.forms.organizer import RoleForm
 from web.pages.runs.organizing.manage import manage_page
+from web.words import titled_in_words_of_page
 
 
 @login_required
@@ -27,7 +28,7 @@ def invite(request: HttpRequest, slug: str) -> HttpResponse:
         try:
             roles.invite(run=run, name=given["name"], role=Run.Role(given["role"]), by=person_in(request))
         except Problem as problem:
-            form.add_error("name", problem.fault.titled)
+            form.add_error("name", titled_in_words_of_page(problem.fault))
         else:
             return redirect("web:manage", slug=slug)
     return manage_page(request, run, wrong={"role_form": form})

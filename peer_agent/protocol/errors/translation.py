@@ -1,0 +1,54 @@
+"""Errors in another language. They are made and sent in English; whoever shows one looks it up."""
+
+import string
+from collections.abc import Callable
+
+from peer_agent.protocol.errors import CATALOGUE, Fault
+
+Translated = Callable[[str], str]  # a message in the reader's language
+INSIDE = {"E134": ("E104", "E110")}  # errors whose cause may stand in another as its reason (`not_reached`)
+
+
+def in_words(fault: Fault, translated: Translated) -> Fault:
+    """The same in the language of `translated`, where it is an error of the catalogue that has been translated.
+
+    Wherever it comes from: what is filled in is found again in its English text. What follows the catalogue's words
+    stays as it is.
+    """
+    entry = CATALOGUE.get(fault.code)
+    if entry is None or translated(entry.cause) == entry.cause:
+        return fault
+    found = places_in(" ".join(part for part in (entry.cause, entry.means, entry.remedy) if part), fault.text)
+    if found is None:
+        return fault
+    details, rest = found
+    details |= {name: _inside(fault.code, value, translated) for name, value in details.items() if fault.code in INSIDE}
+    cause, means, remedy = (translated(part).format(**details) for part in (entry.cause, entry.means, entry.remedy))
+    return Fault(fault.code, cause, means, remedy + rest)
+
+
+def places_in(template: str, text: str) -> tuple[dict[str, str], str] | None:
+    """What fills the places of a format string in a text that begins with it, and what follows; None where it does not.
+
+    Looks at each letter once. A line break is a space: it may have become one in a terminal.
+    """
+    flat, at, name, details = text.replace("\n", " "), 0, "", dict[str, str]()
+    for literal, place, *_ in string.Formatter().parse(template.replace("\n", " ")):
+        begin = flat.find(literal, at) if literal or not name else len(flat)
+        if begin < 0 or (begin > at and not name):
+            return None
+        if name:
+            details.setdefault(name, text[at:begin])
+        at, name = begin + len(literal), place or ""
+    if name:
+        return details | {name: text[at:]}, ""
+    return (details, text[at:]) if at == len(flat) or flat[at] == " " else None
+
+
+def _inside(code: str, value: str, translated: Translated) -> str:
+    """The reason of an error, where it is the cause of another."""
+    for cause in (CATALOGUE[other].cause for other in INSIDE[code]):
+        found = places_in(cause.rstrip("."), value)
+        if found is not None and not found[1]:
+            return translated(cause).format(**found[0]).rstrip(".।")
+    return value

@@ -1,0 +1,64 @@
+"""Words of the agent's rooms, which know no reader, in the language of a page.
+
+Numbered errors and why a run waits stand in the agent's own catalogue, what recipes say of themselves in the site's.
+"""
+
+from functools import cache
+from gettext import NullTranslations
+
+from django.utils.translation import get_language, gettext, to_locale
+
+from peer_agent.machine.language import catalogue_of
+from peer_agent.protocol import reasons
+from peer_agent.protocol.errors import CATALOGUE, Fault, titled
+from peer_agent.protocol.errors.translation import in_words
+from peer_agent.protocol.recipe import Material, Recipe
+
+
+def in_words_of_page(fault: Fault) -> Fault:
+    """The same in the language that is active, where it has been translated."""
+    return in_words(fault, _translated)
+
+
+def title_of_page(title: str) -> str:
+    """What an error is called, in the language that is active."""
+    return _translated(title)
+
+
+def titled_in_words_of_page(fault: Fault) -> str:
+    """One paragraph: what it is called, the number to quote, then all of it."""
+    return titled(title_of_page(fault.title), fault.code, in_words_of_page(fault).text)
+
+
+def reason_in_words_of_page(reason: str) -> str:
+    """Why a run stands still; an error, as `str` writes it, where that is why."""
+    fault = Fault.read(reason)
+    return str(in_words_of_page(fault)) if fault.code in CATALOGUE else reasons.in_words(reason, _translated)
+
+
+def material_in_words_of_page(material: Material) -> Material:
+    """What people bring, and what they are shown of it."""
+    return material._replace(
+        name=gettext(material.name),
+        unit=gettext(material.unit),
+        file=gettext(material.file),
+        more=material.more and gettext(material.more),
+        shown=(gettext(material.shown[0]), gettext(material.shown[1])),
+        adapts=material.adapts and material_in_words_of_page(material.adapts),
+        takes=material.takes and material_in_words_of_page(material.takes),
+    )
+
+
+def loss_unit_of_page(recipe: Recipe) -> tuple[str, str]:
+    """What the loss is a mean over: one, and many."""
+    one, many = recipe.loss_unit
+    return gettext(one), gettext(many)
+
+
+def _translated(message: str) -> str:
+    return _catalogue(to_locale(get_language() or "en")).gettext(message) if message else ""
+
+
+@cache
+def _catalogue(locale: str) -> NullTranslations:
+    return catalogue_of(locale)
