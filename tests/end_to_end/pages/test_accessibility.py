@@ -1,4 +1,5 @@
-"""axe-core on every page, as a visitor and as the organizer, light and dark, wide and narrow: no violation.
+"""axe-core on every page, as a visitor and as the organizer, light and dark, wide and narrow, and laid out from
+right to left: no violation.
 
 A page is one line of PAGES; `{run}` is the address of a run that trains, `{draft}` of a draft by invitation,
 `{invitation}` of a link into it, `{done}` of a finished run, `{requested}` of one that Teo asked to join, `{operator}`
@@ -215,10 +216,18 @@ def test_nothing_stands_in_anybodys_way(site: Site, readers: dict[str, Reader], 
     reader.page.evaluate(AXE.read_text())
     for width in WIDTHS[scheme]:
         reader.page.set_viewport_size({"width": width, "height": 844})
-        reader.page.evaluate(SETTLED)
-        assert violations(reader, scheme) == [], f"{width} px"
-        assert reader.page.evaluate(MENUS_BESIDE_THE_SCREEN) == [], f"{width} px"
-        assert reader.page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is cut off at the side"
+        stands_in_nobodys_way(reader, scheme, width)
+    if scheme == "light":
+        reader.page.evaluate("document.documentElement.dir = 'rtl'")
+        stands_in_nobodys_way(reader, scheme, WIDTHS[scheme][-1])
+
+
+def stands_in_nobodys_way(reader: Reader, scheme: Scheme, width: int) -> None:
+    """Nothing that axe-core knows, and nothing beside the screen."""
+    reader.page.evaluate(SETTLED)
+    assert violations(reader, scheme) == [], f"{width} px"
+    assert reader.page.evaluate(MENUS_BESIDE_THE_SCREEN) == [], f"{width} px"
+    assert reader.page.evaluate("document.documentElement.scrollWidth") <= width, "nothing is cut off at the side"
 
 
 def violations(reader: Reader, scheme: Scheme) -> list[str]:
