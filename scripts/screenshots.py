@@ -1,10 +1,14 @@
-"""Take the README's pictures: `python -m scripts.screenshots`. A real site, real agents, a real browser.
+"""Take pictures of all main pages: `python -m scripts.screenshots`. A real site, real agents, a real browser.
 
-Writes docs/images/*.png. The pictures show what a newcomer sees; nothing in them is staged but the names.
+Writes the README's to docs/images/*.png, and each page in three widths, light and dark, to var/screenshots/*.png. They
+show what a newcomer sees; nothing in them is staged but the names.
 """
 
+import re
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -14,68 +18,176 @@ sys.path.append(str(ROOT / "platform"))
 from playwright.sync_api import Browser  # noqa: E402
 
 from demo.corpus import python_text  # noqa: E402
+from demo.visitor import Visitor  # noqa: E402
 from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in  # noqa: E402
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm  # noqa: E402
 
-IMAGES = ROOT / "docs" / "images"
+BEST, ALL = ROOT / "docs" / "images", ROOT / "var" / "screenshots"
 PEOPLE = ("Amina", "Teo", "Noor")
-STEPS_BEFORE = 130
-RECIPE = {"title": "A small model of Python's own words", "width": "64", "target_batch": "96", "vocab": "1024"}
+FINISHED_STEPS, STEPS_BEFORE = 60, 130
+RECIPE = {"width": "64", "target_batch": "96", "vocab": "1024"}
+PROMPTS = "Return a new\nThe default is"
+CODE = re.compile(r"\?code=(\w+)")
+
+Scheme = Literal["light", "dark"]
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+WIDTHS = {390: 844, 820: 1180, 1440: 900}  # a phone, a tablet, a screen; and their heights
+SETTLED_MS = 1500  # numbers have reached their values
 
 
-class Picture(NamedTuple):
-    """One file."""
+class Page(NamedTuple):
+    """One page, who looks at it, and what to wait for."""
 
-    name: str
     path: str
     who: str = ""
-    width: int = 1280
-    height: int = 860
-    scheme: Literal["light", "dark"] = "light"
     wait: str = "main"
 
 
+class Picture(NamedTuple):
+    """One of the README's: which page, how wide and high, in which colours."""
+
+    name: str
+    page: str
+    width: int = 1280
+    height: int = 860
+    scheme: Scheme = "light"
+
+
+PAGES = {
+    "front": Page("/"),
+    "run": Page("{going}", wait=LIVE),
+    "run-owner": Page("{going}", who="Amina", wait=LIVE),
+    "run-finished": Page("{finished}", wait="text=Load it"),
+    "run-waits": Page("{waits}"),
+    "run-paused": Page("{paused}"),
+    "draft-failed": Page("{failed}manage/", who="Amina"),
+    "draft": Page("{draft}", who="Amina"),
+    "leaderboard": Page("{going}leaderboard/"),
+    "activity": Page("{going}activity/"),
+    "swarm": Page("{going}swarm/"),
+    "credit": Page("/people/Teo{going}"),
+    "person": Page("/people/Teo/"),
+    "certificate": Page("/people/Teo/certificate/"),
+    "team": Page("/teams/hands/", who="Amina"),
+    "machines": Page("/machines/", who="Amina"),
+    "limits": Page("{limits}", who="Amina"),
+    "approve": Page("/approve/?code={code}", who="Amina", wait=".code"),
+    "new-run": Page("/runs/new/", who="Amina"),
+    "manage": Page("{going}manage/", who="Amina"),
+    "manage-draft": Page("{draft}manage/", who="Amina"),
+    "publish": Page("{finished}publish/", who="Amina"),
+    "trail": Page("{going}trail/", who="Amina"),
+    "account": Page("/account/", who="Amina"),
+    "notifications": Page("/account/notifications/", who="Amina"),
+    "try": Page("{finished}try/"),
+    "download": Page("/download/"),
+    "help": Page("/help/"),
+    "sign-up": Page("/signup/"),
+    "log-in": Page("/login/"),
+    "api": Page("/api/v1/docs"),
+    "missing": Page("/nothing/here/"),
+}
+
 PICTURES = [
-    Picture("run-light", "{run}", wait=LIVE),
-    Picture("run-dark", "{run}", wait=LIVE, scheme="dark"),
-    Picture("run-phone", "{run}", wait=LIVE, width=390, height=844),
-    Picture("front", "/", height=1000),
-    Picture("machines", "/machines/", who="Amina", height=720),
+    Picture("run-light", "run"),
+    Picture("run-dark", "run", scheme="dark"),
+    Picture("run-phone", "run", 390, 844),
+    Picture("front", "front", height=1000),
+    Picture("finished", "run-finished", height=1000),
+    Picture("new-run", "new-run"),
+    Picture("machines", "machines", height=720),
+    Picture("approve-phone", "approve", 390, 844),
+    Picture("swarm", "swarm", height=720),
+    Picture("person", "person"),
 ]
 
 
 def main() -> None:
     """Start everything, wait until there is a curve to see, take the pictures."""
-    IMAGES.mkdir(parents=True, exist_ok=True)
+    for target in (BEST, ALL):
+        target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, Swarm(Path(folder) / "swarm") as swarm, chromium() as browser:
-        begin(swarm)
+        places = begun(swarm)
         for picture in PICTURES:
-            take(picture, swarm, browser)
-            print(f"wrote docs/images/{picture.name}.png", flush=True)
+            page = PAGES[picture.page]
+            with opened(browser, swarm, places, page, picture.scheme, scale=2) as reader:
+                take(reader, picture.width, picture.height, BEST / f"{picture.name}.png")
+        for name, page in PAGES.items():
+            for scheme in SCHEMES:
+                with opened(browser, swarm, places, page, scheme) as reader:
+                    for width, height in WIDTHS.items():
+                        take(reader, width, height, ALL / f"{name}-{scheme}-{width}.png", is_whole=True)
 
 
-def begin(swarm: Swarm) -> None:
-    """Three people, a machine each, and some steps made."""
+def begun(swarm: Swarm) -> dict[str, str]:
+    """Runs in all states, three people, a machine each in the run that is going; addresses by name."""
     swarm.start_site()
     people = {name: swarm.sign_up(name) for name in PEOPLE}
-    swarm.open_run(people["Amina"], python_text()[:600_000], trainers=len(PEOPLE), steps=300, **RECIPE)
+    amina, places = people["Amina"], {}
+    text = python_text()
+
+    def at(title: str, trainers: int, steps: int, **more: str) -> str:
+        recipe = {**RECIPE, "title": title, **more}
+        swarm.open_run(amina, text[:600_000], trainers=trainers, steps=steps, **recipe)
+        return f"/runs/{swarm.slug}/"
+
+    places["finished"] = at(
+        "What functions return", 1, FINISHED_STEPS, prompts=PROMPTS, width="32", snapshot_every="20"
+    )
+    for name, person in people.items():
+        swarm.start_agent(f"{name.lower()}-first", token=swarm.token_of(person))
+    swarm.wait_finished()
+    places["waits"] = at("Words of a language few speak", 8, 900, purpose="A keyboard for those who write it.")
+    places["paused"] = at("Proverbs", 2, 900)
+    amina.submit(f"{places['paused']}manage/", {"action": "pause"})
+    swarm.draft(amina, "salt and water " * 200, trainers=2, steps=900, **RECIPE, title="Recipes of one kitchen")
+    places["failed"] = f"/runs/{swarm.slug}/"
+    swarm.draft(
+        amina, text[:600_000], trainers=2, steps=900, **RECIPE, title="Letters of a family", visibility="private"
+    )
+    places["draft"] = f"/runs/{swarm.slug}/"
+    amina.submit("/teams/new/", {"name": "Hands"})
+    places["going"] = at("A small model of Python's own words", len(PEOPLE), 300, snapshot_every="20", prompts=PROMPTS)
     for name, person in people.items():
         swarm.start_agent(name.lower(), token=swarm.token_of(person))
     swarm.wait_for_step(STEPS_BEFORE, limit_s=600)
+    return places | {"limits": limits_of(amina), "code": asked(swarm)}
 
 
-def take(picture: Picture, swarm: Swarm, browser: Browser) -> None:
-    """One picture."""
-    reader = Reader(
-        browser, width=picture.width, height=picture.height, color_scheme=picture.scheme, device_scale_factor=2
-    )
-    if picture.who:
-        sign_in(reader, swarm.url, picture.who, PASSWORD)
-    reader.page.goto(swarm.url + picture.path.format(run=f"/runs/{swarm.slug}/"))
-    reader.page.wait_for_selector(picture.wait, state="attached")
-    reader.page.wait_for_timeout(1500)  # numbers have reached their values
-    reader.page.screenshot(path=IMAGES / f"{picture.name}.png")
+def limits_of(person: Visitor) -> str:
+    """The page on which somebody limits a machine of theirs."""
+    found = re.search(r"/machines/[-0-9a-f]+/limits/", person.read("/machines/"))
+    assert found is not None
+    return found[0]
+
+
+def asked(swarm: Swarm) -> str:
+    """The code of a machine that waits for its owner."""
+    swarm.start_agent("asking", token="")
+    swarm.wait(lambda: CODE.search(swarm.log("asking")), 60, "a machine asks to be approved")
+    return next(found[1] for found in CODE.finditer(swarm.log("asking")))
+
+
+@contextmanager
+def opened(
+    browser: Browser, swarm: Swarm, places: dict[str, str], page: Page, scheme: Scheme, *, scale: int = 1
+) -> Iterator[Reader]:
+    """Somebody who looks at this page."""
+    reader = Reader(browser, color_scheme=scheme, device_scale_factor=scale)
+    if page.who:
+        sign_in(reader, swarm.url, page.who, PASSWORD)
+    reader.page.goto(swarm.url + page.path.format(**places))
+    reader.page.wait_for_selector(page.wait, state="attached")
+    yield reader
     reader.context.close()
+
+
+def take(reader: Reader, width: int, height: int, path: Path, *, is_whole: bool = False) -> None:
+    """What a window of this size shows, or the whole page in it."""
+    reader.page.set_viewport_size({"width": width, "height": height})
+    reader.page.wait_for_timeout(SETTLED_MS)
+    reader.page.screenshot(path=path, full_page=is_whole)
+    print(f"wrote {path.relative_to(ROOT)}", flush=True)
 
 
 if __name__ == "__main__":
