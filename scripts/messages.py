@@ -92,7 +92,8 @@ def add_recipes(found: Catalog) -> None:
 
     place: Any = ("peer_agent/recipes", None)
     common = [each for words in COMMON.values() for each in words]
-    for name, kind in sorted(KINDS.items()):
+    ours = ((name, kind) for name, kind in sorted(KINDS.items()) if kind.__module__.startswith("peer_agent."))
+    for name, kind in ours:
         words = (part for each in (*common, *kind.words) for part in (each.label, each.help))
         said = (kind.title, kind.about, *kind.presets, *kind.loss_unit, *words, *words_of_material(kind().material))
         for text in filter(None, said):

@@ -17,6 +17,8 @@ export function apply(picture: Picture, change: Change): Picture {
       : picture.points,
     bars: rowsAfter(picture.bars, lists.bars),
     leaderboard: rowsAfter(picture.leaderboard, lists.leaderboard),
+    week: rowsAfter(picture.week, lists.week),
+    today: rowsAfter(picture.today, lists.today),
     activity: rowsAfter(picture.activity, lists.activity),
     heldout: rowsAfter(picture.heldout, lists.heldout),
   };

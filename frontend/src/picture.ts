@@ -44,6 +44,15 @@ export interface LeaderboardLine {
   readonly averaged: string;
 }
 
+/** Somebody's row of a week or a day: samples weighed by their age. */
+export interface PeriodLine {
+  readonly key: string;
+  readonly rank: number;
+  readonly name: string;
+  readonly samples: number;
+  readonly now: boolean;
+}
+
 export interface ActivityLine {
   readonly key: string;
   readonly at: string;
@@ -93,6 +102,8 @@ export interface Plan {
 export interface Lists {
   readonly bars: readonly Bar[];
   readonly leaderboard: readonly LeaderboardLine[];
+  readonly week: readonly PeriodLine[];
+  readonly today: readonly PeriodLine[];
   readonly activity: readonly ActivityLine[];
   readonly heldout: readonly Measured[];
 }

@@ -58,7 +58,7 @@ function offered(picture: Picture): TemplateResult {
   const now = drawn();
   const link = ({ key, name }: { readonly key: string; readonly name: string }) =>
     html`<a href=${`?chart=${key}#loss`} aria-current=${key === now ? "true" : nothing} @click=${(event: Event) => choose(event, key)}>${name}</a>`;
-  return html`<nav class="charts" aria-label="Charts">${[LOSS, ...picture.charts].map(link)}</nav>`;
+  return html`<nav class="charts" aria-label=${say("Charts")}>${[LOSS, ...picture.charts].map(link)}</nav>`;
 }
 
 /** Another chart of the same steps: the part of them that is looked at stays. */

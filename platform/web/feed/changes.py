@@ -14,7 +14,7 @@ Change = dict[str, Any]
 Row = dict[str, Any]
 
 POINTS = "points"
-LISTS = ("bars", "leaderboard", "activity", "heldout")
+LISTS = ("bars", "leaderboard", "week", "today", "activity", "heldout")
 
 
 def changes(before: Picture, after: Picture) -> Change:

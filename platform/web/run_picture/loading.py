@@ -1,7 +1,8 @@
 """A run's picture out of the database."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from time import monotonic
 from uuid import UUID
 
 from django.conf import settings
@@ -12,20 +13,26 @@ from accounts.days import day_of
 from peer_agent.protocol.errors import Fault
 from runs import selectors
 from runs.access import BESIDE
+from runs.ledger.standings import Period, PeriodLine, period_board
 from runs.models import Run
 from runs.timeline import resumed_at
 from web.run_picture import presence
 from web.run_picture.alerts import Watch
-from web.run_picture.picture import LEADERBOARD_LINES, Picture, Seen, picture_of
+from web.run_picture.picture import LEADERBOARD_LINES, PERIODS, Picture, Seen, picture_of
 from web.run_picture.troubles import run_troubles
 
 ENGLISH = "en"
+BOARDS_S, MOST_BOARDS = 10.0, 256  # how old boards of a period may be, and of how many runs they are kept
+
+PeriodBoards = Mapping[Period, Sequence[PeriodLine]]
+
+_boards: dict[UUID, tuple[float, PeriodBoards]] = {}
 
 
 def seen_of(run: Run, *, with_links: bool = False) -> Seen:
     """What there is to see of a run now; also what its links carry, for whoever may know."""
     picture = selectors.run_picture(run, lines=LEADERBOARD_LINES, today=day_of(timezone.now()))
-    return _seen(run, picture, with_links=with_links)
+    return _seen(run, picture, with_links=with_links, by_period=period_boards(run))
 
 
 def head_of(run: Run) -> Seen:
@@ -33,7 +40,9 @@ def head_of(run: Run) -> Seen:
     return _seen(run, selectors.run_head(run))
 
 
-def _seen(run: Run, picture: selectors.RunPicture, *, with_links: bool = False) -> Seen:
+def _seen(
+    run: Run, picture: selectors.RunPicture, *, with_links: bool = False, by_period: PeriodBoards | None = None
+) -> Seen:
     here = presence.here(run, with_links=with_links)
     return Seen(
         run=picture,
@@ -44,7 +53,24 @@ def _seen(run: Run, picture: selectors.RunPicture, *, with_links: bool = False) 
         outline=here.plan,
         links=here.links,
         crowd=here.crowd,
+        by_period=by_period or {},
     )
+
+
+def period_boards(run: Run) -> PeriodBoards:
+    """The first lines of the boards of the week and of today, at most `BOARDS_S` old.
+
+    Their sums are made of a row for each person and day, which no look every second should wait for.
+    """
+    known = _boards.get(run.pk)
+    if known is not None and monotonic() - known[0] < BOARDS_S:
+        return known[1]
+    now = timezone.now()
+    boards = {period: period_board(run, period, now, limit=LEADERBOARD_LINES) for period in PERIODS}
+    _boards[run.pk] = monotonic(), boards
+    while len(_boards) > MOST_BOARDS:
+        _boards.pop(next(iter(_boards)), None)
+    return boards
 
 
 def troubles_of(seen: Seen) -> Sequence[Fault]:

@@ -15,7 +15,7 @@ from coordination.presence import Crowd
 from peer_agent.protocol.plan import Outline
 from runs import progress
 from runs.ledger.averaged import in_words
-from runs.ledger.standings import LeaderboardLine, Recent, Shares
+from runs.ledger.standings import LeaderboardLine, Period, PeriodLine, Recent, Shares
 from runs.models import ActivityLine
 from runs.selectors import Measured, Point, RunPicture
 from runs.states import LIVE
@@ -31,6 +31,7 @@ from web.words import loss_unit_of_page
 Picture = dict[str, Any]
 
 LEADERBOARD_LINES = 10  # rows; `web.pages.runs.leaderboard` has them all
+PERIODS = {Period.WEEK: "week", Period.DAY: "today"}
 TALLEST = 8  # of a bar of what somebody gave lately
 
 
@@ -44,6 +45,7 @@ class Seen(NamedTuple):
     now: datetime
     outline: Outline | None = None  # of the last plan
     links: Mapping[str, Any] = {}  # what each one's carry: never in the picture, see `own_links`
+    by_period: Mapping[Period, Sequence[PeriodLine]] = {}  # the first lines of the boards of the week and of today
     crowd: Sequence[Crowd] = ()  # how the number of machines that train changed lately
 
 
@@ -153,6 +155,10 @@ def _lists(seen: Seen) -> Picture:
     return {
         "bars": _shares(shares) if (shares := _shares_shown(seen)) else _bars(seen),
         "leaderboard": _leaderboard(seen.run, here),
+        **{
+            name: [_period_line(line, here) for line in seen.by_period.get(period, ())]
+            for period, name in PERIODS.items()
+        },
         "activity": [_activity_line(line) for line in seen.run.activity],
         "heldout": [_measured(point) for point in seen.run.heldout],
     }
@@ -200,6 +206,10 @@ def _leaderboard(run: RunPicture, here: Collection[str]) -> list[Picture]:
     unranked = [LeaderboardLine(0, line.name, 0, 0, 0, 0) for line in run.averaged if not line.is_ranked]
     lines = [*run.leaderboard, *unranked[:LEADERBOARD_LINES]]
     return [{**_leaderboard_line(line, here, run.recent), "averaged": averaged.get(line.name, "")} for line in lines]
+
+
+def _period_line(line: PeriodLine, here: Collection[str]) -> Picture:
+    return {"key": line.name, **line._asdict(), "now": line.name in here}
 
 
 def _leaderboard_line(line: LeaderboardLine, here: Collection[str], recent: Recent) -> Picture:

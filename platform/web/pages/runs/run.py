@@ -90,6 +90,7 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         **standing_facts(live, STANDING_ON),
         **_chart_facts(request, live, picture, drawn),
         "as_perplexity": as_perplexity,
+        **_board_facts(request, live),
         "you": own_words(own, [line.name for line in picture.leaderboard]),
         "refresh_s": REFRESH_S if run.state in MOVING else None,
         "links": links,
@@ -106,6 +107,18 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "is_near": is_near(request),
         "needs": needs_words(run.parsed_recipe),
         "room": room_words(run, seen.peers),
+    }
+
+
+def _board_facts(request: HttpRequest, live: Picture) -> dict[str, Any]:
+    """Which leaderboard is asked for, and its rows."""
+    named = {"": _("All time"), "week": _("This week"), "today": _("Today")}
+    asked = request.GET.get("board", "")
+    board = asked if asked in named else ""
+    return {
+        "board": board,
+        "boards": [(key, name, key == board) for key, name in named.items()],
+        "board_rows": live[board or "leaderboard"],
     }
 
 

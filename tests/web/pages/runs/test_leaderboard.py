@@ -1,16 +1,20 @@
 """Everybody's standing: the board on the run's page, the page of all, and the line of the one who asks."""
 
 import re
+from uuid import uuid4
 
 import pytest
 from django.db.models import F
 from django.test import Client
 
 from accounts.models import Person
+from runs.ledger.standings import Period
 from runs.models import AveragedTotal, DailyTotal, Run
 from tests.runs.factories import committed, owned
 from tests.web.browsing import as_, page
 from web.pages.runs import leaderboard
+from web.run_picture import loading
+from web.run_picture.loading import picture_in
 from web.run_picture.picture import LEADERBOARD_LINES, TALLEST
 
 
@@ -147,3 +151,53 @@ def test_its_organizer_removes_people_from_where_they_stand(crowd: Run, client: 
     assert "Remove" not in page(mine.get(f"{board}?of=machines"))
     Run.objects.update(state=Run.State.FINISHED)
     assert "Remove" not in page(mine.get(board))
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No look has been had at boards of a period."""
+    monkeypatch.setattr(loading, "_boards", {})
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_runs_page_has_the_boards_of_the_week_and_of_today(crowd: Run, client: Client) -> None:
+    DailyTotal.objects.update(day=F("day") - 7)
+    committed(crowd, (owned(Person.objects.get(username="hand 05"), "second").machine, 21))
+    seen = picture_in("en", crowd)
+    assert [(line["rank"], line["name"], line["samples"]) for line in seen["today"]] == [(1, "hand 05", 21)]
+    assert [line["name"] for line in seen["week"]][:2] == ["hand 05", "hand 01"], "what is a week old counts half"
+    assert (seen["week"][0]["samples"], len(seen["week"])) == (96, LEADERBOARD_LINES)
+    today = page(client.get("/runs/proverbs/?board=today"))
+    assert '<a href="?board=today#leaderboard" aria-current="true">Today</a>' in today
+    assert today.count("<tr") == 2
+    assert "Samples since midnight, UTC." in today
+    week = page(client.get("/runs/proverbs/?board=week"))
+    assert (week.count("<tr"), "half as much" in week) == (1 + LEADERBOARD_LINES, True)
+    assert page(client.get("/runs/proverbs/?board=<b>")).count("<tr") == 1 + LEADERBOARD_LINES
+
+
+@pytest.mark.usefixtures("unread")
+def test_a_day_without_a_sample_says_so(crowd: Run, client: Client) -> None:
+    DailyTotal.objects.update(day=F("day") - 1)
+    assert "No samples today." in page(client.get("/runs/proverbs/?board=today"))
+
+
+@pytest.mark.usefixtures("unread")
+def test_boards_of_a_period_are_read_anew_after_some_seconds(crowd: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(loading, "monotonic", lambda: now)
+    assert len(loading.period_boards(crowd)[Period.DAY]) == LEADERBOARD_LINES
+    DailyTotal.objects.all().delete()
+    now += loading.BOARDS_S - 0.1
+    assert len(loading.period_boards(crowd)[Period.DAY]) == LEADERBOARD_LINES
+    now += 0.2
+    assert loading.period_boards(crowd)[Period.DAY] == []
+
+
+@pytest.mark.usefixtures("unread")
+def test_boards_of_few_runs_are_kept(crowd: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "MOST_BOARDS", 2)
+    for _ in range(4):
+        crowd.pk = uuid4()
+        loading.period_boards(crowd)
+    assert len(loading._boards) == 2
