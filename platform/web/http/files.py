@@ -3,9 +3,11 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -86,6 +88,13 @@ async def blocks_async(path: Path, start: int, stop: int) -> AsyncIterator[bytes
         file.seek(start)
         while block := await asyncio.to_thread(_read, file, stop):
             yield block
+
+
+async def in_turns(parts: Iterator[str]) -> AsyncIterator[str]:
+    """Parts of an answer that are made one by one, off the loop: each when the one before has been sent."""
+    made = sync_to_async(partial(next, parts, None))
+    while (part := await made()) is not None:
+        yield part
 
 
 def _read(file: BinaryIO, stop: int) -> bytes:

@@ -10,6 +10,7 @@ from allauth.socialaccount.models import SocialAccount
 from django import forms
 from django.contrib.auth import logout
 from django.contrib.auth.decorators import login_required
+from django.core.handlers.asgi import ASGIRequest
 from django.core.serializers.json import DjangoJSONEncoder
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -31,6 +32,7 @@ from runs.departure import delete_account as forget
 from runs.lifecycle.roles import successors
 from runs.models import HubAccount, LedgerEntry, NamedVolunteer
 from web.http import rate_limits
+from web.http.files import in_turns
 from web.http.requester import person_in
 
 logger = logging.getLogger(__name__)
@@ -76,7 +78,9 @@ class DeleteForm(forms.Form):
 def export(request: HttpRequest) -> HttpResponseBase:
     """Everything as JSON, the ledger's rows last, which may be many."""
     person = person_in(request)
-    answer = StreamingHttpResponse(_exported(person), content_type="application/json")
+    parts = _exported(person)
+    body = in_turns(parts) if isinstance(request, ASGIRequest) else parts
+    answer = StreamingHttpResponse(body, content_type="application/json")
     answer.headers["Content-Disposition"] = 'attachment; filename="manyhands-export.json"'
     return answer
 
@@ -144,7 +148,10 @@ def _exported(person: Person) -> Iterator[str]:
         "averaged": list(person.averaged.values("run__slug", "machine__name", "bytes_averaged")),
     }
     yield json.dumps(facts, cls=DjangoJSONEncoder)[:-1] + ', "ledger": ['
-    rows = LedgerEntry.objects.filter(person=person).order_by("pk").values(*LEDGER)
-    for place, row in enumerate(rows.iterator(chunk_size=AT_ONCE)):
-        yield (", " if place else "") + json.dumps(row, cls=DjangoJSONEncoder)
+    rows, last, between = LedgerEntry.objects.filter(person=person).order_by("pk").values("pk", *LEDGER), 0, ""
+    while some := list(rows.filter(pk__gt=last)[:AT_ONCE]):
+        last = some[-1]["pk"]
+        named = ({name: row[name] for name in LEDGER} for row in some)
+        yield between + ", ".join(json.dumps(row, cls=DjangoJSONEncoder) for row in named)
+        between = ", "
     yield "]}\n"

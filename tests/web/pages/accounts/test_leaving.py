@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
+from django.test import AsyncClient
 from kombu.exceptions import OperationalError
 
 from accounts.models import FORMER, MachineControl, Person
@@ -14,6 +15,7 @@ from notices.models import Event, Way
 from runs.models import Run
 from tests.runs.factories import PASSWORD, Owned, committed, opened
 from tests.web.browsing import as_, page
+from web.pages.accounts import leaving
 
 DELETE = "/account/delete/"
 
@@ -49,6 +51,21 @@ def test_the_file_has_all_of_it_and_nothing_of_others(run: Run, volunteer: Perso
     assert found["notifications"]["webhook"][0]["host"] == "hook.example"
     for kept in (secret, "hook.example/private", "sealed"):
         assert kept not in text
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_site_makes_it_part_by_part_while_it_is_sent(
+    run: Run, volunteer: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Django reads what is no asynchronous iterator to its end before an ASGI server sends the first byte."""
+    monkeypatch.setattr(leaving, "AT_ONCE", 1)
+    client = AsyncClient()
+    await client.aforce_login(volunteer)
+    answer: Any = await client.get("/account/export.json")
+    assert answer.is_async
+    parts = [part.decode() async for part in answer]
+    assert [part.count('"samples"') for part in parts[1:]] == [1, 1, 0], "a page of the ledger at a time, then the end"
+    assert [row["samples"] for row in json.loads("".join(parts))["ledger"]] == [4, 5]
 
 
 def test_of_one_who_gave_nothing_it_is_whole_too(volunteer: Person) -> None:
