@@ -95,7 +95,15 @@ def add_recipes(found: Catalog) -> None:
     ours = ((name, kind) for name, kind in sorted(KINDS.items()) if kind.__module__.startswith("peer_agent."))
     for name, kind in ours:
         words = (part for each in (*common, *kind.words) for part in (each.label, each.help))
-        said = (kind.title, kind.about, *kind.presets, *kind.loss_unit, *words, *words_of_material(kind().material))
+        said = (
+            kind.title,
+            kind.about,
+            *kind.presets,
+            *kind.loss_unit,
+            *kind.summaries,
+            *words,
+            *words_of_material(kind().material),
+        )
         for text in filter(None, said):
             found.add(text, locations=[place], auto_comments=[name])
 

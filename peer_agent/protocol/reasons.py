@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from peer_agent.protocol.errors.translation import places_in
+from peer_agent.protocol.errors.translation import refilled
 
 ROLLED_BACK = "the run is rolled back to step {step}"
 PAUSED = "the organizer has paused the run"
@@ -55,8 +55,4 @@ REASONS = (  # a text is looked for in this order
 
 def in_words(reason: str, translated: Callable[[str], str]) -> str:
     """The same in the language of `translated`; as it is where it is none of these."""
-    for english in REASONS:
-        found = places_in(english, reason)
-        if found is not None and not found[1]:
-            return translated(english).format(**found[0])
-    return reason
+    return refilled(REASONS, reason, translated)

@@ -125,6 +125,7 @@ class Recipe(
     about: ClassVar[str]  # … and what its model does, in one sentence
     library: ClassVar[str] = "transformers"  # that loads a release, in the Hub's words …
     task: ClassVar[str] = ""  # … and what it is for, where the Hub has a word for it
+    summaries: ClassVar[tuple[str, ...]] = ()  # what `summary` fills in, by which pages find its translation
     loss_unit: ClassVar[tuple[str, str]] = ("token", "tokens")  # what the loss is a mean over: one, and many
     writes: ClassVar[bool] = False  # its model continues a text (`training.written`)
     training: ClassVar[str]

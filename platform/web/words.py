@@ -11,7 +11,7 @@ from django.utils.translation import get_language, gettext, to_locale
 from peer_agent.machine.language import catalogue_of
 from peer_agent.protocol import reasons
 from peer_agent.protocol.errors import CATALOGUE, Fault, titled
-from peer_agent.protocol.errors.translation import in_words
+from peer_agent.protocol.errors.translation import in_words, refilled
 from peer_agent.protocol.recipe import Material, Recipe
 
 
@@ -47,6 +47,11 @@ def material_in_words_of_page(material: Material) -> Material:
         adapts=material.adapts and material_in_words_of_page(material.adapts),
         takes=material.takes and material_in_words_of_page(material.takes),
     )
+
+
+def summary_of_page(recipe: Recipe) -> str:
+    """The model in a few words."""
+    return refilled(recipe.summaries, recipe.summary(), gettext)
 
 
 def loss_unit_of_page(recipe: Recipe) -> tuple[str, str]:

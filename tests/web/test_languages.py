@@ -11,14 +11,20 @@ from django.utils import translation
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CardFacts
+from peer_agent.recipes import KINDS
+from peer_agent.recipes.finetune_lora import Base, FinetuneLoRA
 from runs.models import Run, Snapshot
 from runs.releases.card_facts import _with_digests, how_checked
 from scripts.messages import DOMAINS, read, said_in
 from tests.web.run_picture.test_status_sentence import TEO, picture
+from tests.web.test_pseudo_locale import accented
 from web.run_picture import counts
 from web.run_picture.status_sentence import run_sentence, state_label
-from web.words import loss_unit_of_page, material_in_words_of_page, titled_in_words_of_page
+from web.words import loss_unit_of_page, material_in_words_of_page, summary_of_page, titled_in_words_of_page
+
+__all__ = ["accented"]
 
 
 def test_a_run_says_what_it_does_in_whole_sentences() -> None:
@@ -135,3 +141,22 @@ def test_a_card_is_in_english_whoever_asks(run: Run) -> None:
     with translation.override("bn"):
         assert how_checked(run).startswith("এই প্রকাশের আগে")
         assert "whole log" in _with_digests(CardFacts(slug="a", title="A", steps=1, loss=1.0), run, Snapshot()).checked
+
+
+OURS = [kind for name, kind in sorted(KINDS.items()) if name != "bigram"]
+PRESETS = [preset for kind in OURS for preset in (kind(), *kind.presets.values())]
+
+
+@pytest.mark.parametrize("recipe", PRESETS)
+def test_a_recipe_says_what_its_model_is_in_the_language_of_the_page(recipe: Recipe, accented: None) -> None:
+    with translation.override("en-xa"):
+        said = summary_of_page(recipe)
+    assert (said[0], said[-1], said.count("⟦")) == ("⟦", "⟧", 1)
+    figures = re.findall(r"\d[\d,]*", recipe.summary())
+    assert re.findall(r"\d[\d,]*", said) == figures
+
+
+def test_a_model_with_a_name_of_its_own_is_found_too() -> None:
+    recipe = FinetuneLoRA(base=Base(name="owner/name {x} of 3 layers"))
+    with translation.override("bn"):
+        assert "owner/name {x} of 3 layers" in summary_of_page(recipe)

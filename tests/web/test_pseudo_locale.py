@@ -31,7 +31,6 @@ STORED = re.compile(
     r"helper\d|Ines|Please|words|machine \d|trains|averages|run-\d|CC0|A model of proverbs|Many ·|^a{64}$"
     r"|^(Created|Added) |\d{1,2} [A-Z][a-z]+ 20\d\d"
 )
-OF_A_MODEL = re.compile(r"(?i)^an? .*language model of")  # a recipe's sentence on its model, in English so far
 CHOICES = re.compile(
     r"adamw|all|constant|cosine|fast|fp16|fp32|gpt2|int4|int8|lamb|larc|linear|llama|mixed|plan|qwen3|sgd|stated"
 )
@@ -44,7 +43,7 @@ def unmarked(page: str) -> Iterator[str]:
         page = inner
     texts = [*re.split(r"<[^>]*>", page), *ATTRIBUTE.findall(page)]
     for text in (" ".join(html.unescape(each).split()) for each in texts):
-        is_known = STORED.search(text) or OF_A_MODEL.search(text) or CHOICES.fullmatch(text)
+        is_known = STORED.search(text) or CHOICES.fullmatch(text)
         if WORD.search(NAMES.sub("", PARTS.sub("", text))) and not is_known:
             yield text
 

@@ -1,7 +1,7 @@
 """Errors in another language. They are made and sent in English; whoever shows one looks it up."""
 
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from peer_agent.protocol.errors import CATALOGUE, Fault
 
@@ -43,6 +43,15 @@ def places_in(template: str, text: str) -> tuple[dict[str, str], str] | None:
     if name:
         return details | {name: text[at:]}, ""
     return (details, text[at:]) if at == len(flat) or flat[at] == " " else None
+
+
+def refilled(templates: Iterable[str], text: str, translated: Translated) -> str:
+    """A text that one of these has made, with the same details in its translation; as it is where none has."""
+    for english in templates:
+        found = places_in(english, text)
+        if found is not None and not found[1]:
+            return translated(english).format(**found[0])
+    return text
 
 
 def _inside(code: str, value: str, translated: Translated) -> str:

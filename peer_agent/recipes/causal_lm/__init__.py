@@ -40,6 +40,8 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
     """GPT-2, Llama or Qwen from the first parameters on, on one text. A sample is `context` tokens of it."""
 
+    summaries = ("a {name} language model of {layers} layers of width {width}, context {context}, {vocab} tokens",)
+
     title = "Language model"
     about = "Learns to continue text: the kind that writes."
     writes = True
@@ -116,7 +118,10 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
     def summary(self) -> str:
         """As in `a GPT-2 language model of 2 layers of width 64, context 64, 2,048 tokens`."""
         model = self.model
-        return (
-            f"a {NAMES[model.family]} language model of {model.layers} layers of width {model.width}, "
-            f"context {model.context:,}, {self.vocab:,} tokens"
+        return self.summaries[0].format(
+            name=NAMES[model.family],
+            layers=model.layers,
+            width=model.width,
+            context=f"{model.context:,}",
+            vocab=f"{self.vocab:,}",
         )

@@ -67,6 +67,14 @@ class _Read(Struct, frozen=True):
 class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
     """Adapters of `rank` beside a base's matrices, on a text. A sample is `context` tokens of it."""
 
+    summaries = (
+        (
+            "adapters of rank {rank} for a {family} language model ({name}) of {layers} layers of width {width}, "
+            "context {context}"
+        ),
+        "adapters of rank {rank} for a {family} language model of {layers} layers of width {width}, context {context}",
+    )
+
     usual_passes = 3
     title = "Fine-tune a language model"
     about = "Adapts a model that exists to your text; little is sent."
@@ -160,8 +168,11 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
     def summary(self) -> str:
         """As in `adapters of rank 8 for a Llama of 16 layers of width 2,048`."""
         base = self.base
-        named = f" ({base.name})" if base.name else ""
-        return (
-            f"adapters of rank {self.rank} for a {NAMES[base.family]} language model{named} of {base.layers} layers of "
-            f"width {base.width:,}, context {self.context:,}"
+        return self.summaries[not base.name].format(
+            rank=self.rank,
+            family=NAMES[base.family],
+            name=base.name,
+            layers=base.layers,
+            width=f"{base.width:,}",
+            context=f"{self.context:,}",
         )

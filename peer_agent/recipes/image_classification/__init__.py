@@ -17,6 +17,11 @@ ClassName = Annotated[str, Meta(min_length=1, max_length=60)]
 class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_classification"):
     """A ResNet on labelled images. A sample is an image, moved by a few pixels where that is wanted."""
 
+    summaries = (
+        "a {trunk} image classifier of width {width}, {side} by {side} pixels, {classes} classes",
+        "a {trunk} image classifier of width {width}, {side} by {side} pixels",
+    )
+
     usual_passes = 30  # images are cut anew each time
     title = "Image classifier"
     about = "Learns to name what is in a picture."
@@ -68,9 +73,10 @@ class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_cla
 
     def summary(self) -> str:
         """As in `a ResNet-18 image classifier of width 32, 32 by 32 pixels, 10 classes`."""
-        classes = f", {len(self.classes):,} classes" if self.classes else ""
         trunk, side = self.trunk, self.side
-        return f"a {trunk.title} image classifier of width {trunk.width}, {side} by {side} pixels{classes}"
+        return self.summaries[not self.classes].format(
+            trunk=trunk.title, width=trunk.width, side=side, classes=f"{len(self.classes):,}"
+        )
 
 
 SMALL = ImageClassification()

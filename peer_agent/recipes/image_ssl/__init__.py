@@ -40,6 +40,13 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
     of a run does so by committed step, and a unit needs nothing that was computed before it (rule 33).
     """
 
+    summaries = (
+        (
+            "a {trunk} trunk of width {width} that learns without labels (SwAV), {side} by {side} pixels, "
+            "{prototypes} prototypes"
+        ),
+    )
+
     usual_passes = 100  # images are cut anew each time (arXiv 2006.09882, section 4)
     title = "Images without labels"
     about = "Learns what pictures have in common (SwAV)."
@@ -138,9 +145,8 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
     def summary(self) -> str:
         """As in `a ResNet-18 trunk of width 32 that learns without labels (SwAV), 32 by 32 pixels, 60 prototypes`."""
         trunk, side = self.trunk, self.crops.large_side
-        return (
-            f"a {trunk.title} trunk of width {trunk.width} that learns without labels (SwAV), {side} by {side} pixels, "
-            f"{self.prototypes:,} prototypes"
+        return self.summaries[0].format(
+            trunk=trunk.title, width=trunk.width, side=side, prototypes=f"{self.prototypes:,}"
         )
 
 

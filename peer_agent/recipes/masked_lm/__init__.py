@@ -38,6 +38,11 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     so that a mean over masked words and one over samples are in one ratio everywhere.
     """
 
+    summaries = (
+        "an ALBERT masked language model of {layers} layers of width {width}, context {context}, {vocab} tokens",
+        "a BERT masked language model of {layers} layers of width {width}, context {context}, {vocab} tokens",
+    )
+
     title = "Masked language model"
     about = "Learns to fill in hidden words: the kind that reads."
     training = "peer_agent.recipes.masked_lm.training"
@@ -134,10 +139,8 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     def summary(self) -> str:
         """As in `an ALBERT masked language model of 4 layers of width 128, context 64, 4,000 tokens`."""
         model = self.model
-        name = {"albert": "an ALBERT", "bert": "a BERT"}[model.family]
-        return (
-            f"{name} masked language model of {model.layers} layers of width {model.width}, "
-            f"context {model.context:,}, {self.vocab:,} tokens"
+        return self.summaries[model.family == "bert"].format(
+            layers=model.layers, width=model.width, context=f"{model.context:,}", vocab=f"{self.vocab:,}"
         )
 
 

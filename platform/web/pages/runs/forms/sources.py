@@ -20,7 +20,7 @@ from web.pages.runs.forms.new_run import (
     offer_hub,
     sentence,
 )
-from web.words import material_in_words_of_page, titled_in_words_of_page
+from web.words import material_in_words_of_page, summary_of_page, titled_in_words_of_page
 
 MOST_WEIGHT = 1e6
 
@@ -95,7 +95,7 @@ class SourceForm(forms.Form):
 def _told(release: Release) -> str:
     """A model as it is chosen."""
     run = release.run
-    return f"{run.title}, {run.parsed_recipe.summary()}, {release.created_at:%-d %b %Y}"
+    return f"{run.title}, {summary_of_page(run.parsed_recipe)}, {release.created_at:%-d %b %Y}"
 
 
 class WeightsForm(forms.Form):

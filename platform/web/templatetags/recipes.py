@@ -1,0 +1,20 @@
+"""`{{ recipe.material|material_words }}`, `{{ recipe|summary_words }}`: in the language of the page."""
+
+from django import template
+
+from peer_agent.protocol.recipe import Material, Recipe
+from web.words import material_in_words_of_page, summary_of_page
+
+register = template.Library()
+
+
+@register.filter
+def material_words(material: Material) -> Material:
+    """The same in words that readers of the page have."""
+    return material_in_words_of_page(material)
+
+
+@register.filter
+def summary_words(recipe: Recipe) -> str:
+    """Its model, the same way."""
+    return summary_of_page(recipe)
