@@ -165,10 +165,10 @@ def test_it_goes_on_by_itself_after_the_site_was_killed(tmp_path: Path, english:
 def reads_every_chart(reader: Reader) -> None:
     """Of a run of four steps: chosen by a link, read by a key, each at an address of its own."""
     names = ["Samples per second", "Machines", "Learning rate", "Data per step"]
-    assert reader.page.locator("nav.charts a").all_inner_texts() == ["Loss", *names]
+    assert reader.page.locator("[data-live=charts] a").all_inner_texts() == ["Loss", *names]
     told = {}
     for name in names:
-        reader.page.click(f"nav.charts a:has-text('{name}')")
+        reader.page.click(f"[data-live=charts] a:has-text('{name}')")
         reader.page.focus(".curve")
         reader.page.keyboard.press("End")
         told[name] = reader.page.inner_text(".readout").partition(": ")[2]
@@ -177,7 +177,7 @@ def reads_every_chart(reader: Reader) -> None:
     assert re.fullmatch(r"learning rate [\d.e-]+", told["Learning rate"])
     assert re.fullmatch(r"[\d.]+ [kM]B averaged", told["Data per step"])
     assert reader.page.url.endswith("?chart=bytes")
-    reader.page.click("nav.charts a:has-text('Loss')")
+    reader.page.click("[data-live=charts] a:has-text('Loss')")
     assert reader.text("summary").startswith("Loss ")
 
 

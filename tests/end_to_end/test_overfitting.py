@@ -75,12 +75,16 @@ def says_so_while_it_runs(swarm: Swarm, reader: Reader) -> None:
     reader.wait_for(f"document.querySelector('[data-live=loss] .warning')?.textContent.startsWith('{IS}') ?? false")
     assert IS in Visitor(swarm.url).read(f"/runs/{swarm.slug}/"), "also without a script"
     swarm.wait(lambda: swarm.said("teo", IS), 180, "the agent says so")
-    status = [MANYHANDS, "status"]
-    home = bare_environment(swarm.folder / "teo")
-    said = subprocess.run(status, env=home, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert IS in said
-    assert "held-out loss" in said.splitlines()[-1]
+    swarm.wait(lambda: IS in status(swarm), 30, "its status, which is a second old at most, says so too")
+    assert "held-out loss" in status(swarm).splitlines()[-1]
     assert swarm.said("teo", IS) == 1, "told when it begins"
+
+
+def status(swarm: Swarm) -> str:
+    """What the volunteer is told by another command."""
+    home = bare_environment(swarm.folder / "teo")
+    command = [MANYHANDS, "status"]
+    return subprocess.run(command, env=home, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
 def says_so_when_it_is_over(swarm: Swarm, reader: Reader) -> None:

@@ -132,10 +132,12 @@ def tuned(model: Path, data: Path, what: str, seeds: int, epochs: int) -> dict[s
     return found
 
 
-def measured(data: Path, steps: int, batch: int, seeds: int, epochs: int) -> Figures:
+def measured(data: Path, given: argparse.Namespace) -> Figures:
     """From the form to fine-tuned models."""
-    recipe = {name: str(value) for name, value in values_of(SMALL).items() if name in ("vocab", "width", "layers")}
-    recipe |= {"target_steps": str(steps), "target_batch": str(batch), "snapshot_every": str(max(steps // 20, 1))}
+    steps = given.steps
+    recipe = {name: str(value) for name, value in values_of(SMALL).items() if name in ("vocab", "width")}
+    recipe |= {"layers": str(given.layers), "target_batch": str(given.batch)}
+    recipe |= {"target_steps": str(steps), "snapshot_every": str(max(steps // 20, 1))}
     recipe |= {"warmup_steps": str(max(steps // 10, 1)), "minimum_trainers": "3"}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -152,13 +154,11 @@ def measured(data: Path, steps: int, batch: int, seeds: int, epochs: int) -> Fig
             model = swarm.released(folder / "model", READY_S)
             swarm.wait(lambda: newest(swarm)["heldout_figures"], READY_S, "the last snapshot is measured")
             snapshots = swarm.items("snapshots")
-        found = {what: tuned(model, data, what, seeds, epochs) for what in SCRIPTS}
+        found = {what: tuned(model, data, what, given.seeds, given.epochs) for what in SCRIPTS}
     held = sorted((each["step"], each["heldout_loss"]) for each in snapshots if each["heldout_loss"] is not None)
     losses = [record["loss"] for record in records]
     return {
-        "steps": steps,
-        "batch": batch,
-        "epochs": epochs,
+        **{name: value for name, value in vars(given).items() if name != "data"},
         "seconds": seconds,
         "happened": happened,
         "mix": parts,
@@ -176,11 +176,11 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, help="a folder with poems, essays, names and topics")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch", type=int, default=SMALL.target_batch)
+    parser.add_argument("--layers", type=int, default=SMALL.model.layers)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=6, help="of fine-tuning, at most")
     given = parser.parse_args()
-    how = (given.steps, given.batch, given.seeds, given.epochs)
-    return publish("bengali", lambda: measured(given.data.resolve(), *how))
+    return publish("bengali", lambda: measured(given.data.resolve(), given))
 
 
 if __name__ == "__main__":
