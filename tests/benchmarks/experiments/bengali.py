@@ -17,7 +17,6 @@ from peer_agent.recipes.masked_lm import SMALL
 from tests.benchmarks.rig.figures import Figures, publish, say
 from tests.end_to_end.rig.browser import Reader, chromium, sign_up
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm
-from web.pages.runs.forms.recipe_fields import values_of
 
 TEXTS = {"poems.txt": 0.77, "essays.txt": 0.23}  # and their weights, as of sahajBERT's two sources
 LICENCE = "out of copyright"
@@ -135,8 +134,8 @@ def tuned(model: Path, data: Path, what: str, seeds: int, epochs: int) -> dict[s
 def measured(data: Path, given: argparse.Namespace) -> Figures:
     """From the form to fine-tuned models."""
     steps = given.steps
-    recipe = {name: str(value) for name, value in values_of(SMALL).items() if name in ("vocab", "width")}
-    recipe |= {"layers": str(given.layers), "target_batch": str(given.batch)}
+    recipe = {"vocab": str(SMALL.vocab), "width": str(SMALL.model.width), "layers": str(given.layers)}
+    recipe |= {"target_batch": str(given.batch)}
     recipe |= {"target_steps": str(steps), "snapshot_every": str(max(steps // 20, 1))}
     recipe |= {"warmup_steps": str(max(steps // 10, 1)), "minimum_trainers": "3"}
     with tempfile.TemporaryDirectory() as name:

@@ -104,7 +104,7 @@ def measured(name: str) -> Figures:
 
 def main() -> int:
     """A line of JSON for each preset."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.presets", description=__doc__)
     parser.add_argument("--only", default="", help="one preset, in this process: its parameters and its peak")
     given = parser.parse_args()
     if given.only:
