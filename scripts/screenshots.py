@@ -27,7 +27,7 @@ PEOPLE = ("Amina", "Teo", "Noor")
 FINISHED_STEPS, STEPS_BEFORE = 60, 130
 RECIPE = {"width": "64", "target_batch": "96", "vocab": "1024"}
 PROMPTS = "Return a new\nThe default is"
-CODE = re.compile(r"\?code=(\w+)")
+CODE = re.compile(r"\?code=([\w-]+)")
 
 Scheme = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
@@ -140,14 +140,14 @@ def begun(swarm: Swarm) -> dict[str, str]:
     places["waits"] = at("Words of a language few speak", 8, 900, purpose="A keyboard for those who write it.")
     places["paused"] = at("Proverbs", 2, 900)
     amina.submit(f"{places['paused']}manage/", {"action": "pause"})
-    swarm.draft(amina, "salt and water " * 200, trainers=2, steps=900, **RECIPE, title="Recipes of one kitchen")
+    swarm.draft(amina, "salt and water " * 2000, trainers=2, steps=900, **RECIPE, title="Recipes of one kitchen")
     places["failed"] = f"/runs/{swarm.slug}/"
     swarm.draft(
         amina, text[:600_000], trainers=2, steps=900, **RECIPE, title="Letters of a family", visibility="private"
     )
     places["draft"] = f"/runs/{swarm.slug}/"
     amina.submit("/teams/new/", {"name": "Hands"})
-    places["going"] = at("A small model of Python's own words", len(PEOPLE), 300, snapshot_every="20", prompts=PROMPTS)
+    places["going"] = at("A small model of Python's own words", len(PEOPLE), 400, snapshot_every="20", prompts=PROMPTS)
     for name, person in people.items():
         swarm.start_agent(name.lower(), token=swarm.token_of(person))
     swarm.wait_for_step(STEPS_BEFORE, limit_s=600)

@@ -142,6 +142,8 @@ def test_each_step_is_shown_in_time_by_the_socket_alone_and_by_polling_where_soc
             print(f"{way}: {figures}; stalled {sum(end - start for start, end in stalls):.1f} s in all")
             assert len(late) >= MORE_STEPS
             assert late[-1] < PROMPT_S, f"{way}: {late}"
+        for reader in (live, polled):
+            reads_every_board(reader)
 
 
 def test_it_goes_on_by_itself_after_the_site_was_killed(tmp_path: Path, english: str) -> None:
@@ -160,6 +162,22 @@ def test_it_goes_on_by_itself_after_the_site_was_killed(tmp_path: Path, english:
             reader.wait_for(f"window.seen.at(-1).step > {before + 1}")
             assert reader.page.evaluate("window.mark") == "still the same page"
             assert reader.faults == []
+
+
+def reads_every_board(reader: Reader) -> None:
+    """Each is chosen by a link, stays chosen, and moves while it is looked at."""
+    rows = "[...document.querySelectorAll('[data-live=leaderboard] tbody tr')]"
+    samples = f"{rows}.map((row) => +row.cells[2].innerText.replace(/,/g, ''))"
+    for name, board in (("This week", "week"), ("Today", "today")):
+        reader.page.click(f"[data-live=leaderboard] nav a:has-text('{name}')")
+        assert reader.page.url.endswith(f"?board={board}")
+        before = reader.page.evaluate(samples)
+        assert len(before) == 2
+        assert before == sorted(before, reverse=True)
+        reader.wait_for(f"{samples}.reduce((sum, one) => sum + one, 0) > {sum(before)}", 60)
+        assert reader.page.inner_text("[data-live=leaderboard] nav [aria-current]") == name
+    reader.page.reload()
+    assert "Samples since midnight, UTC." in reader.text("leaderboard"), "also at its address"
 
 
 def reads_every_chart(reader: Reader) -> None:

@@ -27,7 +27,7 @@ PAGES = ("/", f"/runs/{SLUG}/", f"/runs/{SLUG}/leaderboard/", "/people/Ines/")
 KINDS = ("performance", "accessibility", "best-practices", "seo")
 WANTED = {"performance": 99, f"performance of /runs/{SLUG}/": 95}  # all others: 100
 STEP_S = 2.0  # between steps of the replayed feed
-PATIENCE_S = 180.0
+PATIENCE_S, TRIES = 180.0, 3
 
 
 def program() -> Path:
@@ -81,6 +81,15 @@ def moving() -> Iterator[None]:
         thread.join()
 
 
+def shown_to_strangers() -> None:
+    """Members alone see a run of that size elsewhere."""
+    from accounts.models import Person
+    from runs.models import Run
+
+    Run.objects.filter(slug=SLUG).update(visibility=Run.Visibility.PUBLIC)
+    Person.objects.filter(username="Ines").update(has_public_page=True)
+
+
 def marks(address: str, form: str, folder: Path) -> dict[str, float]:
     """Of one look at one page."""
     report = folder / "report.json"
@@ -96,7 +105,11 @@ def marks(address: str, form: str, folder: Path) -> dict[str, float]:
     command += [f"--only-categories={','.join(KINDS)}", *FORMS[form]]
     chrome = shutil.which(browser_on_path() or "") or ""
     environment = {**os.environ, **({"CHROME_PATH": chrome} if chrome else {})}
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S, env=environment)
+    for _ in range(TRIES):  # "Please run Lighthouse again", it says of some traces
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S, env=environment)
+        if done.returncode == 0:
+            break
+    assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(report.read_bytes())
     audits = found["audits"]
     return {
@@ -112,6 +125,7 @@ def measured(looks: int, members: int, steps: int) -> Figures:
         folder = Path(name)
         begin(folder, url)
         fill(members, steps)
+        shown_to_strangers()
         program()
         pages: dict[str, Any] = {}
         with served(folder) as site, moving():
