@@ -12,7 +12,6 @@ from peer_agent.machine.faults import in_readers_words
 from peer_agent.machine.language import columns_of, gettext, ngettext, padded, speak
 from peer_agent.machine.resting.reasons import Rest, in_words
 from peer_agent.protocol.errors import CATALOGUE, Fault
-from peer_agent.protocol.errors.translation import places_in
 from peer_agent.protocol.messages.machine import Why
 
 
@@ -113,16 +112,6 @@ def test_the_reason_why_a_site_is_not_reached_is_told_in_the_same_language() -> 
     speak("bn")
     away = not_reached(Fault.of("E104", url="https://a", reason="timed out"))
     assert in_readers_words(away).cause == "সাইট সাড়া দিচ্ছে না: https://a-এ পৌঁছানো যাচ্ছে না (timed out)।"
-
-
-def test_places_are_found_in_one_look() -> None:
-    assert places_in("{a} of {b}.", "1 of 2.") == ({"a": "1", "b": "2"}, "")
-    assert places_in("{a} of {b}.", "1 of 2. More.") == ({"a": "1", "b": "2"}, " More.")
-    assert places_in("{a} of {b}", "1 of 2 of 3") == ({"a": "1", "b": "2 of 3"}, "")
-    assert places_in("It is {a}.", "Was it 1.") is None
-    assert places_in("No.", "No.thing") is None
-    long = "( " * 100_000
-    assert places_in("{a} ( {b} ( {c} ) {d}", long) is None
 
 
 # Why a machine rests
