@@ -18,7 +18,7 @@ export function apply(picture: Picture, change: Change): Picture {
     bars: rowsAfter(picture.bars, lists.bars),
     leaderboard: rowsAfter(picture.leaderboard, lists.leaderboard),
     week: rowsAfter(picture.week, lists.week),
-    today: rowsAfter(picture.today, lists.today),
+    day: rowsAfter(picture.day, lists.day),
     activity: rowsAfter(picture.activity, lists.activity),
     heldout: rowsAfter(picture.heldout, lists.heldout),
   };

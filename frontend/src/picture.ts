@@ -103,7 +103,7 @@ export interface Lists {
   readonly bars: readonly Bar[];
   readonly leaderboard: readonly LeaderboardLine[];
   readonly week: readonly PeriodLine[];
-  readonly today: readonly PeriodLine[];
+  readonly day: readonly PeriodLine[];
   readonly activity: readonly ActivityLine[];
   readonly heldout: readonly Measured[];
 }

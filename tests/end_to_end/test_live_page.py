@@ -168,7 +168,7 @@ def reads_every_board(reader: Reader) -> None:
     """Each is chosen by a link, stays chosen, and moves while it is looked at."""
     rows = "[...document.querySelectorAll('[data-live=leaderboard] tbody tr')]"
     samples = f"{rows}.map((row) => +row.cells[2].innerText.replace(/,/g, ''))"
-    for name, board in (("This week", "week"), ("Today", "today")):
+    for name, board in (("This week", "week"), ("Today", "day")):
         reader.page.click(f"[data-live=leaderboard] nav a:has-text('{name}')")
         assert reader.page.url.endswith(f"?board={board}")
         before = reader.page.evaluate(samples)

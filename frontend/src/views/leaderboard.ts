@@ -8,27 +8,26 @@ import { fill, place } from "../page";
 import type { LeaderboardLine, PeriodLine, Picture } from "../picture";
 import { grouped, say, sayCount } from "../words";
 
-type Board = "" | "week" | "today";
+type Board = "all" | "week" | "day";
 
-const BOARDS: readonly Board[] = ["", "week", "today"];
-const ALL: Readonly<Record<Board, string>> = { "": "", week: "?period=week", today: "?period=day" }; // where a board has all its lines
+const BOARDS: readonly Board[] = ["all", "week", "day"];
 
 let board: Board = boardNamed(new URLSearchParams(location.search).get("board"));
 let again: () => void = () => undefined;
 
 function boardNamed(asked: string | null): Board {
-  return BOARDS.find((name) => name === asked) ?? "";
+  return BOARDS.find((name) => name === asked) ?? "all";
 }
 
 export function showLeaderboard(picture: Picture, me: string, you: string): void {
   again = () => showLeaderboard(picture, me, you);
   const rows = () => place("leaderboard")?.querySelectorAll<HTMLElement>("tbody tr") ?? [];
-  const shown = board === "" ? ofAllTime(picture, me, you) : ofPeriod(picture, picture[board], me);
+  const shown = board === "all" ? ofAllTime(picture, me, you) : ofPeriod(picture, picture[board], me);
   gliding(rows, () => fill("leaderboard", picture.leaderboard.length ? html`${choices()}${shown}` : html`<p class="empty">${picture.nobody}</p>`));
 }
 
 function choices(): TemplateResult {
-  const names: Readonly<Record<Board, string>> = { "": say("All time"), week: say("This week"), today: say("Today") };
+  const names: Readonly<Record<Board, string>> = { all: say("All time"), week: say("This week"), day: say("Today") };
   const link = (name: Board) =>
     html`<a href=${`?board=${name}#leaderboard`} aria-current=${name === board ? "true" : nothing} @click=${(event: Event) => choose(event, name)}>${names[name]}</a>`;
   return html`<nav class="charts" aria-label=${say("Which leaderboard")}>${BOARDS.map(link)}</nav>`;
@@ -71,7 +70,7 @@ function ofPeriod(picture: Picture, lines: readonly PeriodLine[], me: string): T
 }
 
 function full(picture: Picture): TemplateResult {
-  return html`<a href=${`/runs/${picture.slug}/leaderboard/${ALL[board]}`}>${say("Full leaderboard")}</a>`;
+  return html`<a href=${`/runs/${picture.slug}/leaderboard/${board === "all" ? "" : `?period=${board}`}`}>${say("Full leaderboard")}</a>`;
 }
 
 function now(isHere: boolean): TemplateResult | typeof nothing {

@@ -14,7 +14,7 @@ Change = dict[str, Any]
 Row = dict[str, Any]
 
 POINTS = "points"
-LISTS = ("bars", "leaderboard", "week", "today", "activity", "heldout")
+LISTS = ("bars", "leaderboard", "week", "day", "activity", "heldout")
 
 
 def changes(before: Picture, after: Picture) -> Change:

@@ -3,11 +3,25 @@
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from runs.ledger.standings import Period
 from runs.models import Run
 from runs.selectors import RunPicture
 from web.run_picture import counts
 
 NOBODY = gettext_lazy("No samples yet. The first volunteers appear here within a minute of joining.")
+PERIOD_NAMES = {
+    Period.ALL: gettext_lazy("All time"),
+    Period.WEEK: gettext_lazy("This week"),
+    Period.DAY: gettext_lazy("Today"),
+}
+PERIOD_NOTES = {
+    Period.WEEK: gettext_lazy("Samples count half as much for every seven days that have passed since."),
+    Period.DAY: gettext_lazy("Samples since midnight, UTC."),
+}
+NOBODY_IN = {
+    Period.WEEK: gettext_lazy("No samples in the last weeks."),
+    Period.DAY: gettext_lazy("No samples today."),
+}
 NOTHING = gettext_lazy("No activity yet.")
 
 

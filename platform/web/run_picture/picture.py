@@ -31,7 +31,7 @@ from web.words import loss_unit_of_page
 Picture = dict[str, Any]
 
 LEADERBOARD_LINES = 10  # rows; `web.pages.runs.leaderboard` has them all
-PERIODS = {Period.WEEK: "week", Period.DAY: "today"}
+PERIODS = (Period.WEEK, Period.DAY)  # that have a board of their own beside that of all time
 TALLEST = 8  # of a bar of what somebody gave lately
 
 
@@ -155,10 +155,7 @@ def _lists(seen: Seen) -> Picture:
     return {
         "bars": _shares(shares) if (shares := _shares_shown(seen)) else _bars(seen),
         "leaderboard": _leaderboard(seen.run, here),
-        **{
-            name: [_period_line(line, here) for line in seen.by_period.get(period, ())]
-            for period, name in PERIODS.items()
-        },
+        **{str(period): [_period_line(line, here) for line in seen.by_period.get(period, ())] for period in PERIODS},
         "activity": [_activity_line(line) for line in seen.run.activity],
         "heldout": [_measured(point) for point in seen.run.heldout],
     }

@@ -28,10 +28,6 @@ from web.run_picture.step_bars import tint_of
 
 Row = LeaderboardLine | MachineLine | PeriodLine | TeamLine
 PAGE = 100  # rows
-NOBODY = {
-    Period.DAY: gettext_lazy("No samples today."),
-    Period.WEEK: gettext_lazy("No samples in the last weeks."),
-}
 NO_TEAM = gettext_lazy("No samples of a team yet.")
 BOARDS: dict[str, Callable[..., Sequence[Row]]] = {
     "people": standings.leaderboard,
@@ -57,6 +53,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
         "of": of,
         **_removal(request, run, of, {row.name for row in rows[:PAGE]}),
         "period": "" if period == Period.ALL else period,
+        "note": card_sentences.PERIOD_NOTES.get(period, ""),
         "choices": _choices(of, period),
         "asked": f"of={of}&period={period}",
         "rows": [
@@ -69,7 +66,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
         ],
         "with_page": names_with_page({row.name for row in rows[:PAGE]}),
         "given": card_sentences.given(totals.people, totals.machines, totals.samples),
-        "nobody": NO_TEAM if of == "teams" else NOBODY.get(period, card_sentences.NOBODY),
+        "nobody": NO_TEAM if of == "teams" else card_sentences.NOBODY_IN.get(period, card_sentences.NOBODY),
         "you": own_words(Own(run, request.user), [row.name for row in rows[:PAGE]]) if period == Period.ALL else "",
         "before": page - 1,
         "after": page + 1 if len(rows) > PAGE else 0,
@@ -122,7 +119,7 @@ def _period(request: HttpRequest) -> Period:
 
 def _choices(of: str, period: Period) -> list[tuple[str, str, bool]]:
     """Address, name, and whether it is shown now."""
-    named = ((Period.ALL, _("All time")), (Period.WEEK, _("This week")), (Period.DAY, _("Today")))
+    named = [(each, str(name)) for each, name in card_sentences.PERIOD_NAMES.items()]
     people = [(f"?of=people&period={each}", name, each == period and of == "people") for each, name in named]
     return [*people, ("?of=machines", _("Machines"), of == "machines"), ("?of=teams", _("Teams"), of == "teams")]
 

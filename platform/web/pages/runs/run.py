@@ -15,6 +15,7 @@ from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import Recipe
 from runs.access import MANAGING, access_run, person_of, role_of
 from runs.datasets.sources import source_lines
+from runs.ledger.standings import Period
 from runs.lifecycle import joining
 from runs.models import Run
 from runs.selectors import RunPicture, written_at
@@ -26,6 +27,7 @@ from web.pages.runs.forms.estimate import estimate_of
 from web.pages.runs.forms.organizer import RequestForm
 from web.pages.runs.model_download import home_facts
 from web.pages.runs.trials import trial_facts
+from web.run_picture import card_sentences
 from web.run_picture.averaging import linked
 from web.run_picture.charts import further
 from web.run_picture.charts.further import LOSS, chart_of
@@ -35,7 +37,7 @@ from web.run_picture.counts import with_number
 from web.run_picture.loading import seen_of, troubles_of
 from web.run_picture.own_links import links_shown
 from web.run_picture.own_place import Own, own_machine_words, own_words
-from web.run_picture.picture import Picture, Seen, picture_of
+from web.run_picture.picture import PERIODS, Picture, Seen, picture_of
 from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.status_sentence import PERPLEXITY
 from web.words import loss_unit_of_page
@@ -111,14 +113,15 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
 
 
 def _board_facts(request: HttpRequest, live: Picture) -> dict[str, Any]:
-    """Which leaderboard is asked for, and its rows."""
-    named = {"": _("All time"), "week": _("This week"), "today": _("Today")}
+    """Which leaderboard is asked for, and its rows where it is that of a period."""
     asked = request.GET.get("board", "")
-    board = asked if asked in named else ""
+    board = Period(asked) if asked in PERIODS else Period.ALL
     return {
-        "board": board,
-        "boards": [(key, name, key == board) for key, name in named.items()],
-        "board_rows": live[board or "leaderboard"],
+        "board": str(board),
+        "boards": [(str(each), name, each == board) for each, name in card_sentences.PERIOD_NAMES.items()],
+        "board_rows": live.get(board, ()),
+        "board_note": card_sentences.PERIOD_NOTES.get(board, ""),
+        "board_nobody": card_sentences.NOBODY_IN.get(board, ""),
     }
 
 

@@ -164,11 +164,11 @@ def test_a_runs_page_has_the_boards_of_the_week_and_of_today(crowd: Run, client:
     DailyTotal.objects.update(day=F("day") - 7)
     committed(crowd, (owned(Person.objects.get(username="hand 05"), "second").machine, 21))
     seen = picture_in("en", crowd)
-    assert [(line["rank"], line["name"], line["samples"]) for line in seen["today"]] == [(1, "hand 05", 21)]
+    assert [(line["rank"], line["name"], line["samples"]) for line in seen["day"]] == [(1, "hand 05", 21)]
     assert [line["name"] for line in seen["week"]][:2] == ["hand 05", "hand 01"], "what is a week old counts half"
     assert (seen["week"][0]["samples"], len(seen["week"])) == (96, LEADERBOARD_LINES)
-    today = page(client.get("/runs/proverbs/?board=today"))
-    assert '<a href="?board=today#leaderboard" aria-current="true">Today</a>' in today
+    today = page(client.get("/runs/proverbs/?board=day"))
+    assert '<a href="?board=day#leaderboard" aria-current="true">Today</a>' in today
     assert today.count("<tr") == 2
     assert "Samples since midnight, UTC." in today
     week = page(client.get("/runs/proverbs/?board=week"))
@@ -179,7 +179,7 @@ def test_a_runs_page_has_the_boards_of_the_week_and_of_today(crowd: Run, client:
 @pytest.mark.usefixtures("unread")
 def test_a_day_without_a_sample_says_so(crowd: Run, client: Client) -> None:
     DailyTotal.objects.update(day=F("day") - 1)
-    assert "No samples today." in page(client.get("/runs/proverbs/?board=today"))
+    assert "No samples today." in page(client.get("/runs/proverbs/?board=day"))
 
 
 @pytest.mark.usefixtures("unread")
