@@ -176,6 +176,12 @@ def test_a_runs_page_has_the_boards_of_the_week_and_of_today(crowd: Run, client:
     assert page(client.get("/runs/proverbs/?board=<b>")).count("<tr") == 1 + LEADERBOARD_LINES
 
 
+@pytest.mark.parametrize(("period", "note"), [("day", "Samples since midnight, UTC."), ("week", "half as much")])
+def test_a_board_of_a_period_says_what_it_counts(crowd: Run, client: Client, period: str, note: str) -> None:
+    assert note in page(client.get(f"/runs/proverbs/leaderboard/?period={period}"))
+    assert note not in page(client.get("/runs/proverbs/leaderboard/"))
+
+
 @pytest.mark.usefixtures("unread")
 def test_a_day_without_a_sample_says_so(crowd: Run, client: Client) -> None:
     DailyTotal.objects.update(day=F("day") - 1)
