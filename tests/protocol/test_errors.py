@@ -9,7 +9,7 @@ from string import Formatter
 import msgspec
 import pytest
 
-from peer_agent.protocol.errors import CATALOGUE, Fault, Problem
+from peer_agent.protocol.errors import CATALOGUE, Fault, Problem, titled
 from peer_agent.protocol.errors.agent import AGENT
 from peer_agent.protocol.errors.entry import STAYS, Severity
 from peer_agent.protocol.errors.links import LINKS
@@ -58,7 +58,7 @@ def test_what_was_written_into_a_row_is_read_back() -> None:
     read = Fault.read(str(fault))
     assert (read.code, read.text, read.title) == (fault.code, fault.text, fault.title)
     assert str(read) == str(fault)
-    assert read.titled == f"Release failed (E312). {fault.text}"
+    assert titled(read.title, read.code, read.text) == f"Release failed (E312). {fault.text}"
 
 
 def test_an_error_of_another_version_has_its_number_for_a_title() -> None:

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from django.conf import settings
+from django.core.validators import BaseValidator
 from django.template import Context, Template
 from django.test import Client
 from django.utils import translation
@@ -20,6 +21,8 @@ from runs.releases.card_facts import _with_digests, how_checked
 from scripts.messages import DOMAINS, read, said_in
 from tests.web.run_picture.test_status_sentence import TEO, picture
 from tests.web.test_pseudo_locale import accented
+from web.pages.runs.dataset_text import upload_facts
+from web.pages.runs.forms.new_run import NewRunForm
 from web.run_picture import counts
 from web.run_picture.status_sentence import run_sentence, state_label
 from web.words import loss_unit_of_page, material_in_words_of_page, summary_of_page, titled_in_words_of_page
@@ -160,3 +163,19 @@ def test_a_model_with_a_name_of_its_own_is_found_too() -> None:
     recipe = FinetuneLoRA(base=Base(name="owner/name {x} of 3 layers"))
     with translation.override("bn"):
         assert "owner/name {x} of 3 layers" in summary_of_page(recipe)
+
+
+def test_what_a_form_has_ready_to_say_of_a_file_and_of_bounds_is_translated(volunteer: Person, accented: None) -> None:
+    with translation.override("en-xa"):
+        form = NewRunForm(usual=KINDS["causal_lm"](), upload_limit_mb=5)
+        facts = upload_facts(volunteer, form)
+        told = [facts["file_is_empty"], facts["file_is_too_long"], *map(str, said_of_bounds(form, "layers"))]
+    assert len(told) == 4
+    for each in told:
+        assert re.fullmatch(r"⟦[^⟦]*⟧ \(E30[134]\)\. ⟦.*", each), each
+    assert "SIZE" in facts["file_is_too_long"], "the page fills it in"
+
+
+def said_of_bounds(form: NewRunForm, name: str) -> list[object]:
+    """What a field says of a value below its bounds, and of one above them."""
+    return [each.message for each in form.fields[name].validators if isinstance(each, BaseValidator)]

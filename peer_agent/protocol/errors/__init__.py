@@ -46,11 +46,6 @@ class Fault(Struct, frozen=True, omit_defaults=True):
         entry = CATALOGUE.get(self.code)
         return entry.severity if entry is not None else Severity.MEDIUM
 
-    @property
-    def titled(self) -> str:
-        """For people who have not asked for it: what it is called, the number to quote, then all of it."""
-        return titled(self.title, self.code, self.text)
-
     def __str__(self) -> str:
         return f"{self.code}: {self.text}"
 

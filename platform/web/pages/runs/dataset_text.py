@@ -19,6 +19,7 @@ from runs.models import Dataset, Run, Upload
 from web.http import rate_limits
 from web.pages.runs.forms.new_run import NewRunForm
 from web.pages.runs.forms.sources import SourceForm
+from web.words import titled_in_words_of_page
 
 
 def found_on_hub(person: Person, form: NewRunForm | SourceForm) -> OnHub | None:
@@ -103,14 +104,13 @@ def _kept(person: Person, form: forms.Form, brought: _Brought, *, title: str) ->
 
 def upload_facts(person: Person, form: forms.Form) -> dict[str, Any]:
     """What a page with such a form needs: the limits, their use, and the upload of a form with faults."""
+    too_long = Fault.of("E304", size="SIZE", limit=f"{settings.UPLOAD_LIMIT_MB:,}")  # the page knows the size
     return {
         "form": form,
         "upload_limit": upload_limit(),
         "piece_bytes": PIECE_BYTES,
-        "file_is_empty": Fault.of("E303").titled,
-        "file_is_too_long": Fault.of(
-            "E304", size="SIZE", limit=f"{settings.UPLOAD_LIMIT_MB:,}"
-        ).titled,  # the page knows the size
+        "file_is_empty": titled_in_words_of_page(Fault.of("E303")),
+        "file_is_too_long": titled_in_words_of_page(too_long),
         "kept": kept_upload(person, form),
         "use": quotas.use_of(person),
     }

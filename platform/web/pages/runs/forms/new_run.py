@@ -262,8 +262,9 @@ def form_field(field: RecipeField, initial: Any) -> forms.Field:
     kind = forms.IntegerField if field.is_whole else forms.FloatField
     made = kind(**facts)
     made.widget.attrs |= {"min": field.least, "max": field.most, "step": "1" if field.is_whole else "any"}
-    reason = f"{field.label.lower()} must be from {field.least:,} to {field.most:,}"
-    message = Fault.of("E301", reason=reason).titled
+    bounds = {"least": f"{field.least:,}", "most": f"{field.most:,}"}
+    reason = _("%(name)s must be from %(least)s to %(most)s") % {"name": str(words["label"]).lower(), **bounds}
+    message = titled_in_words_of_page(Fault.of("E301", reason=reason))
     made.validators += [MinValueValidator(field.least, message), MaxValueValidator(field.most, message)]
     return cast("forms.Field", made)
 
