@@ -19,7 +19,7 @@ from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.files import fetch_shard
 
 LOOK_S = 0.5  # between looks whether the agent still runs
-AHEAD = 2  # shards that are fetched before a unit of them is begun
+AHEAD = 4  # shards that are fetched before a unit of them is begun: the next two of two sources
 OPEN_BYTES = 1 << 30  # of files whose content is held in memory; the one in use is held whatever its size
 
 

@@ -17,7 +17,9 @@ from msgspec import Struct, field
 from peer_agent.protocol.coordinator.events import Mark
 from peer_agent.protocol.identifiers import AccumulatorId
 from peer_agent.protocol.log.records import Unit
+from peer_agent.protocol.messages.to_peer import MOST_COMING
 
+SHARDS_AHEAD = 2  # of each source, that are somebody's before it goes through them
 GIVE_UP = 3  # times a unit may come back as non-finite before it is left out
 
 
@@ -134,10 +136,13 @@ class LeaseBook(Struct):
     def _rest(self, epoch: int, shard: int) -> int:
         return self.sizes[shard] - self.granted.get((epoch, shard), 0)
 
+    def _rest_of(self, source: Source, shards: Iterable[int]) -> int:
+        return sum(self._rest(source.epoch, shard) for shard in shards)
+
     def _own(self, source: Source, accumulator: AccumulatorId, samples: int = 1) -> list[int]:
         """The shards that it goes through, with so many samples left in them as long as some shards are nobody's."""
         own = self._unfinished(source, accumulator)
-        rest = sum(self._rest(source.epoch, shard) for shard in own)
+        rest = self._rest_of(source, own)
         while rest < samples and source.waiting:
             own.append(source.waiting.popitem()[0])
             rest += self._rest(source.epoch, own[-1])
@@ -149,18 +154,19 @@ class LeaseBook(Struct):
         return [shard for shard in source.own.get(accumulator, ()) if self._rest(source.epoch, shard)]
 
     def coming(self, accumulator: AccumulatorId, machines: int) -> tuple[int, ...]:
-        """Of each source the shard that it goes through and the next; in the order in which they are needed.
+        """Of each source the shard that it goes through and the next ones; in the order in which they are needed.
 
-        The next one is its own from now on, unless fewer are nobody's than there are machines: these might have none.
+        The next ones are its own from now on, unless fewer are nobody's than all machines want: these might have none.
         """
         coming: list[tuple[float, int]] = []  # after how many samples of all sources, and which
         for source in (each for each in self.sources if each.weight):
             own = self._unfinished(source, accumulator)
-            if own and len(source.waiting) >= machines:
-                own = self._own(source, accumulator, self._rest(source.epoch, own[0]) + 1)
-            needed = (0.0, self._rest(source.epoch, own[0]) / source.weight if own else 0.0)
-            coming += zip(needed, own, strict=False)
-        return tuple(shard for _, shard in sorted(coming, key=lambda each: each[0]))
+            for ahead in range(1, SHARDS_AHEAD + 1):
+                if own and len(own) <= ahead and len(source.waiting) >= ahead * machines:
+                    own = self._own(source, accumulator, self._rest_of(source, own) + 1)
+            for number, shard in enumerate(own[: SHARDS_AHEAD + 1]):
+                coming.append((self._rest_of(source, own[:number]) / source.weight, shard))
+        return tuple(shard for _, shard in sorted(coming, key=lambda each: each[0])[:MOST_COMING])
 
     def marked(self, accumulator: AccumulatorId) -> int:
         """Samples below the marks of its own shards that are not dealt yet."""

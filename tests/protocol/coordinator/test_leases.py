@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from peer_agent.protocol.coordinator.events import Mark
-from peer_agent.protocol.coordinator.leases import GIVE_UP, LeaseBook, Source, restored
+from peer_agent.protocol.coordinator.leases import GIVE_UP, SHARDS_AHEAD, LeaseBook, Source, restored
 from peer_agent.protocol.identifiers import AccumulatorId
 from peer_agent.protocol.log.records import Unit
+from peer_agent.protocol.messages.to_peer import MOST_COMING
+from peer_agent.protocol.recipe import MOST_SOURCES
 
 SIZES = (40, 13, 2)
 A, B, C = (AccumulatorId(letter * 32) for letter in "abc")
@@ -53,7 +55,7 @@ class Book(RuleBasedStateMachine):
     @rule(name=names, machines=st.integers(0, 4))
     def coming(self, name: AccumulatorId, machines: int) -> None:
         coming = self.book.coming(name, machines)
-        assert len(coming) == len(set(coming)) <= 2 * len(self.book.sources)
+        assert len(coming) == len(set(coming)) <= (1 + SHARDS_AHEAD) * len(self.book.sources)
 
     @rule(name=names, data=st.data())
     def mark_used(self, name: AccumulatorId, data: st.DataObject) -> None:
@@ -211,6 +213,26 @@ def test_the_shard_that_is_needed_first_is_named_first() -> None:
     leases.raise_marks(leases.wanted_marks({A: 8}))
     leases.grant(A, 8)
     assert leases.coming(A, 1) == (0, 2, 3, 1)
+
+
+def test_the_next_but_one_is_known_while_enough_are_nobodys() -> None:
+    """Two sources may come to their next shard at once; a link that is faster than computing has them all by then."""
+    leases = LeaseBook((12,) * 12, 4, [Source(tuple(range(6)), 0.25), Source(tuple(range(6, 12)), 0.75)])
+    leases.raise_marks(leases.wanted_marks({A: 8, B: 8}))
+    leases.grant(A, 8)
+    assert leases.coming(A, 1) == (0, 6, 8, 9, 2, 3), "after 0, 0, 11, 27, 32 and 80 samples"
+    leases.grant(B, 4)
+    assert leases.coming(B, 1) == (1, 7, 10, 4), "what A was told of is its own, and too few are nobody's"
+
+
+def test_so_many_are_named_as_a_message_holds() -> None:
+    sources = [Source(tuple(range(3 * number, 3 * number + 3)), 1.0) for number in range(MOST_SOURCES)]
+    leases = LeaseBook((12,) * 3 * MOST_SOURCES, 4, sources)
+    leases.raise_marks(leases.wanted_marks({A: 4 * MOST_SOURCES}))
+    leases.grant(A, 4 * MOST_SOURCES)
+    coming = leases.coming(A, 1)
+    assert len(coming) == MOST_COMING
+    assert {shard % 3 for shard in coming} == {0, 1}, "and first those that are needed first"
 
 
 def test_the_next_shard_of_whoever_is_gone_is_somebody_elses() -> None:
