@@ -40,8 +40,8 @@ def test_a_lease_says_of_which_shard_the_units_after_it_will_be() -> None:
     stage.relay()
     ann, bob = stage.trainer("ann"), stage.trainer("bob")
     of_ann, of_bob = (cast("m.Lease", sent(stage.said, m.Lease, trainer.peer)[-1]) for trainer in (ann, bob))
-    assert (of_ann.units[0].shard, of_ann.coming) == (0, (0, 1))
-    assert of_bob.coming == (2, 3), "each has shards of its own"
+    assert (of_ann.units[0].shard, of_ann.coming) == (0, (0, 1, 2))
+    assert of_bob.coming == (3, 4), "each has shards of its own, and few are nobody's"
 
 
 def test_a_machine_that_delivers_at_once_is_expected_no_more_than_it_has_shown() -> None:
