@@ -23,8 +23,9 @@ from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in  # noqa
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm  # noqa: E402
 
 BEST, ALL = ROOT / "docs" / "images", ROOT / "var" / "screenshots"
-PEOPLE = ("Amina", "Teo", "Noor")
-FINISHED_STEPS, STEPS_BEFORE = 60, 130
+PEOPLE = {"Amina": "kitchen-laptop", "Teo": "gaming-pc", "Noor": "old-thinkpad"}  # and what their machines are called
+NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')  # a machine of that name, on Linux as root
+FINISHED_STEPS, STEPS_BEFORE, STEPS = 60, 130, 1500
 RECIPE = {"width": "64", "target_batch": "96", "vocab": "1024"}
 PROMPTS = "Return a new\nThe default is"
 CODE = re.compile(r"\?code=([\w-]+)")
@@ -135,7 +136,7 @@ def begun(swarm: Swarm) -> dict[str, str]:
         "What functions return", 1, FINISHED_STEPS, prompts=PROMPTS, width="32", snapshot_every="20"
     )
     for name, person in people.items():
-        swarm.start_agent(f"{name.lower()}-first", token=swarm.token_of(person))
+        swarm.start_agent(f"{name.lower()}-first", token=swarm.token_of(person), inside=(*NAMED, PEOPLE[name]))
     swarm.wait_finished()
     places["waits"] = at("Words of a language few speak", 8, 900, purpose="A keyboard for those who write it.")
     places["paused"] = at("Proverbs", 2, 900)
@@ -147,9 +148,11 @@ def begun(swarm: Swarm) -> dict[str, str]:
     )
     places["draft"] = f"/runs/{swarm.slug}/"
     amina.submit("/teams/new/", {"name": "Hands"})
-    places["going"] = at("A small model of Python's own words", len(PEOPLE), 400, snapshot_every="20", prompts=PROMPTS)
+    places["going"] = at(
+        "A small model of Python's own words", len(PEOPLE), STEPS, snapshot_every="20", prompts=PROMPTS
+    )
     for name, person in people.items():
-        swarm.start_agent(name.lower(), token=swarm.token_of(person))
+        swarm.start_agent(name.lower(), token=swarm.token_of(person), inside=(*NAMED, PEOPLE[name]))
     swarm.wait_for_step(STEPS_BEFORE, limit_s=600)
     return places | {"limits": limits_of(amina), "code": asked(swarm)}
 
@@ -163,7 +166,7 @@ def limits_of(person: Visitor) -> str:
 
 def asked(swarm: Swarm) -> str:
     """The code of a machine that waits for its owner."""
-    swarm.start_agent("asking", token="")
+    swarm.start_agent("asking", token="", inside=(*NAMED, "garage-server"))
     swarm.wait(lambda: CODE.search(swarm.log("asking")), 60, "a machine asks to be approved")
     return next(found[1] for found in CODE.finditer(swarm.log("asking")))
 
