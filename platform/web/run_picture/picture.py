@@ -20,12 +20,12 @@ from runs.models import ActivityLine
 from runs.selectors import Measured, Point, RunPicture
 from runs.states import LIVE
 from web.run_picture import card_sentences, status_sentence
-from web.run_picture.averaging import averaging_of, key_of
+from web.run_picture.averaging import averaging_of
 from web.run_picture.charts.further import QUANTITIES, charts_of
 from web.run_picture.charts.loss import summary
 from web.run_picture.counts import with_number
 from web.run_picture.presence import TRAINER, OnlinePeer
-from web.run_picture.step_bars import StepBars, step_bars, tint_of
+from web.run_picture.step_bars import bars_of, step_sums, tint_of
 from web.words import loss_unit_of_page
 
 Picture = dict[str, Any]
@@ -117,20 +117,20 @@ def _loss(seen: Seen) -> Picture:
 
 
 def _step(seen: Seen) -> Picture:
-    bars, recipe = bars_of(seen), seen.run.run.parsed_recipe
-    shares = _shares_shown(seen)
+    sums = step_sums(seen.peers, target=seen.run.target_batch, phase=seen.phase)
+    recipe, shares = seen.run.run.parsed_recipe, _shares_shown(seen)
     return {
         "step_title": _step_title(shares),
-        "phase": "" if shares else bars.phase,
-        "done": shares.samples if shares else min(bars.done, bars.target),
-        "target": 0 if shares else bars.target,  # there is none of several steps together
-        "samples_per_s": round(bars.samples_per_s, 1),
-        "tokens_per_s": round(bars.samples_per_s * recipe.loss_units_in(1)[1]),
+        "phase": "" if shares else sums.phase,
+        "done": shares.samples if shares else min(sums.done, sums.target),
+        "target": 0 if shares else sums.target,  # there is none of several steps together
+        "samples_per_s": round(sums.samples_per_s, 1),
+        "tokens_per_s": round(sums.samples_per_s * recipe.loss_units_in(1)[1]),
         "units": loss_unit_of_page(recipe)[1],
         "training": len(_trainers(seen)),
-        "relays": bars.relays,
+        "relays": sums.relays,
         "void_rounds": seen.void_rounds,
-        "others": card_sentences.others(bars.relays, bars.auxiliaries, seen.void_rounds),
+        "others": card_sentences.others(sums.relays, sums.auxiliaries, seen.void_rounds),
     }
 
 
@@ -140,41 +140,21 @@ def _step_title(shares: Shares | None) -> str:
     return with_number(ngettext("Last %(number)s step", "Last %(number)s steps", shares.steps), shares.steps)
 
 
-def bars_of(seen: Seen) -> StepBars:
-    """The step that is being made, machine by machine."""
-    return step_bars(seen.peers, target=seen.run.target_batch, phase=seen.phase)
-
-
 def _totals(run: RunPicture) -> Picture:
     given = {"people": run.people, "machines": run.machines, "samples": run.samples, "tokens": run.tokens}
     return {**given, "recent_steps": run.recent.steps, "averages": bool(run.averaged)}
 
 
 def _lists(seen: Seen) -> Picture:
-    here = {peer.name for peer in _trainers(seen)}
+    trainers, shares = _trainers(seen), _shares_shown(seen)
+    here = {peer.name for peer in trainers}
     return {
-        "bars": _shares(shares) if (shares := _shares_shown(seen)) else _bars(seen),
+        "bars": _shares(shares) if shares else bars_of(trainers, target=seen.run.target_batch),
         "leaderboard": _leaderboard(seen.run, here),
         **{str(period): [_period_line(line, here) for line in seen.by_period.get(period, ())] for period in PERIODS},
         "activity": [_activity_line(line) for line in seen.run.activity],
         "heldout": [_measured(point) for point in seen.run.heldout],
     }
-
-
-def _bars(seen: Seen) -> list[Picture]:
-    """As `step_bars` has them, each under a key that says nothing of the machine."""
-    target = seen.run.target_batch
-    return [
-        {
-            "key": key_of(peer.peer),
-            "name": peer.name,
-            "tint": tint_of(peer.name),
-            "state": peer.state,
-            "done": peer.done,
-            "share": round(min(100.0, 100 * peer.done / target), 1),
-        }
-        for peer in sorted(_trainers(seen), key=lambda peer: (peer.name, peer.peer))
-    ]
 
 
 def _shares_shown(seen: Seen) -> Shares | None:

@@ -1,11 +1,12 @@
 """The step that is being made as one thin bar per machine. Pure."""
 
 import hashlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from django.utils.translation import gettext_lazy
 
+from web.run_picture.averaging import key_of
 from web.run_picture.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
 
 TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each sanitize_fault in light and dark
@@ -17,21 +18,9 @@ WORDS = {
 }
 
 
-class Bar(NamedTuple):
-    """One machine. `share` is in percent of the target batch."""
+class StepSums(NamedTuple):
+    """What all machines together have done. Relays and auxiliaries give no samples; they are counted apart."""
 
-    name: str
-    tint: int
-    state: str
-    done: int
-    share: float
-    samples_per_s: float
-
-
-class StepBars(NamedTuple):
-    """All of them, and their sum. Relays and auxiliaries give no samples; they are counted apart."""
-
-    bars: list[Bar]
     phase: str
     done: int
     target: int
@@ -40,29 +29,35 @@ class StepBars(NamedTuple):
     auxiliaries: int
 
 
-def step_bars(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepBars:
-    """The trainers among `peers`, most samples first."""
-    trainers = sorted((peer for peer in peers if peer.role == TRAINER), key=lambda peer: (-peer.done, peer.name))
-    bars = [
-        Bar(
-            peer.name,
-            tint_of(peer.name),
-            peer.state,
-            peer.done,
-            min(100.0, 100 * peer.done / target),
-            peer.samples_per_s,
-        )
-        for peer in trainers
-    ]
-    return StepBars(
-        bars=bars,
+def step_sums(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepSums:
+    """Of the trainers among `peers`, and how many others there are."""
+    trainers = [peer for peer in peers if peer.role == TRAINER]
+    return StepSums(
         phase=str(WORDS.get(phase, phase)),
-        done=sum(bar.done for bar in bars),
+        done=sum(peer.done for peer in trainers),
         target=target,
-        samples_per_s=sum(bar.samples_per_s for bar in bars),
+        samples_per_s=sum(peer.samples_per_s for peer in trainers),
         relays=sum(peer.role == RELAY for peer in peers),
         auxiliaries=sum(peer.role == AUXILIARY for peer in peers),
     )
+
+
+def bars_of(trainers: Iterable[OnlinePeer], *, target: int) -> list[dict[str, Any]]:
+    """A bar for each of them, by their people's names, under a key that says nothing of the machine.
+
+    `share` is in percent of the target batch.
+    """
+    return [
+        {
+            "key": key_of(peer.peer),
+            "name": peer.name,
+            "tint": tint_of(peer.name),
+            "state": peer.state,
+            "done": peer.done,
+            "share": round(min(100.0, 100 * peer.done / target), 1),
+        }
+        for peer in sorted(trainers, key=lambda peer: (peer.name, peer.peer))
+    ]
 
 
 def tint_of(name: str) -> int:

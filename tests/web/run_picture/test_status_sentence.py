@@ -11,7 +11,7 @@ from runs.selectors import Point, RunPicture
 from web.run_picture.counts import duration, ordinal
 from web.run_picture.presence import OnlinePeer
 from web.run_picture.status_sentence import run_sentence, standing, state_word, to_go, trend
-from web.run_picture.step_bars import step_bars, tint_of
+from web.run_picture.step_bars import bars_of, step_sums, tint_of
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TEO, NOOR = (OnlinePeer("a" * 32, name, "trainer", "ready", done, 10.0) for name, done in (("Teo", 3), ("Noor", 9)))
@@ -130,11 +130,15 @@ def test_a_run_that_waits_is_not_called_running() -> None:
     assert state_word(picture("paused"), [TEO]) == "paused"
 
 
-def test_a_bar_for_each_trainer() -> None:
-    bars = step_bars([TEO, NOOR, RELAY], target=48, phase="reduce")
-    assert [bar.name for bar in bars.bars] == ["Noor", "Teo"]
-    assert (bars.done, bars.relays, bars.samples_per_s, bars.phase) == (12, 1, 20.0, "averaging")
-    assert bars.bars[0].share == pytest.approx(18.75)
+def test_a_bar_for_each_trainer_by_name() -> None:
+    bars = bars_of([TEO, NOOR], target=48)
+    assert [(bar["name"], bar["done"], bar["share"]) for bar in bars] == [("Noor", 9, 18.8), ("Teo", 3, 6.2)]
+    assert bars_of([NOOR], target=4)[0]["share"] == 100.0, "machines compute a few samples more than are needed"
+
+
+def test_what_trainers_have_done_is_summed_up() -> None:
+    sums = step_sums([TEO, NOOR, RELAY], target=48, phase="reduce")
+    assert (sums.done, sums.relays, sums.samples_per_s, sums.phase) == (12, 1, 20.0, "averaging")
 
 
 def test_a_person_keeps_their_tint() -> None:
