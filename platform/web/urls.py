@@ -3,7 +3,7 @@
 from django.urls import path
 from django.views.decorators.http import require_http_methods
 
-from web.feed.own_links import own_links
+from web.feed.own import own_links, own_place
 from web.feed.polling import polled_feed
 from web.pages.accounts import (
     account,
@@ -92,7 +92,7 @@ urlpatterns = [
     path("runs/<slug:slug>/badge.svg", share.badge, name="badge"),
     path("runs/<slug:slug>/embed/", share.embed, name="embed"),
     path("runs/<slug:slug>/links.json", own_links, name="links"),
-    path("runs/<slug:slug>/you.json", leaderboard.own_place, name="you"),
+    path("runs/<slug:slug>/you.json", own_place, name="you"),
     path("machines/", machines.machine_list, name="machines"),
     path("machines/<uuid:machine_id>/", machines.change_machine, name="machine"),
     path("machines/<uuid:machine_id>/limits/", machine_limits.machine_limits, name="machine_limits"),

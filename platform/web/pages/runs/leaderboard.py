@@ -1,9 +1,9 @@
-"""Where everybody stands. The feed is the same for all who watch, so a page asks for its reader's own line here."""
+"""Where everybody stands."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -18,9 +18,7 @@ from runs.ledger.standings import LeaderboardLine, MachineLine, Period, PeriodLi
 from runs.ledger.team_standings import TeamLine, team_board
 from runs.lifecycle import membership
 from runs.models import Run
-from web.http import rate_limits
 from web.http.access import run_or_404
-from web.http.requester import address_of
 from web.pages.runs.organizing.manage import just_removed
 from web.run_picture import card_sentences
 from web.run_picture.own_place import Own, own_words
@@ -72,14 +70,6 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
         "after": page + 1 if len(rows) > PAGE else 0,
     }
     return render(request, "web/runs/leaderboard.html", facts)
-
-
-@rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
-@require_safe
-def own_place(request: HttpRequest, slug: str) -> HttpResponse:
-    """The reader's own line of the leaderboard."""
-    you = own_words(Own(run_or_404(access_run, request, slug), request.user), ())
-    return JsonResponse({"you": you}, headers={"Cache-Control": "private, no-store"})
 
 
 def _removal(request: HttpRequest, run: Run, of: str, names: Collection[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import address_of
 from web.run_picture.own_links import links_shown
+from web.run_picture.own_place import Own, own_words
 
 
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
@@ -17,3 +18,11 @@ def own_links(request: HttpRequest, slug: str) -> HttpResponse:
     run = run_or_404(access_run, request, slug)
     links = links_shown(run, request.user, sees_all=may_manage(run, request.user))
     return JsonResponse(links, headers={"Cache-Control": "private, no-store"})
+
+
+@rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
+@require_safe
+def own_place(request: HttpRequest, slug: str) -> HttpResponse:
+    """The reader's own line of the leaderboard."""
+    you = own_words(Own(run_or_404(access_run, request, slug), request.user), ())
+    return JsonResponse({"you": you}, headers={"Cache-Control": "private, no-store"})
