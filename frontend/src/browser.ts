@@ -2,6 +2,7 @@
 
 import type { Browser, Polled } from "./feed";
 import type { OwnLinks } from "./links";
+import type { Own } from "./place";
 import { language } from "./words";
 
 /** Pictures come in the page's language, whatever the browser likes best. */
@@ -19,9 +20,9 @@ export function browserOf(slug: string): Browser {
   };
 }
 
-/** The reader's own line; empty where there is none. */
-export async function ownPlace(slug: string): Promise<string> {
-  return ((await own(`/runs/${slug}/you.json`)) as { you: string }).you;
+/** The reader's own line and bars. */
+export async function ownPlace(slug: string): Promise<Own> {
+  return (await own(`/runs/${slug}/you.json`)) as Own;
 }
 
 /** What the links of the reader's machines carry. */

@@ -1,41 +1,69 @@
-/** The reader's own lines: below the leaderboard, and in place of “Join in” while their machine trains. */
+/** What is the reader's own: below leaderboard and bars, and in place of “Join in” while their machine trains. */
 
-import type { Picture } from "./picture";
+import type { Bar, Picture } from "./picture";
 import { ordinal, sayCount } from "./words";
 
 export const ASK_MS = 5_000; // between questions at least
+export const GROW_MS = 10_000; // between those within a step, while bars of the reader's own grow
+
+/** As the server says it to the reader alone: a line, empty for none, and the first of their bars. */
+export interface Own {
+  readonly you: string;
+  readonly bars: readonly Bar[];
+}
 
 /** Whether the reader has given samples, as far as the page knows, and is not among the rows. */
 function mayBeBelow(picture: Picture, me: string): boolean {
   return me !== "" && picture.people > picture.leaderboard.length && !picture.leaderboard.some((line) => line.name === me);
 }
 
-/** The line below the leaderboard. The feed is the same for everybody, so the page asks for this alone. */
+/** The picture with bars of the reader's own below those that it has for everybody; `web/run_picture/step_bars.py`. */
+export function withOwn(picture: Picture, own: readonly Bar[]): Picture {
+  if (!picture.target) return picture; // short steps are shown by person
+  const known = new Set(picture.bars.map((bar) => bar.key));
+  const below = own.filter((bar) => !known.has(bar.key));
+  return { ...picture, bars: [...picture.bars, ...below].slice(0, picture.training) };
+}
+
+/** How many machines train that have no bar. */
+export function machinesWithoutBar(picture: Picture): number {
+  return picture.target ? picture.training - picture.bars.length : 0;
+}
+
+/** Line and bars. The feed is the same for everybody, so the page asks for these alone. */
 export class Place {
   private step = -1;
   private askedAt = -Infinity;
 
   constructor(
     private readonly me: string,
-    private text: string,
-    private readonly ask: () => Promise<string>,
+    private own: Own,
+    private readonly ask: () => Promise<Own>,
     private readonly now: () => number,
     private readonly show: () => void,
   ) {}
 
-  /** What stands there now, as of the last answer. */
+  /** The line, as of the last answer. */
   words(picture: Picture): string {
-    return mayBeBelow(picture, this.me) ? this.text : "";
+    return mayBeBelow(picture, this.me) ? this.own.you : "";
   }
 
-  /** Another picture: after another step the line may be another, too. */
+  /** The picture with their bars, as of the last answer. */
+  with(picture: Picture): Picture {
+    return withOwn(picture, this.own.bars);
+  }
+
+  /** Another picture: after another step the line may be another, too; bars grow meanwhile. */
   look(picture: Picture): void {
-    if (!mayBeBelow(picture, this.me) || picture.step === this.step || this.now() - this.askedAt < ASK_MS) return;
+    if (!this.me || !(mayBeBelow(picture, this.me) || machinesWithoutBar(picture))) return;
+    const grows = this.with(picture).bars.length > picture.bars.length;
+    const wait = picture.step !== this.step ? ASK_MS : grows ? GROW_MS : Infinity;
+    if (this.now() - this.askedAt < wait) return;
     this.step = picture.step;
     this.askedAt = this.now();
     this.ask().then(
-      (text) => {
-        this.text = text;
+      (own) => {
+        this.own = own;
         this.show();
       },
       () => (this.step = -1),

@@ -5,7 +5,7 @@ import { browserOf, onReturn, ownLinks, ownPlace } from "./browser";
 import { Feed } from "./feed";
 import { Links } from "./links";
 import { place as placeOf, renewStanding, renewWritten } from "./page";
-import type { Picture, Values } from "./picture";
+import type { Bar, Picture, Values } from "./picture";
 import { Mine, Place } from "./place";
 import { showActivity } from "./views/activity";
 import { showAveraging, showLinks } from "./views/averaging";
@@ -19,8 +19,9 @@ const WRITTEN_MS = 10_000;
 function begin(root: HTMLElement): void {
   const me = root.dataset["me"] ?? "";
   const slug = root.dataset["slug"] ?? "";
-  const place = new Place(me, root.dataset["you"] ?? "", () => ownPlace(slug), () => performance.now(), showPlace);
   const reader = placeOf("links") ? me : ""; // the organizer's own page has none
+  const own = { you: root.dataset["you"] ?? "", bars: JSON.parse(root.dataset["bars"] || "[]") as Bar[] };
+  const place = new Place(reader, own, () => ownPlace(slug), () => performance.now(), showPlace);
   const links = new Links(reader, root.dataset["links"] === "yes", () => ownLinks(slug), () => performance.now(), showOwnLinks);
   const standingOn = (root.dataset["standingOn"] ?? "").split(" ") as (keyof Values)[];
   let standing = root.dataset["standingAs"] ?? "";
@@ -29,7 +30,9 @@ function begin(root: HTMLElement): void {
   let written = document.querySelector<HTMLElement>("[data-written]")?.dataset["written"] ?? null; // none on its organizer's page
 
   function showPlace(): void {
-    if (latest) showLeaderboard(latest, me, place.words(latest));
+    if (!latest) return;
+    showStep(place.with(latest));
+    showLeaderboard(latest, me, place.words(latest));
   }
 
   function showOwnLinks(): void {
@@ -39,13 +42,12 @@ function begin(root: HTMLElement): void {
   function show(picture: Picture): void {
     showHead(picture);
     showLoss(picture);
-    showStep(picture);
     latest = picture;
     place.look(picture);
     showPlace();
     showActivity(picture);
     showAveraging(picture);
-    links.look(picture);
+    links.look(place.with(picture));
     showOwnLinks();
     if (written !== null && picture.written !== written) {
       written = picture.written;

@@ -9,9 +9,10 @@ from typing import Any
 
 from playwright.sync_api import Browser, WebSocketRoute
 
-from tests.end_to_end.rig.browser import LIVE, POLLING, Reader, chromium
+from tests.end_to_end.rig.browser import LIVE, POLLING, Reader, chromium, sign_in
 from tests.end_to_end.rig.stalls import Heartbeat, Span, stalled_s
-from tests.end_to_end.rig.swarm import Swarm
+from tests.end_to_end.rig.swarm import PASSWORD, Swarm
+from tests.golden import golden
 
 PROMPT_S = 2.0
 MORE_STEPS = 10
@@ -215,3 +216,33 @@ def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english
         reads_every_chart(live)
         assert live.page.evaluate("window.mark") == "still the same page"
         assert live.faults == []
+
+
+def test_of_a_crowd_of_machines_the_first_and_the_readers_own_have_a_bar(tmp_path: Path, english: str) -> None:
+    """Pictures of 667 machines, of which the feed has twenty; the site says what is the reader's own."""
+    crowd = next(vector["after"] for vector in golden("feed")["steps"] if vector["after"]["training"] == 668)
+    own = {**crowd["bars"][0], "key": "own", "name": "Teo"}
+    bars, rest = "[data-live=step] .machines-now li", "[data-live=step] a"
+    with Swarm(tmp_path) as swarm, chromium() as browser:
+        swarm.start_site()
+        swarm.sign_up("Teo")
+        swarm.open_run(swarm.sign_up("Amina"), english, trainers=1, steps=4)
+        reader = Reader(browser)
+        sign_in(reader, swarm.url, "Teo", PASSWORD)
+        told = {"feed.json": {"type": "picture", "seq": 0, "run": crowd}, "you.json": {"you": "", "bars": []}}
+        reader.page.route_web_socket(re.compile("/ws/"), blocked)
+        reader.page.route(
+            re.compile("(feed|you)[.]json"),
+            lambda route: route.fulfill(json=told[route.request.url.rsplit("/", 1)[-1]]),
+        )
+        reader.page.goto(f"{swarm.url}/runs/{swarm.slug}/")
+        reader.page.wait_for_selector(f"{rest}:text-is('and 648 more machines')")
+        assert reader.page.locator(bars).count() == 20
+        told["you.json"]["bars"] = [own]
+        told["feed.json"]["run"] = {**crowd, "step": crowd["step"] + 1}
+        with reader.page.expect_request(re.compile("links[.]json")):  # whoever trains may have some
+            reader.page.wait_for_selector(f"{rest}:text-is('and 647 more machines')")
+        assert reader.page.locator(bars).count() == 21
+        assert reader.page.locator(bars).last.inner_text().startswith("Teo")
+        assert reader.page.get_attribute(rest, "href") == f"/runs/{crowd['slug']}/swarm/"
+        assert reader.faults == []

@@ -6,7 +6,8 @@ import { repeat } from "lit/directives/repeat.js";
 import "./motion";
 import { fill } from "../page";
 import type { Bar, Picture } from "../picture";
-import { grouped, say } from "../words";
+import { machinesWithoutBar } from "../place";
+import { grouped, say, sayCount } from "../words";
 
 export function showStep(picture: Picture): void {
   fill("step", html`<h2 id="step">${picture.step_title}</h2>${picture.bars.length ? atWork(picture) : html`<p class="empty">${picture.resting}</p>`} ${figures(picture)}`);
@@ -14,7 +15,13 @@ export function showStep(picture: Picture): void {
 
 function atWork(picture: Picture): TemplateResult {
   return html`${picture.target ? step(picture) : lastSteps(picture)}
-    <ul class="machines-now">${repeat(picture.bars, (bar) => bar.key, machine)}</ul>`;
+    <ul class="machines-now">${repeat(picture.bars, (bar) => bar.key, machine)}</ul>${moreMachines(picture)}`;
+}
+
+function moreMachines(picture: Picture): TemplateResult | typeof nothing {
+  const count = machinesWithoutBar(picture);
+  if (!count) return nothing;
+  return html` <p class="quiet"><a href=${`/runs/${picture.slug}/swarm/`}>${sayCount("and {number} more machine", "and {number} more machines", count)}</a></p>`;
 }
 
 function step(picture: Picture): TemplateResult {

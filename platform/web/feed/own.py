@@ -7,8 +7,9 @@ from runs.access import access_run, may_manage
 from web.http import rate_limits
 from web.http.access import run_or_404
 from web.http.requester import address_of
+from web.run_picture import presence
 from web.run_picture.own_links import links_shown
-from web.run_picture.own_place import Own, own_words
+from web.run_picture.own_place import Own, own_bars, own_words
 
 
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
@@ -23,6 +24,8 @@ def own_links(request: HttpRequest, slug: str) -> HttpResponse:
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def own_place(request: HttpRequest, slug: str) -> HttpResponse:
-    """The reader's own line of the leaderboard."""
-    you = own_words(Own(run_or_404(access_run, request, slug), request.user), ())
-    return JsonResponse({"you": you}, headers={"Cache-Control": "private, no-store"})
+    """The reader's line of the leaderboard, and the bars of their machines."""
+    run = run_or_404(access_run, request, slug)
+    own = Own(run, request.user)
+    found = {"you": own_words(own, ()), "bars": own_bars(own, presence.online(run))}
+    return JsonResponse(found, headers={"Cache-Control": "private, no-store"})

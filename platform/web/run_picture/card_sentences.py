@@ -52,6 +52,12 @@ def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
     return " · ".join(filter(None, parts))
 
 
+def more_machines(number: int) -> str:
+    """“and 647 more machines”, below the bars of the first; empty for none."""
+    message = ngettext("and %(number)s more machine", "and %(number)s more machines", number)
+    return counts.with_number(message, number) if number else ""
+
+
 def given(people: int, machines: int, samples: int) -> str:
     """“1,204 samples from 3 people on 4 machines”, as the last line of a leaderboard."""
     parts = {"samples": counts.samples(samples), "people": counts.people(people), "machines": counts.machines(machines)}

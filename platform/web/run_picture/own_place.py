@@ -1,4 +1,4 @@
-"""Where the one who asks stands in a run."""
+"""Where the one who asks stands in a run, and what their machines do in its step."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from runs.ledger.standings import Place
 from runs.models import NamedVolunteer, Run
 from web.run_picture import counts, status_sentence
 from web.run_picture.presence import TRAINER, OnlinePeer
+from web.run_picture.step_bars import OWN_BARS, bars_of
 
 
 @dataclass
@@ -59,9 +60,8 @@ class Own:
 
 def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
     """“Your machine: 18,949 samples, 1st” to those who train now; empty to all others."""
-    person = person_of(own.viewer)
-    here = sum(person is not None and peer.name == person.username and peer.role == TRAINER for peer in peers)
-    if person is None or not here:
+    here = len(_own_trainers(own, peers))
+    if not here:
         return ""
     if own.samples is None or own.place is None:
         message = ngettext("Your machine: no samples yet", "Your %(number)s machines: no samples yet", here)
@@ -69,6 +69,17 @@ def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
     message = ngettext("Your machine: %(samples)s, %(rank)s", "Your %(number)s machines: %(samples)s, %(rank)s", here)
     facts = {"samples": counts.samples(own.samples), "rank": counts.ordinal(own.place.rank)}
     return message % {"number": f"{here:,}", **facts}
+
+
+def own_bars(own: Own, peers: Sequence[OnlinePeer]) -> list[dict[str, Any]]:
+    """A bar for each of their machines that train now: the feed has those of the first machines alone."""
+    target = own.run.parsed_recipe.target_batch
+    return bars_of(_own_trainers(own, peers), target=target, most=OWN_BARS)
+
+
+def _own_trainers(own: Own, peers: Sequence[OnlinePeer]) -> list[OnlinePeer]:
+    person = person_of(own.viewer)
+    return [peer for peer in peers if person is not None and peer.name == person.username and peer.role == TRAINER]
 
 
 def own_words(own: Own, shown: Collection[str]) -> str:

@@ -9,6 +9,8 @@ from django.utils.translation import gettext_lazy
 from web.run_picture.averaging import key_of
 from web.run_picture.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
 
+BARS = 20  # machines of which everybody is shown a bar; `web.pages.runs.swarm` has them all
+OWN_BARS = 5  # machines of the reader's own that are shown below them
 TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each sanitize_fault in light and dark
 WORDS = {
     "accumulate": gettext_lazy("gathering samples"),
@@ -42,8 +44,8 @@ def step_sums(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepSu
     )
 
 
-def bars_of(trainers: Iterable[OnlinePeer], *, target: int) -> list[dict[str, Any]]:
-    """A bar for each of them, by their people's names, under a key that says nothing of the machine.
+def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) -> list[dict[str, Any]]:
+    """A bar for each of the first, by their people's names, under a key that says nothing of the machine.
 
     `share` is in percent of the target batch.
     """
@@ -56,8 +58,25 @@ def bars_of(trainers: Iterable[OnlinePeer], *, target: int) -> list[dict[str, An
             "done": peer.done,
             "share": round(min(100.0, 100 * peer.done / target), 1),
         }
-        for peer in sorted(trainers, key=lambda peer: (peer.name, peer.peer))
+        for peer in sorted(trainers, key=lambda peer: (peer.name, peer.peer))[:most]
     ]
+
+
+def with_own(picture: dict[str, Any], own: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The picture with bars of the reader's own below those that it has for everybody, as `frontend/src/place.ts` does.
+
+    Short steps are shown by person: there are none below.
+    """
+    if not picture["target"]:
+        return picture
+    known = {bar["key"] for bar in picture["bars"]}
+    below = [bar for bar in own if bar["key"] not in known]
+    return {**picture, "bars": [*picture["bars"], *below][: picture["training"]]}
+
+
+def machines_without_bar(picture: dict[str, Any]) -> int:
+    """How many machines train that have no bar."""
+    return picture["training"] - len(picture["bars"]) if picture["target"] else 0
 
 
 def tint_of(name: str) -> int:

@@ -133,6 +133,8 @@ def test_a_run_that_waits_is_not_called_running() -> None:
 def test_a_bar_for_each_trainer_by_name() -> None:
     bars = bars_of([TEO, NOOR], target=48)
     assert [(bar["name"], bar["done"], bar["share"]) for bar in bars] == [("Noor", 9, 18.8), ("Teo", 3, 6.2)]
+    other = TEO._replace(peer="c" * 32)
+    assert bars_of([other, TEO], target=48) == bars_of([TEO, other], target=48), "whoever comes in first"
     assert bars_of([NOOR], target=4)[0]["share"] == 100.0, "machines compute a few samples more than are needed"
 
 

@@ -1,5 +1,6 @@
 """The page of a run. What its organizer can do to it is in `manage`."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,10 +37,11 @@ from web.run_picture.charts.loss import NARROW, WIDE, loss_chart
 from web.run_picture.counts import with_number
 from web.run_picture.loading import seen_of, troubles_of
 from web.run_picture.own_links import links_shown
-from web.run_picture.own_place import Own, own_machine_words, own_words
+from web.run_picture.own_place import Own, own_bars, own_machine_words, own_words
 from web.run_picture.picture import PERIODS, Picture, Seen, picture_of
 from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.status_sentence import PERPLEXITY
+from web.run_picture.step_bars import machines_without_bar, with_own
 from web.words import loss_unit_of_page
 
 REFRESH_S = 5
@@ -78,7 +80,8 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     """Everything on a run's page."""
     seen, own = seen_of(run, with_links=request.user.is_authenticated), Own(run, request.user)
     facts = head_facts(request, run, seen, own)
-    picture, live = seen.run, facts["live"]
+    bars = own_bars(own, seen.peers)
+    picture, live = seen.run, with_own(facts["live"], bars)
     unit = loss_unit_of_page(run.parsed_recipe)[0]
     role = role_of(run, request.user)
     manages = role in MANAGING
@@ -88,6 +91,9 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
     return {
         **facts,
         "recipe": run.parsed_recipe,
+        "live": live,
+        "own_bars": json.dumps(bars),
+        "more_machines": card_sentences.more_machines(machines_without_bar(live)),
         **{name: live[name] for name in ("trend", "summary")},
         **standing_facts(live, STANDING_ON),
         **_chart_facts(request, live, picture, drawn),
