@@ -1,5 +1,6 @@
 """What each recipe judges a model by, on held-out data: chance at the beginning, all of it once the data are known."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -73,22 +74,35 @@ def test_no_more_images_than_are_needed_are_looked_at(digits: Images) -> None:
     assert sum(len(part) for part in whole_images(SSL, many, 10**9)) == JUDGED
 
 
+def told_of_masked(labels: list[Any], right: int) -> Any:
+    """One that is asked for masked words alone."""
+    told = Told([torch.from_numpy(part[part != IGNORED]) for part in labels], 400, right)
+
+    def encoder(input_ids: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.zeros(*input_ids.shape, 1), torch.zeros(len(input_ids), 1)
+
+    def words(hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = told().logits
+        assert len(hidden) == len(logits)
+        return logits
+
+    return SimpleNamespace(albert=encoder, predictions=words, sop_classifier=torch.nn.Identity())
+
+
 @pytest.mark.parametrize("right", [0, 10])
 def test_masked_accuracy_is_that_of_masked_words_alone(right: int) -> None:
     chance = np.random.Generator(np.random.Philox(1))
     heldout = Sentences(chance.integers(5, 400, 900).astype(np.uint16), np.arange(0, 900, 9, dtype=np.uint32))
-    labels = [torch.from_numpy(batch[1]) for batch in heldout_batches(MASKED, heldout)]
-    answers = [torch.where(part == IGNORED, torch.full_like(part, 3), part) for part in labels]
-    model = Told(answers, 400, right)
+    model = told_of_masked([batch[1] for batch in heldout_batches(MASKED, heldout)], right)
     assert masked_lm.figures_of(MASKED, model, heldout, 0.0, 10_000) == {"masked accuracy": right / 10}
 
 
 def test_no_more_samples_than_are_needed_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     heldout = Sentences(np.full(9000, 7, np.uint16), np.arange(0, 9000, 9, dtype=np.uint32))
     monkeypatch.setattr(masked_lm, "JUDGED", 40)
-    labels = [torch.from_numpy(batch[1]) for batch in heldout_batches(MASKED, heldout, most=40)]
+    labels = [batch[1] for batch in heldout_batches(MASKED, heldout, most=40)]
     assert 40 <= sum(map(len, labels)) < 40 + MASKED.micro_batch
-    model = Told([torch.where(part == IGNORED, torch.full_like(part, 3), part) for part in labels], 400, 10)
+    model = told_of_masked(labels, 10)
     assert masked_lm.figures_of(MASKED, model, heldout, 0.0, 10_000) == {"masked accuracy": 1.0}
 
 

@@ -99,16 +99,18 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         return embeddings + 13 * model.width**2
 
     def operations(self, samples: int) -> float:
-        """As of every transformer."""
-        return operations(self.model, vocab=self.vocab, samples=samples)
+        """As of every transformer; masked words alone have logits."""
+        return operations(self.model, vocab=self.vocab, samples=samples, predicted=self.masked)
 
     def kept_floats(self, samples: int) -> float:
         """As of every transformer."""
-        return kept_floats(self.model, vocab=self.vocab, samples=samples, a_layer=KEPT[self.model.family])
+        each = KEPT[self.model.family]
+        return kept_floats(self.model, vocab=self.vocab, samples=samples, a_layer=each, predicted=self.masked)
 
     def recomputed_floats(self, samples: int) -> float:
         """As of every transformer."""
-        return recomputed_floats(self.model, vocab=self.vocab, samples=samples, a_layer=KEPT[self.model.family])
+        each = KEPT[self.model.family]
+        return recomputed_floats(self.model, vocab=self.vocab, samples=samples, a_layer=each, predicted=self.masked)
 
     def rules(self) -> Iterable[Rule]:
         """Of the model's shape, and of what a tokenizer can do."""

@@ -174,16 +174,35 @@ def summed_loss(recipe: MaskedLM, model: torch.nn.Module, batch: Batch, device: 
 
     So the mean over masked words is the mean of the one plus the mean of the other, as in the paper.
     """
-    ids, labels, kinds, mask, is_swapped = (torch.from_numpy(part).to(device) for part in batch)
-    found = model(input_ids=ids, token_type_ids=kinds, attention_mask=mask)
-    words = functional.cross_entropy(
-        found.prediction_logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum"
-    )
+    found = _found(recipe, model, batch, device)
+    words = functional.cross_entropy(found.words, found.masked, reduction="sum")
     if not recipe.order:
         return words
-    order = found.sop_logits if recipe.model.family == "albert" else found.seq_relationship_logits
-    weights = (labels != IGNORED).sum(dim=1)
-    return words + (functional.cross_entropy(order, is_swapped, reduction="none") * weights).sum()
+    is_swapped = torch.from_numpy(batch[-1]).to(device)
+    order = functional.cross_entropy(found.order, is_swapped, reduction="none")
+    return words + (order * found.masked_each).sum()
+
+
+class _Found(NamedTuple):
+    """What a model says of a batch. Masked words stand one sample after another."""
+
+    words: torch.Tensor  # logits: [masked words, vocabulary]
+    masked: torch.Tensor  # what was masked: [masked words]
+    masked_each: torch.Tensor  # how many are of each sample: [samples]
+    order: torch.Tensor  # logits: [samples, 2]
+
+
+def _found(recipe: MaskedLM, model: Any, batch: Batch, device: torch.device) -> _Found:
+    """The vocabulary is looked at for masked words alone: for all words it takes as long as a layer or more."""
+    ids, labels, kinds, mask, _ = (torch.from_numpy(part).to(device) for part in batch)
+    is_albert = recipe.model.family == "albert"
+    encoder = model.albert if is_albert else model.bert
+    hidden, pooled = encoder(input_ids=ids, token_type_ids=kinds, attention_mask=mask)[:2]
+    is_masked = labels != IGNORED
+    words, order = (
+        (model.predictions, model.sop_classifier) if is_albert else (model.cls.predictions, model.cls.seq_relationship)
+    )
+    return _Found(words(hidden[is_masked]), labels[is_masked], is_masked.sum(dim=1), order(pooled))
 
 
 @torch.no_grad()
@@ -194,10 +213,9 @@ def figures_of(
     del loss
     found = masked = 0
     for batch in heldout_batches(recipe, heldout, most=min(JUDGED, most)):
-        ids, labels, kinds, mask, _ = map(torch.from_numpy, batch)
-        logits = model(input_ids=ids, token_type_ids=kinds, attention_mask=mask)[0]
-        found += int((logits.argmax(dim=-1) == labels).sum())
-        masked += loss_units_in(batch)
+        said = _found(recipe, model, batch, torch.device("cpu"))
+        found += int((said.words.argmax(dim=-1) == said.masked).sum())
+        masked += len(said.masked)
     return {"masked accuracy": found / masked}
 
 

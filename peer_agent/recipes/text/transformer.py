@@ -23,25 +23,26 @@ class Shape(Protocol):
     def context(self) -> int: ...
 
 
-def kept_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float) -> float:
+def kept_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
     """About how many floats forward keeps for backward: `a_layer` of them for each token and unit of width.
 
-    Attention keeps no square of the context: torch's own kernels do without.
+    `predicted`: the part of all tokens that have logits. Attention keeps no square of the context: torch's own kernels
+    do without.
     """
-    return samples * shape.context * (shape.layers * shape.width * a_layer + vocab * KEPT_LOGITS)
+    return samples * shape.context * (shape.layers * shape.width * a_layer + predicted * vocab * KEPT_LOGITS)
 
 
-def recomputed_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float) -> float:
+def recomputed_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
     """The same where each layer keeps its input, and one at a time all that it needs."""
-    return samples * shape.context * (shape.width * (shape.layers + a_layer) + vocab * KEPT_LOGITS)
+    return samples * shape.context * (shape.width * (shape.layers + a_layer) + predicted * vocab * KEPT_LOGITS)
 
 
-def operations(shape: Shape, *, vocab: int, samples: int) -> float:
+def operations(shape: Shape, *, vocab: int, samples: int, predicted: float = 1.0) -> float:
     """About how many floating-point operations forward and backward take: two for each weight and token, three times.
 
     Attention beside them looks at the whole context (arXiv 2001.08361, section 2.1).
     """
-    matrices = 12 * shape.layers * shape.width**2 + vocab * shape.width
+    matrices = 12 * shape.layers * shape.width**2 + predicted * vocab * shape.width
     return 6.0 * samples * shape.context * (matrices + 2 * shape.layers * shape.context * shape.width)
 
 

@@ -11,7 +11,7 @@ from web.run_picture.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
 
 BARS = 20  # machines of which everybody is shown a bar; `web.pages.runs.swarm` has them all
 OWN_BARS = 5  # machines of the reader's own that are shown below them
-TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each sanitize_fault in light and dark
+TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each with a shade for light and one for dark
 WORDS = {
     "accumulate": gettext_lazy("gathering samples"),
     "offer": gettext_lazy("closing the step"),

@@ -49,7 +49,9 @@ def opened(swarm: Swarm, texts: dict[str, Path], recipe: dict[str, str]) -> str:
         page.check("input[name=may_share]")
         page.evaluate("document.querySelectorAll('details').forEach((folded) => (folded.open = true))")
         for name, value in recipe.items():
-            page.fill(f"input[name={name}]", value)
+            field = page.locator(f"form [name={name}]")
+            is_list = field.evaluate("(field) => field.tagName === 'SELECT'")
+            field.select_option(value) if is_list else field.fill(value)
         page.click("text=Save draft")
         page.click("text=Add another text", timeout=PREPARED_MS)
         page.set_input_files("input[name=text]", further)
@@ -134,10 +136,9 @@ def tuned(model: Path, data: Path, what: str, seeds: int, epochs: int) -> dict[s
 def measured(data: Path, given: argparse.Namespace) -> Figures:
     """From the form to fine-tuned models."""
     steps = given.steps
-    recipe = {"vocab": str(SMALL.vocab), "width": str(SMALL.model.width), "layers": str(given.layers)}
-    recipe |= {"target_batch": str(given.batch)}
-    recipe |= {"target_steps": str(steps), "snapshot_every": str(max(steps // 20, 1))}
+    recipe = {"target_batch": str(given.batch), "target_steps": str(steps), "snapshot_every": str(max(steps // 20, 1))}
     recipe |= {"warmup_steps": str(max(steps // 10, 1)), "minimum_trainers": "3"}
+    recipe |= dict(each.split("=", 1) for each in given.set)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with Swarm(folder / "swarm") as swarm:
@@ -175,7 +176,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True, help="a folder with poems, essays, names and topics")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch", type=int, default=SMALL.target_batch)
-    parser.add_argument("--layers", type=int, default=SMALL.model.layers)
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="another field of the form")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=6, help="of fine-tuning, at most")
     given = parser.parse_args()
