@@ -201,7 +201,7 @@ class Trainer(Peer):
             for job in waiting:
                 job()
 
-        self.compute(action.unit.samples / self.samples_per_s, end)
+        self.compute(sum(unit.samples for unit in action.units) / self.samples_per_s, end)
 
     def _finish(self, action: e.Compute, base: int) -> None:
         in_hand = self.core.in_hand
@@ -210,10 +210,13 @@ class Trainer(Peer):
         if self.world.chance.random() < self.world.non_finite:
             self.handle(e.NotFinite(action.job))
             return
-        self.computed += action.unit.samples
-        fewest, most = self.world.recipe.loss_units_in(action.unit.samples)
-        tokens = fewest if not action.unit.start else most  # each epoch's first sample of a shard is a short one
-        self.handle(e.Computed(action.job, NATS * tokens, tokens, base))
+        tokens = tuple(map(self._tokens_of, action.units))
+        self.computed += sum(unit.samples for unit in action.units)
+        self.handle(e.Computed(action.job, NATS * sum(tokens), tokens, base))
+
+    def _tokens_of(self, unit: Unit) -> int:
+        fewest, most = self.world.recipe.loss_units_in(unit.samples)
+        return fewest if not unit.start else most  # each epoch's first sample of a shard is a short one
 
     def _open_round(self, action: e.Freeze | e.Hold) -> None:
         self.averages.clear()

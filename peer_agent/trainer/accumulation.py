@@ -1,4 +1,4 @@
-"""The floats of one replica's work: a unit in a thread, the sum of what was never offered, and what is offered.
+"""The floats of one replica's work: units in a thread, the sum of what was never offered, and what is offered.
 
 Its core says when. The two sums are the 8 bytes a parameter of rule 9: while one is frozen, the other may grow.
 """
@@ -14,6 +14,7 @@ from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.trainer import events as e
 from peer_agent.trainer.collaboration import Collaboration, compute_units
 from peer_agent.training.computed import Computed
+from peer_agent.training.device_batch import DeviceBatch
 
 if TYPE_CHECKING:  # torch is loaded by whoever trains
     from peer_agent.training.loop import Trainer
@@ -23,7 +24,7 @@ LONGEST_REST_S = 300.0  # after one unit, whatever share of the time is allowed
 
 
 class Accumulation:
-    """One job after another in order; nothing changes the replica while a unit is computed (`busy`)."""
+    """One job after another in order; nothing changes the replica while units are computed (`busy`)."""
 
     def __init__(
         self, trainer: "Trainer", grid: Grid, busy: asyncio.Lock, collaboration: Collaboration | None = None
@@ -37,6 +38,7 @@ class Accumulation:
         self._computed: Computed | None = None
         self.collaboration = collaboration or _own_loop()
         self._is_own = collaboration is None
+        self.device_batch = DeviceBatch()
 
     def close(self) -> None:
         """The agent's loop computes no unit more."""
@@ -53,17 +55,22 @@ class Accumulation:
             if not is_wanted(action.job):
                 return None
             began = time.monotonic()
-            result = await asyncio.wrap_future(self.collaboration.ask(self.trainer.begin, action.unit))
-        took_s = time.monotonic() - began
+            result = await asyncio.wrap_future(self.collaboration.ask(self.trainer.begin, *action.units))
+        took_s = max(time.monotonic() - began, 1e-6)
         self._rests_until = time.monotonic() + min(took_s * (100 / self.duty_percent - 1), LONGEST_REST_S)
+        samples = [unit.samples for unit in action.units]
+        if self.trainer.at_once:  # memory was, or turned out to be, short
+            self.device_batch.fits(self.trainer.at_once // max(samples))
         if not is_wanted(action.job):
             return None
         if not isinstance(result, Computed):
-            return e.NotFinite(action.job)
+            self.device_batch.was_not_finite(len(samples))
+            return e.NotFinite(action.job, self.device_batch.units)
+        self.device_batch.took(len(samples), sum(samples), took_s)
         self._computed = result
-        rate = action.unit.samples / max(took_s, 1e-6)
+        rate = sum(samples) / took_s
         self.speed = 0.9 * self.speed + 0.1 * rate if self.speed else rate
-        return e.Computed(action.job, result.loss_sum, result.loss_tokens, result.base_step)
+        return e.Computed(action.job, result.loss_sum, result.loss_tokens, result.base_step, self.device_batch.units)
 
     def keep(self) -> None:
         """Add the gradient that was computed last to the sum of what was never offered."""

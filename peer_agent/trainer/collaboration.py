@@ -20,10 +20,10 @@ LOOK_S = 0.5  # on some systems whoever waits without a limit does not hear Ctrl
 
 
 class Asked(Struct, frozen=True):
-    """A unit that is to be computed, and who waits for what comes of it."""
+    """Units that are to be computed in one pass, and who waits for what comes of them."""
 
-    begin: "Callable[[Unit], UnitInHand]"
-    unit: Unit
+    begin: "Callable[..., UnitInHand]"
+    units: tuple[Unit, ...]
     result: "Future[Computed | NonFinite]"
 
 
@@ -51,7 +51,7 @@ class Collaboration:
         while self._has_one() or self._waits_for_one():
             assert self._asks is not None
             try:
-                self._in_hand = self._asks.begin(self._asks.unit)
+                self._in_hand = self._asks.begin(*self._asks.units)
             except CancelledError:  # the agent ended while data were fetched; that is told by `end`
                 self._asks = None
                 continue
@@ -99,10 +99,10 @@ class Collaboration:
 
     # --- the agent's side ---------------------------------------------------------------------------------------
 
-    def ask(self, begin: "Callable[[Unit], UnitInHand]", unit: Unit) -> "Future[Computed | NonFinite]":
-        """Have a unit computed."""
+    def ask(self, begin: "Callable[..., UnitInHand]", *units: Unit) -> "Future[Computed | NonFinite]":
+        """Have these computed, in one pass; a loop that is not the agent's own is asked for one at a time."""
         result: Future[Computed | NonFinite] = Future()
-        self._asked.put(Asked(begin, unit, result))
+        self._asked.put(Asked(begin, units, result))
         return result
 
     def end(self, error: BaseException | None = None) -> None:

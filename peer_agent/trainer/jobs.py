@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from peer_agent.averaging.assembly import Assembly
@@ -30,6 +31,7 @@ from peer_agent.trainer.files import fetch_model_files, hand_in
 from peer_agent.trainer.follower import Follower
 from peer_agent.trainer.round import OpenRound
 from peer_agent.trainer.shard_cache import Shards
+from peer_agent.training.device_batch import DeviceBatch
 
 if TYPE_CHECKING:
     from peer_agent.trainer.hub_publisher import HubPublisher
@@ -131,6 +133,8 @@ class Jobs:
         follower = Follower(agent.home, agent.access, agent.links, replica)
         accumulation = Accumulation(trainer, grid_of(greeting.elements), follower.busy, self.collaboration)
         accumulation.duty_percent = limits.duty_percent
+        if self.collaboration is None:  # another loop is given one unit after another
+            accumulation.device_batch = DeviceBatch(trainer.most_units)
         return follower, accumulation
 
     def take_limits(self, limits: Limits) -> None:
@@ -194,10 +198,10 @@ class Jobs:
         """Begin it, and go on: a cut does not wait for the unit in hand. The data of those after it are fetched."""
         if self.shards is not None and self.accumulation is not None:
             core = self.agent.core
-            self.shards.prefetch([*(unit.shard for unit in (action.unit, *core.queue)), *core.coming])
-            coming = core.queue[0] if core.queue else None
-            is_there = coming is not None and self.shards.is_open(coming.shard)  # else a unit before it might wait
-            self.accumulation.trainer.coming = coming if is_there else None
+            self.shards.prefetch([*(unit.shard for unit in (*action.units, *core.queue)), *core.coming])
+            coming = tuple(islice(core.queue, core.in_one_pass))
+            are_there = all(self.shards.is_open(unit.shard) for unit in coming)  # else units before them might wait
+            self.accumulation.trainer.coming = coming if are_there else ()
         self.agent.start(self._compute(action))
 
     async def _compute(self, action: e.Compute) -> None:

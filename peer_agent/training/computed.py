@@ -9,18 +9,18 @@ from peer_agent.protocol.messages import DoneUnit
 
 
 class Computed(Struct, frozen=True):
-    """A unit whose gradient has been computed. `loss_sum` is in nats over `loss_tokens`."""
+    """Units whose gradient has been computed in one pass. `loss_sum`: nats over the `loss_tokens` of all."""
 
-    unit: Unit
+    units: tuple[Unit, ...]
     base_step: int
     loss_sum: float
-    loss_tokens: int
+    loss_tokens: tuple[int, ...]  # of each
 
 
 class NonFinite(Struct, frozen=True):
-    """A unit whose gradient was not finite and was thrown away."""
+    """Units whose gradient was not finite and was thrown away."""
 
-    unit: Unit
+    units: tuple[Unit, ...]
 
 
 class Taken(Struct, frozen=True):

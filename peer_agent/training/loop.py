@@ -15,6 +15,7 @@ from peer_agent.recipes.training import Batch, Shard, training_of
 from peer_agent.training.batches import Batches
 from peer_agent.training.computed import Computed, NonFinite, Taken
 from peer_agent.training.data import Shards, batch_of
+from peer_agent.training.device_batch import MOST_UNITS
 from peer_agent.training.model import parameters_of
 from peer_agent.training.objective import mean_loss
 from peer_agent.training.precision import LossScale, half_of
@@ -44,23 +45,31 @@ class Trainer:
     ) -> None:
         """`threads`: how many CPU threads torch may use in this process; 0 leaves it as it is.
 
-        `at_once`: samples computed at a time, where memory is short; 0: a whole unit. `recomputes`: layers are
+        `at_once`: samples computed at a time, where memory is short; 0: a whole pass. `recomputes`: layers are
         computed again in backward. Where memory turns out to be short, both are resorted to.
         """
         self.threads, self._threads_now = threads, 0
         self._use_threads()
         self.replica, self.run, self.at_once = replica, run, at_once
-        self.batches = Batches(lambda of, unit: batch_of(of, unit, run=run, shard=shards[unit.shard]))
-        self.coming: Unit | None = None  # will probably be next: its batch is made while the one before is computed
+        self._kind = training_of(replica.recipe)
+        self.batches = Batches(
+            lambda of, unit: batch_of(of, unit, run=run, shard=shards[unit.shard]), self._kind.loss_units_in
+        )
+        self.coming: tuple[Unit, ...] = ()  # will probably be next: made while those before are computed
         self.recomputes = recomputes and recompute_layers(replica.model)
         self.half = half_of(replica.recipe, replica.device)
         self._scale = LossScale(self.half)
-        self._kind = training_of(replica.recipe)
         with memory_or_problem():
             self._sum = torch.zeros_like(replica.parameters)
             self._fresh = torch.zeros_like(replica.parameters)
         self._tie()
         self._forget()
+
+    @property
+    def most_units(self) -> int:
+        """Of one pass. Beside a processor memory cannot be tried: the system ends who takes too much (decision 28)."""
+        is_alone = self.replica.device.type != "cuda" or self.replica.recipe.unit_is_whole
+        return 1 if is_alone else MOST_UNITS
 
     def _use_threads(self) -> None:
         """Asked for where it computes: what another thread sets does not reach one that has begun to."""
@@ -77,20 +86,20 @@ class Trainer:
         self._units: list[DoneUnit] = []
         self._loss_tokens, self._loss_sum = 0, 0.0
 
-    def begin(self, unit: Unit) -> "UnitInHand":
-        """A unit with the replica as it is, and a gradient of zeros. Raises Problem E107, E111."""
+    def begin(self, *units: Unit) -> "UnitInHand":
+        """Units of one pass with the replica as it is, and a gradient of zeros. Raises Problem E107, E111."""
         self._use_threads()
         with memory_or_problem():
             self._tie()  # whoever computed before may have put others there
             self._fresh.zero_()
-            return UnitInHand(self, unit)
+            return UnitInHand(self, units)
 
-    def compute(self, unit: Unit) -> Computed | NonFinite:
-        """Forward and backward of a unit's summed loss; `keep` adds it to the sum.
+    def compute(self, *units: Unit) -> Computed | NonFinite:
+        """Forward and backward of the summed loss of units, in one pass; `keep` adds it to the sum.
 
-        Two calls, because a unit that is finished after the cut is not kept. Raises Problem E107, E111.
+        Two calls, because what is finished after the cut is not kept. Raises Problem E107, E111.
         """
-        in_hand = self.begin(unit)
+        in_hand = self.begin(*units)
         in_hand.backward()
         return in_hand.finish()
 
@@ -171,15 +180,11 @@ class Trainer:
         with torch.autocast(device.type, dtype=self.half, enabled=self.half is not None):
             return self._kind.summed_loss(recipe, self.replica.model, batch, device)
 
-    def loss_units_in(self, batch: Batch) -> int:
-        """What a batch weighs."""
-        return self._kind.loss_units_in(batch)
-
     def keep(self, done: Computed) -> None:
         """Add the gradient that was computed last to the sum."""
         self._sum.add_(self._fresh)
-        self._units.append(DoneUnit(done.unit, done.base_step))
-        self._loss_tokens += done.loss_tokens
+        self._units += [DoneUnit(unit, done.base_step) for unit in done.units]
+        self._loss_tokens += sum(done.loss_tokens)
         self._loss_sum += done.loss_sum
 
     @property
@@ -206,15 +211,16 @@ class Trainer:
 
 
 class UnitInHand:
-    """A leased unit and its batch: what a loop has between `begin` and `finish`."""
+    """A leased unit and its batch: what a loop has between `begin` and `finish`. The agent's own loop has several."""
 
-    def __init__(self, trainer: Trainer, unit: Unit) -> None:
+    def __init__(self, trainer: Trainer, units: tuple[Unit, ...]) -> None:
         replica = trainer.replica
-        self.unit, self.base_step = unit, replica.step
+        self.units, self.base_step = units, replica.step
         self.model, self.device = replica.model, replica.device
         self._trainer = trainer
         self._recipe = replica.recipe.at(replica.step)
-        self.batch = trainer.batches.take(self._recipe, unit, trainer.coming)
+        joined = trainer.batches.take(self._recipe, units, trainer.coming)
+        self.batch, self._loss_units = joined.batch, joined.loss_units
         self._loss: torch.Tensor | float | None = None
 
     def summed_loss(self) -> torch.Tensor:
@@ -227,9 +233,14 @@ class UnitInHand:
         return loss
 
     @property
+    def unit(self) -> Unit:
+        """The only one, in a loop of one's own."""
+        return self.units[0]
+
+    @property
     def loss_units(self) -> int:
         """What the batch weighs: its tokens, crops or images that have a loss."""
-        return self._trainer.loss_units_in(self.batch)
+        return sum(self._loss_units)
 
     def backward(self) -> None:
         """Forward and backward, in parts where memory is short. Raises Problem E107 where that is not enough."""
@@ -248,8 +259,8 @@ class UnitInHand:
         else:
             loss_sum, is_sound = self._loss, math.isfinite(self._loss)
         if not is_sound:
-            return NonFinite(self.unit)
-        return Computed(self.unit, self.base_step, loss_sum, self.loss_units)
+            return NonFinite(self.units)
+        return Computed(self.units, self.base_step, loss_sum, self._loss_units)
 
 
 def are_finite(values: torch.Tensor) -> bool:

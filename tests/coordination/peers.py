@@ -201,8 +201,9 @@ class Contributor(Peer):
                 return (e.Applied(action.job, _digest(action.record.step)),)
             case e.Compute():
                 assert self.core.recipe is not None
-                _, tokens = self.core.recipe.loss_units_in(action.unit.samples)
-                return (e.Computed(action.job, 2.5 * tokens, tokens, self.core.step),)
+                (unit,) = action.units
+                _, tokens = self.core.recipe.loss_units_in(unit.samples)
+                return (e.Computed(action.job, 2.5 * tokens, (tokens,), self.core.step),)
             case e.Freeze():
                 return (e.Frozen(action.job, hashlib.sha256(repr(self.core.done).encode()).digest(), 1.0),)
             case e.Send():

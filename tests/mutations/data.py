@@ -128,8 +128,8 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "what a loop left in the gradient stays",
         LOOP,
-        "            self._fresh.zero_()\n            return UnitInHand(self, unit)",
-        "            return UnitInHand(self, unit)",
+        "            self._fresh.zero_()\n            return UnitInHand(self, units)",
+        "            return UnitInHand(self, units)",
         COMPUTED,
     ),
     Mutation(

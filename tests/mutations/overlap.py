@@ -40,7 +40,7 @@ OVERLAPPING: tuple[Mutation, ...] = (
         "Freeze(state.jobs, cut, state.held)]",
     ),
     trainer("a unit counts as of the step that it ends in", "work", "Done(result.base,", "Done(state.step,"),
-    trainer("a unit of two steps ago is kept", "work", "    if result.base < oldest(state):", "    if False:"),
+    trainer("a unit of two steps ago is kept", "work", " or result.base < oldest(state):", ":"),
     trainer(
         "what is too old keeps the second sum from the next offer",
         "following",

@@ -39,6 +39,68 @@ TRAINER: tuple[Mutation, ...] = (
     fault(
         "a sample in an update is computed again", "work", ", *state.kept, *state.settled}", ", *state.kept}", "work"
     ),
+    fault(
+        "a pass goes beyond the quota", "work", "while state.queue and room > 0 and", "while state.queue and", "work"
+    ),
+    fault(
+        "units of a pass that a cut ends are turned round",
+        "work",
+        "extendleft(reversed(state.in_hand.units))",
+        "extendleft(state.in_hand.units)",
+        "work",
+    ),
+    fault(
+        "all units of a pass are blamed for one",
+        "work",
+        "isinstance(result, NotFinite) and len(units) == 1:",
+        "isinstance(result, NotFinite):",
+        "work",
+    ),
+    fault(
+        "each unit has the loss of its pass", "work", "result.loss_sum * (tokens / total)", "result.loss_sum", "work"
+    ),
+    shell(
+        "units are put into one pass whatever that brings",
+        "training/device_batch",
+        "        if rate < GAIN * before:",
+        "        if False:",
+        "training/test_device_batch",
+    ),
+    shell(
+        "passes get as long as they may",
+        "training/device_batch",
+        " or 2 * samples / rate > LONGEST_S:",
+        ":",
+        "training/test_device_batch",
+    ),
+    shell(
+        "units that are whole are put into one pass",
+        "training/loop",
+        " or self.replica.recipe.unit_is_whole",
+        "",
+        "training/test_device_batch",
+    ),
+    shell(
+        "a pass that was too large is asked for again",
+        "trainer/accumulation",
+        "            self.device_batch.fits(self.trainer.at_once // max(samples))",
+        "            pass",
+        "trainer/test_accumulation",
+    ),
+    shell(
+        "the unit to blame is never looked for",
+        "trainer/accumulation",
+        "            self.device_batch.was_not_finite(len(samples))\n",
+        "",
+        "trainer/test_accumulation",
+    ),
+    shell(
+        "units of one pass weigh what the first weighs",
+        "training/batches",
+        "tuple(map(self._loss_units_in, batches))",
+        "tuple(self._loss_units_in(batches[0]) for _ in batches)",
+        "training/test_batches",
+    ),
     fault("nobody rests", "work", " or not state.queue or state.is_full:", " or not state.queue:", "work"),
     fault(
         "an update of other units is taken out of the sum",

@@ -18,11 +18,13 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.accumulation import Accumulation
 from peer_agent.trainer.follower import Follower
+from peer_agent.training.device_batch import TRIES, DeviceBatch
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
 from tests.agent.scripted_site import PATIENCE_S, TRAINER, OwnAccess
 from tests.protocol.trainer.stage import cut
 from tests.training.commits import RUN, record_after, small_recipe, some_shards
+from tests.training.test_short_memory import on
 
 UNITS = [Unit(0, 0, start, start + 4) for start in (0, 4)]
 
@@ -34,10 +36,10 @@ def accumulation(busy: asyncio.Lock | None = None) -> Accumulation:
 
 async def keeps(work: Accumulation, unit: Unit) -> int:
     """Computed and kept; its tokens."""
-    result = await work.compute(e.Compute(1, unit), lambda _: True)
+    result = await work.compute(e.Compute(1, (unit,)), lambda _: True)
     assert isinstance(result, e.Computed)
     work.keep()
-    return result.loss_tokens
+    return sum(result.loss_tokens)
 
 
 def freezes(work: Accumulation, tokens: int) -> Sending | None:
@@ -49,10 +51,10 @@ async def test_a_unit_weighs_the_tokens_that_it_has() -> None:
     """Shard 1 ends in a short sample, whose place is random; the mean divides by what is there (rule 33)."""
     work = accumulation()
     units = [Unit(0, 1, start, start + 42) for start in range(0, 126, 42)]
-    done = [await work.compute(e.Compute(job, unit), lambda _: True) for job, unit in enumerate(units)]
+    done = [await work.compute(e.Compute(job, (unit,)), lambda _: True) for job, unit in enumerate(units)]
     work.close()
     _, each = work.trainer.replica.recipe.loss_units_in(1)
-    weights = [result.loss_tokens for result in done if isinstance(result, e.Computed)]
+    weights = [result.loss_tokens[0] for result in done if isinstance(result, e.Computed)]
     assert sorted(weights)[1:] == [42 * each, 42 * each]
     assert min(weights) == 41 * each + 3011 % (each + 1) - 1
 
@@ -143,10 +145,10 @@ async def test_an_update_waits_for_the_unit_that_was_begun_and_the_unit_says_wha
     monkeypatch.setattr(trainer, "begin", begin)
     monkeypatch.setattr(replica, "apply", apply)
     average = np.full(replica.layout.elements, 1e-3, np.float32)
-    unit = asyncio.create_task(work.compute(e.Compute(1, UNITS[0]), lambda _: True))
+    unit = asyncio.create_task(work.compute(e.Compute(1, (UNITS[0],)), lambda _: True))
     assert await asyncio.to_thread(begun.wait, PATIENCE_S)
     update = asyncio.create_task(follower.apply(record_after(replica, average), "d" * 64, average))
-    following = asyncio.create_task(work.compute(e.Compute(2, UNITS[1]), lambda _: True))
+    following = asyncio.create_task(work.compute(e.Compute(2, (UNITS[1],)), lambda _: True))
     results = [await unit, await following]
     await update
     work.close()
@@ -170,7 +172,7 @@ async def test_work_of_a_round_without_us_is_in_the_sum_of_the_next() -> None:
         trainer = Trainer(Replica(recipe), RUN, some_shards())
         work = Accumulation(trainer, grid_of(trainer.replica.layout.elements), asyncio.Lock())
         for job, start in enumerate((0, 8)):
-            await work.compute(e.Compute(job, Unit(0, 0, start, start + 8)), lambda _: True)
+            await work.compute(e.Compute(job, (Unit(0, 0, start, start + 8),)), lambda _: True)
             work.keep()
             if holds and not job:
                 work.hold()
@@ -198,6 +200,65 @@ async def test_it_computes_for_its_part_of_the_time_and_rests_no_longer_than_tha
         asked.append(job)
         return len(asked) < 2
 
-    assert await work.compute(e.Compute(7, UNITS[0]), is_wanted) is None
+    assert await work.compute(e.Compute(7, (UNITS[0],)), is_wanted) is None
     assert asked == [7, 7], "before anything was begun"
+    work.close()
+
+
+async def test_units_of_one_pass_are_kept_together_and_their_time_tells_how_many_come_next() -> None:
+    work, alone = accumulation(), accumulation()
+    work.device_batch = DeviceBatch(64)
+    told: list[tuple[int, int]] = []
+    took = work.device_batch.took
+    work.device_batch.took = lambda units, samples, _: (told.append((units, samples)), took(units, samples, 1e-3))  # type: ignore[assignment,func-returns-value]
+    for job in range(TRIES):
+        result = await work.compute(e.Compute(job, (UNITS[0],)), lambda _: True)
+        assert isinstance(result, e.Computed)
+        assert result.in_one_pass == (2 if job == TRIES - 1 else 1)
+    result = await work.compute(e.Compute(9, tuple(UNITS)), lambda _: True)
+    assert isinstance(result, e.Computed)
+    assert told == [(1, 4)] * TRIES + [(2, 8)]
+    work.keep()
+    each = [await keeps(alone, unit) for unit in UNITS]
+    assert result.loss_tokens == tuple(each)
+    found, expected = work.trainer.take_sum(), alone.trainer.take_sum()
+    assert found.units == expected.units
+    np.testing.assert_allclose(found.gradient_sum, expected.gradient_sum, rtol=1e-4, atol=1e-4)
+    work.close()
+    alone.close()
+
+
+async def test_what_a_pass_finishes_after_the_cut_is_not_in_the_sum() -> None:
+    work = accumulation()
+    wanted = iter([True, False])
+    assert await work.compute(e.Compute(1, tuple(UNITS)), lambda _: next(wanted)) is None
+    assert work.trainer.take_sum().units == ()
+    work.close()
+
+
+async def test_after_a_pass_that_was_not_finite_units_come_one_by_one() -> None:
+    work = accumulation()
+    work.device_batch = DeviceBatch(64)
+    work.device_batch._found = 2
+    before = work.trainer.replica.parameters.clone()
+    work.trainer.replica.parameters[:100] = float("nan")
+    assert await work.compute(e.Compute(1, tuple(UNITS)), lambda _: True) == e.NotFinite(1, in_one_pass=1)
+    assert await work.compute(e.Compute(2, (UNITS[0],)), lambda _: True) == e.NotFinite(2, in_one_pass=1)
+    work.trainer.replica.parameters.copy_(before)
+    result = await work.compute(e.Compute(3, (UNITS[1],)), lambda _: True)
+    assert isinstance(result, e.Computed)
+    assert result.in_one_pass == 2
+    work.close()
+
+
+async def test_a_pass_for_which_memory_was_short_is_followed_by_smaller_ones() -> None:
+    work = accumulation()
+    work.device_batch = DeviceBatch(64)
+    work.device_batch._found = 4
+    units = tuple(Unit(0, 0, start, start + 4) for start in range(0, 16, 4))
+    on(work.trainer, 9)
+    result = await work.compute(e.Compute(1, units), lambda _: True)
+    assert isinstance(result, e.Computed)
+    assert result.loss_tokens == (4 * 23,) * 4
+    assert result.in_one_pass == work.device_batch.most == 2, "8 samples fit"
     work.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,6 +37,9 @@ from peer_agent.trainer import agent as agent_module
 from peer_agent.trainer import follower as follower_module
 from peer_agent.trainer import jobs
 from peer_agent.trainer.agent import Agent
+from peer_agent.training import device_batch
+from peer_agent.training.data import batch_of
+from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
 from tests.agent.scripted_site import (
     PATIENCE_S,
@@ -50,6 +54,7 @@ from tests.agent.scripted_site import (
 )
 from tests.averaging.rounds import RELAY, RUN, frame, plan_of
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC
+from tests.training.commits import some_shards, take_units
 
 ELEMENTS = Replica(RECIPE).layout.elements
 REHELLO = m.Rehello(run=RUN, fence=1)
@@ -135,6 +140,43 @@ async def test_a_lease_that_crosses_a_hello_is_not_taken_for_it_was_granted_befo
         )
         assert (await scene.site.hears(m.Hello)).undone == ()
         assert (await scene.site.hears(m.Hello)).undone == (late,)
+
+
+async def test_a_device_that_takes_several_units_computes_them_in_few_passes_and_offers_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "most_units", 4)
+    for name, value in {"TRIES": 1, "GAIN": 0.0, "LONGEST_S": math.inf}.items():
+        monkeypatch.setattr(device_batch, name, value)  # each number is better than the one before
+    passes: list[int] = []
+    begins = Trainer.begin
+
+    def begin(trainer: Trainer, *units: Unit) -> Any:
+        passes.append(len(units))
+        return begins(trainer, *units)
+
+    monkeypatch.setattr(Trainer, "begin", begin)
+    units = tuple(Unit(0, 0, start, start + 4) for start in range(0, 36, 4))
+    async with stage(tmp_path) as scene:
+        await scene.join()
+        work = scene.agent.jobs.accumulation
+        assert work is not None
+        tokens = some_shards([5000])[0]
+        monkeypatch.setattr(work.trainer.batches, "_make", lambda of, unit: batch_of(of, unit, run=RUN, shard=tokens))
+        await scene.site.says(m.Lease(run=RUN, fence=1, units=units, quota=36))
+        while len((await scene.site.hears(m.Report)).done) < len(units):
+            pass
+        await scene.site.says(
+            m.Cut(run=RUN, step=0, fence=1, attempt=1, round=1, codec="fp32", chunk_elements=work.grid.chunk_elements)
+        )
+        offer = await scene.site.hears(m.Offer)
+        alone = Trainer(Replica(RECIPE), RUN, [tokens])
+        taken = take_units(alone, units)
+        assert offer.units == taken.units
+        assert offer.loss_tokens == taken.loss_tokens
+        assert offer.loss_sum == pytest.approx(taken.loss_sum, rel=1e-5)
+        assert offer.norm == pytest.approx(float(np.linalg.norm(taken.gradient_sum / taken.loss_tokens)), rel=1e-3)
+    assert passes[:4] == [1, 2, 4, 2]
 
 
 async def test_words_of_a_host_that_is_gone_are_not_heeded(tmp_path: Path) -> None:

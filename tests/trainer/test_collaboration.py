@@ -30,7 +30,7 @@ class InHand:
 
     def finish(self) -> Computed | NonFinite:
         assert self.is_computed
-        return Computed(self.unit, 0, 1.0, 4)
+        return Computed((self.unit,), 0, 1.0, (4,))
 
 
 def begin(unit: Unit) -> Any:
@@ -54,7 +54,7 @@ def test_units_come_in_their_order_until_the_end(collaboration: Collaboration) -
     for unit in collaboration.units():
         unit.backward()
         collaboration.step()
-    assert [result.result(0) for result in results] == [Computed(unit, 0, 1.0, 4) for unit in UNITS[:2]]
+    assert [result.result(0) for result in results] == [Computed((unit,), 0, 1.0, (4,)) for unit in UNITS[:2]]
     assert not list(collaboration.units()), "it stays at its end"
 
 
@@ -133,8 +133,8 @@ def test_a_unit_that_was_told_of_is_not_computed_again(collaboration: Collaborat
     told.set_result(first.finish())
     collaboration.end()
     compute_units(collaboration)
-    assert told.result(0) == Computed(UNITS[0], 0, 1.0, 4)
-    assert next_one.result(0) == Computed(UNITS[1], 0, 1.0, 4)
+    assert told.result(0) == Computed((UNITS[0],), 0, 1.0, (4,))
+    assert next_one.result(0) == Computed((UNITS[1],), 0, 1.0, (4,))
 
 
 def test_the_loop_ends_by_what_ended_the_agent(collaboration: Collaboration) -> None:

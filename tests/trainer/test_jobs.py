@@ -23,17 +23,23 @@ async def test_the_data_of_the_next_units_are_fetched_while_it_computes(is_open:
     """And the next batch is made, but not where its shard is still to come: no other unit is to wait for that."""
     asked: list[int] = []
     started: list[Any] = []
-    core = SimpleNamespace(queue=deque([Unit(0, 5, 0, 4), Unit(0, 9, 0, 4)]), coming=(9, 7))
+    core = SimpleNamespace(queue=deque([Unit(0, 5, 0, 4), Unit(0, 9, 0, 4)]), coming=(9, 7), in_one_pass=1)
     jobs = Jobs(cast("Any", SimpleNamespace(core=core, start=started.append)))
     jobs.shards = cast("Any", SimpleNamespace(prefetch=asked.extend, is_open=lambda shard: is_open and shard == 5))
-    trainer = SimpleNamespace(coming=Unit(0, 1, 0, 4))
+    trainer = SimpleNamespace(coming=(Unit(0, 1, 0, 4),))
     jobs.accumulation = cast("Any", SimpleNamespace(trainer=trainer))
-    await jobs.compute(e.Compute(1, Unit(0, 3, 0, 4)))
+    await jobs.compute(e.Compute(1, (Unit(0, 3, 0, 4),)))
     assert asked == [3, 5, 9, 9, 7]
-    assert trainer.coming == (core.queue[0] if is_open else None)
+    assert trainer.coming == ((core.queue[0],) if is_open else ())
+    core.in_one_pass = 2
+    await jobs.compute(e.Compute(1, (Unit(0, 3, 0, 4),)))
+    assert trainer.coming == (), "of the two that come next, one is still to be fetched"
+    jobs.shards = cast("Any", SimpleNamespace(prefetch=asked.extend, is_open=lambda _: is_open))
+    await jobs.compute(e.Compute(1, (Unit(0, 3, 0, 4),)))
+    assert trainer.coming == (tuple(core.queue) if is_open else ())
     core.queue.clear()
-    await jobs.compute(e.Compute(2, Unit(0, 5, 0, 4)))
-    assert trainer.coming is None
+    await jobs.compute(e.Compute(2, (Unit(0, 5, 0, 4),)))
+    assert trainer.coming == ()
     for part in started:
         part.close()
 

@@ -9,13 +9,20 @@ import pytest
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes.causal_lm import CausalLM
+from peer_agent.recipes.training import Batch
 from peer_agent.training.batches import Batches
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
 from tests.training.commits import RUN, small_recipe, some_shards
 
 RECIPE, OTHER = CausalLM(), CausalLM(micro_batch=2)
-ONE, TWO, THREE = (Unit(0, shard, 0, 4) for shard in range(3))
+UNITS = [Unit(0, shard, 0, 4) for shard in range(3)]
+ONE, TWO, THREE = ((unit,) for unit in UNITS)
+
+
+def weight(batch: Batch) -> int:
+    """What it would be in its second array."""
+    return int(batch[1].sum())
 
 
 class Maker:
@@ -32,7 +39,12 @@ class Maker:
         self.has_made.release()
         if unit.stop == 0:
             raise ValueError("no such unit")
-        return (np.array([unit.shard]),)
+        return np.array([unit.shard]), np.array([[unit.shard, 10 * unit.shard]])
+
+
+def of(batches: Batches, recipe: Recipe, units: tuple[Unit, ...], then: tuple[Unit, ...] = ()) -> list[int]:
+    """Of which shards the rows are."""
+    return [int(row) for row in batches.take(recipe, units, then).batch[0]]
 
 
 @pytest.fixture
@@ -41,34 +53,45 @@ def maker() -> Maker:
 
 
 def test_the_next_batch_is_made_before_it_is_asked_for(maker: Maker) -> None:
-    batches = Batches(maker)
+    batches = Batches(maker, weight)
     batches.take(RECIPE, ONE, TWO)
     assert maker.has_made.acquire(timeout=10)
     assert maker.has_made.acquire(timeout=10)
-    assert batches.take(RECIPE, TWO) == (np.array([1]),)
-    assert maker.made == [(RECIPE, ONE), (RECIPE, TWO)]  # once each
+    assert of(batches, RECIPE, TWO) == [1]
+    assert maker.made == [(RECIPE, *ONE), (RECIPE, *TWO)]  # once each
     assert threading.get_ident() not in maker.threads
     assert len(maker.threads) == 1
 
 
-@pytest.mark.parametrize(("recipe", "unit"), [(RECIPE, THREE), (OTHER, TWO)])
-def test_what_was_made_for_something_else_is_thrown_away(maker: Maker, recipe: Recipe, unit: Unit) -> None:
+@pytest.mark.parametrize(("recipe", "units"), [(RECIPE, THREE), (OTHER, TWO), (RECIPE, TWO + THREE)])
+def test_what_was_made_for_something_else_is_thrown_away(maker: Maker, recipe: Recipe, units: tuple[Unit, ...]) -> None:
     """Another unit came, or the step at which a recipe changes."""
-    batches = Batches(maker)
+    batches = Batches(maker, weight)
     batches.take(RECIPE, ONE, TWO)
-    assert batches.take(recipe, unit) == (np.array([unit.shard]),)
-    assert batches.take(RECIPE, TWO) == (np.array([1]),)
-    assert maker.made == [(RECIPE, ONE), (RECIPE, TWO), (recipe, unit), (RECIPE, TWO)]
+    assert of(batches, recipe, units) == [unit.shard for unit in units]
+    assert of(batches, RECIPE, TWO) == [1]
+    assert maker.made == [(RECIPE, *ONE), (RECIPE, *TWO), *((recipe, unit) for unit in units), (RECIPE, *TWO)]
 
 
 def test_what_goes_wrong_is_told_when_the_batch_is_needed(maker: Maker) -> None:
-    batches, wrong = Batches(maker), Unit(0, 0, 0, 0)
+    batches, wrong = Batches(maker, weight), (Unit(0, 0, 0, 0),)
     batches.take(RECIPE, ONE, wrong)
-    assert batches.take(RECIPE, ONE) == (np.array([0]),)
+    assert of(batches, RECIPE, ONE) == [0]
     batches.take(RECIPE, ONE, wrong)
     with pytest.raises(ValueError, match="no such unit"):
         batches.take(RECIPE, wrong)
-    assert batches.take(RECIPE, TWO) == (np.array([1]),)
+    assert of(batches, RECIPE, TWO) == [1]
+
+
+def test_units_of_one_pass_are_one_batch_and_each_has_its_weight(maker: Maker) -> None:
+    """Each was made by itself, and all ahead."""
+    batches = Batches(maker, weight)
+    batches.take(RECIPE, ONE, (*THREE, *TWO))
+    assert maker.has_made.acquire(timeout=10)
+    joined = batches.take(RECIPE, (*THREE, *TWO))
+    assert [part.tolist() for part in joined.batch] == [[2, 1], [[2, 20], [1, 10]]]
+    assert joined.loss_units == (22, 11)
+    assert maker.made == [(RECIPE, *ONE), (RECIPE, *THREE), (RECIPE, *TWO)]
 
 
 def test_a_trainer_has_the_batch_of_the_unit_that_is_coming_made() -> None:
@@ -84,9 +107,9 @@ def test_a_trainer_has_the_batch_of_the_unit_that_is_coming_made() -> None:
 
     trainer, plain = Trainer(Replica(small_recipe()), RUN, Told()), Trainer(Replica(small_recipe()), RUN, some_shards())
     first, second = Unit(0, 0, 0, 4), Unit(0, 1, 120, 126)
-    trainer.coming = second
+    trainer.coming = (second,)
     assert trainer.compute(first) == plain.compute(first)
     assert is_loaded.wait(10)
-    trainer.coming = None
+    trainer.coming = ()
     assert trainer.compute(second) == plain.compute(second)
     assert loaded == [0, 1]

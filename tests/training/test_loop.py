@@ -71,10 +71,10 @@ def test_fewer_samples_at_a_time_are_the_same_work(trainer: Trainer, at_once: in
 def test_loss_tokens_leave_out_padding_and_first_tokens(trainer: Trainer) -> None:
     whole = trainer.compute(UNITS[0])
     assert isinstance(whole, Computed)
-    assert whole.loss_tokens == 4 * 23
+    assert whole.loss_tokens == (4 * 23,)
     tail = 3011 % 24
     everything = [trainer.compute(Unit(0, 1, start, min(start + 42, 126))) for start in range(0, 126, 42)]
-    assert sum(done.loss_tokens for done in everything if isinstance(done, Computed)) == 125 * 23 + tail - 1
+    assert sum(sum(done.loss_tokens) for done in everything if isinstance(done, Computed)) == 125 * 23 + tail - 1
 
 
 def test_a_fresh_model_knows_nothing(trainer: Trainer) -> None:
@@ -123,7 +123,7 @@ def test_a_loop_of_ones_own_has_the_same_gradient(trainer: Trainer) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         done = in_hand.finish()
         assert isinstance(done, Computed)
-        assert (done.loss_sum, done.loss_tokens) == (float(loss.detach()), in_hand.loss_units)
+        assert (done.loss_sum, done.loss_tokens) == (float(loss.detach()), (in_hand.loss_units,))
         trainer.keep(done)
     taken = trainer.take_sum()
     assert np.array_equal(taken.gradient_sum, expected.gradient_sum)
@@ -144,7 +144,7 @@ def test_of_a_loop_of_ones_own_nothing_moves_that_is_frozen_or_not_finite(
     in_hand = trainer.begin(UNITS[0])
     in_hand.summed_loss().backward()  # type: ignore[no-untyped-call]
     trainer._fresh[-1] = math.inf
-    assert in_hand.finish() == NonFinite(UNITS[0])
+    assert in_hand.finish() == NonFinite((UNITS[0],))
 
 
 def test_gradients_that_a_loop_puts_beside_the_buffer_count(trainer: Trainer) -> None:
@@ -189,7 +189,7 @@ def test_a_gradient_that_is_not_finite_stays_out(trainer: Trainer) -> None:
     kept(trainer, UNITS[0])
     before = trainer.replica.parameters.clone()
     trainer.replica.parameters[:100] = math.nan
-    assert trainer.compute(UNITS[1]) == NonFinite(UNITS[1])
+    assert trainer.compute(UNITS[1]) == NonFinite((UNITS[1],))
     trainer.replica.parameters.copy_(before)
     taken = trainer.take_sum()
     assert np.array_equal(taken.gradient_sum, clean.gradient_sum)

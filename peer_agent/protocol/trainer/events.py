@@ -47,21 +47,24 @@ class OpenHeard(Struct, frozen=True):
 
 
 class Computed(Struct, frozen=True):
-    """The unit of this job has its gradient; `loss_sum` in nats over its loss tokens.
+    """The units of this job have their gradient; `loss_sum` in nats over the loss tokens of all, told of each.
 
     `base`: the step of the parameters when it began, which may be behind the core's by the time it is heard.
+    `in_one_pass`: as many units the device would compute next.
     """
 
     job: int
     loss_sum: float
-    loss_tokens: int
+    loss_tokens: tuple[int, ...]
     base: int
+    in_one_pass: int = 1
 
 
 class NotFinite(Struct, frozen=True):
-    """The gradient of this job's unit was not finite and was thrown away."""
+    """The gradient of this job's units was not finite and was thrown away. `in_one_pass` as of `Computed`."""
 
     job: int
+    in_one_pass: int = 1
 
 
 class Frozen(Struct, frozen=True):
@@ -235,13 +238,13 @@ class Load(Struct, frozen=True):
 
 
 class Compute(Struct, frozen=True):
-    """Forward and backward of a unit on the replica as it is. Not begun any more once another job is in hand.
+    """Forward and backward of units, in one pass, on the replica as it is. Not begun once another job is in hand.
 
-    The parameters do not change under it: an update waits for the unit that was begun.
+    The parameters do not change under it: an update waits for the pass that was begun.
     """
 
     job: int
-    unit: Unit
+    units: tuple[Unit, ...]
 
 
 class Keep(Struct, frozen=True):

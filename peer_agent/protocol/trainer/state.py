@@ -33,10 +33,10 @@ ROUND = (Phase.FREEZE, Phase.OFFER, Phase.REDUCE)
 
 
 class InHand(Struct, frozen=True):
-    """The unit that is being computed."""
+    """The units that are being computed, in one pass: all of them are done by it, or none."""
 
     job: int
-    unit: Unit
+    units: tuple[Unit, ...]
 
 
 class Done(Struct, frozen=True):
@@ -97,6 +97,7 @@ class TrainerState(Struct, kw_only=True):
     # the work: a unit is in the queue, in hand, fresh or kept
     queue: deque[Unit] = field(default_factory=deque)
     coming: tuple[int, ...] = ()  # shards of which the units after those will be
+    in_one_pass: int = 1  # units that the device takes, as it said last
     in_hand: InHand | None = None
     fresh: dict[Unit, Done] = field(default_factory=dict)  # offered never: a sum of its own, can be done again
     kept: dict[Unit, Done] = field(default_factory=dict)  # was offered: in one sum with what was left out of updates
@@ -129,7 +130,7 @@ class TrainerState(Struct, kw_only=True):
     @property
     def undone(self) -> tuple[Unit, ...]:
         """Leased units that are still to be computed."""
-        return (*((self.in_hand.unit,) if self.in_hand else ()), *self.queue)
+        return (*(self.in_hand.units if self.in_hand else ()), *self.queue)
 
     @property
     def samples(self) -> int:
@@ -162,10 +163,15 @@ class TrainerState(Struct, kw_only=True):
         return tokens.added(self.held, tokens_of(self.fresh))
 
     @property
-    def is_full(self) -> bool:
-        """Whether it rests until the next commit (rule 22). What an open round may take does not count for the next."""
+    def room(self) -> int:
+        """Samples short of its quota (rule 22). What an open round may take does not count for the next."""
         is_offered = self.overlaps and self.round is not None
-        return (samples_of(self.fresh) if is_offered else self.samples) >= self.quota
+        return self.quota - (samples_of(self.fresh) if is_offered else self.samples)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it rests until the next commit."""
+        return self.room <= 0
 
     @property
     def staleness(self) -> int:

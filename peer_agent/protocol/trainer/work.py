@@ -1,4 +1,4 @@
-"""Leased units, the one in hand, and what is done: a unit is in exactly one of queue, hand, fresh and kept."""
+"""Leased units, those in hand, and what is done: a unit is in exactly one of queue, hand, fresh and kept."""
 
 from collections.abc import Iterable
 
@@ -41,18 +41,28 @@ def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
 
 
 def work(state: TrainerState) -> list[Action]:
-    """Begin the next unit: where one is of use, and not beyond the quota."""
+    """Begin the next units: where they are of use, and not beyond the quota."""
     if not _is_of_use(state) or state.in_hand is not None or not state.queue or state.is_full:
         return []
     state.jobs += 1
-    state.in_hand = InHand(state.jobs, state.queue.popleft())
-    return [Compute(state.in_hand.job, state.in_hand.unit)]
+    state.in_hand = InHand(state.jobs, _of_one_pass(state))
+    return [Compute(state.in_hand.job, state.in_hand.units)]
+
+
+def _of_one_pass(state: TrainerState) -> tuple[Unit, ...]:
+    """As many as the device takes; none is among them that would not be begun if they came one after another."""
+    units: list[Unit] = []
+    room = state.room
+    while state.queue and room > 0 and len(units) < state.in_one_pass:
+        units.append(state.queue.popleft())
+        room -= units[-1].samples
+    return tuple(units)
 
 
 def _is_of_use(state: TrainerState) -> bool:
     """At the head and not in a round; with staleness 1 also in one, until its averages are here (rule 10).
 
-    An update waits for the unit in hand, so none is begun where there is nothing else to wait for.
+    An update waits for what is in hand, so none is begun where there is nothing else to wait for.
     """
     if not state.overlaps or state.phase is Phase.ACCUMULATE:
         return state.phase is Phase.ACCUMULATE
@@ -62,32 +72,42 @@ def _is_of_use(state: TrainerState) -> bool:
 
 
 def pause(state: TrainerState) -> None:
-    """A round begins, or the head is elsewhere: the unit in hand is left, unless work may overlap that."""
+    """A round begins, or the head is elsewhere: what is in hand is left, unless work may overlap that."""
     if not state.overlaps:
         abandon(state)
 
 
 def abandon(state: TrainerState) -> None:
-    """Leave the unit in hand undone: what its thread still finds does not count."""
+    """Leave what is in hand undone: what its thread still finds does not count."""
     if state.in_hand is not None:
-        state.queue.appendleft(state.in_hand.unit)
+        state.queue.extendleft(reversed(state.in_hand.units))
         state.in_hand = None
 
 
 def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Action]:
-    """A unit is finished, in time or not. One that began too many steps ago is done again."""
+    """A pass is finished, in time or not. One that began too many steps ago is done again."""
     if ignores(state, Cause.RESULT) or state.in_hand is None or state.in_hand.job != result.job:
         return []
     move(state, Cause.RESULT, state.phase)
-    unit, state.in_hand = state.in_hand.unit, None
-    if isinstance(result, NotFinite):
-        returned = m.UnitsReturned(run=state.run, units=(unit,), reason="non_finite")
-        return [Warn(not_finite((unit,))), *say(state, returned), *work(state)]
-    if result.base < oldest(state):
-        state.queue.appendleft(unit)
+    units, state.in_hand = state.in_hand.units, None
+    state.in_one_pass = result.in_one_pass
+    if isinstance(result, NotFinite) and len(units) == 1:
+        returned = m.UnitsReturned(run=state.run, units=units, reason="non_finite")
+        return [Warn(not_finite(units)), *say(state, returned), *work(state)]
+    if isinstance(result, NotFinite) or result.base < oldest(state):  # of several, the device takes each alone next
+        state.queue.extendleft(reversed(units))
         return work(state)
-    state.fresh[unit] = Done(result.base, result.loss_sum, result.loss_tokens)
+    state.fresh |= _done(units, result)
     return [Keep(result.job), *report(state), *work(state)]
+
+
+def _done(units: tuple[Unit, ...], result: Computed) -> dict[Unit, Done]:
+    """How each was computed: of the loss of a pass, a unit has its part by loss tokens. They leave together or not."""
+    total = sum(result.loss_tokens) or 1
+    return {
+        unit: Done(result.base, result.loss_sum * (tokens / total), tokens)
+        for unit, tokens in zip(units, result.loss_tokens, strict=True)
+    }
 
 
 def not_finite(units: Iterable[Unit]) -> Fault:

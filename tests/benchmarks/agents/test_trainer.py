@@ -131,13 +131,15 @@ async def test_a_further_unit_of_a_step_is_late_and_holds_up_no_update(tmp_path:
         return len(asked) < 3
 
     async with asyncio.timeout(PATIENCE_S):
-        assert isinstance(await found.compute(e.Compute(1, unit), lambda _: True), e.Computed)
-        assert await found.compute(e.Compute(2, unit), until_the_cut) is None
+        assert isinstance(await found.compute(e.Compute(1, (unit,)), lambda _: True), e.Computed)
+        assert await found.compute(e.Compute(2, (unit,)), until_the_cut) is None
         assert asked[:3] == [False] * 3, "nothing is computed, so an update may be made"
         found.model.step += 1
-        assert isinstance(await found.compute(e.Compute(3, unit), lambda _: True), e.Computed), "the first of another"
+        assert isinstance(await found.compute(e.Compute(3, (unit,)), lambda _: True), e.Computed), (
+            "the first of its step"
+        )
         found.late_s = 0.0
-        assert isinstance(await found.compute(e.Compute(4, unit), lambda _: True), e.Computed)
+        assert isinstance(await found.compute(e.Compute(4, (unit,)), lambda _: True), e.Computed)
     found.close()
 
 

@@ -82,6 +82,8 @@ class NoModel:
 class Noise:
     """In place of what computes gradients."""
 
+    at_once = 0
+
     def __init__(self, model: NoModel, recipe: Recipe, noise: Floats, pace: Pace) -> None:
         self.model, self.recipe, self.noise, self.pace = model, recipe, noise, pace
         self.units: tuple[m.DoneUnit, ...] = ()
@@ -97,12 +99,12 @@ class Noise:
         early_s = self.pace.early_s if base < EARLY_STEPS else 0.0
         time.sleep((self.pace.sample_s + early_s) * unit.samples)
         _, tokens = self.recipe.loss_units_in(unit.samples)
-        return Computed(unit, base, NATS * tokens, tokens)
+        return Computed((unit,), base, NATS * tokens, (tokens,))
 
     def keep(self, done: Computed) -> None:
         """What is summed is in proportion to the tokens."""
-        self.units = (*self.units, m.DoneUnit(done.unit, done.base_step))
-        self.tokens += done.loss_tokens
+        self.units = (*self.units, m.DoneUnit(done.units[0], done.base_step))
+        self.tokens += sum(done.loss_tokens)
 
     def take_sum(self) -> Taken:
         """And begin a new one."""

@@ -175,9 +175,10 @@ class Contributor:
             await asyncio.sleep(FURTHER_S if is_further else self.unit_s)
         if self.core.in_hand is None or self.core.in_hand.job != action.job:
             return  # the round was cut meanwhile
-        _, tokens = self.core.recipe.loss_units_in(action.unit.samples)  # a power of two: the mean is what was drawn
+        (unit,) = action.units
+        _, tokens = self.core.recipe.loss_units_in(unit.samples)  # a power of two: the mean is what was drawn
         self._computed = tokens
-        await self._take(e.Computed(action.job, 2.5 * tokens, tokens, base))
+        await self._take(e.Computed(action.job, 2.5 * tokens, (tokens,), base))
 
     def _add_noise(self, tokens: int) -> None:
         """The tokens of what is computed while the sum is frozen are enough to make it again once it is not."""

@@ -102,7 +102,8 @@ class Stage:
         """On the parameters of step `base`; by default of the one that it is at."""
         for _ in range(count):
             step = self.core.step if base is None else base
-            self.handle(e.Computed(self.last(e.Compute).job, 2.5, tokens, step))
+            job = self.last(e.Compute)
+            self.handle(e.Computed(job.job, 2.5, (tokens,) * len(job.units), step))
 
     def offers(self, **changes: Any) -> m.Offer:
         """Cut, and what it answers."""

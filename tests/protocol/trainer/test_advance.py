@@ -87,7 +87,7 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.stage = Stage(self.staleness)
-        self.begun: dict[int, tuple[Unit, int]] = {}  # by job, and the step of the parameters then
+        self.begun: dict[int, tuple[tuple[Unit, ...], int]] = {}  # by job, and the step of the parameters then
         self.sums: tuple[set[Unit], set[Unit]] = (set(), set())  # the floats: never offered, and the rest
         self.leased: set[Unit] = set()
         self.frozen: tuple[Any, ...] | None = None
@@ -116,9 +116,9 @@ class AnyOrder(RuleBasedStateMachine):
         fresh, held = self.sums
         match action:
             case e.Compute():
-                self.begun[action.job] = action.unit, self.core.step
+                self.begun[action.job] = action.units, self.core.step
             case e.Keep():
-                fresh.add(self.begun[action.job][0])
+                fresh.update(self.begun[action.job][0])
             case e.Freeze():
                 self.sums = set(), held | fresh
             case e.Discard():
@@ -209,8 +209,8 @@ class AnyOrder(RuleBasedStateMachine):
     # --- the machine
 
     @precondition(lambda self: self.open)
-    @rule(data=st.data(), goes_well=st.booleans(), twice=st.booleans())
-    def a_job_ends(self, data: Any, goes_well: bool, twice: bool) -> None:
+    @rule(data=st.data(), goes_well=st.booleans(), twice=st.booleans(), next_pass=st.integers(1, 4))
+    def a_job_ends(self, data: Any, goes_well: bool, twice: bool, next_pass: int) -> None:
         job = data.draw(st.sampled_from(self.open))
         if not twice:
             self.open.remove(job)
@@ -218,8 +218,9 @@ class AnyOrder(RuleBasedStateMachine):
             case e.Load():
                 self.handle(e.Loaded(job.job, "a" * 16) if goes_well else e.LoadFailed(job.job))
             case e.Compute():
-                base = self.begun[job.job][1]
-                self.handle(e.Computed(job.job, 1.0, 32, base) if goes_well else e.NotFinite(job.job))
+                units, base = self.begun[job.job]
+                computed = e.Computed(job.job, 1.0, (32,) * len(units), base, next_pass)
+                self.handle(computed if goes_well else e.NotFinite(job.job))
             case e.Freeze():
                 self.handle(e.Frozen(job.job, b"r" * 32, 1.0) if goes_well else e.Overflowed(job.job))
             case e.Apply():

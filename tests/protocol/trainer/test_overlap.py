@@ -45,7 +45,7 @@ def test_the_cut_leaves_the_unit_in_hand_and_others_follow_it_in_every_phase_of_
     assert stage.core.phase is Phase.APPLYING
     stage.computes()
     assert bases(stage) == {0: 0, 8: 0, 9: 0, 10: 0}
-    assert stage.last(e.Compute).unit == unit(11), "its averages are still on their way"
+    assert stage.last(e.Compute).units == (unit(11),), "its averages are still on their way"
 
 
 def test_an_offer_says_what_was_done_at_the_cut_and_does_not_grow() -> None:
@@ -70,7 +70,7 @@ def test_whoever_rested_at_the_quota_goes_on_with_the_cut() -> None:
     stage.computes()
     assert stage.core.in_hand is None
     stage.offers()
-    assert stage.last(e.Compute).unit == unit(8)
+    assert stage.last(e.Compute).units == (unit(8),)
     stage.computes()
     stage.lease(9, quota=4)
     assert stage.core.in_hand is None, "the next batch has a quota too"
@@ -182,7 +182,7 @@ def test_a_unit_that_took_two_steps_is_done_again() -> None:
     stage.computes(base=0)
     assert not stage.did(e.Keep)
     assert bases(stage) == {}
-    assert stage.last(e.Compute).unit == unit(8)
+    assert stage.last(e.Compute).units == (unit(8),)
 
 
 def test_nothing_is_begun_once_the_averages_are_here_and_the_update_is_being_made() -> None:
@@ -194,7 +194,7 @@ def test_nothing_is_begun_once_the_averages_are_here_and_the_update_is_being_mad
     stage.computes()
     assert stage.core.in_hand is None
     stage.applies()
-    assert stage.last(e.Compute).unit == unit(9)
+    assert stage.last(e.Compute).units == (unit(9),)
 
 
 @pytest.mark.parametrize("heard", [(2,), (2, 1)])

@@ -51,7 +51,7 @@ def test_a_process_begins_with_nothing_and_an_accumulator_of_its_own() -> None:
 def test_the_unit_in_hand_is_the_first_of_those_to_do() -> None:
     stage = ready()
     stage.lease(0, 1, 2)
-    assert stage.core.in_hand.unit == unit(0)
+    assert stage.core.in_hand.units == (unit(0),)
     assert stage.core.undone == (unit(0), unit(1), unit(2))
     stage.computes()
     assert stage.core.undone == (unit(1), unit(2))

@@ -7,7 +7,7 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer import work
 from peer_agent.protocol.trainer.state import Phase
 from tests.protocol.identities import RUN
-from tests.protocol.trainer.stage import TOKENS, greeting, ready, unit, void
+from tests.protocol.trainer.stage import TOKENS, Stage, greeting, ready, unit, void
 
 
 def test_what_comes_after_the_units_is_kept_from_lease_to_lease() -> None:
@@ -21,12 +21,12 @@ def test_what_comes_after_the_units_is_kept_from_lease_to_lease() -> None:
 def test_units_are_computed_one_after_another_up_to_the_quota() -> None:
     stage = ready()
     stage.lease(0, 1, 2, quota=8)
-    assert stage.last(e.Compute).unit == unit(0)
+    assert stage.last(e.Compute).units == (unit(0),)
     stage.computes(2)
     assert [done.unit for done in stage.core.done] == [unit(0), unit(1)]
     assert stage.core.in_hand is None, "it rests"
     stage.lease(quota=12)
-    assert stage.last(e.Compute).unit == unit(2)
+    assert stage.last(e.Compute).units == (unit(2),)
 
 
 def test_a_lease_that_is_said_twice_changes_nothing() -> None:
@@ -94,11 +94,11 @@ def test_what_a_thread_finishes_after_the_cut_does_not_count() -> None:
     stage.lease(1)
     late = stage.last(e.Compute).job
     stage.offers()
-    stage.handle(e.Computed(late, 2.5, 32, 0))
+    stage.handle(e.Computed(late, 2.5, (32,), 0))
     assert not stage.did(e.Keep)
     stage.hears(void())
-    assert stage.last(e.Compute).unit == unit(1), "it is begun anew"
-    stage.handle(e.Computed(late, 2.5, 32, 0))
+    assert stage.last(e.Compute).units == (unit(1),), "it is begun anew"
+    stage.handle(e.Computed(late, 2.5, (32,), 0))
     assert not stage.did(e.Keep)
     stage.computes()
     assert stage.did(e.Keep)
@@ -110,10 +110,74 @@ def test_a_gradient_that_is_not_finite_is_told_of_and_given_back() -> None:
     stage.handle(e.NotFinite(stage.last(e.Compute).job))
     assert stage.heard(m.UnitsReturned)[-1] == m.UnitsReturned(run=RUN, units=(unit(0),), reason="non_finite")
     assert stage.last(e.Warn).fault.code == "E108"
-    assert stage.last(e.Compute).unit == unit(1)
+    assert stage.last(e.Compute).units == (unit(1),)
     assert stage.core.undone == (unit(1),)
     stage.handle(e.NotFinite(1))
     assert stage.actions == [], "of an abandoned job"
+
+
+def several(*numbers: int, in_one_pass: int, quota: int = 100) -> Stage:
+    """At the head with these units leased and the first of them done, by a device that takes so many next."""
+    stage = ready()
+    stage.lease(*numbers, quota=quota)
+    stage.handle(e.Computed(stage.last(e.Compute).job, 2.5, (32,), 0, in_one_pass))
+    return stage
+
+
+def test_as_many_units_are_computed_in_one_pass_as_the_device_takes() -> None:
+    stage = several(0, 1, 2, 3, 4, in_one_pass=3)
+    assert stage.last(e.Compute).units == (unit(1), unit(2), unit(3))
+    assert stage.core.undone == (unit(1), unit(2), unit(3), unit(4))
+    stage.handle(e.Computed(stage.last(e.Compute).job, 9.0, (10, 0, 20), 0, 8))
+    assert sum(isinstance(action, e.Keep) for action in stage.actions) == 1, "there is one gradient of all"
+    assert stage.core.done == tuple(m.DoneUnit(unit(number), 0) for number in range(4))
+    assert [(how.loss_sum, how.loss_tokens) for how in stage.core.fresh.values()] == [
+        (2.5, 32),
+        (pytest.approx(3.0), 10),
+        (0.0, 0),
+        (pytest.approx(6.0), 20),
+    ]
+    assert stage.last(e.Compute).units == (unit(4),), "there are no more"
+
+
+def test_units_without_a_loss_weigh_nothing() -> None:
+    stage = several(0, 1, 2, in_one_pass=2)
+    stage.handle(e.Computed(stage.last(e.Compute).job, 0.0, (0, 0), 0))
+    assert (stage.core.loss_tokens, stage.core.loss_sum) == (32, 2.5)
+
+
+def test_a_pass_has_no_unit_that_would_not_be_begun_after_the_others() -> None:
+    """The quota is reached with the third."""
+    stage = several(0, 1, 2, 3, 4, in_one_pass=8, quota=9)
+    assert stage.last(e.Compute).units == (unit(1), unit(2))
+    stage.computes()
+    assert stage.core.in_hand is None, "it rests"
+
+
+def test_a_cut_leaves_all_units_of_a_pass_and_they_are_begun_anew_in_their_order() -> None:
+    stage = several(0, 1, 2, 3, in_one_pass=2)
+    late = stage.last(e.Compute).job
+    offer = stage.offers()
+    assert [done.unit for done in offer.units] == [unit(0)]
+    assert stage.core.undone == (unit(1), unit(2), unit(3))
+    stage.handle(e.Computed(late, 5.0, (32, 32), 0, 2))
+    assert not stage.did(e.Keep)
+    stage.hears(void())
+    assert stage.last(e.Compute).units == (unit(1), unit(2))
+
+
+def test_of_several_units_that_are_not_finite_none_is_blamed_before_it_was_computed_alone() -> None:
+    stage = several(0, 1, 2, 3, in_one_pass=2)
+    stage.hush()
+    stage.handle(e.NotFinite(stage.last(e.Compute).job))
+    assert not stage.heard(m.UnitsReturned)
+    assert not stage.did(e.Warn)
+    assert stage.last(e.Compute).units == (unit(1),)
+    stage.computes()
+    stage.handle(e.NotFinite(stage.last(e.Compute).job, in_one_pass=2))
+    assert stage.heard(m.UnitsReturned)[-1].units == (unit(2),)
+    assert stage.last(e.Compute).units == (unit(3),)
+    assert [done.unit for done in stage.core.done] == [unit(0), unit(1)]
 
 
 def test_what_is_not_begun_is_given_back_and_what_is_in_hand_is_not() -> None:
@@ -131,7 +195,7 @@ def test_work_of_a_step_that_was_cut_without_us_is_done_again() -> None:
     stage.commits(1)
     assert stage.did(e.Discard)
     assert stage.core.undone == (unit(0), unit(1))
-    assert stage.last(e.Compute).unit == unit(0)
+    assert stage.last(e.Compute).units == (unit(0),)
     stage.computes(2)
     assert {done.base for done in stage.core.done} == {1}
 
