@@ -24,8 +24,9 @@ class Needs(Struct, frozen=True):
 
 
 def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool, recomputes: bool = False) -> Needs:
-    """What an agent of this run takes that computes `at_once` samples at a time; with 16 bits it takes less.
+    """What an agent of this run takes that computes `at_once` samples at a time.
 
+    A GPU that computes with 16 bits keeps in them what does not learn; of what it computes, that is not taken off.
     `recomputes`: it computes layers again in backward.
     """
     vector = ELEMENT * parameters
@@ -34,5 +35,6 @@ def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool, rec
     compute = (REPLICA + TRAINER) * vector + int(ELEMENT * kept)
     fixed = ELEMENT * recipe.fixed_parameters()
     if on_gpu:
-        return Needs(CUDA_HOST_BYTES + beside + READ * fixed, CUDA_BYTES + vector + compute + fixed)
+        on_device = fixed // 2 if recipe.precision == "mixed" else fixed
+        return Needs(CUDA_HOST_BYTES + beside + READ * fixed, CUDA_BYTES + vector + compute + on_device)
     return Needs(PROGRAM_BYTES + beside + compute + READ * fixed, 0)

@@ -176,9 +176,11 @@ class Trainer:
 
     def loss(self, recipe: Recipe, batch: Batch) -> torch.Tensor:
         """Nats, summed over a batch: forward in the precision that the recipe has on this device."""
-        device = self.replica.device
-        with torch.autocast(device.type, dtype=self.half, enabled=self.half is not None):
-            return self._kind.summed_loss(recipe, self.replica.model, batch, device)
+        with self._precision():
+            return self._kind.summed_loss(recipe, self.replica.model, batch, self.replica.device)
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.replica.device.type, dtype=self.half, enabled=self.half is not None)
 
     def keep(self, done: Computed) -> None:
         """Add the gradient that was computed last to the sum."""
@@ -206,7 +208,7 @@ class Trainer:
 
     def evaluate(self, heldout: Shard) -> float:
         """Mean nats over the loss units of held-out data. Raises Problem E107, ValueError where they have none."""
-        with memory_or_problem():
+        with memory_or_problem(), self._precision():
             return mean_loss(self.replica.model, self.replica.recipe, heldout, self.replica.device).loss
 
 

@@ -3,6 +3,9 @@
 Parameters, gradients and their sums stay float32 (arXiv 1710.03740).
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from peer_agent.protocol.recipe import Recipe
@@ -16,6 +19,25 @@ def half_of(recipe: Recipe, device: torch.device) -> torch.dtype | None:
     if recipe.precision != "mixed" or device.type != "cuda":
         return None
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
+def narrow_fixed(model: torch.nn.Module, half: torch.dtype) -> None:
+    """Keep matrices that a run does not change in 16 bits, in place: autocast multiplies by such copies anyway.
+
+    Vectors, of norms and biases, are small and stay. What embeddings give is widened, so that what layers add to is
+    as many bits wide as before.
+    """
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if not parameter.requires_grad and parameter.dim() > 1:
+                parameter.data = parameter.data.to(half)
+        if isinstance(module, torch.nn.Embedding) and module.weight.dtype is half:
+            module.register_forward_hook(_widened)
+
+
+def _widened(module: torch.nn.Module, given: Sequence[Any], found: torch.Tensor) -> torch.Tensor:
+    del module, given
+    return found.float()
 
 
 class LossScale:

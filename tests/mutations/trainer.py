@@ -101,6 +101,27 @@ TRAINER: tuple[Mutation, ...] = (
         "tuple(self._loss_units_in(batches[0]) for _ in batches)",
         "training/test_batches",
     ),
+    shell(
+        "layers add to 16 bits where the base has them",
+        "training/precision",
+        "            module.register_forward_hook(_widened)",
+        "            pass",
+        "recipes/finetune_lora/test_training",
+    ),
+    shell(
+        "what learns is kept in 16 bits",
+        "training/precision",
+        "if not parameter.requires_grad and parameter.dim() > 1:",
+        "if parameter.dim() > 1:",
+        "recipes/finetune_lora/test_training",
+    ),
+    shell(
+        "a base in 16 bits needs the room of one in 32",
+        "machine/memory_estimate",
+        'fixed // 2 if recipe.precision == "mixed" else fixed',
+        "fixed",
+        "recipes/finetune_lora/test_training",
+    ),
     fault("nobody rests", "work", " or not state.queue or state.is_full:", " or not state.queue:", "work"),
     fault(
         "an update of other units is taken out of the sum",

@@ -26,7 +26,10 @@ from peer_agent.publishing.text.adapted import prepare
 from peer_agent.recipes.finetune_lora import Base, FinetuneLoRA
 from peer_agent.recipes.finetune_lora.preparation import AdaptedText
 from peer_agent.recipes.finetune_lora.training import base_model, load_shard
+from peer_agent.training import loop
+from peer_agent.training import replica as replica_module
 from peer_agent.training.loop import Trainer
+from peer_agent.training.precision import LossScale
 from peer_agent.training.replica import Replica
 from tests.recipes.finetune_lora.small_base import model_folder, text_of, zipped
 from tests.training.commits import RUN, commit, take_units, weighted_mean
@@ -203,6 +206,49 @@ def test_a_machine_needs_room_for_the_base(llama: Adapted) -> None:
         for recipe in (llama.recipe, replace(llama.recipe, base=replace(llama.recipe.base, vocab=2)))
     )
     assert with_base - without >= 2 * 4 * 2 * (llama.recipe.base.vocab - 2) * llama.recipe.base.width
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_a_gpu_of_a_mixed_run_keeps_the_base_in_16_bits_and_all_else_as_it_is(
+    adapted: Adapted, half: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a base that 16 bits can hold, gradients are those of autocast with the base in fp32, bit by bit."""
+    wide = Trainer(adapted.replica(), RUN, [adapted.shard])
+    wide.half, wide._scale = half, LossScale(half)
+    for name, part in wide.replica.model.named_parameters():
+        if ".lora_" not in name and part.dim() > 1:
+            part.data = part.data.to(half).float()
+    for module in (replica_module, loop):
+        monkeypatch.setattr(module, "half_of", lambda *_: half)
+    narrow = Trainer(adapted.replica(), RUN, [adapted.shard])
+    assert {part.dtype for name, part in narrow.replica.model.named_parameters() if ".lora_" in name} == {torch.float32}
+    fixed = [part for name, part in narrow.replica.model.named_parameters() if ".lora_" not in name]
+    assert {part.dtype for part in fixed if part.dim() > 1} == {half}
+    assert {part.dtype for part in fixed if part.dim() == 1} == {torch.float32}
+    assert narrow.replica.parameters.dtype == torch.float32
+    assert narrow.replica.state_hash() == wide.replica.state_hash()
+    found, expected = take_units(narrow, units(0)), take_units(wide, units(0))
+    np.testing.assert_array_equal(found.gradient_sum, expected.gradient_sum)
+    assert found.loss_sum == expected.loss_sum
+    assert narrow.evaluate(adapted.shard[:320]) == wide.evaluate(adapted.shard[:320])
+
+
+def test_a_gpu_of_a_mixed_run_needs_half_the_room_for_the_base() -> None:
+    base = replace(Base(), layers=32, width=4096, heads=32, kv_heads=8, head=128, inside=14336, vocab=128_000)
+    recipe = replace(FinetuneLoRA(), base=base)
+    wide, narrow = (
+        needs_of(each, each.parameters(), at_once=1, on_gpu=True)
+        for each in (recipe, replace(recipe, precision="mixed"))
+    )
+    assert wide.gpu - narrow.gpu == 2 * recipe.fixed_parameters() > 13e9
+    assert wide.memory == narrow.memory, "it is read as it lies there"
+    on_cpu = [needs_of(replace(recipe, precision=how), 1, at_once=1, on_gpu=False) for how in ("fp32", "mixed")]
+    assert on_cpu[0] == on_cpu[1]
+
+
+def test_a_processor_keeps_the_base_as_it_is(llama: Adapted) -> None:
+    replica = Replica(replace(llama.recipe, precision="mixed"), files=llama.files)
+    assert {part.dtype for part in replica.model.parameters()} == {torch.float32}
 
 
 def test_what_the_recipe_says_of_the_base_binds(llama: Adapted, tmp_path: Path) -> None:
