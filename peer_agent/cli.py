@@ -7,12 +7,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Annotated, Any
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from peer_agent.display.device_code import show_code
 from peer_agent.display.json_lines import JsonLinesView
@@ -81,6 +82,16 @@ Reserve = Annotated[
     int,
     typer.Option(min=0, max=MOST_RESERVED, help=_("Percent of your upload that stays free for others in your home.")),
 ]
+Compile = Annotated[
+    bool,
+    typer.Option(
+        "--compile",
+        help=_(
+            "Compile the model's layers before they are computed, which may be quicker. Needs a C++ compiler, and on a "
+            "GPU Triton."
+        ),
+    ),
+]
 Disk = Annotated[int, typer.Option(min=1, help=_("GB of a run's data that are kept; the longest unused leave first."))]
 Host = Annotated[str, typer.Option(help=_("With --auxiliary or --listen: address to listen at."))]
 Port = Annotated[int, typer.Option(min=0, max=65535, help=_("With these: port to listen at; 0: any free one."))]
@@ -114,23 +125,21 @@ def join(
     listen: Listen = False,
     reserve: Reserve = RESERVE_PERCENT,
     disk: Disk = DISK_GB,
+    compile: Compile = False,  # noqa: A002 (as the option is called)
     host: Host = ANYWHERE[0],
     port: Port = 0,
     advertise: Advertise = 0,
     attached: Attached = False,
     json: Json = False,
 ) -> None:
-    if auxiliary and (publish or listen):
-        raise typer.BadParameter(
-            _("{option} is for machines that train").format(option="--publish" if publish else "--listen")
-        )
+    _refuse_of_auxiliary(auxiliary, {"--publish": bool(publish), "--listen": listen, "--compile": compile})
     _for_programs(json)
     plain = View() if auxiliary or not is_terminal(sys.stdout) else LiveView()
     view = JsonLinesView() if json else plain
     with view.hears_errors() if isinstance(view, JsonLinesView) else contextlib.nullcontext():
         if not auxiliary and (missing := missing_packages()):
             raise Problem.of("E103", missing=", ".join(missing))
-        limits = usual_limits(threads or None, reserve, disk)
+        limits = replace(usual_limits(threads or None, reserve, disk), compiles=compile)
         apply_limits(limits)
         home = _home()
         show, say = (view.ask_for_approval, view.say) if isinstance(view, JsonLinesView) else (show_code, _say)
@@ -146,6 +155,11 @@ def join(
                 else join_run(run_url, enrolment, limits, leave_request, view=view, publish=publish, place=listener)
             )
             _run(work, leave_request, attached=attached)
+
+
+def _refuse_of_auxiliary(auxiliary: bool, options: Mapping[str, bool]) -> None:  # noqa: FBT001 (of the command line)
+    for option in (name for name, is_given in options.items() if auxiliary and is_given):
+        raise typer.BadParameter(_("{option} is for machines that train").format(option=option))
 
 
 async def _average(

@@ -16,7 +16,8 @@ DISK_GB, GIGABYTE = 20, 10**9
 class Limits(Struct, frozen=True):
     """`threads` for torch; `nice` as in nice(1), where the system has it; `at_once`: samples computed at a time.
 
-    `at_once` 0: a whole micro-batch. `recomputes`: layers once more in backward. `reserve_percent`: of the uplink, that
+    `at_once` 0: a whole micro-batch. `recomputes`: layers once more in backward. `compiles`: layers are compiled, as
+    far as that can be done. `reserve_percent`: of the uplink, that
     the household keeps. `disk_gb`: of data that are kept to be used again. `duty_percent`: of the time, in which it
     computes.
     """
@@ -25,6 +26,7 @@ class Limits(Struct, frozen=True):
     nice: int = NICE
     at_once: int = 0
     recomputes: bool = False
+    compiles: bool = False
     reserve_percent: int = RESERVE_PERCENT
     disk_gb: int = DISK_GB
     duty_percent: int = 100
@@ -49,6 +51,8 @@ def narrowed(limits: Limits, owner: OwnerLimits) -> Limits:
 def apply_limits(limits: Limits) -> None:
     """Step behind everything the machine's owner does; GPUs are counted as their driver's tool counts them."""
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    if limits.compiles:
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else torch keeps a process for each core
     if sys.platform == "win32":
         import psutil
 

@@ -5,6 +5,7 @@ Not responsible for whether a result still counts: the core knows by the job's n
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from itertools import islice
@@ -14,6 +15,7 @@ from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import Floats
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
+from peer_agent.machine.language import gettext as _
 from peer_agent.machine.limits import GIGABYTE, Limits
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
@@ -35,6 +37,7 @@ from peer_agent.training.device_batch import DeviceBatch
 
 if TYPE_CHECKING:
     from peer_agent.trainer.hub_publisher import HubPublisher
+    from peer_agent.training.compilation import CompiledLayers
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +74,7 @@ class Jobs:
         self.collaboration: Collaboration | None = None  # where another loop than the agent's computes
         self._waiting: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue(MOST_JOBS)
         self._handing_in: asyncio.Task[Any] | None = None
+        self._told_of_compiling = False
 
     async def run(self) -> None:
         """One job after another."""
@@ -122,6 +126,9 @@ class Jobs:
         self.shards = Shards(
             agent.home, agent.access, recipe, greeting.shards, loop, disk_bytes=limits.disk_gb * GIGABYTE
         )
+        compiles = limits.compiles and self.collaboration is None  # nobody would catch it in another loop
+        if compiles:  # not where torch would put it: somebody else could have put code there before
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(agent.home.cache / "compiled"))
         trainer = Trainer(
             replica,
             greeting.run,
@@ -129,6 +136,7 @@ class Jobs:
             threads=limits.threads,
             at_once=limits.at_once,
             recomputes=limits.recomputes,
+            compiles=compiles,
         )
         follower = Follower(agent.home, agent.access, agent.links, replica)
         accumulation = Accumulation(trainer, grid_of(greeting.elements), follower.busy, self.collaboration)
@@ -207,8 +215,16 @@ class Jobs:
     async def _compute(self, action: e.Compute) -> None:
         _, accumulation = self._there()
         result = await accumulation.compute(action, self._is_wanted)
+        self._tell_of_compiling(accumulation.trainer.compiled)
         if result is not None:
             self.agent.handle(result)
+
+    def _tell_of_compiling(self, compiled: "CompiledLayers | None") -> None:
+        if compiled is None or not compiled.error or self._told_of_compiling:
+            return
+        self._told_of_compiling = True
+        words = _("Layers cannot be compiled here, so they are computed without: {reason}")
+        self.agent.view.say(words.format(reason=compiled.error))
 
     def _is_wanted(self, job: int) -> bool:
         in_hand = self.agent.core.in_hand

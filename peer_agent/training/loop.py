@@ -13,6 +13,7 @@ from peer_agent.protocol.messages import DoneUnit
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes.training import Batch, Shard, training_of
 from peer_agent.training.batches import Batches
+from peer_agent.training.compilation import CompiledLayers
 from peer_agent.training.computed import Computed, NonFinite, Taken
 from peer_agent.training.data import Shards, batch_of
 from peer_agent.training.device_batch import MOST_UNITS
@@ -42,11 +43,13 @@ class Trainer:
         threads: int = 0,
         at_once: int = 0,
         recomputes: bool = False,
+        compiles: bool = False,
     ) -> None:
         """`threads`: how many CPU threads torch may use in this process; 0 leaves it as it is.
 
         `at_once`: samples computed at a time, where memory is short; 0: a whole pass. `recomputes`: layers are
-        computed again in backward. Where memory turns out to be short, both are resorted to.
+        computed again in backward. Where memory turns out to be short, both are resorted to. `compiles`: layers are
+        compiled, as long as that can be done.
         """
         self.threads, self._threads_now = threads, 0
         self._use_threads()
@@ -56,6 +59,7 @@ class Trainer:
             lambda of, unit: batch_of(of, unit, run=run, shard=shards[unit.shard]), self._kind.loss_units_in
         )
         self.coming: tuple[Unit, ...] = ()  # will probably be next: made while those before are computed
+        self.compiled = CompiledLayers(replica.model) if compiles else None  # before what computes them again
         self.recomputes = recomputes and recompute_layers(replica.model)
         self.half = half_of(replica.recipe, replica.device)
         self._scale = LossScale(self.half)
@@ -106,7 +110,8 @@ class Trainer:
     def gradient(self, recipe: Recipe, batch: Batch) -> float | None:
         """Fill the buffer with that of a batch; the loss, NaN where one of them is not finite.
 
-        None where it is to be tried with less memory. Raises Problem E107 where less is not possible.
+        None where it is to be tried again: with less memory, or without compiling. Raises Problem E107 where less is
+        not possible.
         """
         try:
             with memory_or_problem():
@@ -119,6 +124,9 @@ class Trainer:
                 return loss_sum
         except Problem as problem:
             if problem.fault.code != SHORT or not self._takes_less(recipe, len(batch[0])):
+                raise
+        except Exception as error:  # a compiler may raise anything; what has another cause is raised again without it
+            if self.compiled is None or not self.compiled.give_up(error):
                 raise
         if self.replica.device.type == "cuda":
             torch.cuda.empty_cache()  # what was tried is free by now, but cut into pieces that are too small

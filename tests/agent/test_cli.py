@@ -113,6 +113,32 @@ def test_how_much_of_the_uplink_the_household_keeps(
     assert known == [percent]
 
 
+@pytest.mark.parametrize("words", [[], ["--compile"]])
+def test_layers_are_compiled_where_that_is_asked_for(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[bool] = []
+
+    async def join(_: str, __: object, limits: Limits, *___: object, **____: object) -> None:
+        known.append(limits.compiles)
+
+    monkeypatch.setenv("MANYHANDS_HOME", str(tmp_path))
+    monkeypatch.setattr(cli, "join_run", join)
+    monkeypatch.setattr(cli, "apply_limits", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["manyhands", "join", "http://127.0.0.1:9/runs/a/", *words])
+    assert cli.status_of(cli.app) == 0
+    assert known == [bool(words)]
+
+
+@pytest.mark.parametrize("words", [["--compile"], ["--listen"], ["--publish", "a/b"]])
+def test_what_is_for_machines_that_train_is_refused_of_an_auxiliary(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["manyhands", "join", "http://127.0.0.1:9/runs/a/", "--auxiliary", *words])
+    assert cli.status_of(cli.app) == 2
+    assert words[0] in capsys.readouterr().err
+
+
 def test_an_auxiliary_needs_no_torch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,3 +58,15 @@ def test_torch_counts_gpus_as_the_tool_does(monkeypatch: pytest.MonkeyPatch, bef
         monkeypatch.delenv("CUDA_DEVICE_ORDER")
     limits.apply_limits(limits.Limits(1))
     assert os.environ["CUDA_DEVICE_ORDER"] == after
+
+
+@pytest.mark.parametrize(("compiles", "processes"), [(False, None), (True, "1")])
+def test_torch_compiles_in_this_process(
+    monkeypatch: pytest.MonkeyPatch, *, compiles: bool, processes: str | None
+) -> None:
+    """And takes no more than the volunteer has given."""
+    monkeypatch.setattr(os, "nice", lambda _: None)
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "as it was before")
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")
+    limits.apply_limits(limits.Limits(1, compiles=compiles))
+    assert os.environ.get("TORCHINDUCTOR_COMPILE_THREADS") == processes

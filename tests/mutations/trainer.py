@@ -122,6 +122,27 @@ TRAINER: tuple[Mutation, ...] = (
         "fixed",
         "recipes/finetune_lora/test_training",
     ),
+    shell(
+        "a compiler that fails is asked again and again",
+        "training/compilation",
+        "            if self.error:\n                return plain",
+        "            if False:\n                return plain",
+        "training/test_compilation",
+    ),
+    shell(
+        "whatever goes wrong is the compiler's fault",
+        "training/compilation",
+        "        if self.error:\n            return False",
+        "        if False:\n            return False",
+        "training/test_compilation",
+    ),
+    shell(
+        "layers are compiled in another's loop",
+        "trainer/jobs",
+        "limits.compiles and self.collaboration is None",
+        "limits.compiles",
+        "trainer/test_jobs",
+    ),
     fault("nobody rests", "work", " or not state.queue or state.is_full:", " or not state.queue:", "work"),
     fault(
         "an update of other units is taken out of the sum",

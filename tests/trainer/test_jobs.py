@@ -1,5 +1,6 @@
 """Updates are fetched beside other jobs and made in their order, unless they are not wanted any more."""
 
+import os
 from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,9 @@ from peer_agent.machine.limits import Limits
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.protocol.trainer import events as e
+from peer_agent.trainer.collaboration import Collaboration
 from peer_agent.trainer.jobs import Jobs
+from peer_agent.training.loop import Trainer
 from tests.agent.scripted_site import greeting
 from tests.protocol.trainer.stage import commit
 
@@ -55,6 +58,38 @@ async def test_as_many_data_are_kept_as_the_volunteer_says(tmp_path: Path) -> No
     accumulation.close()
     assert jobs.shards is not None
     assert jobs.shards.disk_bytes == 7 * 10**9
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_layers_are_compiled_where_the_volunteer_says_so_and_the_agents_own_loop_computes(
+    is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would catch it in another loop that there is no compiler; that gets one unit after another, too."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "as it was before")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    monkeypatch.setattr(Trainer, "most_units", 7)
+    said: list[str] = []
+    agent = SimpleNamespace(
+        home=Home(tmp_path),
+        access=None,
+        owner=SimpleNamespace(limits=Limits(threads=1, compiles=True)),
+        links=None,
+        publisher=None,
+        view=SimpleNamespace(say=said.append),
+    )
+    jobs = Jobs(cast("Any", agent))
+    jobs.collaboration = None if is_own else Collaboration()
+    snapshot = Snapshot(index=0, step=0, digest="", state_digest="", file="ab" * 32, size=1)
+    _, accumulation = await jobs.become_replica(greeting(snapshot))
+    accumulation.close()
+    assert (accumulation.trainer.compiled is not None) == is_own
+    assert accumulation.device_batch.most == (7 if is_own else 1)
+    assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") == (str(tmp_path / "cache" / "compiled") if is_own else None)
+    for error in ("", "no compiler", "no compiler"):
+        if accumulation.trainer.compiled is not None:
+            accumulation.trainer.compiled.error = error
+        jobs._tell_of_compiling(accumulation.trainer.compiled)
+    assert said == (["Layers cannot be compiled here, so they are computed without: no compiler"] if is_own else [])
 
 
 @pytest.mark.parametrize(("wanted", "told"), [(7, [e.Applied(7, "5" * 16)]), (8, [])])

@@ -82,7 +82,7 @@ class NoModel:
 class Noise:
     """In place of what computes gradients."""
 
-    at_once = 0
+    at_once, compiled = 0, None
 
     def __init__(self, model: NoModel, recipe: Recipe, noise: Floats, pace: Pace) -> None:
         self.model, self.recipe, self.noise, self.pace = model, recipe, noise, pace

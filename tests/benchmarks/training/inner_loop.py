@@ -40,9 +40,9 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def ours(recipe: CausalLM, device: torch.device, tokens: Tokens) -> Work:
+def ours(recipe: CausalLM, device: torch.device, tokens: Tokens, *, compiles: bool = False) -> Work:
     """A unit as an agent computes and keeps it."""
-    trainer = Trainer(Replica(recipe, device), RUN, [tokens])
+    trainer = Trainer(Replica(recipe, device), RUN, [tokens], compiles=compiles)
 
     def work(number: int) -> None:
         done = trainer.compute(Unit(0, 0, number * recipe.micro_batch, (number + 1) * recipe.micro_batch))
@@ -81,17 +81,22 @@ def plain(recipe: CausalLM, device: torch.device, tokens: Tokens) -> Work:
     return work
 
 
-def measure(recipe: CausalLM, repeats: int, units: int) -> Figures:
-    """Both in turns, in one process, on the same threads."""
+def measure(recipe: CausalLM, repeats: int, units: int, *, compiles: bool) -> Figures:
+    """All in turns, in one process, on the same threads."""
     device = pick_device()
     tokens = (np.concatenate(some_shards([UNITS * recipe.model.context])).astype(np.int64) % recipe.vocab).astype("u2")
     works = {"ours": ours(recipe, device, tokens), "plain": plain(recipe, device, tokens)}
+    if compiles:
+        works["compiled"] = ours(recipe, device, tokens, compiles=True)
     seconds: dict[str, list[float]] = {name: [] for name in works}
+    first: dict[str, float] = {}
     for turn in range(repeats + 1):
         for name, work in works.items():
             spent = seconds_of(work, range(turn * units, (turn + 1) * units), device)
-            if turn:  # the first one warms up
+            if turn:
                 seconds[name].append(spent)
+            else:  # it warms up, and compiles
+                first[name] = spent
         say(f"turn {turn} of {repeats}")
     samples = units * recipe.micro_batch
     speeds = {name: median(samples / spent for spent in found) for name, found in seconds.items()}
@@ -103,6 +108,17 @@ def measure(recipe: CausalLM, repeats: int, units: int) -> Figures:
         "ours_samples_per_s": speeds["ours"],
         "plain_samples_per_s": speeds["plain"],
         "ratio": median(b / a for a, b in zip(seconds["ours"], seconds["plain"], strict=True)),
+    } | (_of_compiling(seconds, first) if compiles else {})
+
+
+def _of_compiling(seconds: dict[str, list[float]], first: dict[str, float]) -> Figures:
+    """What it brings, at least and at most, and what its first turn took more."""
+    ratios = [a / b for a, b in zip(seconds["ours"], seconds["compiled"], strict=True)]
+    return {
+        "compiled_ratio": median(ratios),
+        "compiled_ratio_least": min(ratios),
+        "compiled_ratio_most": max(ratios),
+        "compiling_s": first["compiled"] - first["ours"],
     }
 
 
@@ -111,9 +127,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--units", type=int, default=1, help="of a turn")
+    parser.add_argument("--compile", action="store_true", help="and the same with compiled layers")
     given = parser.parse_args()
     recipes = [RECIPE, replace(RECIPE, precision="mixed")] if torch.cuda.is_available() else [RECIPE]
-    return publish("inner_loop", lambda: [measure(recipe, given.repeats, given.units) for recipe in recipes])
+    return publish(
+        "inner_loop", lambda: [measure(each, given.repeats, given.units, compiles=given.compile) for each in recipes]
+    )
 
 
 if __name__ == "__main__":
