@@ -236,7 +236,7 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "a machine takes its next shard though others have none",
         LEASES,
-        "len(source.waiting) >= machines",
+        "len(source.waiting) >= ahead * machines",
         "len(source.waiting) >= 0",
         DEALT,
     ),
