@@ -3,7 +3,9 @@
 Parameters, gradients and their sums stay float32 (arXiv 1710.03740).
 """
 
+import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,13 +14,36 @@ from peer_agent.protocol.recipe import Recipe
 
 FIRST, LEAST, MOST = 2.0**16, 1.0, 2.0**24
 GROWS_AFTER = 1000  # finite gradients in a row
+SIDE, TRIES = 512, 5  # of square matrices that a processor multiplies on trial, and how often
+PAYS = 1.5  # how many times as fast that has to be: what stays float32 takes as long as before, and casts come on top
 
 
 def half_of(recipe: Recipe, device: torch.device) -> torch.dtype | None:
-    """What a device computes this recipe in, where that is not float32; processors are no faster with less."""
-    if recipe.precision != "mixed" or device.type != "cuda":
+    """What a device computes this recipe in, where that is not float32."""
+    if recipe.precision != "mixed":
         return None
+    if device.type != "cuda":
+        return torch.bfloat16 if is_faster_in_bf16() else None
     return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
+def kept_in(recipe: Recipe, device: torch.device) -> torch.dtype | None:
+    """What a device keeps matrices in that the run does not change, where it is a GPU that computes with 16 bits."""
+    return half_of(recipe, device) if device.type == "cuda" else None
+
+
+@cache
+def is_faster_in_bf16() -> bool:
+    """Whether this processor is, found by trial: some multiply so three times as fast, others more slowly."""
+    whole = min(_product_s(torch.float32) for _ in range(TRIES))
+    return any(_product_s(torch.bfloat16) * PAYS < whole for _ in range(TRIES))
+
+
+def _product_s(dtype: torch.dtype) -> float:
+    matrix = torch.ones(SIDE, SIDE, dtype=dtype)
+    began = time.perf_counter()
+    torch.mm(matrix, matrix)
+    return time.perf_counter() - began
 
 
 def narrow_fixed(model: torch.nn.Module, half: torch.dtype) -> None:

@@ -15,7 +15,7 @@ from peer_agent.recipes.training import NO_FILES, model_of
 from peer_agent.training.digests import state_digest
 from peer_agent.training.model import layout_of, parameters_of
 from peer_agent.training.optimizers import Moving, update
-from peer_agent.training.precision import half_of, narrow_fixed
+from peer_agent.training.precision import kept_in, narrow_fixed
 from peer_agent.training.snapshots import BLOCK, State, canonical_blocks, hash_of, header_of, read_state
 
 
@@ -34,7 +34,7 @@ class Replica:
         self.recipe = recipe
         self.device = torch.device(device)
         self.model = model_of(recipe, files)
-        if (half := half_of(recipe, self.device)) is not None:
+        if (half := kept_in(recipe, self.device)) is not None:
             narrow_fixed(self.model, half)  # before the device has to hold it
         self.model.to(self.device)
         self.layout = layout_of(self.model)

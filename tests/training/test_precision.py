@@ -13,14 +13,15 @@ from peer_agent.recipes.images.pixels import Images
 from peer_agent.recipes.images.trunk import Trunk
 from peer_agent.recipes.images.views import cut
 from peer_agent.recipes.training import Place
+from peer_agent.training import precision
 from peer_agent.training.computed import Computed, NonFinite
 from peer_agent.training.loop import Trainer
-from peer_agent.training.precision import FIRST, GROWS_AFTER, MOST, LossScale, half_of
+from peer_agent.training.precision import FIRST, GROWS_AFTER, MOST, TRIES, LossScale, half_of, is_faster_in_bf16
 from peer_agent.training.replica import Replica
 from tests.training.commits import RUN, small_recipe, some_shards, take_units
 
 UNITS = (Unit(0, 0, 0, 4), Unit(0, 1, 120, 126))
-CUDA = torch.device("cuda")
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 def trainer_with(half: torch.dtype | None) -> Trainer:
@@ -31,18 +32,44 @@ def trainer_with(half: torch.dtype | None) -> Trainer:
 
 
 class TestWhereIsItUsed:
-    def test_only_where_the_recipe_says_so_and_a_gpu_computes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_only_where_the_recipe_says_so_and_on_gpus_always(self, monkeypatch: pytest.MonkeyPatch) -> None:
         recipe = small_recipe()
         mixed = replace(recipe, precision="mixed")
         for is_new, half in ((True, torch.bfloat16), (False, torch.float16)):
             monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *, including_emulation, new=is_new: new)
             assert half_of(mixed, CUDA) is half
             assert half_of(recipe, CUDA) is None
-        assert half_of(mixed, torch.device("cpu")) is None
 
-    def test_a_replica_of_such_a_recipe_is_float32(self) -> None:
+    @pytest.mark.parametrize(
+        ("seconds", "half"), [(1.0, torch.bfloat16), (1.8, torch.bfloat16), (2.2, None), (30.0, None)]
+    )
+    def test_a_processor_is_tried_once(
+        self, seconds: float, half: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of each kind of product the fastest counts: the first takes longer, and others may use the processor."""
+        asked: list[torch.dtype] = []
+
+        def product_s(dtype: torch.dtype) -> float:
+            asked.append(dtype)
+            slow = 50.0 if asked.count(dtype) < TRIES else 1.0
+            return slow * (3.0 if dtype is torch.float32 else seconds)
+
+        monkeypatch.setattr(precision, "_product_s", product_s)
+        is_faster_in_bf16.cache_clear()
+        for _ in range(2):
+            assert half_of(replace(small_recipe(), precision="mixed"), CPU) is half
+            assert half_of(small_recipe(), CPU) is None
+        assert len(asked) == 2 * TRIES
+        is_faster_in_bf16.cache_clear()
+
+    def test_a_product_is_one_of_that_kind(self) -> None:
+        assert precision._product_s(torch.bfloat16) > 0
+
+    @pytest.mark.parametrize("is_faster", [True, False])
+    def test_a_replica_of_such_a_recipe_is_float32(self, is_faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(precision, "is_faster_in_bf16", lambda: is_faster)
         trainer = Trainer(Replica(replace(small_recipe(), precision="mixed")), RUN, some_shards())
-        assert trainer.half is None
+        assert trainer.half is (torch.bfloat16 if is_faster else None)
         assert trainer.replica.parameters.dtype == torch.float32
 
 

@@ -26,7 +26,7 @@ from peer_agent.publishing.text.adapted import prepare
 from peer_agent.recipes.finetune_lora import Base, FinetuneLoRA
 from peer_agent.recipes.finetune_lora.preparation import AdaptedText
 from peer_agent.recipes.finetune_lora.training import base_model, load_shard
-from peer_agent.training import loop
+from peer_agent.training import loop, precision
 from peer_agent.training import replica as replica_module
 from peer_agent.training.loop import Trainer
 from peer_agent.training.precision import LossScale
@@ -218,8 +218,8 @@ def test_a_gpu_of_a_mixed_run_keeps_the_base_in_16_bits_and_all_else_as_it_is(
     for name, part in wide.replica.model.named_parameters():
         if ".lora_" not in name and part.dim() > 1:
             part.data = part.data.to(half).float()
-    for module in (replica_module, loop):
-        monkeypatch.setattr(module, "half_of", lambda *_: half)
+    monkeypatch.setattr(replica_module, "kept_in", lambda *_: half)
+    monkeypatch.setattr(loop, "half_of", lambda *_: half)
     narrow = Trainer(adapted.replica(), RUN, [adapted.shard])
     assert {part.dtype for name, part in narrow.replica.model.named_parameters() if ".lora_" in name} == {torch.float32}
     fixed = [part for name, part in narrow.replica.model.named_parameters() if ".lora_" not in name]
@@ -246,7 +246,8 @@ def test_a_gpu_of_a_mixed_run_needs_half_the_room_for_the_base() -> None:
     assert on_cpu[0] == on_cpu[1]
 
 
-def test_a_processor_keeps_the_base_as_it_is(llama: Adapted) -> None:
+def test_a_processor_keeps_the_base_as_it_is(llama: Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "is_faster_in_bf16", lambda: True)
     replica = Replica(replace(llama.recipe, precision="mixed"), files=llama.files)
     assert {part.dtype for part in replica.model.parameters()} == {torch.float32}
 
