@@ -234,6 +234,16 @@ def page_rows(runs: list[Figures]) -> Iterable[Cells]:
             yield [f"`{path}`", *cells(page, "queries", "cpu_ms", "median_ms", "p95_ms", "kb", "sent_kb")]
 
 
+def mark_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """Lighthouse's medians of each page, in the run of most members that was looked at last."""
+    looked = [run for run in runs if run.get("benchmark") == "lighthouse" and "pages" in run]
+    for run in sorted(looked, key=lambda run: run["members"])[-1:]:
+        for page, found in run["pages"].items():
+            form, path = page.split(" ")
+            marks = cells(found, "performance", "accessibility", "best-practices", "seo", "layout_shift")
+            yield [form, f"`{path}`", *marks, *cells(found, "largest_paint_ms")]
+
+
 SENDERS, RELAYS = "who reduces nothing, P up / down", "relays, nP up / down"
 TIMES = ["set-up", "scale", "codec", "round, s", "floor, s", "ratio", "to raw rates", "cpu_busy", "valid"]
 FREEDOM = ["set-up", "round, s", "floor, s", "ratio", "codecs up", "codecs down", "left out", "error"]
@@ -287,6 +297,10 @@ TABLES: dict[str, Table] = {
         preset_rows,
     ),
     "pages": (["page", "queries", "processor, ms", "median, ms", "p95, ms", "kB", "kB as sent"], page_rows),
+    "lighthouse": (
+        ["form", "page", "performance", "accessibility", "best practices", "SEO", "layout shift", "largest paint, ms"],
+        mark_rows,
+    ),
     "inner-loop": (
         ["device", "threads", "precision", "parameters", "ours, samples/s", "plain, samples/s", "ratio"],
         loop_rows,

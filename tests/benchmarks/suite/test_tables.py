@@ -200,6 +200,14 @@ def test_presets_and_the_inner_loop_are_a_line_each() -> None:
     assert found == [["CPU", "1", "fp32", "20", "3.5", "3.6", "0.97"]]
 
 
+def test_lighthouses_marks_are_of_the_run_with_most_members() -> None:
+    marks = {"performance": 99.0, "accessibility": 100, "best-practices": 100, "seo": 100}
+    page = {"phone /runs/run-0/": marks | {"layout_shift": 0.00066, "largest_paint_ms": 1611.4}}
+    few, many = ({"benchmark": "lighthouse", "members": members, "pages": page} for members in (50, 500))
+    found = rows("lighthouse", many, few | {"pages": {"phone /": next(iter(page.values()))}})
+    assert found == [["phone", "`/runs/run-0/`", "99", "100", "100", "100", "0.00066", "1611"]]
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_without_figures_says_so(name: str) -> None:
     left_out = {"benchmark": "averaging", "setup": "four", "left_out": "no root"}
