@@ -20,7 +20,7 @@ demo: ## train a small model here with three volunteers; page on port 8000
 test: setup lint ## everything a change must pass; pytest speaks last
 	$(NPM) run --silent test
 	$(BIN)/python -m pytest -n 2 --durations=25 --ignore=tests/end_to_end tests
-	$(BIN)/python -m pytest -n 2 --dist loadscope --durations=40 tests/end_to_end
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=40 tests/end_to_end
 
 lint: setup ## style, types, import arrows, generated docs
 	$(BIN)/ruff check .
@@ -31,7 +31,7 @@ lint: setup ## style, types, import arrows, generated docs
 	if [ -f scripts/generate_docs.py ]; then $(BIN)/python -m scripts.generate_docs --check; fi
 
 e2e: setup ## only the journeys with real processes and a real browser
-	$(BIN)/python -m pytest -n 2 --dist loadscope tests/end_to_end
+	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder tests/end_to_end
 
 bench: setup ## measure speed, within an hour (SIZE=--quick ten minutes, SIZE=--full three hours)
 	$(BIN)/python -m tests.benchmarks $(SIZE)

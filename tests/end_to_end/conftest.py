@@ -13,6 +13,25 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Modules that take minutes: begun last, one would be waited for while the other core has nothing to do.
+LONGEST = (
+    "test_exactness",
+    "test_survival",
+    "test_volunteer",
+    "test_live_page",
+    "test_limits",
+    "test_mishaps",
+    "test_hub_round_trip",
+    "test_overfitting",
+    "test_stranger_to_model",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long modules first; all others stay in their order."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
 @pytest.fixture(scope="session")
 def english() -> str:
     """About 150,000 characters."""
