@@ -13,6 +13,7 @@ HERE = Path(runner.__file__).parents[1]
 MODULES = {path.stem for path in HERE.glob("[a-z]*.py")}
 ROOMS = ("training", "memory", "sockets")
 MODULES |= {f"{room}.{path.stem}" for room in ROOMS for path in (HERE / room).glob("[a-z]*.py")}
+MODULES = {name for name in MODULES if "test_" not in name}
 
 
 @pytest.mark.parametrize("size", SIZES)
