@@ -226,13 +226,13 @@ def test_the_next_but_one_is_known_while_enough_are_nobodys() -> None:
 
 
 def test_so_many_are_named_as_a_message_holds() -> None:
-    sources = [Source(tuple(range(3 * number, 3 * number + 3)), 1.0) for number in range(MOST_SOURCES)]
-    leases = LeaseBook((12,) * 3 * MOST_SOURCES, 4, sources)
+    sources = [Source(tuple(range(5 * number, 5 * number + 5)), 1.0) for number in range(MOST_SOURCES)]
+    leases = LeaseBook((12,) * 5 * MOST_SOURCES, 4, sources)
     leases.raise_marks(leases.wanted_marks({A: 4 * MOST_SOURCES}))
     leases.grant(A, 4 * MOST_SOURCES)
     coming = leases.coming(A, 1)
     assert len(coming) == MOST_COMING
-    assert {shard % 3 for shard in coming} == {0, 1}, "and first those that are needed first"
+    assert {shard % 5 for shard in coming} == {0, 1}, "and first those that are needed first"
 
 
 def test_the_next_shard_of_whoever_is_gone_is_somebody_elses() -> None:

@@ -19,6 +19,7 @@ from peer_agent.recipes.masked_lm.training import (
     summed_loss,
 )
 from peer_agent.recipes.text.tokens import IGNORED, Sentences
+from peer_agent.recipes.text.transformer import KEPT_LOGITS
 from peer_agent.recipes.training import Place, training_of
 from peer_agent.training.model import layout_of
 
@@ -158,6 +159,14 @@ def test_a_fresh_model_knows_nothing() -> None:
 @pytest.mark.parametrize("recipe", [TINY, SMALL])
 def test_the_number_of_parameters_is_about_right(recipe: MaskedLM) -> None:
     assert recipe.parameters() == pytest.approx(layout_of(build_model(recipe)).elements, rel=0.05)
+
+
+def test_an_estimate_counts_logits_of_masked_words_alone() -> None:
+    few, many = (MaskedLM(vocab=vocab, masked=0.25) for vocab in (1000, 5000))
+    each = 3 * few.model.context * 0.25 * 4000  # logits more, of three samples
+    assert many.operations(3) - few.operations(3) == pytest.approx(6 * each * few.model.width)
+    for kept in (MaskedLM.kept_floats, MaskedLM.recomputed_floats):
+        assert kept(many, 3) - kept(few, 3) == pytest.approx(KEPT_LOGITS * each)
 
 
 def test_the_papers_model_has_eighteen_million_parameters() -> None:
