@@ -80,6 +80,17 @@ def test_the_page_begins_with_a_code_and_says_what_goes_on(run: Run, laptop: Own
     assert f'href="/runs/{run.slug}/"' in shown
 
 
+@pytest.mark.parametrize(("is_here", "words"), [(True, "now"), (False, "5 minutes ago")])
+def test_who_is_online_was_seen_now(run: Run, laptop: Owned, is_here: bool, words: str) -> None:
+    """What is stored is when it last asked for a credential, which lasts for a while."""
+    Machine.objects.filter(pk=laptop.machine.pk).update(last_seen_at=timezone.now() - timedelta(minutes=5, seconds=9))
+    if is_here:
+        show(run, seen(laptop.machine))
+    shown = as_(laptop.machine.person).get("/machines/").content.decode()
+    cell = shown.split('data-label="Last seen"')[1].split("<br>")[0].replace("\xa0", " ")
+    assert cell.removesuffix("</time>").endswith(f">{words}")
+
+
 def test_a_few_queries_for_many_machines(run: Run, laptop: Owned, django_assert_max_num_queries: Any) -> None:
     for place in range(20):
         owned(laptop.machine.person, f"machine-{place}")
