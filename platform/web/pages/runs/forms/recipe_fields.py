@@ -73,7 +73,7 @@ COMMON: dict[str, tuple[Words, ...]] = {
             "precision",
             "precision",
             "Precision",
-            "With mixed, devices that are faster so compute gradients with 16 bits, GPUs often twice as fast; a little less exact.",
+            "With mixed, devices that are faster so compute gradients with 16 bits: a little less exact.",
         ),
         Words("seed", "seed", "Seed", "Determines the initial parameters."),
     ),
