@@ -141,7 +141,8 @@ def begun(swarm: Swarm) -> dict[str, str]:
     places["waits"] = at("Words of a language few speak", 8, 900, purpose="A keyboard for those who write it.")
     places["paused"] = at("Proverbs", 2, 900)
     amina.submit(f"{places['paused']}manage/", {"action": "pause"})
-    swarm.draft(amina, "salt and water " * 2000, trainers=2, steps=900, **RECIPE, title="Recipes of one kitchen")
+    broken = ("recipes.jsonl", b'{"minutes": 40}\n' * 1000)  # rows without a text
+    swarm.draft(amina, broken, trainers=2, steps=900, **RECIPE, title="Recipes of one kitchen")
     places["failed"] = f"/runs/{swarm.slug}/"
     swarm.draft(
         amina, text[:600_000], trainers=2, steps=900, **RECIPE, title="Letters of a family", visibility="private"
