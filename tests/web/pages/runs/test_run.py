@@ -302,6 +302,13 @@ class TestRunPage:
         assert "manyhands join http://testserver/runs/proverbs/" in text
         assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in text
 
+    @pytest.mark.parametrize(("state", "is_offered"), [("open", True), ("paused", False)])
+    def test_one_that_stands_still_is_not_offered(self, client: Client, run: Run, state: str, is_offered: bool) -> None:
+        Run.objects.filter(pk=run.pk).update(state=state)
+        head, rest = client.get("/runs/proverbs/").content.decode().split("<progress", 1)
+        assert ("#join" in head) is is_offered
+        assert 'id="join"' in rest, "how it is done stands below"
+
     def test_a_running_run_shows_curve_people_and_step(self, client: Client, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4), loss=7.25)
         committed(run, (laptop.machine, 4), loss=6.5)
