@@ -51,7 +51,7 @@ def test_a_run_that_overfits_says_so_everywhere_and_offers_its_best(tmp_path: Pa
         says_so_while_it_runs(swarm, reader)
         organizer.submit(f"/runs/{swarm.slug}/finish/", {})
         swarm.wait_finished(PATIENCE_S)
-        swarm.wait(lambda: is_settled(swarm.facts()), PATIENCE_S, "the last snapshot is measured, the best one released")
+        swarm.wait(lambda: is_settled(swarm.facts()), PATIENCE_S, "the last snapshot is measured, the best released")
         says_so_when_it_is_over(swarm, reader)
         says_it_as_a_perplexity_too(swarm, reader)
         the_best_is_downloaded(swarm, tmp_path / "release")
