@@ -96,38 +96,35 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
     assert len([line for line in said.splitlines() if "pip install" in line]) == 2
 
 
+def limits_asked_for(work: str, words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> Limits:
+    """What `join` with these words gives the function of the module that does its work."""
+    known: list[Limits] = []
+
+    async def join(_: str, __: object, limits: Limits, *___: object, **____: object) -> None:
+        known.append(limits)
+
+    monkeypatch.setenv("MANYHANDS_HOME", str(home))
+    monkeypatch.setattr(cli, work, join)
+    monkeypatch.setattr(cli, "apply_limits", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["manyhands", "join", "http://127.0.0.1:9/runs/a/", *words])
+    assert cli.status_of(cli.app) == 0
+    (limits,) = known
+    return limits
+
+
 @pytest.mark.parametrize(("words", "percent"), [([], 20), (["--reserve", "0"], 0), (["--reserve", "90"], 90)])
 def test_how_much_of_the_uplink_the_household_keeps(
     words: list[str], percent: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known: list[int] = []
-
-    async def join(_: str, __: object, limits: Limits, *___: object, **____: object) -> None:
-        known.append(limits.reserve_percent)
-
-    monkeypatch.setenv("MANYHANDS_HOME", str(tmp_path))
-    monkeypatch.setattr(cli, "_average", join)
-    monkeypatch.setattr(cli, "apply_limits", lambda _: None)
-    monkeypatch.setattr(sys, "argv", ["manyhands", "join", "http://127.0.0.1:9/runs/a/", "--auxiliary", *words])
-    assert cli.status_of(cli.app) == 0
-    assert known == [percent]
+    limits = limits_asked_for("_average", ["--auxiliary", *words], tmp_path, monkeypatch)
+    assert limits.reserve_percent == percent
 
 
 @pytest.mark.parametrize("words", [[], ["--compile"]])
 def test_layers_are_compiled_where_that_is_asked_for(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known: list[bool] = []
-
-    async def join(_: str, __: object, limits: Limits, *___: object, **____: object) -> None:
-        known.append(limits.compiles)
-
-    monkeypatch.setenv("MANYHANDS_HOME", str(tmp_path))
-    monkeypatch.setattr(cli, "join_run", join)
-    monkeypatch.setattr(cli, "apply_limits", lambda _: None)
-    monkeypatch.setattr(sys, "argv", ["manyhands", "join", "http://127.0.0.1:9/runs/a/", *words])
-    assert cli.status_of(cli.app) == 0
-    assert known == [bool(words)]
+    assert limits_asked_for("join_run", words, tmp_path, monkeypatch).compiles is bool(words)
 
 
 @pytest.mark.parametrize("words", [["--compile"], ["--listen"], ["--publish", "a/b"]])
