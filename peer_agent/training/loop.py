@@ -19,7 +19,7 @@ from peer_agent.training.data import Shards, batch_of
 from peer_agent.training.device_batch import MOST_UNITS
 from peer_agent.training.model import parameters_of
 from peer_agent.training.objective import mean_loss
-from peer_agent.training.precision import LossScale, half_of
+from peer_agent.training.precision import LossScale, half_of, widen_attention
 from peer_agent.training.recompute import recompute_layers
 from peer_agent.training.replica import Replica
 
@@ -62,6 +62,8 @@ class Trainer:
         self.compiled = CompiledLayers(replica.model) if compiles else None  # before what computes them again
         self.recomputes = recomputes and recompute_layers(replica.model)
         self.half = half_of(replica.recipe, replica.device)
+        if self.half is not None and replica.device.type == "cpu":
+            widen_attention(replica.model)
         self._scale = LossScale(self.half)
         with memory_or_problem():
             self._sum = torch.zeros_like(replica.parameters)

@@ -6,7 +6,7 @@ Parameters, gradients and their sums stay float32 (arXiv 1710.03740).
 import time
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -15,6 +15,8 @@ from peer_agent.protocol.recipe import Recipe
 FIRST, LEAST, MOST = 2.0**16, 1.0, 2.0**24
 GROWS_AFTER = 1000  # finite gradients in a row
 SIDE, TRIES = 512, 5  # of square matrices that a processor multiplies on trial, and how often
+WIDE = "sdpa_float32"  # as transformers is to know it
+LONG = 256  # tokens of a sample, from which on attention in bf16 takes a processor no longer
 PAYS = 1.5  # how many times as fast that has to be: what stays float32 takes as long as before, and casts come on top
 
 
@@ -63,6 +65,32 @@ def narrow_fixed(model: torch.nn.Module, half: torch.dtype) -> None:
 def _widened(module: torch.nn.Module, given: Sequence[Any], found: torch.Tensor) -> torch.Tensor:
     del module, given
     return found.float()
+
+
+def widen_attention(model: torch.nn.Module) -> None:
+    """Have transformers under this model compute attention of short samples in float32, where all else is in 16 bits.
+
+    On processors torch's takes in bf16 up to five times as long, nearly all of it backwards.
+    """
+    for module in model.modules():
+        if getattr(getattr(module, "config", None), "_attn_implementation", "") == "sdpa":
+            from transformers import AttentionInterface, AttentionMaskInterface  # images do without them
+            from transformers.masking_utils import sdpa_mask
+
+            AttentionInterface.register(WIDE, _attention)
+            AttentionMaskInterface.register(WIDE, sdpa_mask)
+            cast("Any", module).set_attn_implementation(WIDE)
+
+
+def _attention(
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *given: Any, **named: Any
+) -> Any:
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if key.shape[2] >= LONG:
+        return sdpa_attention_forward(module, query, key, value, *given, **named)
+    with torch.autocast(query.device.type, enabled=False):
+        return sdpa_attention_forward(module, query.float(), key.float(), value.float(), *given, **named)
 
 
 class LossScale:

@@ -1,6 +1,7 @@
 """Gradients in fewer bits are about the same, and nothing else is in fewer bits."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ import torch
 from msgspec.structs import replace
 
 from peer_agent.protocol.log.records import Unit
+from peer_agent.recipes import masked_lm
 from peer_agent.recipes.image_ssl import ImageSSL, training
 from peer_agent.recipes.images.pixels import Images
 from peer_agent.recipes.images.trunk import Trunk
 from peer_agent.recipes.images.views import cut
+from peer_agent.recipes.masked_lm.training import build_model as build_masked
 from peer_agent.recipes.training import Place
 from peer_agent.training import precision
 from peer_agent.training.computed import Computed, NonFinite
@@ -83,6 +86,45 @@ def test_gradients_are_about_the_same_and_float32(half: torch.dtype) -> None:
     assert 1e-5 < apart < 0.02, "in fewer bits, and right"
     assert less.loss_sum == pytest.approx(whole.loss_sum, rel=0.01)
     assert trainer.replica.digest() == before
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize(("is_faster", "is_long"), [(False, False), (True, False), (True, True)])
+def test_a_processor_attends_to_short_samples_in_float32(
+    is_faster: bool, is_long: bool, recomputes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bf16 that takes several times as long; also where layers are computed again in backward."""
+    monkeypatch.setattr(precision, "is_faster_in_bf16", lambda: is_faster)
+    context = small_recipe().model.context
+    monkeypatch.setattr(precision, "LONG", context if is_long else context + 1)
+    attend, attended, multiplied = torch.nn.functional.scaled_dot_product_attention, [], []
+
+    def noted(query: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        attended.append(torch.is_autocast_enabled("cpu") or query.dtype)
+        return attend(query, *given, **named)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", noted)
+    trainer = Trainer(Replica(replace(small_recipe(), precision="mixed")), RUN, some_shards(), recomputes=recomputes)
+    for layer in trainer.replica.model.modules():
+        layer.register_forward_hook(lambda _, given, found: multiplied.append(getattr(found, "dtype", None)))
+    less = take_units(trainer, UNITS)
+    assert set(attended) == {True if is_long else torch.float32}
+    assert (torch.bfloat16 in multiplied) == is_faster
+    whole = take_units(trainer_with(None), UNITS)
+    apart = np.linalg.norm(less.gradient_sum - whole.gradient_sum) / np.linalg.norm(whole.gradient_sum)
+    assert apart < 0.02
+
+
+def test_padding_is_not_attended_to_either_way() -> None:
+    shape = masked_lm.Model(layers=1, width=32, heads=4, context=35, embedding=16)
+    model: Any = build_masked(masked_lm.MaskedLM(model=shape, vocab=300))
+    ids, mask = torch.arange(5, 25).view(2, 10), torch.ones(2, 10, dtype=torch.int64)
+    unpadded = model.albert(ids[:, :6]).last_hidden_state
+    mask[:, 6:] = 0
+    precision.widen_attention(model)
+    assert model.config._attn_implementation == precision.WIDE
+    assert torch.allclose(model.albert(ids, attention_mask=mask).last_hidden_state[:, :6], unpadded, atol=1e-5)
+    assert not torch.allclose(model.albert(ids).last_hidden_state[:, :6], unpadded, atol=1e-5)
 
 
 def test_swav_cuts_its_crops_and_assigns_them_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
