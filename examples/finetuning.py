@@ -8,7 +8,7 @@ import lzma
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Row:
 class Settings:
     """How a model is fine-tuned."""
 
-    learning_rate: float
+    learning_rates: tuple[float, ...]
     batch: int
     epochs: int
     patience: int
@@ -47,7 +47,8 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--dev", type=Path, help="by which the best epoch is chosen; else a tenth of the training data")
     parser.add_argument("--length", type=int, default=128, help="tokens of a sample, at most")
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    rates = "each is tried, and what has the lowest loss on the data of --dev is kept"
+    parser.add_argument("--learning-rate", type=float, nargs="+", default=[3e-4], help=rates)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--patience", type=int, default=3, help="epochs without a lower loss, after which it ends")
@@ -58,7 +59,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 def settings_of(given: argparse.Namespace) -> Settings:
     """As they were given."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return Settings(given.learning_rate, given.batch, given.epochs, given.patience, device)
+    return Settings(tuple(given.learning_rate), given.batch, given.epochs, given.patience, device)
 
 
 def open_text(path: Path) -> Iterator[str]:
@@ -108,10 +109,25 @@ def model_for(kind: Any, name: str, labels: int, *, is_fresh: bool) -> Any:
 
 
 def finetune(model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Settings, seed: int) -> None:
-    """Adam with a linear decay; what has the lowest loss on `dev` stays in the model."""
+    """From the weights of `model` at each learning rate; what has the lowest loss on `dev` stays in it."""
     model.to(settings.device)
+    first = copy.deepcopy(model.state_dict())
+    lowest, best = float("inf"), first
+    for rate in settings.learning_rates:
+        model.load_state_dict(first)
+        loss, weights = _finetuned(model, train, dev, replace(settings, learning_rates=(rate,)), seed)
+        if loss < lowest:
+            lowest, best = loss, weights
+    model.load_state_dict(best)
+
+
+def _finetuned(
+    model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Settings, seed: int
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """At one rate, by Adam with a linear decay: the lowest loss on `dev` after an epoch, and its weights."""
     padding = model.config.pad_token_id or 0
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate)
+    (rate,) = settings.learning_rates
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     steps = settings.epochs * -(-len(train) // settings.batch)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
     lowest, best, worse, chance = float("inf"), copy.deepcopy(model.state_dict()), 0, random.Random(seed)
@@ -129,7 +145,7 @@ def finetune(model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Set
             lowest, best, worse = loss, copy.deepcopy(model.state_dict()), 0
         elif (worse := worse + 1) >= settings.patience:
             break
-    model.load_state_dict(best)
+    return lowest, best
 
 
 @torch.no_grad()

@@ -102,6 +102,16 @@ def test_what_a_text_is_about_is_learned(released: Path, tmp_path: Path) -> None
     assert min(found["released"]) > 0.9
 
 
+def test_of_several_rates_the_one_with_the_lowest_loss_counts(released: Path, tmp_path: Path) -> None:
+    """Each from the same weights: what is found is what the best one finds alone."""
+    for name, sentences in (("train", 120), ("test", 40)):
+        (tmp_path / name).write_text(tagged(sentences, sentences))
+    files = ("token_classification", released, tmp_path / "train", tmp_path / "test")
+    alone = run(*files)
+    assert run(*files, "--learning-rate", "0.0001", "0.01", "0.00001") == alone
+    assert run(*files, "--learning-rate", "0.0001") != alone
+
+
 def test_a_file_without_columns_is_told(released: Path, tmp_path: Path) -> None:
     (tmp_path / "rows.tsv").write_text("a\tb\nc\td\n")
     with pytest.raises(AssertionError, match="has to name a column"):
