@@ -45,7 +45,7 @@ UNEXPECTED = {
     "hub-fetch": "E347",
 }  # else E312
 
-LOW, LOWEST = 10, 19  # of the priorities that a process may have
+LOW = 10  # of the priorities that a process may have: after what the site does for people
 
 
 # torch and transformers take seconds to import and data need neither, so each command imports its own.
@@ -105,7 +105,7 @@ def run_replay(given: argparse.Namespace) -> msgspec.Struct:
 
 def run_evaluate(given: argparse.Namespace) -> msgspec.Struct:
     if hasattr(os, "nice"):
-        os.nice(LOWEST)  # everything else on this machine comes first
+        os.nice(LOW)
 
     import torch
 
