@@ -3,11 +3,14 @@
 import argparse
 import json
 import lzma
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ LICENCE = "out of copyright"
 FAST, SLOW = ("taskset", "-c", "0"), ("taskset", "-c", "1")  # one agent has a core to itself, the others share one
 PREPARED_MS, READY_S, STEP_S = 300_000, 300.0, 7200.0
 LEAVES_AT, JOINS_AT = (0.4, 0.6), 0.2  # parts of the steps: when two go, and when the fourth comes
+RATES = ("0.0003", "0.001", "0.003")  # of fine-tuning; which is best differs between learned weights and fresh ones
 SCRIPTS = {"names": "token_classification.py", "topics": "sequence_classification.py"}
 
 
@@ -85,7 +89,7 @@ def made_by_four(swarm: Swarm, token: Any, steps: int) -> list[str]:
     swarm.wait_for_step(int(JOINS_AT * steps), STEP_S)
     join("late", SLOW)
     tell("late joins")
-    for part, name in zip(LEAVES_AT, ("slow-1", "fast"), strict=True):
+    for part, name in zip(LEAVES_AT, ("slow-1", "slow-2"), strict=True):
         swarm.wait_for_step(int(part * steps), STEP_S)
         swarm.processes[name].send_signal(signal.SIGINT)
         tell(f"{name} leaves")
@@ -114,7 +118,7 @@ def step_of(snapshot: dict[str, Any]) -> int:
 
 
 def tuned(model: Path, data: Path, what: str, seeds: int, epochs: int) -> dict[str, Any]:
-    """Figures of the released weights and of fresh ones, seed by seed."""
+    """Figures of the released weights and of fresh ones, seed by seed; on one core."""
     files = {
         "names": ("--train", data / "ner-train.txt.xz", "--test", data / "ner-test.txt.xz"),
         "topics": (
@@ -123,11 +127,13 @@ def tuned(model: Path, data: Path, what: str, seeds: int, epochs: int) -> dict[s
         ),
     }[what]
     command = [sys.executable, str(ROOT / "examples" / SCRIPTS[what]), str(model), *map(str, files)]
-    given = ("--seeds", str(seeds), "--epochs", str(epochs))
+    context = json.loads((model / "config.json").read_bytes())["max_position_embeddings"]
+    given = ("--seeds", str(seeds), "--epochs", str(epochs), "--length", str(context), "--learning-rate", *RATES)
     line = ""
-    with subprocess.Popen([*command, *given], stdout=subprocess.PIPE, text=True) as script:
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([*command, *given], stdout=subprocess.PIPE, text=True, env=alone) as script:
         for line in script.stdout or ():
-            say(line.rstrip())
+            say(f"{what}: {line.rstrip()}")
     assert script.returncode == 0, f"{SCRIPTS[what]} ended with {script.returncode}"
     found: dict[str, Any] = json.loads(line)
     return found
@@ -151,14 +157,16 @@ def measured(data: Path, given: argparse.Namespace) -> Figures:
             seconds = time.monotonic() - began
             records = swarm.records()
             parts = mixed(swarm)
-            model = swarm.released(folder / "model", READY_S)
+            model = swarm.released(given.out or folder / "model", READY_S)
             swarm.wait(lambda: newest(swarm)["heldout_figures"], READY_S, "the last snapshot is measured")
             snapshots = swarm.items("snapshots")
-        found = {what: tuned(model, data, what, given.seeds, given.epochs) for what in SCRIPTS}
+        with ThreadPoolExecutor() as pool:
+            tune = partial(tuned, model, data, seeds=given.seeds, epochs=given.epochs)
+            found = dict(zip(SCRIPTS, pool.map(tune, SCRIPTS), strict=True))
     held = sorted((each["step"], each["heldout_loss"]) for each in snapshots if each["heldout_loss"] is not None)
     losses = [record["loss"] for record in records]
     return {
-        **{name: value for name, value in vars(given).items() if name != "data"},
+        **{name: value for name, value in vars(given).items() if name not in ("data", "out")},
         "seconds": seconds,
         "happened": happened,
         "mix": parts,
@@ -174,6 +182,7 @@ def main() -> int:
     """One JSON object on the last line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.bengali", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="a folder with poems, essays, names and topics")
+    parser.add_argument("--out", type=Path, help="a new folder, in which the released model is kept")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--batch", type=int, default=SMALL.target_batch)
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="another field of the form")
