@@ -27,6 +27,7 @@ CABLE, RECEIVED, SENT = "site:", 0, 8  # as /proc/net/dev has it
 REST_S = 3.0  # in which a machine that rests is looked at
 PACED_S = 20.0  # in which a rate is measured: what comes in comes a third of a megabyte at a time
 MBPS, DUTY_PERCENT = 1.0, 20
+SETTLED_S = 5.0  # what was in the socket before is gone
 FREE_STEPS, COUNTED_STEPS = 3, 8
 HEARD_S = 10.0  # half a second where nothing else goes on
 GAME = "quiet-game"
@@ -210,10 +211,10 @@ def paced(machine: Machine) -> dict[str, Any]:
     """Without a limit, and with one for each way, while steps are made; at this rate a step has some seconds."""
     free_up, free_down = step_rates(machine)
     machine.limit(up_mbps=str(MBPS))
-    machine.works()
+    time.sleep(SETTLED_S)
     up, _ = rates(PACED_S)
     machine.limit(down_mbps=str(MBPS))
-    machine.works()
+    time.sleep(SETTLED_S)
     _, down = rates(PACED_S)
     machine.limit()
     machine.works()
