@@ -226,6 +226,14 @@ def loop_rows(runs: list[Figures]) -> Iterable[Cells]:
             yield cells(run, *names)
 
 
+def attention_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """Mixed precision on a processor, by where attention is computed."""
+    names = ("model", "fp32_samples_per_s", "bf16_samples_per_s", "wide_samples_per_s", "beside_fp32", "beside_bf16")
+    for run in runs:
+        if run.get("benchmark") == "attention":
+            yield cells(run, *names)
+
+
 def page_rows(runs: list[Figures]) -> Iterable[Cells]:
     """What each page costs in the largest run that was looked at."""
     looked = [run for run in runs if run.get("benchmark") == "pages" and "pages" in run]
@@ -304,6 +312,10 @@ TABLES: dict[str, Table] = {
     "inner-loop": (
         ["device", "threads", "precision", "parameters", "ours, samples/s", "plain, samples/s", "ratio"],
         loop_rows,
+    ),
+    "attention": (
+        ["model", "fp32, samples/s", "bf16, samples/s", "bf16, attention fp32", "beside fp32", "beside bf16"],
+        attention_rows,
     ),
 }
 

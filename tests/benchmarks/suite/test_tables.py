@@ -200,6 +200,13 @@ def test_presets_and_the_inner_loop_are_a_line_each() -> None:
     assert found == [["CPU", "1", "fp32", "20", "3.5", "3.6", "0.97"]]
 
 
+def test_attention_is_a_line_for_each_model() -> None:
+    speeds = {"fp32_samples_per_s": 239.3, "bf16_samples_per_s": 255.5, "wide_samples_per_s": 368.9}
+    ratios = {"beside_fp32": 1.533, "beside_bf16": 1.317}
+    found = rows("attention", {"benchmark": "attention", "model": "small"} | speeds | ratios)
+    assert found == [["small", "239", "256", "369", "1.53", "1.32"]]
+
+
 def test_lighthouses_marks_are_of_the_run_with_most_members() -> None:
     marks = {"performance": 99.0, "accessibility": 100, "best-practices": 100, "seo": 100}
     page = {"phone /runs/run-0/": marks | {"layout_shift": 0.00066, "largest_paint_ms": 1611.4}}
