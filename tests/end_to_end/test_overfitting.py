@@ -35,7 +35,7 @@ RECIPE = {
 }
 IS, WAS = "The model is overfitting: held-out loss rose from", "The model overfitted: held-out loss rose from"
 RISE = 0.3  # nats at least: no noise of measuring
-PATIENCE_S = 900.0  # snapshots are measured by a child that comes after all else, and agents keep both cores busy
+PATIENCE_S = 900.0  # snapshots are measured beside agents, and other tests, that keep both cores busy
 
 
 def test_a_run_that_overfits_says_so_everywhere_and_offers_its_best(tmp_path: Path, english: str) -> None:
