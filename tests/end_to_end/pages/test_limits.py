@@ -16,7 +16,7 @@ OURS = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plat
 SOON_S = 10.0  # to press, to be answered, to look; half a second where nothing else goes on, and here much may
 QUIET_MBPS = 0.05  # a control link that is alive
 HEADERS = 1.1  # times what is limited, on the cable
-AT_ONCE_MB = 8.0  # millions of bits on top: what was announced to the sender before (6), and what lies in buffers (3)
+AT_ONCE_MB = 4.0  # millions of bits that may lie in buffers: four chunks, and what the system holds for one link
 QUIET_SHARE = 0.25  # of a processor: an agent that waits, its looks at what runs among it
 
 

@@ -27,7 +27,8 @@ CABLE, RECEIVED, SENT = "site:", 0, 8  # as /proc/net/dev has it
 REST_S = 3.0  # in which a machine that rests is looked at
 PACED_S = 20.0  # in which a rate is measured: what comes in comes a third of a megabyte at a time
 MBPS, DUTY_PERCENT = 1.0, 20
-SETTLED_S = 5.0  # what was in the socket before is gone
+SETTLED_S = 3.0  # what was in our own socket before is gone
+LONGEST_S = 30  # until a limit on the way in holds
 FREE_STEPS, COUNTED_STEPS = 3, 8
 HEARD_S = 10.0  # half a second where nothing else goes on
 GAME = "quiet-game"
@@ -105,6 +106,16 @@ def rates(seconds: float) -> tuple[float, float]:
     before = moved()
     time.sleep(seconds)
     return tuple(8e-6 * (after - first) / seconds for first, after in zip(before, moved(), strict=True))  # type: ignore[return-value]
+
+
+def settle() -> None:
+    """Until a limit on the way in holds: a burst has come that the sender was promised room for, and then no more."""
+    has_come = False
+    for _ in range(LONGEST_S):
+        _, down = rates(1.0)
+        if has_come and down < MBPS / 10:
+            return
+        has_come = has_come or down > MBPS
 
 
 def step_rates(machine: Machine) -> tuple[float, float]:
@@ -214,7 +225,7 @@ def paced(machine: Machine) -> dict[str, Any]:
     time.sleep(SETTLED_S)
     up, _ = rates(PACED_S)
     machine.limit(down_mbps=str(MBPS))
-    time.sleep(SETTLED_S)
+    settle()
     _, down = rates(PACED_S)
     machine.limit()
     machine.works()
