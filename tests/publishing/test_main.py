@@ -1,5 +1,6 @@
 """The commands as the site runs them: a child process, JSON on the last line, a status."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from peer_agent.machine.limits import NICE
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.publishing import outcome
+from peer_agent.publishing import __main__ as commands
+from peer_agent.publishing import evaluate, outcome
 from peer_agent.publishing.outcome import fail, fault_of, succeed
 from tests.publishing.texts import docstrings, written
 from tests.training.commits import small_recipe
@@ -86,6 +89,18 @@ def test_an_unexpected_error_has_a_number_too(tmp_path: Path) -> None:
 # How whoever started it reads what it says
 
 NOISE = 'Loading weights: 100%\n{"code": 1}\n'
+
+
+@pytest.mark.skipif(not hasattr(os, "nice"), reason="this system has no such priorities")
+def test_a_snapshot_is_measured_beside_agents_and_not_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents that train on the same machine would leave it a seventh of what each has."""
+    asked: list[int] = []
+    monkeypatch.setattr(os, "nice", asked.append)
+    monkeypatch.setattr(evaluate, "evaluate", lambda **_: None)
+    monkeypatch.setattr(commands, "_recipe", lambda _: None)
+    names = ("recipe", "snapshot", "heldout", "files", "data", "prompt")
+    commands.run_evaluate(argparse.Namespace(**dict.fromkeys(names)))
+    assert asked == [NICE]
 
 
 def test_facts_are_on_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -289,6 +289,15 @@ class TestDrafts:
         assert "<strong>Site&#x27;s disk is full</strong> (E328). The disk is &lt;b&gt;full&lt;/b&gt;." in text
         assert text.count("(E328)") == 1
 
+    @pytest.mark.parametrize(("state", "first"), [("ready", "Publish run"), ("failed", "Choose another file")])
+    def test_the_first_button_of_a_draft_is_what_helps(
+        self, state: str, first: str, organizer: Person, data_folder: Any
+    ) -> None:
+        draft(organizer)
+        Dataset.objects.update(state=state, fault_code="E302" if state == "failed" else "")
+        text = page(as_(organizer).get(MANAGE))
+        assert re.findall(r'class="(?:button )?main"[^>]*>([^<]+)<', text) == [first]
+
     def test_what_was_just_refused_is_told_once(self, organizer: Person, data_folder: Any) -> None:
         draft(organizer)
         Dataset.objects.update(state="failed", fault_code="E302", fault_text="The text is not UTF-8.")
