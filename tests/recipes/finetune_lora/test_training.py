@@ -29,7 +29,6 @@ from peer_agent.recipes.finetune_lora.training import base_model, load_shard
 from peer_agent.training import loop, precision
 from peer_agent.training import replica as replica_module
 from peer_agent.training.loop import Trainer
-from peer_agent.training.precision import LossScale
 from peer_agent.training.replica import Replica
 from tests.recipes.finetune_lora.small_base import model_folder, text_of, zipped
 from tests.training.commits import RUN, commit, take_units, weighted_mean
@@ -213,13 +212,13 @@ def test_a_gpu_of_a_mixed_run_keeps_the_base_in_16_bits_and_all_else_as_it_is(
     adapted: Adapted, half: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a base that 16 bits can hold, gradients are those of autocast with the base in fp32, bit by bit."""
+    monkeypatch.setattr(loop, "half_of", lambda *_: half)
+    monkeypatch.setattr(loop, "widen_attention", lambda _: None)  # as on a GPU
     wide = Trainer(adapted.replica(), RUN, [adapted.shard])
-    wide.half, wide._scale = half, LossScale(half)
     for name, part in wide.replica.model.named_parameters():
         if ".lora_" not in name and part.dim() > 1:
             part.data = part.data.to(half).float()
     monkeypatch.setattr(replica_module, "kept_in", lambda *_: half)
-    monkeypatch.setattr(loop, "half_of", lambda *_: half)
     narrow = Trainer(adapted.replica(), RUN, [adapted.shard])
     assert {part.dtype for name, part in narrow.replica.model.named_parameters() if ".lora_" in name} == {torch.float32}
     fixed = [part for name, part in narrow.replica.model.named_parameters() if ".lora_" not in name]
