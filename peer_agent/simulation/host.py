@@ -152,7 +152,7 @@ class Host:
             case e.LeftOut():
                 self.after(DATABASE_S, lambda: self._leave_out(command))
             case e.Resend():
-                self._resend(command)
+                self.after(DATABASE_S, lambda: self._resend(command))
             case e.Abdicate():
                 self._stand_back()
             case e.Note() | e.Finish():
@@ -178,6 +178,7 @@ class Host:
     def _resend(self, command: e.Resend) -> None:
         for entry in self.world.database.log[command.first - 1 : command.first - 1 + command.count]:
             self.say(command.peer, m.Commit(run=self.state.run, fence=self.state.fence, record=entry.head))
+        self.handle(e.Paged(command.peer, command.first + command.count - 1))
 
     def _persist(self, command: e.Persist) -> None:
         """What was sent to the database happens there, even if its sender dies meanwhile (rule 4)."""

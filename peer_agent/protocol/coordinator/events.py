@@ -90,7 +90,7 @@ class Replayed(Struct, frozen=True):
 
 
 class Paged(Struct, frozen=True):
-    """A page of the log ended before the count that a Resend asked for, since its bytes are bounded too."""
+    """A page of the log has been said: fewer records than a Resend asked for, where their bytes are too many."""
 
     peer: PeerId
     last: int  # index of the last record in it

@@ -23,6 +23,8 @@ def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> l
 
 def resend(state: RunState, member: Member, index: int) -> list[Command]:
     """Whoever is behind gets the commits it lacks, page by page: the next on the acknowledgement of the last."""
+    if index > member.log_index:
+        member.resent_at = state.now
     member.log_index = index
     if not 0 <= index < state.index:
         return []
@@ -35,7 +37,7 @@ def resend(state: RunState, member: Member, index: int) -> list[Command]:
 
 
 def take_paged(state: RunState, paged: Paged) -> list[Command]:
-    """What was left out of a page comes with the next."""
+    """What was left out of a page comes with the next, and so does a commit that was said before the page."""
     member = state.members.get(paged.peer)
     if member is not None:
         member.resent_to = min(member.resent_to, paged.last)

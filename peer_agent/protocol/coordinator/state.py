@@ -87,8 +87,8 @@ class Member(Struct):
     told_slow: bool = False  # that averages come to it more slowly than steps are made
     stands_in: bool = False  # no relay keeps the log, so that this member's word has to do
     log_index: int = -1
-    resent_to: int = -1  # the last index it was sent, and when
-    resent_at: float = 0.0
+    resent_to: int = -1  # the last index it was sent
+    resent_at: float = 0.0  # since when an acknowledgement of it is awaited
     granted_at: float = 0.0  # when it was last leased something, and what
     granted: tuple[Unit, ...] = ()
     short_since: float | None = None  # since when it reports fewer leased units than the book has

@@ -160,8 +160,7 @@ class Host:
     async def _say_page(self, read: PageRead) -> None:
         for data in read.page:
             await self._take_all(await self._say((read.peer,), data))
-        if read.is_cut:
-            await self.handle(e.Paged(read.peer, read.last))
+        await self.handle(e.Paged(read.peer, read.last))
 
     async def _heard_peer(self, said: PeerSaid) -> None:
         body = decode(said.data)

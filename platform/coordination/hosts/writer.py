@@ -40,12 +40,11 @@ class Answered(Struct, frozen=True):
 
 
 class PageRead(Struct, frozen=True):
-    """For the host: commits as `peer` is told them, the last of index `last`; `is_cut` where there are more."""
+    """For the host: commits as `peer` is told them, the last of index `last`."""
 
     peer: PeerId
     page: list[bytes]
     last: int
-    is_cut: bool
 
 
 class Listens(Struct, frozen=True):
@@ -165,8 +164,7 @@ class Writer:
         """A page of at most PAGE records and PAGE_BYTES, one record at least."""
         page = await in_thread(page_of)(self.run, self.holding.fence, command)
         self._resending.discard(command.peer)
-        last, is_cut = command.first + len(page) - 1, len(page) < command.count
-        self.mailbox.put_first(PageRead(command.peer, page, last, is_cut))
+        self.mailbox.put_first(PageRead(command.peer, page, command.first + len(page) - 1))
 
     def _answer(self, event: e.Event) -> None:
         self.mailbox.put_first(Answered(event))

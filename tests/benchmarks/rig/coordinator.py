@@ -285,6 +285,7 @@ class Coordinator:
             letters = CommitLetters(entry, record)
             fence = self.state.fence
             self._say((command.peer,), letters.whole(fence) if command.whole else letters.to(command.peer, fence))
+        self._later(e.Paged(command.peer, command.first + command.count - 1))
 
 
 def _is_whole(contribution: Contribution, record: Record) -> bool:

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from django.db import OperationalError
 
 from coordination import store
@@ -282,3 +283,16 @@ class TestTheDatabase:
             assert not driven.layer.channel(channel)._waiting
         assert all(isinstance(page, m.Commit) for page in pages)
         assert asked == [writer.PAGE]
+
+    @pytest.mark.parametrize("records", [1, 3])
+    async def test_tells_of_each_page_when_it_is_said(
+        self, records: int, example: Example, driven: Host, script: Script, monkeypatch: Any
+    ) -> None:
+        """A full one too: a commit may have been said before it."""
+        record = await in_thread(next_record)(example.run, (example.teo, (UNIT,)))
+        monkeypatch.setattr(store, "sealed_from", lambda *_: [sealed(record)] * records)
+        script.answer = lambda event: [e.Resend(TEO, 7, 3)] if isinstance(event, e.Joined) else []
+        async with driving(driven):
+            await arrived(driven, TEO)
+            await until(lambda: script.count(e.Paged))
+        assert [event for event in script.events if isinstance(event, e.Paged)] == [e.Paged(TEO, 6 + records)]

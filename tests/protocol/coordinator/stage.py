@@ -97,6 +97,7 @@ class Stage:
         self.said: list[e.Command] = []  # everything so far
         self.records: list[Record] = []
         self.gathers = True  # a trainer says so when it has all averages
+        self.logs: dict[PeerId, int] = {}  # of those who keep the log and lack its end: how far theirs goes
         self.lose: set[tuple[PeerId, type[m.Message]]] = set()  # messages that do not arrive
 
     # --- events
@@ -151,7 +152,7 @@ class Stage:
 
     def index_of(self, member: Member) -> int:
         trainer = self.trainers.get(member.peer)
-        return trainer.index if trainer is not None else self.state.index
+        return trainer.index if trainer is not None else self.logs.get(member.peer, self.state.index)
 
     # --- peers
 

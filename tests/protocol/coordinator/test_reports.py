@@ -57,6 +57,41 @@ def test_a_page_that_was_cut_short_is_acknowledged_by_its_last_record() -> None:
     assert stage.handle(e.Paged(PeerId("ff" * 16), 20)) == [], "it has gone meanwhile"
 
 
+def acknowledge(stage: Stage, index: int) -> list[e.Resend]:
+    """By the relay, whose log goes so far."""
+    stage.logs[peer_of("relay")] = index
+    return resends(stage.say(peer_of("relay"), m.Heartbeat(run=RUN, index=index)))
+
+
+def test_a_commit_that_is_said_before_a_page_comes_again_after_it() -> None:
+    """It comes to a log with a gap before it, and is thrown away there."""
+    stage, *_ = pair()
+    relay = peer_of("relay")
+    assert acknowledge(stage, 0) == []
+    assert resends(stage.wait(REPEAT_S + 1)) == [e.Resend(relay, 1, 1, whole=True)]
+    stage.commit()
+    stage.handle(e.Paged(relay, 1))
+    assert acknowledge(stage, 1) == [e.Resend(relay, 2, 1, whole=True)]
+
+
+def test_steps_that_follow_fast_do_not_keep_a_lost_commit_from_being_said_again() -> None:
+    stage, *_ = pair()
+    acknowledge(stage, 0)
+    since = stage.now
+    while stage.now < since + 2 * REPEAT_S:
+        stage.commit()
+    assert stage.state.index == 5
+    assert [(page.first, page.count) for page in resends(stage.said)] == [(1, 2), (1, 4)], "every REPEAT_S"
+
+
+def test_who_acknowledges_late_is_said_nothing_twice() -> None:
+    stage, *_ = pair()
+    since = stage.now
+    while stage.now < since + 4 * REPEAT_S:
+        stage.commit()
+        assert acknowledge(stage, stage.state.index - 1) == [], "the last one is under way"
+
+
 def test_who_has_no_state_yet_is_sent_no_commits() -> None:
     stage, ann, _ = pair()
     assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=-1))) == []

@@ -92,8 +92,10 @@ def _tell(state: RunState, record: Record, before: int, seed: int) -> list[e.Com
     commands, keeper = elect(state, seed) if is_snapshot else ([], None)
     letters, whole = CommitLetters(state.sealed, record), list[PeerId]()
     for member in state.members.values():
+        if before == member.log_index:
+            member.resent_at = state.now
         if before in {member.log_index, member.resent_to}:
-            member.resent_to, member.resent_at = state.index, state.now
+            member.resent_to = state.index
         asked = {"snapshot": member.peer == keeper, "hash_state": is_snapshot and member.trains}
         if not member.takes_all:
             commands.append(e.Send((member.peer,), letters.to(member.peer, state.fence, **asked)))
