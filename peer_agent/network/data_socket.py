@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import struct
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +18,8 @@ READ_BYTES = 256 * 1024  # at most at once, as the library for TLS does
 UNSENT_S = 0.25  # of the link's rate, which the system holds beyond what is on its way (rule 36)
 LEAST_UNSENT, MOST_UNSENT = 128 * 1024, 1024 * 1024  # bytes of it
 RATE_S = 1.0  # of sending without a pause, in which a rate shows
+SILENT_S, LOOK_S = 60.0, 10.0  # nothing that went out was acknowledged for so long: the other side is gone
+LAST_ACK = 56  # where Linux's `struct tcp_info` has the milliseconds since the last acknowledgement
 
 
 class Gathering:
@@ -89,6 +92,38 @@ class Unsent:
         set_option(self._system, socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", within)
 
 
+class Silence:
+    """Whether the other side acknowledges what goes out, if only by saying that it has no room yet.
+
+    TCP_USER_TIMEOUT would end slow readers too: to Linux a window is shut until all of a segment fits into it. A
+    machine whose owner limits what comes in, shared by several links, may keep it so for minutes.
+    """
+
+    def __init__(self, system: socket.socket, now: float) -> None:
+        self._system, self._since = system, now
+
+    def is_too_long(self, now: float) -> bool:
+        """Ask every `LOOK_S`. Never so where the system does not tell."""
+        waits, silent_s = self._unacknowledged()
+        if not waits or silent_s < now - self._since:
+            self._since = now
+        return now - self._since >= SILENT_S
+
+    def _unacknowledged(self) -> tuple[int, float]:
+        """Bytes that wait, and the seconds since any others were acknowledged."""
+        if sys.platform != "linux":
+            return 0, 0.0
+        import fcntl
+        import termios
+
+        try:
+            waits = struct.unpack("i", fcntl.ioctl(self._system.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+            info = self._system.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, LAST_ACK + 4)
+        except OSError:
+            return 0, 0.0  # it is closed
+        return waits, struct.unpack_from("I", info, LAST_ACK)[0] / 1000
+
+
 def set_option(system: socket.socket, level: int, name: str, value: int) -> None:
     """Set an option where the system has it."""
     option = getattr(socket, name, None)
@@ -103,11 +138,22 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
     _view: memoryview | None = None
     _gathering: Gathering | None = None
     _unsent: Unsent | None = None
+    _silence: Silence | None = None
 
     def gather(self) -> None:
-        """This is a data link: from now on much at a time."""
+        """This is a data link: from now on much at a time, and it ends where nothing is acknowledged."""
         if (system := self.transport.get_extra_info("socket")) is not None:
             self._gathering, self._unsent = Gathering(system, self.loop), Unsent(system)
+            self._silence = Silence(system, self.loop.time())
+            self.loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        if self._silence is None or self.transport.is_closing():
+            return
+        if self._silence.is_too_long(self.loop.time()):
+            self.transport.abort()
+        else:
+            self.loop.call_later(LOOK_S, self._look)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's word for what it would like
         if self._view is None:

@@ -36,7 +36,6 @@ WRITE_LIMIT = 128 * 1024  # bytes: two of the smallest chunks. More would be out
 READ_QUEUE = 4  # messages that wait to be received before the socket is no longer read
 FORWARDS = Subprotocol("manyhands.forward")  # of WebSockets to a relay: one of before does not take it
 FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # of a message on such a one
-STUCK_MS = 60_000  # data unacknowledged for so long: the other side is gone
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 
 PASSING = frozenset({"E104", "E110"})  # not reached, or not itself in the middle of a restart
@@ -301,7 +300,6 @@ def tune(opened: WideSocket) -> None:
     system: socket.socket | None = opened.transport.get_extra_info("socket")
     if system is not None:
         set_option(system, socket.SOL_SOCKET, "SO_KEEPALIVE", 1)
-        set_option(system, socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", STUCK_MS)
         set_option(system, socket.IPPROTO_TCP, "TCP_KEEPIDLE", 30)
 
 

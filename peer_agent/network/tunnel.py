@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from peer_agent.network.data_socket import Gathering, Unsent, set_option
-from peer_agent.network.link import STUCK_MS, Connection, LinkLost, Refused, dial
+from peer_agent.network.data_socket import LOOK_S, Gathering, Silence, Unsent, set_option
+from peer_agent.network.link import Connection, LinkLost, Refused, dial
 from peer_agent.network.side_by_side import until_one_ends
 from peer_agent.network.traffic import TRAFFIC, Traffic
 from peer_agent.protocol import messages as m
@@ -44,7 +44,8 @@ async def carry(
     One piece is in hand each way: another is read when the other side has taken it (rule 35).
     """
     moved = _Moved()
-    parts = (_take(link, plain, run, moved, traffic), _give(link, plain, moved, traffic), _rest(moved, idle_s))
+    ends = (_rest(moved, idle_s), _silent(plain))
+    parts = (_take(link, plain, run, moved, traffic), _give(link, plain, moved, traffic), *ends)
     try:
         with suppress(LinkLost, Refused, OSError):  # there is nobody to tell, and both ends find out by themselves
             await until_one_ends(*parts)
@@ -79,6 +80,12 @@ async def _rest(moved: _Moved, idle_s: float) -> None:
         await asyncio.sleep(min(left_s, 3600.0))
 
 
+async def _silent(plain: socket.socket) -> None:
+    silence = Silence(plain, time.monotonic())
+    while not silence.is_too_long(time.monotonic()):  # noqa: ASYNC110 - only the system knows
+        await asyncio.sleep(LOOK_S)
+
+
 async def connected(host: str, port: int) -> socket.socket:
     """A plain socket that is connected, as `carry` takes it. Raises OSError."""
     loop = asyncio.get_running_loop()
@@ -92,7 +99,6 @@ async def connected(host: str, port: int) -> socket.socket:
         raise
     set_option(plain, socket.SOL_SOCKET, "SO_KEEPALIVE", 1)
     set_option(plain, socket.IPPROTO_TCP, "TCP_NODELAY", 1)
-    set_option(plain, socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", STUCK_MS)
     return plain
 
 
