@@ -51,6 +51,9 @@ DIFFERENCES = """async () => {
 }"""
 
 
+PLACES = "(all) => all.map((each) => { const { y, height } = each.getBoundingClientRect(); return [y, height]; })"
+
+
 def blocked(route: WebSocketRoute) -> None:
     """As a proxy that knows no sockets."""
     route.close()
@@ -245,4 +248,11 @@ def test_of_a_crowd_of_machines_the_first_and_the_readers_own_have_a_bar(tmp_pat
         assert reader.page.locator(bars).count() == 21
         assert reader.page.locator(bars).last.inner_text().startswith("Teo")
         assert reader.page.get_attribute(rest, "href") == f"/runs/{crowd['slug']}/swarm/"
+        few, places = {**crowd, "bars": crowd["bars"][:3], "training": 3, "target": 64}, []
+        for later, (title, target) in enumerate([("This step", 64), ("Last 50 steps", 0)], 2):
+            told["you.json"]["bars"] = []
+            told["feed.json"]["run"] = {**few, "step": crowd["step"] + later, "step_title": title, "target": target}
+            reader.page.wait_for_selector(f"#step:text-is('{title}') ~ ul > :nth-child(3):last-child")
+            places.append(reader.page.locator("[data-live=step] > :is(ul, :last-child)").evaluate_all(PLACES))
+        assert places[0] == places[1], "steps that become short move nothing"
         assert reader.faults == []

@@ -21,10 +21,14 @@ SHIFTS = """
     for (const each of list.getEntries()) if (!each.hadRecentInput) window.shifts += each.value;
   }).observe({ type: "layout-shift" });
 """
-# Of all that stands above the end of the timeline, which grows until it has as many lines as it may.
-PLACES = """[...document.querySelectorAll("main h1, main h2, main section, main .curve, main progress")].map((each) => {
+# Of all that stands above the end of the timeline, which grows until it has as many lines as it may. On a busy machine
+# steps may become too long to be shown together, or short enough: where one has its bar is room for it.
+PLACES = """[...document.querySelectorAll(
+  "main h1, main h2, main section, main .curve, main progress, main .no-bar"
+)].map((each) => {
   const { x, y, width } = each.getBoundingClientRect();
-  return [each.id || each.className || each.localName, x + scrollX, y + scrollY, width];
+  const name = each.matches("progress, .no-bar") ? "bar" : each.id || each.className || each.localName;
+  return [name, x + scrollX, y + scrollY, width];
 }).filter(([, , y]) => y < document.querySelector(".timeline").getBoundingClientRect().bottom + scrollY - 200)"""
 MOST_SHIFT = 0.002  # of a page, for each step; Web Vitals call 0.1 in five seconds good
 

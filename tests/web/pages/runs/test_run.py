@@ -330,6 +330,10 @@ class TestRunPage:
         assert 'Teo <span class="now">● now</span>' in text
         assert "2 / 4</span> samples · gathering samples" in text
         assert "step 2 of 100" in text
+        assert 'class="no-bar"' not in text
+        run.log.filter(step=1).update(at=timezone.now() - timedelta(seconds=2))
+        text = page(client.get(f"/runs/{run.slug}/"))
+        assert '<div class="no-bar"></div><p class="under"><span class="figure">8</span> samples, by person' in text
 
     def test_a_loss_is_told_as_a_perplexity_where_that_is_asked_and_can_be(
         self, client: Client, run: Run, laptop: Owned
