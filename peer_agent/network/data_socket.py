@@ -138,22 +138,24 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
     _view: memoryview | None = None
     _gathering: Gathering | None = None
     _unsent: Unsent | None = None
-    _silence: Silence | None = None
 
     def gather(self) -> None:
-        """This is a data link: from now on much at a time, and it ends where nothing is acknowledged."""
+        """This is a data link: from now on much at a time."""
         if (system := self.transport.get_extra_info("socket")) is not None:
             self._gathering, self._unsent = Gathering(system, self.loop), Unsent(system)
-            self._silence = Silence(system, self.loop.time())
-            self.loop.call_later(LOOK_S, self._look)
 
-    def _look(self) -> None:
-        if self._silence is None or self.transport.is_closing():
+    def end_in_silence(self) -> None:
+        """From now on it ends where nothing is acknowledged."""
+        if (system := self.transport.get_extra_info("socket")) is not None:
+            self.loop.call_later(LOOK_S, self._look, Silence(system, self.loop.time()))
+
+    def _look(self, silence: Silence) -> None:
+        if self.transport.is_closing():
             return
-        if self._silence.is_too_long(self.loop.time()):
+        if silence.is_too_long(self.loop.time()):
             self.transport.abort()
         else:
-            self.loop.call_later(LOOK_S, self._look)
+            self.loop.call_later(LOOK_S, self._look, silence)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's word for what it would like
         if self._view is None:

@@ -297,6 +297,7 @@ def socket_options(link: Link) -> dict[str, Any]:
 def tune(opened: WideSocket) -> None:
     """Read and write much at a time, hold little, and find out when the other side is gone."""
     opened.gather()
+    opened.end_in_silence()
     system: socket.socket | None = opened.transport.get_extra_info("socket")
     if system is not None:
         set_option(system, socket.SOL_SOCKET, "SO_KEEPALIVE", 1)

@@ -176,9 +176,10 @@ class Host:
             self.say(peer, message)
 
     def _resend(self, command: e.Resend) -> None:
-        for entry in self.world.database.log[command.first - 1 : command.first - 1 + command.count]:
+        page = self.world.database.log[command.first - 1 : command.first - 1 + command.count]
+        for entry in page:
             self.say(command.peer, m.Commit(run=self.state.run, fence=self.state.fence, record=entry.head))
-        self.handle(e.Paged(command.peer, command.first + command.count - 1))
+        self.handle(e.Paged(command.peer, command.first + len(page) - 1))
 
     def _persist(self, command: e.Persist) -> None:
         """What was sent to the database happens there, even if its sender dies meanwhile (rule 4)."""
