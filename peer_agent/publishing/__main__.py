@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from peer_agent.publishing.hub.fetching import Wanted
     from peer_agent.publishing.hub.pushing import Destination
 
-# With a token on standard input, so that no list of processes shows it.
+# All but `shard` have a token on standard input, so that no list of processes shows it.
 ONLINE = {
+    "shard",
     "hub-check",
     "hub-push",
     "hub-snapshot",
@@ -43,6 +44,7 @@ UNEXPECTED = {
     "hub-snapshot": "E347",
     "hub-look": "E347",
     "hub-fetch": "E347",
+    "shard": "E414",
 }  # else E312
 
 LOW = 10  # of the priorities that a process may have: after what the site does for people
@@ -169,7 +171,18 @@ def run_hub_look(given: argparse.Namespace) -> msgspec.Struct:
 def run_hub_fetch(given: argparse.Namespace) -> msgspec.Struct:
     from peer_agent.publishing.hub.fetching import fetch
 
+    if given.streamed:
+        from peer_agent.publishing.streaming import fetch_sample
+
+        return fetch_sample(_wanted(given), given.commit, given.folder, most=given.most)
     return fetch(_wanted(given), given.commit, given.folder, _secret(), most=given.most)
+
+
+def run_shard(given: argparse.Namespace) -> msgspec.Struct:
+    """On a volunteer's machine, which shows the Hub no token."""
+    from peer_agent.publishing.portion import make_portion
+
+    return make_portion(given.file, given.tokenizer, given.out, given.endpoint)
 
 
 def _wanted(given: argparse.Namespace) -> "Wanted":
@@ -231,6 +244,8 @@ def _hub_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     look = _command(commands, "hub-look", run_hub_look)
     fetch = _command(commands, "hub-fetch", run_hub_fetch, "folder")
     fetch.add_argument("--commit", required=True)
+    fetch.add_argument("--streamed", action="store_true", help="a sample, and a list of what else there is")
+    shard = _command(commands, "shard", run_shard, "file", "tokenizer", "out")
     for command in (look, fetch):
         command.add_argument("--repository", required=True)
         command.add_argument("--kind", choices=("dataset", "model", "tokenizer"), required=True)
@@ -239,7 +254,7 @@ def _hub_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     check = _command(commands, "hub-check", run_hub_check)
     push = _command(commands, "hub-push", run_hub_push, "folder")
     snapshot = _command(commands, "hub-snapshot", run_hub_snapshot, "folder")
-    for command in (check, push, snapshot, look, fetch):
+    for command in (check, push, snapshot, look, fetch, shard):
         command.add_argument("--endpoint", required=True)
     for command in (push, snapshot):
         command.add_argument("--repository", required=True)

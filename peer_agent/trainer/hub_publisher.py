@@ -8,9 +8,7 @@ where the Hub is away, the newest is sent again after longer and longer pauses.
 import asyncio
 import contextlib
 import logging
-import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +23,18 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.records import RecordHead
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.publishing.card import CardFacts, parse_facts, unfinished
-from peer_agent.publishing.outcome import facts_of, fault_of
+from peer_agent.publishing.hub.names import hub_endpoint
 from peer_agent.site.credential import RunAccess
-from peer_agent.trainer.files import fetch_shard
+from peer_agent.trainer.children import run_child
+from peer_agent.trainer.files import TOKENIZER_LIMIT, fetch_shard
 from peer_agent.training.replica import Replica
 from peer_agent.training.snapshots import State
 
 log = logging.getLogger(__name__)
 
-HUB = "https://huggingface.co"
 LAST_S = 1800.0  # how long the last snapshot may take after the run is finished
 AWAY = "E346"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0  # before it is tried again, doubling
-TOKENIZER_LIMIT = 64 << 20  # bytes of a file
 
 
 class HubPublisher:
@@ -45,7 +42,7 @@ class HubPublisher:
 
     def __init__(self, home: Home, access: RunAccess, repository: str, token: str, view: View) -> None:
         self.home, self.access, self.repository, self.view = home, access, repository, view
-        self.endpoint = os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
+        self.endpoint = hub_endpoint()
         self.shards: tuple[m.Shard, ...] = ()
         self.folder = home.cache / "publishing"
         self._token = token
@@ -146,24 +143,9 @@ class HubPublisher:
 
     async def _child(self) -> dict[str, Any]:
         """Pack and send. Raises Problem with what the child says."""
-        command = [sys.executable, "-m", "peer_agent.publishing", "hub-snapshot", str(self.folder)]
         known = [f"--known={commit}"] if (commit := self._known().get(self.repository)) else []
-        child = await asyncio.create_subprocess_exec(
-            *command,
-            *("--endpoint", self.endpoint, "--repository", self.repository, *known),
-            env=_environment(),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            output, errors = await child.communicate(self._token.encode())
-        finally:
-            if child.returncode is None:
-                child.kill()
-        if child.returncode:
-            raise Problem(_fault_in(errors.decode(errors="replace")))
-        return facts_of(output.decode())
+        where = ("--endpoint", self.endpoint, "--repository", self.repository, *known)
+        return await run_child(["hub-snapshot", str(self.folder), *where], secret=self._token)
 
     def _known(self) -> dict[str, str]:
         """The commits that this machine made last, by repository: on those it may build without asking."""
@@ -177,12 +159,6 @@ class HubPublisher:
         (self.home.folder / "published.json").write_bytes(content)
 
 
-def _environment() -> dict[str, str]:
-    """Ours, without the token, and with one thread: training has the others."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HUB_OFFLINE")}
-    return {**kept, "OMP_NUM_THREADS": "1"}
-
-
 def hub_token() -> str:
     """The token of whoever runs the agent: HF_TOKEN, or the Hub's usual login. Raises Problem E353."""
     from huggingface_hub import get_token
@@ -191,7 +167,3 @@ def hub_token() -> str:
     if not token:
         raise Problem.of("E353")
     return token
-
-
-def _fault_in(errors: str) -> Fault:
-    return fault_of(errors) or Fault.of("E347", reason=errors.strip()[-300:])

@@ -124,7 +124,13 @@ class Jobs:
             agent.publisher.shards = greeting.shards
         limits, loop = agent.owner.limits, asyncio.get_running_loop()
         self.shards = Shards(
-            agent.home, agent.access, recipe, greeting.shards, loop, disk_bytes=limits.disk_gb * GIGABYTE
+            agent.home,
+            agent.access,
+            recipe,
+            greeting.shards,
+            loop,
+            disk_bytes=limits.disk_gb * GIGABYTE,
+            view=agent.view,
         )
         compiles = limits.compiles and self.collaboration is None  # nobody would catch it in another loop
         if compiles:  # not where torch would put it: somebody else could have put code there before

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
@@ -35,10 +36,11 @@ class Shards:
         loop: asyncio.AbstractEventLoop,
         *,
         disk_bytes: int,
+        view: View | None = None,
     ) -> None:
-        """`disk_bytes`: of shards that lie in this home, those of other runs too."""
+        """`disk_bytes`: of shards that lie in this home, those of other runs too. `view`: told if the Hub is away."""
         self.home, self.access, self.recipe, self.shards, self.loop = home, access, recipe, shards, loop
-        self.disk_bytes = disk_bytes
+        self.disk_bytes, self.view = disk_bytes, view
         self._load = training_of(recipe).load_shard
         self._open: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # content, and the size of its file
         self._fetching: dict[int, asyncio.Task[Path]] = {}
@@ -106,7 +108,7 @@ class Shards:
             task.exception()  # whoever needs the shard asks again, and is told then
 
     async def _fetch(self, shard: int) -> Path:
-        path = await fetch_shard(self.home, self.access, self.recipe, self.shards[shard])
+        path = await fetch_shard(self.home, self.access, self.recipe, self.shards[shard], self.view)
         await asyncio.to_thread(self._used, path)
         return path
 

@@ -142,4 +142,20 @@ MATERIAL: dict[str, Entry] = {
         "Publish the run again: the file is fetched anew. If that does not help, download it and bring it yourself.",
         means=NOTHING_LOST,
     ),
+    "E414": Entry(
+        "Texts on the Hub are others",
+        Severity.MEDIUM,
+        "Of {repository}, {name} is not there as it was when the run began ({reason}).",
+        "Tell the organizer, who can have the run learn from its other texts alone. If it happens with one machine"
+        " only, look whether a proxy stands between it and the Hub.",
+        means=NOTHING_LOST,
+    ),
+    "E415": Entry(
+        "Conversations are not streamed",
+        Severity.LOW,
+        "{repository} is too large for this site to fetch, and its rows are conversations, which machines cannot read"
+        " from the Hub.",
+        "Name a part of it (owner/name/folder), or a dataset whose rows are texts.",
+        means=NOTHING_LOST,
+    ),
 }

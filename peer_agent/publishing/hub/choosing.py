@@ -66,6 +66,11 @@ def text_files(names: Collection[str], pattern: str, repository: str) -> list[st
     return readable
 
 
+def is_parquet(name: str) -> bool:
+    """Whether machines can read some rows of it where it lies."""
+    return name.lower().endswith(ROWS[0])
+
+
 def _require_one_part(names: Sequence[str], repository: str) -> None:
     """Raises Problem E396 where they lie in several folders, as of several languages."""
     folders = Counter(name.rpartition("/")[0] for name in names)

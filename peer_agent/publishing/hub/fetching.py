@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
-from peer_agent.publishing.hub.choosing import model_files, text_files, tokenizer_files
+from peer_agent.publishing.hub.choosing import is_parquet, model_files, text_files, tokenizer_files
 from peer_agent.publishing.hub.client import api_of, held_files, in_words, is_same, type_of
 from peer_agent.publishing.hub.names import Kind, check_name
 
@@ -27,6 +27,9 @@ CONVERTED = "refs/convert/parquet"  # where the Hub itself puts rows of data tha
 TRIES = 5  # without one byte more, after which a Hub counts as away
 PAUSE_S = 1.0
 MEGABYTE = 1_000_000
+SAMPLE_BYTES = (
+    256 << 20
+)  # of texts that are streamed, unpacked: more than a tokenizer learns from, and some to hold out
 LICENCE = 200  # characters of what is said to be the licence
 
 
@@ -40,12 +43,16 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """What is there: `commit` names it for good. `size` in bytes; `licence` as its card says, else empty."""
+    """What is there: `commit` names it for good. `size` in bytes; `licence` as its card says, else empty.
+
+    `streamed`: it is more than is fetched, and what is not stays there, where machines read it.
+    """
 
     commit: str
     size: int
     count: int
     licence: str
+    streamed: bool = False
 
 
 class Fetched(Struct, frozen=True, kw_only=True):
@@ -56,7 +63,10 @@ class Fetched(Struct, frozen=True, kw_only=True):
 
 
 def look(wanted: Wanted, token: str, *, most: int) -> Found:
-    """What would be fetched, of `most` bytes. Raises Problem E304, E346 to E348, E388, E389, E396 to E398."""
+    """What would be fetched, of `most` bytes, or streamed.
+
+    Raises Problem E304, E346 to E348, E388, E389, E396 to E398.
+    """
     check_name(wanted.repository)
     api = api_of(token, wanted.endpoint)
     with _told(wanted):
@@ -65,9 +75,15 @@ def look(wanted: Wanted, token: str, *, most: int) -> Found:
             api.auth_check(wanted.repository, repo_type=type_of(wanted.kind))
         commit, files = _chosen(api, wanted, info.sha or "")
     size = sum(file.size for file in files.values())
-    if size > most:
+    streamed = size > most and wanted.kind == "dataset" and _is_for_all(info) and all(map(is_parquet, files))
+    if size > most and not streamed:
         raise Problem.of("E304", size=f"{-(-size // MEGABYTE):,}", limit=f"{most // MEGABYTE:,}")
-    return Found(commit=commit, size=size, count=len(files), licence=_licence_of(info))
+    return Found(commit=commit, size=size, count=len(files), licence=_licence_of(info), streamed=streamed)
+
+
+def _is_for_all(info: Any) -> bool:
+    """Whether a machine without a token may read it."""
+    return not getattr(info, "gated", False) and not getattr(info, "private", False)
 
 
 def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -> Fetched:
@@ -88,6 +104,13 @@ def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -
         for path, file in paths.items():
             _fetch(api, wanted, commit, file, path)
     return Fetched(sha256=_digest(sorted(paths)), size=sum(file.size for file in files.values()))
+
+
+def chosen_files(wanted: Wanted, commit: str) -> dict[str, Any]:
+    """The files of a public dataset that are wanted, by name. Raises Problem as `look`."""
+    check_name(wanted.repository)
+    with _told(wanted):
+        return _chosen(api_of("", wanted.endpoint), wanted, commit)[1]
 
 
 def _told(wanted: Wanted) -> Any:

@@ -1,5 +1,6 @@
 """What repositories on the Hub are called."""
 
+import os
 import re
 from typing import Literal
 
@@ -7,6 +8,7 @@ from peer_agent.protocol.errors import Problem
 
 Kind = Literal["dataset", "model", "tokenizer"]  # what is looked for; a tokenizer is a part of a model
 
+HUB = "https://huggingface.co"
 PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 NAME = re.compile(f"{PART}/{PART}")
 
@@ -16,3 +18,8 @@ def check_name(repository: str) -> None:
     is_name = NAME.fullmatch(repository) and not re.search(r"--|\.\.|\.git\Z", repository)
     if not is_name:
         raise Problem.of("E348", repository=repository)
+
+
+def hub_endpoint() -> str:
+    """Where the Hub is for whoever runs the agent: HF_ENDPOINT, as for the Hub's own programs."""
+    return os.environ.get("HF_ENDPOINT", HUB).rstrip("/")

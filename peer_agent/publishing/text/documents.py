@@ -8,7 +8,7 @@ import codecs
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,16 +35,20 @@ class Documents:
         offsets: NDArray[np.int64],
         characters: int,
         *,
+        source: Path,
         note: str = "",
+        field: str = "",
+        are_conversations: bool = False,
         scratch: Path | None = None,
     ) -> None:
         """`offsets`: where each document begins, and the end of the last. `note`: what people are to know of it.
 
-        `scratch`: a file that goes with them.
+        `source`: what they were opened from; `field`: of its rows. `scratch`: a file that goes with them.
         """
         self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._offsets = offsets
         self.characters, self.note, self._scratch = characters, note, scratch
+        self.source, self.field, self.are_conversations = source, field, are_conversations
 
     def __enter__(self) -> Self:
         return self
@@ -85,11 +89,11 @@ def open_documents(path: Path, scratch: Path, writer: Writer | None = None) -> D
     if not files:
         raise Problem.of("E303")
     if kind_of(files[0]) != "text":
-        return _of_rows(files, scratch, writer)
-    return _of_text(files[0]) if len(files) == 1 else _of_texts(files, scratch)
+        return _of_rows(path, files, scratch, writer)
+    return _of_text(path, files[0]) if len(files) == 1 else _of_texts(path, files, scratch)
 
 
-def _of_rows(files: Sequence[Path], scratch: Path, writer: Writer | None) -> Documents:
+def _of_rows(source: Path, files: Sequence[Path], scratch: Path, writer: Writer | None) -> Documents:
     field, texts, counted, are_conversations = texts_of(files, writer)
     longest = LONGEST_CONVERSATION if are_conversations else 0
     offsets, characters = [0], 0
@@ -110,10 +114,11 @@ def _of_rows(files: Sequence[Path], scratch: Path, writer: Writer | None) -> Doc
         shown = "".join(letter for letter in field if letter.isprintable())[:FIELD_NAME]
         what = "conversations, " if are_conversations else ""
         note = f" They are {what}the field {shown!r} of {counted['rows']:,} rows.{left_out(counted)}"
-        return Documents(file, np.array(offsets, dtype=np.int64), characters, note=note, scratch=scratch)
+        about: dict[str, Any] = {"field": field, "are_conversations": are_conversations, "note": note}
+        return Documents(file, np.array(offsets, dtype=np.int64), characters, source=source, scratch=scratch, **about)
 
 
-def _of_texts(files: Sequence[Path], scratch: Path) -> Documents:
+def _of_texts(source: Path, files: Sequence[Path], scratch: Path) -> Documents:
     """No document goes on in the next file."""
     offsets, characters = [0], 0
     scratch.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +131,7 @@ def _of_texts(files: Sequence[Path], scratch: Path) -> Documents:
         if not characters:
             raise Problem.of("E303")
         gathered.flush()
-        return Documents(gathered, np.array(offsets, dtype=np.int64), characters, scratch=scratch)
+        return Documents(gathered, np.array(offsets, dtype=np.int64), characters, source=source, scratch=scratch)
 
 
 def _begin(file: IO[bytes]) -> int:
@@ -136,7 +141,7 @@ def _begin(file: IO[bytes]) -> int:
     return begin
 
 
-def _of_text(path: Path) -> Documents:
+def _of_text(source: Path, path: Path) -> Documents:
     with path.open("rb") as file:
         begin = _begin(file)
         offsets, characters = [begin], 0
@@ -145,7 +150,7 @@ def _of_text(path: Path) -> Documents:
             characters += len(document)
         if not characters:
             raise Problem.of("E303")
-        return Documents(file, np.array(offsets, dtype=np.int64), characters)
+        return Documents(file, np.array(offsets, dtype=np.int64), characters, source=source)
 
 
 def _checked_text(file: IO[bytes], position: int) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """From uploaded texts to a tokenizer, shards and a held-out part. Streams: memory does not grow with the text."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
@@ -14,6 +15,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.publishing.text.brought_tokenizer import LARGEST_VOCAB, SMALLEST_VOCAB, take_tokenizer
 from peer_agent.publishing.text.documents import Documents, open_documents
+from peer_agent.publishing.text.portions import listing_of, portions_of, write_portion
 from peer_agent.publishing.text.shards import entropy_of, in_shards, shard_tokens, write_heldout, write_shard
 from peer_agent.publishing.text.tokenizer import (
     END_OF_TEXT_ID,
@@ -24,6 +26,7 @@ from peer_agent.publishing.text.tokenizer import (
     train_tokenizer,
 )
 from peer_agent.recipes.preparation import DataFile, Prepared
+from peer_agent.recipes.text.portion import Cutting, Portion
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.recipes.text.tokens import Sentences
 
@@ -32,6 +35,7 @@ HELD_OUT, HELD_OUT_TOKENS = 0.02, 2000  # share of the text, and at least so man
 HELD_OUT_AT_MOST = 0.2  # … if that is no more than this share
 PIECE = 200  # characters shown of a random place
 SHOWN = 3  # such places
+STREAMED = " Some {tokens:,} of these tokens stay on the Hub, where machines read them."
 
 
 class PreparedText(Prepared, frozen=True, kw_only=True):
@@ -50,7 +54,7 @@ def prepare(
     """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E30x, E372, E381, E382.
 
     `further` texts are sources of their own: each has its shards and its held-out part. One tokenizer learns of all, or
-    is brought: `base`.
+    is brought: `base`. Of a source with a listing beside it, what stays on the Hub becomes shards that say where it is.
     """
     vocab = preparation.vocab
     if base is None and not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
@@ -79,28 +83,48 @@ def _prepare_by(base: Path, texts: Sequence[Documents], out: Path, preparation: 
 def cut(
     texts: Sequence[Documents], out: Path, tokenizer: Tokenizer, *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> PreparedText:
-    """Write shards and the held-out part of texts. `end`: the token that follows each document that is no sentences."""
+    """Write shards and the held-out part of texts. `end`: the token that follows each document that is no sentences.
+
+    Raises Problem E415 where conversations are on the Hub and not here.
+    """
     orders = [documents.order() for documents in texts]
     tokenizer.no_truncation()  # some files say that
     tokenizer.no_padding()
     pieces, held = pieces_of(tokenizer), list[Encoded]()
-    counts, shards = np.zeros(pieces, dtype=np.int64), list[DataFile]()
+    counts, shards, notes = np.zeros(pieces, dtype=np.int64), list[DataFile](), [each.note for each in texts]
     for source, (documents, order) in enumerate(zip(texts, orders, strict=True)):
         encoded = encode_documents(tokenizer, (documents[number] for number in order), sentences=sentences, end=end)
-        held += _set_aside(documents, order, encoded)
-        shards += _write_shards(in_shards(encoded, shard_tokens(documents.bytes)), out / "shards", counts, source)
+        aside = _set_aside(documents, order, encoded)
+        held += aside
+        here = [*_write_shards(in_shards(encoded, shard_tokens(documents.bytes)), out / "shards", counts, source)]
+        found = sum(len(each.tokens) for each in aside) + sum(shard.size for shard in here)
+        portions = _portions_of(documents, found, out / "tokenizer" / "tokenizer.json", end, sentences=sentences)
+        there = [write_portion(portion, out / "shards", source) for portion in portions]
+        shards += here + there
+        notes += [STREAMED.format(tokens=sum(shard.size for shard in there))] if there else []
     tokens = sum(shard.size for shard in shards)
     shown = chain.from_iterable(zip(*(_shown(*each) for each in zip(texts, orders, strict=True)), strict=False))
     return PreparedText(
         vocab=pieces,
         size=tokens,
-        ready=f"{_ready(texts)}: {tokens:,} tokens, vocabulary {pieces:,}.{''.join(each.note for each in texts)}",
+        ready=f"{_ready(texts)}: {tokens:,} tokens, vocabulary {pieces:,}.{''.join(notes)}",
         characters=sum(documents.characters for documents in texts),
         shards=shards,
         heldout=write_heldout(held, out / "heldout.safetensors") if held else None,
         unigram_entropy=None if sentences else entropy_of(counts),
         pieces=list(shown)[:SHOWN],
     )
+
+
+def _portions_of(documents: Documents, found: int, tokenizer: Path, end: int, *, sentences: bool) -> Iterable[Portion]:
+    """What a source has on the Hub and not here: nothing where all of it is here. `found`: tokens of what is."""
+    listing = listing_of(documents.source)
+    if listing is None:
+        return ()
+    if documents.are_conversations:
+        raise Problem.of("E415", repository=listing.repository)
+    cutting = Cutting(hashlib.sha256(tokenizer.read_bytes()).hexdigest(), end, sentences)
+    return portions_of(listing, documents.field, found, cutting)
 
 
 def _ready(texts: Sequence[Documents]) -> str:

@@ -52,7 +52,7 @@ def _as_arrays(tokens: "array[int]", starts: "array[int]") -> Sentences:
 
 def write_shard(shard: Sentences, folder: Path, source: int = 0) -> DataFile:
     """Write a shard to `<sha256>.safetensors` in a folder; where sentences begin, if that is known."""
-    return DataFile(write_content(_content(shard), folder), shard.tokens.size, source)
+    return DataFile(write_content(content_of(shard), folder), shard.tokens.size, source)
 
 
 def write_heldout(documents: Iterable[Encoded], path: Path) -> DataFile:
@@ -61,12 +61,13 @@ def write_heldout(documents: Iterable[Encoded], path: Path) -> DataFile:
     tokens = np.concatenate([shard.tokens for shard in laid])
     ends = np.cumsum([0, *(len(shard.tokens) for shard in laid)])
     starts = [shard.starts + np.uint32(end) for shard, end in zip(laid, ends, strict=False)]
-    content = _content(Sentences(tokens, np.concatenate(starts)))
+    content = content_of(Sentences(tokens, np.concatenate(starts)))
     path.write_bytes(content)
     return DataFile(hashlib.sha256(content).hexdigest(), tokens.size)
 
 
-def _content(shard: Sentences) -> bytes:
+def content_of(shard: Sentences) -> bytes:
+    """A shard's file."""
     tensors: dict[str, NDArray[Any]] = {"tokens": shard.tokens}
     return save(tensors | ({"starts": shard.starts} if shard.starts.size else {}))
 

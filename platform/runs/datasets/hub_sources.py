@@ -7,6 +7,7 @@ from django.conf import settings
 from django.db import transaction
 
 from accounts.models import Person
+from peer_agent.publishing.hub.fetching import SAMPLE_BYTES
 from peer_agent.publishing.hub.names import Kind, check_name
 from runs import quotas, storage
 from runs.datasets.services import new_dataset
@@ -23,7 +24,7 @@ Outcome = Literal["busy", "done"]
 
 
 class OnHub(NamedTuple):
-    """A repository as it was when somebody named it. `size` in bytes, of what will be fetched."""
+    """A repository as it was when somebody named it. `size` in bytes; where it is `streamed`, a sample is fetched."""
 
     repository: str
     kind: Kind
@@ -31,6 +32,12 @@ class OnHub(NamedTuple):
     commit: str
     size: int
     licence: str
+    streamed: bool = False
+
+    @property
+    def fetched_size(self) -> int:
+        """Bytes that come to this site, at most."""
+        return min(self.size, _most(), SAMPLE_BYTES) if self.streamed else self.size
 
 
 def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
@@ -48,20 +55,22 @@ def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "")
     Raises Problem E304, E346 to E348, E352, E372, E388, E389, E396 to E398.
     """
     check_name(repository)
-    most = settings.HUB_LIMIT_MB * storage.MEGABYTE
-    told = ["--repository", repository, "--kind", kind, f"--files={files}", f"--most={most}"]
+    told = ["--repository", repository, "--kind", kind, f"--files={files}", f"--most={_most()}"]
     found = _asked(person, ["hub-look", *told], timeout_s=LOOK_S)
-    return OnHub(repository, kind, files, found["commit"], found["size"], found["licence"] or NOT_STATED)
+    licence = found["licence"] or NOT_STATED
+    return OnHub(repository, kind, files, found["commit"], found["size"], licence, found["streamed"])
 
 
 def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub) -> Dataset:
     """A row for it; the files come when it is prepared. `licence`: else what its card says. Raises Problem E365."""
-    origin = {"repository": found.repository, "kind": found.kind, "files": found.files, "commit": found.commit}
-    facts: dict[str, Any] = {"title": title, "licence": licence or found.licence, "size": found.size, "origin": origin}
+    names = ("repository", "kind", "files", "commit")
+    origin = {name: getattr(found, name) for name in names} | ({"streamed": found.size} if found.streamed else {})
+    size = found.fetched_size
+    facts: dict[str, Any] = {"title": title, "licence": licence or found.licence, "size": size, "origin": origin}
     dataset = new_dataset(organizer=organizer, filename=found.repository, **facts)
     with transaction.atomic():
         quotas.held(organizer)
-        quotas.require_disk(organizer, found.size)
+        quotas.require_disk(organizer, size)
         dataset.save(force_insert=True)
     return dataset
 
@@ -90,11 +99,16 @@ def arrived(dataset: Dataset) -> int:
 
 def _fetch(dataset: Dataset) -> None:
     origin = dataset.origin or {}
-    most = f"--most={settings.HUB_LIMIT_MB * storage.MEGABYTE}"
-    told = [most, *(f"--{name}={origin[name]}" for name in ("repository", "kind", "files", "commit"))]
+    most = [f"--most={_most()}", *(["--streamed"] if "streamed" in origin else [])]
+    told = [*most, *(f"--{name}={origin[name]}" for name in ("repository", "kind", "files", "commit"))]
     fetched = _asked(dataset.organizer, ["hub-fetch", str(storage.text_path(dataset)), *told], timeout_s=FETCH_S)
     Dataset.objects.filter(pk=dataset.pk).update(sha256=fetched["sha256"], size=fetched["size"])
     dataset.refresh_from_db(fields=["sha256", "size"])
+
+
+def _most() -> int:
+    """Bytes that this site takes of one repository."""
+    return int(settings.HUB_LIMIT_MB) * storage.MEGABYTE
 
 
 def _asked(person: Person, command: list[str], *, timeout_s: float) -> dict[str, Any]:

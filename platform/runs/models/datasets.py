@@ -42,7 +42,8 @@ class Dataset(models.Model):
     first = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="further")
     # A model that is adapted with this text, or a tokenizer that cuts it: a file of its own, prepared with it.
     base = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="adapted")
-    # Where it comes from the Hub: `repository`, `kind`, `files` and `commit`; no sha256 before it is here.
+    # Where it comes from the Hub: `repository`, `kind`, `files` and `commit`; no sha256 before it is here. `streamed`:
+    # bytes of all of it, where machines read it there and a sample is here.
     origin = models.JSONField(null=True, blank=True)
     vouched_by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
     vouched_at = models.DateTimeField(null=True, blank=True)  # when somebody said that the text may be shared

@@ -440,13 +440,15 @@ class Handler(BaseHTTPRequestHandler):
         commit = found.until(revision)[-1][0]
         content = self.hub.damaged.get(name, stored.content)
         told = {"X_Repo_Commit": commit, "ETag": f'"{etag}"', "Accept_Ranges": "bytes"}
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if asked is None or self.hub.ignores_ranges:
             self._send_some(content, 200, told)
         else:
-            begin = int(asked[1])
-            told["Content_Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
-            self._send_some(content[begin:], 206, told)
+            begin, last = int(asked[1]), min(int(asked[2] or len(content)), len(content) - 1)
+            if begin > last:
+                raise Refused(416, "no such range")
+            told["Content_Range"] = f"bytes {begin}-{last}/{len(content)}"
+            self._send_some(content[begin : last + 1], 206, told)
 
     def _send_some(self, content: bytes, status: int, told: dict[str, str]) -> None:
         """All of it, or as much as comes before the connection is cut."""

@@ -1,11 +1,15 @@
 """Texts and models by their name on the Hub: with the real child, the real client and a strict double."""
 
+import hashlib
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from celery.exceptions import Retry
+from pyarrow import parquet
 
 from accounts.encryption import seal
 from accounts.models import Person
@@ -15,8 +19,10 @@ from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.masked_lm import Model as Reader
+from peer_agent.recipes.text.portion import portion_in
 from runs import queue, storage, tasks
 from runs.datasets.hub_sources import NOT_STATED, arrived, bring_from_hub, fetch_missing, look_on_hub, named_on_hub
+from runs.datasets.services import prepare_anew
 from runs.lifecycle import drafts, preparation, services, sources
 from runs.lifecycle.drafts import delete_draft
 from runs.models import Dataset, HubAccount, Run
@@ -212,3 +218,39 @@ def test_a_deleted_draft_leaves_nothing(hub: Hub, organizer: Person, django_capt
     with django_capture_on_commit_callbacks(execute=True):
         delete_draft(run=run)
     assert not folder.exists()
+
+
+def rows(count: int) -> bytes:
+    """A Parquet file of texts, in row groups of 200."""
+    said = [f"Many hands make light work, {number} times." for number in range(count)]
+    file = io.BytesIO()
+    parquet.write_table(pa.table({"text": said}), file, row_group_size=200, compression="none")
+    return file.getvalue()
+
+
+def test_what_is_too_large_stays_on_the_hub(hub: Hub, organizer: Person, settings: Any) -> None:
+    large = rows(60_000)
+    hub.repositories.pop("datasets/amina/proverbs")
+    hub.put_files("datasets/amina/proverbs", {"data/train-0.parquet": large})
+    settings.HUB_LIMIT_MB = 1
+    settings.QUOTAS = settings.QUOTAS | {"disk_mb": 2}  # the sample's size counts, not that of all
+    run = drafted(organizer)
+    assert run.dataset.origin is not None
+    assert run.dataset.origin["streamed"] == len(large) > 2_000_000
+    assert run.dataset.size == 1_000_000
+    assert preparation.prepare_dataset(run.dataset_id) == "done"
+    dataset = Dataset.objects.get()
+    assert (dataset.state, dataset.fault_code) == ("ready", "")
+    assert dataset.size < 1_100_000
+    assert dataset.tokens is not None
+    paths = [storage.shard_path(dataset, shard.digest) for shard in dataset.shards.all()]
+    portions = [portion for path in paths if (portion := portion_in(path)) is not None]
+    assert 0 < len(portions) < len(paths)
+    there = sum(portion.tokens for portion in portions)
+    assert there > dataset.tokens / 2
+    assert f"{there:,} of these tokens stay on the Hub" in run.activity.get(kind="prepared").text
+    tokenizer = storage.tokenizer_folder(dataset) / "tokenizer.json"
+    assert {portion.cutting.tokenizer for portion in portions} == {hashlib.sha256(tokenizer.read_bytes()).hexdigest()}
+    prepare_anew(dataset, RECIPE)
+    assert preparation.prepare_dataset(run.dataset_id) == "done"
+    assert Dataset.objects.get().tokens == dataset.tokens, "what is listed is not listed again"

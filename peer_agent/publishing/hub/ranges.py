@@ -1,0 +1,111 @@
+"""A file of a public dataset on the Hub, read where it lies: by ranges, of one commit, without a token."""
+
+import io
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.hub.client import api_of, in_words
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+TRIES = 5  # without one byte more, after which a Hub counts as away
+PAUSE_S = 1.0
+RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
+
+
+class RangeFile(io.RawIOBase):
+    """Seekable, read-only, unbuffered. Its reads raise Problem E346, E347, E397, and E414 where it is another file.
+
+    `size`: bytes, as the Hub listed them; `most`: that may be read of it in all.
+    """
+
+    def __init__(self, repository: str, commit: str, name: str, *, size: int, endpoint: str, most: int) -> None:
+        super().__init__()
+        self.repository, self.commit, self.name, self.endpoint = repository, commit, name, endpoint
+        self.size, self.most = size, most
+        self._at, self._read = 0, 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """As files do."""
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        self._at = max(0, begin + offset)
+        return self._at
+
+    def readinto(self, buffer: "Buffer", /) -> int:
+        """Fill it, but for what lies behind the end."""
+        view = memoryview(buffer).cast("B")
+        found = self.read(len(view))
+        view[: len(found)] = found
+        return len(found)
+
+    def read(self, size: int = -1, /) -> bytes:
+        """All of it at once, over as many connections as that takes."""
+        left = max(0, self.size - self._at)
+        wanted = left if size < 0 else min(size, left)
+        self._read += wanted
+        if self._read > self.most:
+            raise self._strange(f"more than {self.most:,} bytes are to be read of it")
+        found, failed = bytearray(), 0
+        while len(found) < wanted:
+            had = len(found)
+            self._go_on(found, wanted)
+            failed = 0 if len(found) > had else failed + 1
+            if failed >= TRIES:
+                raise Problem.of("E346", endpoint=self.endpoint, reason="it sends nothing")
+            if failed:
+                time.sleep(PAUSE_S)
+        self._at += wanted
+        return bytes(found)
+
+    def _go_on(self, found: bytearray, wanted: int) -> None:
+        """As much as comes over one connection."""
+        import httpx2
+        from huggingface_hub import get_session, hf_hub_url
+        from huggingface_hub.utils import (  # type: ignore[attr-defined] # public by its documentation
+            build_hf_headers,
+            hf_raise_for_status,
+        )
+
+        api = api_of("", self.endpoint)
+        first, last = self._at + len(found), self._at + wanted - 1
+        address = hf_hub_url(
+            self.repository, self.name, repo_type="dataset", revision=self.commit, endpoint=self.endpoint
+        )
+        headers = {**build_hf_headers(token=api.token, library_name="manyhands"), "Accept-Encoding": "identity"}
+        headers["Range"] = f"bytes={first}-{last}"
+        with in_words(self.endpoint, self.repository, reading="dataset"):
+            try:
+                with get_session().stream("GET", address, headers=headers) as response:
+                    hf_raise_for_status(response)
+                    self._require_range(response, first)
+                    for block in response.iter_bytes():
+                        found += block[: wanted - len(found)]
+                        if len(found) >= wanted:
+                            return
+            except httpx2.RemoteProtocolError:
+                pass  # a connection that ends early: what came of it is kept
+
+    def _require_range(self, response: Any, first: int) -> None:
+        said = RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        if response.status_code != 206 or said is None or int(said[1]) != first:
+            raise self._strange("no part of it can be had")
+        if int(said[2]) != self.size:
+            raise self._strange(f"it has {int(said[2]):,} bytes and not {self.size:,}")
+
+    def _strange(self, reason: str) -> Problem:
+        return Problem.of("E414", repository=self.repository, name=self.name, reason=reason)

@@ -1,0 +1,41 @@
+"""A shard of texts that stay on the Hub, made on a volunteer's machine, in a process of its own."""
+
+import io
+from pathlib import Path
+from typing import cast
+
+from tokenizers import Tokenizer
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.publishing.hub.names import check_name
+from peer_agent.publishing.hub.ranges import RangeFile
+from peer_agent.publishing.text.portions import make_shard
+from peer_agent.publishing.text.row_groups import GROUP_BYTES, copy_groups
+from peer_agent.recipes.preparation import DataFile
+from peer_agent.recipes.text.portion import portion_in
+
+READ_BYTES = 2 * GROUP_BYTES  # of the Hub's file: its footer, and what is wanted of it
+
+
+def make_portion(file: Path, tokenizer: Path, out: Path, endpoint: str) -> DataFile:
+    """Read what a shard's file says it is made of, and write the shard to `out`.
+
+    Raises Problem E106 where the disk is full, E346, E347, E397, E414.
+    """
+    portion = portion_in(file)
+    if portion is None:
+        raise Problem.of("E414", repository="the Hub", name=file.name, reason="it says of nothing where that is")
+    check_name(portion.repository)
+    rows = out.with_name(out.name + ".parquet")
+    remote = RangeFile(
+        portion.repository, portion.commit, portion.file, size=portion.size, endpoint=endpoint, most=READ_BYTES
+    )
+    try:
+        with disk_errors(out), remote:
+            groups = range(portion.first, portion.first + portion.groups)
+            copy_groups(cast("io.BytesIO", remote), groups, [portion.column], rows)
+            make_shard(portion, rows, Tokenizer.from_file(str(tokenizer)), out)
+    finally:
+        rows.unlink(missing_ok=True)
+    return DataFile(file.stem, portion.tokens)
