@@ -18,7 +18,7 @@ import msgspec
 
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.publishing.outcome import fail, succeed
+from peer_agent.publishing.outcome import fail, succeed, telling_of_bytes
 from peer_agent.recipes import parse_recipe
 from peer_agent.recipes.preparation import parse_preparation
 
@@ -179,10 +179,10 @@ def run_hub_fetch(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def run_shard(given: argparse.Namespace) -> msgspec.Struct:
-    """On a volunteer's machine, which shows the Hub no token."""
+    """On a volunteer's machine, which shows the Hub no token, and whose owner may limit what comes."""
     from peer_agent.publishing.portion import make_portion
 
-    return make_portion(given.file, given.tokenizer, given.out, given.endpoint)
+    return make_portion(given.file, given.tokenizer, given.out, given.endpoint, telling_of_bytes())
 
 
 def _wanted(given: argparse.Namespace) -> "Wanted":

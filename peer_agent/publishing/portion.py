@@ -1,8 +1,9 @@
 """A shard of texts that stay on the Hub, made on a volunteer's machine, in a process of its own."""
 
 import io
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from tokenizers import Tokenizer
 
@@ -18,8 +19,10 @@ from peer_agent.recipes.text.portion import portion_in
 READ_BYTES = 2 * GROUP_BYTES  # of the Hub's file: its footer, and what is wanted of it
 
 
-def make_portion(file: Path, tokenizer: Path, out: Path, endpoint: str) -> DataFile:
-    """Read what a shard's file says it is made of, and write the shard to `out`.
+def make_portion(
+    file: Path, tokenizer: Path, out: Path, endpoint: str, tell: Callable[[int], None] = lambda _: None
+) -> DataFile:
+    """Read what a shard's file says it is made of, and write the shard to `out`. `tell`: as of `RangeFile`.
 
     Raises Problem E106 where the disk is full, E346, E347, E397, E414.
     """
@@ -28,9 +31,8 @@ def make_portion(file: Path, tokenizer: Path, out: Path, endpoint: str) -> DataF
         raise Problem.of("E414", repository="the Hub", name=file.name, reason="it says of nothing where that is")
     check_name(portion.repository)
     rows = out.with_name(out.name + ".parquet")
-    remote = RangeFile(
-        portion.repository, portion.commit, portion.file, size=portion.size, endpoint=endpoint, most=READ_BYTES
-    )
+    about: dict[str, Any] = {"size": portion.size, "endpoint": endpoint, "most": READ_BYTES, "tell": tell}
+    remote = RangeFile(portion.repository, portion.commit, portion.file, **about)
     try:
         with disk_errors(out), remote:
             groups = range(portion.first, portion.first + portion.groups)

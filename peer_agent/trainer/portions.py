@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import os
 from pathlib import Path
 
 from peer_agent.display.lines import View
+from peer_agent.network.traffic import TRAFFIC
+from peer_agent.network.uplink import DOWNLINK
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.hub.names import hub_endpoint
 from peer_agent.trainer.children import run_child
@@ -19,12 +22,12 @@ async def make_of_portion(path: Path, tokenizer: Path, view: View | None = None)
 
     Raises Problem E106, E397, E414.
     """
-    pause_s, out = FIRST_PAUSE_S, path.with_suffix(".made")
+    pause_s, out = FIRST_PAUSE_S, path.with_suffix(f".made-{os.getpid()}")
     command = ["shard", *map(str, (path, tokenizer, out)), "--endpoint", hub_endpoint()]
     while True:
         try:
             async with asyncio.timeout(LONGEST_S):
-                await run_child(command)
+                await run_child(command, came=_came)
         except TimeoutError:
             problem = Problem.of(AWAY, endpoint=hub_endpoint(), reason="it is too slow")
         except Problem as raised:
@@ -44,3 +47,9 @@ async def make_of_portion(path: Path, tokenizer: Path, view: View | None = None)
             view.began(problem.fault)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+async def _came(count: int) -> None:
+    """Bytes of the Hub count as all others do, and wait as they do."""
+    TRAFFIC.add(received=count)
+    await DOWNLINK.came(count)

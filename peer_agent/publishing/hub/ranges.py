@@ -3,6 +3,7 @@
 import io
 import re
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from peer_agent.protocol.errors import Problem
@@ -19,11 +20,23 @@ RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 class RangeFile(io.RawIOBase):
     """Seekable, read-only, unbuffered. Its reads raise Problem E346, E347, E397, and E414 where it is another file.
 
-    `size`: bytes, as the Hub listed them; `most`: that may be read of it in all.
+    `size`: bytes, as the Hub listed them; `most`: that may be read of it in all. `tell`: called with how many have
+    come, before more are read.
     """
 
-    def __init__(self, repository: str, commit: str, name: str, *, size: int, endpoint: str, most: int) -> None:
+    def __init__(
+        self,
+        repository: str,
+        commit: str,
+        name: str,
+        *,
+        size: int,
+        endpoint: str,
+        most: int,
+        tell: Callable[[int], None] = lambda _: None,
+    ) -> None:
         super().__init__()
+        self._told = tell
         self.repository, self.commit, self.name, self.endpoint = repository, commit, name, endpoint
         self.size, self.most = size, most
         self._at, self._read = 0, 0
@@ -94,6 +107,7 @@ class RangeFile(io.RawIOBase):
                     hf_raise_for_status(response)
                     self._require_range(response, first)
                     for block in response.iter_bytes():
+                        self._told(len(block))
                         found += block[: wanted - len(found)]
                         if len(found) >= wanted:
                             return

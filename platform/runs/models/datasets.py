@@ -66,6 +66,16 @@ class Dataset(models.Model):
         return str(self.origin["kind"]) if self.origin else ""
 
     @property
+    def streamed(self) -> int:
+        """Bytes of all of it, where machines read it on the Hub and a sample is here; else 0."""
+        return int((self.origin or {}).get("streamed", 0))
+
+    @property
+    def whole_size(self) -> int:
+        """Bytes of all of it, wherever it is."""
+        return self.streamed or self.size
+
+    @property
     def is_fetched(self) -> bool:
         """Whether its files are here."""
         return bool(self.sha256) or not self.origin

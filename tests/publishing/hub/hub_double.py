@@ -281,6 +281,12 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(404, "Repository not found", "RepoNotFound")
         return found
 
+    def _files(self, repository: Repository, revision: str) -> dict[str, Stored]:
+        files = repository.files(unquote(revision))
+        if files is None:
+            raise Refused(404, "Revision not found", "RevisionNotFound")
+        return files
+
     # --- what they ask ---
 
     def whoami(self) -> None:
@@ -403,9 +409,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def info(self, repository: str, revision: str = "main") -> None:
         found = self._repository(repository)
-        files = found.files(unquote(revision))
-        if files is None:
-            raise Refused(404, "Revision not found", "RevisionNotFound")
+        files = self._files(found, revision)
         sha = found.until(unquote(revision))[-1][0]
         said = {"id": repository.removeprefix("datasets/"), "sha": sha, "private": found.private, "tags": []}
         siblings = [{"rfilename": name} for name in files]
@@ -413,9 +417,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send_json({**said, "siblings": siblings, "gated": "manual" if found.gated else False, "cardData": card})
 
     def tree(self, repository: str, revision: str) -> None:
-        files = self._repository(repository).files(unquote(revision))
-        if files is None:
-            raise Refused(404, "Revision not found", "RevisionNotFound")
+        files = self._files(self._repository(repository), revision)
         entries: list[dict[str, Any]] = []
         for name, stored in files.items():
             entry: dict[str, Any] = {"type": "file", "path": name, "size": len(stored.content), "oid": stored.blob}
@@ -428,18 +430,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def resolve(self, repository: str, revision: str, name: str) -> None:
         found, name = self._repository(repository), unquote(name)
-        files = found.files(revision)
-        if files is None:
-            raise Refused(404, "Revision not found", "RevisionNotFound")
+        files = self._files(found, revision)
         if name not in files:
             raise Refused(404, "Entry not found", "EntryNotFound")
         if found.gated:
             raise Refused(403, "Access to this repository is restricted", "GatedRepo")
         stored = files[name]
         etag = stored.sha256 if stored.is_large else stored.blob
-        commit = found.until(revision)[-1][0]
         content = self.hub.damaged.get(name, stored.content)
-        told = {"X_Repo_Commit": commit, "ETag": f'"{etag}"', "Accept_Ranges": "bytes"}
+        told = {"X_Repo_Commit": found.until(revision)[-1][0], "ETag": f'"{etag}"', "Accept_Ranges": "bytes"}
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if asked is None or self.hub.ignores_ranges:
             self._send_some(content, 200, told)

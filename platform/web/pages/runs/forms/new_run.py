@@ -3,17 +3,20 @@
 from typing import Any, cast
 
 from django import forms
+from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.http import HttpRequest
 from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from peer_agent.machine.sizes import in_bytes
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import USUAL_OBJECTIVE, Material, OnHub, OutOfBounds, Recipe
 from peer_agent.recipes import KINDS
 from runs.models import Run
 from runs.models.run import LONGEST_PROMPT, MOST_PROMPTS
+from runs.storage import MEGABYTE
 from web.pages.runs.forms.estimate import estimate_of, recipe_in, rows_of, steps_in
 from web.pages.runs.forms.recipe_fields import RecipeField, fields_of, recipe_from, values_of
 from web.words import material_in_words_of_page, titled_in_words_of_page
@@ -225,8 +228,9 @@ def offer_hub(form: forms.Form, material: Material) -> None:
     licence.help_text = f"{licence.help_text} {unless}"
     if material.hub == "dataset":
         form.fields["hub"].help_text = _(
-            "For example owner/name, or owner/name/folder for a part. The site downloads it."
-        )
+            "For example owner/name, or owner/name/folder for a part. The site downloads it; of public Parquet files"
+            " above %(most)s it takes a sample, and machines read the rest on the Hub."
+        ) % {"most": in_bytes(settings.HUB_LIMIT_MB * MEGABYTE)}
 
 
 def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
