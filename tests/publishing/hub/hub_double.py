@@ -409,10 +409,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def info(self, repository: str, revision: str = "main") -> None:
         found = self._repository(repository)
-        files = self._files(found, revision)
+        siblings = [{"rfilename": name} for name in self._files(found, revision)]
         sha = found.until(unquote(revision))[-1][0]
         said = {"id": repository.removeprefix("datasets/"), "sha": sha, "private": found.private, "tags": []}
-        siblings = [{"rfilename": name} for name in files]
         card = {"license": found.licence} if found.licence else None
         self._send_json({**said, "siblings": siblings, "gated": "manual" if found.gated else False, "cardData": card})
 
