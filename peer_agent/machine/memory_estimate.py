@@ -13,7 +13,6 @@ REPLICA, TRAINER = 3, 2  # vectors: parameters and moments; the gradient in hand
 OF_A_ROUND = 3  # what is offered, what comes back, and one of them on its way into the other
 HANDED_IN = 3  # a copy of parameters and moments, while the site takes it
 KEPT_FREE = 1  # of a snapshot that was read, and of updates: free again, and kept by the allocator
-READ = 2  # of parameters that stay as they are: as they were read, and in the model
 
 
 class Needs(Struct, frozen=True):
@@ -34,7 +33,8 @@ def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool, rec
     kept = recipe.recomputed_floats(at_once) if recomputes else recipe.kept_floats(at_once)
     compute = (REPLICA + TRAINER) * vector + int(ELEMENT * kept)
     fixed = ELEMENT * recipe.fixed_parameters()
+    read = fixed + sum(file.size for file in recipe.files())  # what stays as it is: in the model, and while it is read
     if on_gpu:
         on_device = fixed // 2 if recipe.precision == "mixed" else fixed
-        return Needs(CUDA_HOST_BYTES + beside + READ * fixed, CUDA_BYTES + vector + compute + on_device)
-    return Needs(PROGRAM_BYTES + beside + compute + READ * fixed, 0)
+        return Needs(CUDA_HOST_BYTES + beside + read, CUDA_BYTES + vector + compute + on_device)
+    return Needs(PROGRAM_BYTES + beside + compute + read, 0)

@@ -1,6 +1,8 @@
 """Adapters: what learns and what stays, beside peft alone, and what a release of them is."""
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -268,3 +270,42 @@ def test_a_draft_without_a_base_has_numbers_all_the_same() -> None:
     assert recipe.base == Base()
     assert recipe.parameters() > 0
     assert "Llama" in recipe.summary()
+
+
+LARGE = """
+import json, re, sys
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig
+from peer_agent.recipes.finetune_lora import Base, FinetuneLoRA
+from peer_agent.recipes.finetune_lora.training import CONFIG, base_model, empty_model
+from peer_agent.protocol.recipe import ModelFile
+
+def peak():
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+folder = Path(sys.argv[1])
+path = folder / ("0" * 64 + ".safetensors")
+if len(sys.argv) > 2:
+    shape = {"vocab_size": 40_000, "hidden_size": 1024, "intermediate_size": 64, "num_hidden_layers": 1}
+    config = LlamaConfig(**shape, num_attention_heads=2, tie_word_embeddings=True).to_dict()
+    model = empty_model(config)
+    tensors = {name: tensor.bfloat16() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    save_file(tensors, path, metadata={CONFIG: json.dumps(config)})
+else:
+    before = peak()
+    recipe = FinetuneLoRA(base=Base(file=ModelFile(digest="0" * 64, size=path.stat().st_size)))
+    model = base_model(recipe, folder)
+    assert {tensor.dtype for tensor in model.parameters()} == {torch.float32}
+    print((peak() - before) / (4 * sum(tensor.numel() for tensor in model.parameters())))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is told there alone")
+def test_a_base_is_widened_tensor_by_tensor(tmp_path: Path) -> None:
+    for more in (["write"], []):
+        command = [sys.executable, "-c", LARGE, str(tmp_path), *more]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert 1.0 < float(done.stdout) < 2.2, "the model, one tensor, and the file; not a second model"

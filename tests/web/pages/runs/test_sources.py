@@ -182,7 +182,7 @@ class TestModel:
         form = page(client.get(self.MODEL))
         assert "zip of its folder" in form
         assert "machines download it" in form
-        assert "the model that it adapts: eight bytes" in page(client.get("/runs/new/?recipe=finetune_lora"))
+        assert "the model that it adapts: four bytes" in page(client.get("/runs/new/?recipe=finetune_lora"))
         model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)
         assert client.post(self.MODEL, filled(text=model))["Location"] == MANAGE
         base = Run.objects.get().dataset.base

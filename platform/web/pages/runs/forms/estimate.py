@@ -25,7 +25,7 @@ SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and of so many operations 
 SHORT_S = 1.0
 NOT_COUNTED = (
     gettext_lazy("Not counted yet"),
-    gettext_lazy("the model that it adapts: eight bytes of memory for each parameter"),
+    gettext_lazy("the model that it adapts: four bytes of memory for each parameter, and as many as its file has"),
 )
 
 
