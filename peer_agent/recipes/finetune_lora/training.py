@@ -58,15 +58,15 @@ def base_model(recipe: FinetuneLoRA, files: Path) -> PreTrainedModel:
     try:
         with safe_open(path, framework="pt") as file:
             model = empty_model(json.loads((file.metadata() or {})[CONFIG]))
-            held, names = model.state_dict(), set(file.keys())
-            for name in names & held.keys():
-                if list(held[name].shape) != file.get_slice(name).get_shape():
-                    raise ValueError(name)
+            held, names = model.state_dict(), file.keys()
+            shapes = {name: file.get_slice(name).get_shape() for name in names}
+            fitting = {name for name, tensor in held.items() if shapes.get(name) == list(tensor.shape)}
+            for name in fitting:
                 held[name].copy_(file.get_tensor(name))
     except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise Problem.of("E111", name=path.name, url=files) from error
     tied = set(getattr(model, "_tied_weights_keys", None) or ())
-    if not names <= held.keys() or not held.keys() - names <= tied:
+    if not shapes.keys() <= fitting or not held.keys() - fitting <= tied:
         raise Problem.of("E111", name=path.name, url=files)
     model.tie_weights()
     return model
