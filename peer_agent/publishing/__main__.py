@@ -180,8 +180,9 @@ def run_hub_fetch(given: argparse.Namespace) -> msgspec.Struct:
 
 def run_shard(given: argparse.Namespace) -> msgspec.Struct:
     """On a volunteer's machine, which shows the Hub no token, and whose owner may limit what comes."""
-    from peer_agent.publishing.portion import make_portion
+    from peer_agent.publishing.portion import limit_memory, make_portion
 
+    limit_memory()
     return make_portion(given.file, given.tokenizer, given.out, given.endpoint, telling_of_bytes())
 
 

@@ -7,6 +7,7 @@ on the Hub, where machines read it (`text.portions`).
 import hashlib
 import shutil
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,13 @@ from peer_agent.publishing.hub.fetching import SAMPLE_BYTES, Fetched, Wanted, ch
 from peer_agent.publishing.hub.ranges import RangeFile
 from peer_agent.publishing.text.documents import ORDER_KEY
 from peer_agent.publishing.text.portions import LISTING, Listing, RemoteFile
-from peer_agent.publishing.text.row_groups import GROUP_BYTES, copy_groups, groups_in
+from peer_agent.publishing.text.row_groups import GROUP_BYTES, Groups
+from peer_agent.publishing.text.rows import CONVERSATIONS
 
-FOOTER_BYTES = 256 << 20  # that are read of a file to find its row groups
+FOOTER_BYTES = 256 << 20  # that are read of a file to find its row groups …
+FOOTERS_BYTES = 4 << 30  # … and of all
+MOST_LISTED = 2_000_000  # row groups
+MOST_SAMPLED = 1000
 PARTS = ".parts"  # behind the name of a folder: what is not whole yet
 
 
@@ -30,7 +35,8 @@ def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fet
     """Put a sample into a folder, a file for each row group, and a list of all row groups beside it.
 
     `most`: bytes of the sample. Goes on where an earlier try has ended. Raises Problem E106 where the disk is full,
-    E382 where no column has texts, E414, and as `fetching.fetch`.
+    E382 where no column has texts, E396 where there are too many row groups, E414, E417 where all are too large, and as
+    `fetching.fetch`.
     """
     parts = folder.with_name(folder.name + PARTS)
     with disk_errors(folder):
@@ -40,15 +46,13 @@ def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fet
         files = _listed(wanted, commit, parts)
         sampled = _sampled(files, min(SAMPLE_BYTES, most))
         if not sampled:
-            raise Problem.of("E382", rows=f"{sum(group.rows for file in files for group in file.groups):,}")
-        for number, (file, group) in enumerate(sampled):
-            path = folder / f"{number:05}"
-            if not path.exists():
-                _copy(wanted, commit, files[file], group, parts / path.name)
-                with disk_errors(path):
-                    (parts / path.name).replace(path)
-        listing = Listing(wanted.repository, commit, files, sampled)
-        content = msgspec.json.encode(listing)
+            raise _without_texts(wanted, files)
+        numbered = [(place, folder / f"{number:05}") for number, place in enumerate(sampled)]
+        for number, places in groupby(numbered, lambda each: each[0][0]):
+            missing = [(group, path) for (_, group), path in places if not path.exists()]
+            if missing:
+                _copy(wanted, commit, files[number], missing, parts)
+        content = msgspec.json.encode(Listing(wanted.repository, commit, files, sampled))
         with disk_errors(folder):
             folder.with_name(folder.name + LISTING).write_bytes(content)
         shutil.rmtree(parts, ignore_errors=True)
@@ -59,36 +63,61 @@ def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fet
 def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
     """Row groups by file. What was listed is kept: there may be a thousand files."""
     held: Mapping[str, Any] = chosen_files(wanted, commit)
-    found = []
+    found, read = list[RemoteFile](), 0
     for number, (name, file) in enumerate(held.items()):
         path = parts / f"groups-{number:05}"
         if not path.exists():
             with _remote(wanted, commit, name, file.size, FOOTER_BYTES) as remote:
-                listed = RemoteFile(name, file.size, groups_in(remote))
+                groups = Groups(remote)
+                listed = RemoteFile(name, file.size, [*groups.texts, *groups.conversations], groups.all())
+                read += remote.taken
             _write(path, msgspec.json.encode(listed))
         found.append(msgspec.json.decode(path.read_bytes(), type=RemoteFile))
+        if sum(len(each.groups) for each in found) > MOST_LISTED or read > FOOTERS_BYTES:
+            parted = f"{len(held):,} files with more than {MOST_LISTED:,} row groups"
+            raise Problem.of("E396", repository=wanted.repository, parts=parted, example=f"{wanted.repository}/{name}")
     return found
 
 
 def _sampled(files: list[RemoteFile], most: int) -> list[tuple[int, int]]:
-    """Row groups from everywhere, in an order that is always the same, until there are so many bytes."""
-    places = [(number, at) for number, file in enumerate(files) for at, group in enumerate(file.groups) if group.sizes]
-    draws = np.random.Philox(key=ORDER_KEY).random_raw(len(places))
-    found, left = list[tuple[int, int]](), most
+    """Row groups from everywhere, in an order that is always the same, until there are so many bytes.
+
+    Where each has more, the smallest one.
+    """
+    sizes = {
+        (number, at): sum(group.sizes.values())
+        for number, file in enumerate(files)
+        for at, group in enumerate(file.groups)
+        if group.sizes
+    }
+    draws = np.random.Philox(key=ORDER_KEY).random_raw(len(sizes))
+    places, found, left = list(sizes), list[tuple[int, int]](), most
     for place in (places[at] for at in np.argsort(draws, kind="stable")):
-        size = sum(files[place[0]].groups[place[1]].sizes.values())
-        if size <= left or not found:
+        if sizes[place] <= left:
             found.append(place)
-            left -= size
+            left -= max(sizes[place], most // MOST_SAMPLED)
         if left <= 0:
             break
-    return sorted(found)
+    smallest = min(sizes, key=lambda place: (sizes[place], place), default=None)
+    return sorted(found) or ([smallest] if smallest is not None else [])
 
 
-def _copy(wanted: Wanted, commit: str, file: RemoteFile, group: int, path: Path) -> None:
-    most = FOOTER_BYTES + 2 * GROUP_BYTES
-    with disk_errors(path), _remote(wanted, commit, file.name, file.size, most) as remote:
-        copy_groups(remote, [group], file.groups[group].sizes, path)
+def _without_texts(wanted: Wanted, files: list[RemoteFile]) -> Problem:
+    if any(file.columns for file in files):
+        return Problem.of("E417", repository=wanted.repository, most=f"{GROUP_BYTES >> 20:,}")
+    return Problem.of("E382", rows=f"{sum(group.rows for file in files for group in file.groups):,}")
+
+
+def _copy(wanted: Wanted, commit: str, file: RemoteFile, missing: list[tuple[int, Path]], parts: Path) -> None:
+    """Row groups of one file, each to a file of its own."""
+    most = FOOTER_BYTES + len(missing) * GROUP_BYTES
+    with disk_errors(parts), _remote(wanted, commit, file.name, file.size, most) as remote:
+        groups = Groups(remote)
+        for number, path in missing:
+            sizes = file.groups[number].sizes
+            columns = [name for name in file.columns if name in sizes or name in CONVERSATIONS]
+            groups.copy([number], columns, parts / path.name)
+            (parts / path.name).replace(path)
 
 
 def _remote(wanted: Wanted, commit: str, name: str, size: int, most: int) -> Any:

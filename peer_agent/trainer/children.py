@@ -32,6 +32,7 @@ async def run_child(
     finally:
         if child.returncode is None:
             child.kill()
+            await child.wait()  # Windows removes no file that it has open
     if child.returncode:
         raise Problem(_fault_in(errors.decode(errors="replace")))
     return facts_of(output.decode())

@@ -16,9 +16,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.recipes.text.portion import portion_in
 from peer_agent.site.credential import RunAccess
-from peer_agent.trainer.portions import make_of_portion
 
 if TYPE_CHECKING:  # it needs torch, which is loaded by whoever trains
     from peer_agent.training.snapshots import State
@@ -30,15 +28,17 @@ TOKENIZER_LIMIT = 64 << 20  # bytes of a file
 STRANGE_TRIES = 6  # a site that is not itself (E110) may be in the middle of a restart
 
 
-async def fetch_shard(home: Home, access: RunAccess, recipe: Recipe, shard: m.Shard, view: View | None = None) -> Path:
-    """The file of a shard; one of texts that stay on the Hub is made here. Raises Problem E106, E397, E414."""
+async def fetch_shard(home: Home, access: RunAccess, recipe: Recipe, shard: m.Shard) -> Path:
+    """The file of a shard, as the site has it."""
     path = home.cache / "shards" / f"{shard.digest}.safetensors"
     await _fetch(access, f"shards/{shard.digest}", path, shard.digest, recipe.shard_bytes(shard.tokens))
-    portion = await asyncio.to_thread(portion_in, path)
-    if portion is not None:
-        tokenizer = home.cache / "tokenizers" / f"{portion.cutting.tokenizer}.json"
-        await _fetch(access, "tokenizer/tokenizer.json", tokenizer, portion.cutting.tokenizer, TOKENIZER_LIMIT)
-        await make_of_portion(path, tokenizer, view)
+    return path
+
+
+async def fetch_tokenizer(home: Home, access: RunAccess, digest: str) -> Path:
+    """The tokenizer.json of the run, of this digest."""
+    path = home.cache / "tokenizers" / f"{digest}.json"
+    await _fetch(access, "tokenizer/tokenizer.json", path, digest, TOKENIZER_LIMIT)
     return path
 
 

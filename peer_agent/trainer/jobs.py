@@ -219,7 +219,11 @@ class Jobs:
         self.agent.start(self._compute(action))
 
     async def _compute(self, action: e.Compute) -> None:
+        """What is not here yet is waited for before the replica is: rounds and updates go on meanwhile."""
         _, accumulation = self._there()
+        shards = [unit.shard for unit in action.units]
+        if self.shards is not None and not await self.shards.ready(shards, lambda: self._is_wanted(action.job)):
+            return
         result = await accumulation.compute(action, self._is_wanted)
         self._tell_of_compiling(accumulation.trainer.compiled)
         if result is not None:

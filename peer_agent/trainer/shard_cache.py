@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future, wait
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes.training import training_of
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.files import fetch_shard
+from peer_agent.trainer.portions import Portions
 
 LOOK_S = 0.5  # between looks whether the agent still runs
 AHEAD = 4  # shards that are fetched before a unit of them is begun: the next two of two sources
@@ -40,7 +41,9 @@ class Shards:
     ) -> None:
         """`disk_bytes`: of shards that lie in this home, those of other runs too. `view`: told if the Hub is away."""
         self.home, self.access, self.recipe, self.shards, self.loop = home, access, recipe, shards, loop
-        self.disk_bytes, self.view = disk_bytes, view
+        self.disk_bytes = disk_bytes
+        self._portions = Portions(home, access, view)
+        self._portions.sweep()
         self._load = training_of(recipe).load_shard
         self._open: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # content, and the size of its file
         self._fetching: dict[int, asyncio.Task[Path]] = {}
@@ -60,6 +63,18 @@ class Shards:
         while len(self._open) > 1 and sum(size for _, size in self._open.values()) > OPEN_BYTES:
             self._open.popitem(last=False)
         return self._open[shard][0]
+
+    async def ready(self, shards: Iterable[int], is_wanted: Callable[[], bool]) -> bool:
+        """Have the files of these here; False where nobody wants them any more. Raises Problem. From the event loop."""
+        for shard in dict.fromkeys(shards):
+            fetched = asyncio.create_task(self._fetched(shard)) if shard not in self._open else None
+            while fetched is not None and not (await asyncio.wait([fetched], timeout=LOOK_S))[0]:
+                if not is_wanted():
+                    fetched.cancel()  # not what fetches it: what is on its way goes on
+                    return False
+            if fetched is not None:
+                fetched.result()
+        return True
 
     def is_open(self, shard: int) -> bool:
         """Whether what it holds is in memory."""
@@ -108,7 +123,8 @@ class Shards:
             task.exception()  # whoever needs the shard asks again, and is told then
 
     async def _fetch(self, shard: int) -> Path:
-        path = await fetch_shard(self.home, self.access, self.recipe, self.shards[shard], self.view)
+        path = await fetch_shard(self.home, self.access, self.recipe, self.shards[shard])
+        await self._portions.made(path)
         await asyncio.to_thread(self._used, path)
         return path
 

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,15 @@ from peer_agent.publishing.hub.fetching import Wanted, look
 from peer_agent.publishing.hub.ranges import RangeFile
 from peer_agent.publishing.portion import make_portion
 from peer_agent.publishing.streaming import fetch_sample
-from peer_agent.publishing.text.portions import listing_of
-from peer_agent.publishing.text.prepare import PreparedText, prepare
-from peer_agent.publishing.text.row_groups import copy_groups
-from peer_agent.recipes.text.portion import portion_in
+from peer_agent.publishing.text import portions, row_groups, shards
+from peer_agent.publishing.text import prepare as prepare_module
+from peer_agent.publishing.text.chat import ChatTemplate, Writer
+from peer_agent.publishing.text.documents import open_documents
+from peer_agent.publishing.text.portions import Listing, RemoteFile, listing_of, portions_of
+from peer_agent.publishing.text.prepare import PreparedText, cut, prepare
+from peer_agent.publishing.text.row_groups import Group, Groups
+from peer_agent.publishing.text.tokenizer import save_tokenizer, train_tokenizer
+from peer_agent.recipes.text.portion import Cutting, Portion, portion_in
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.recipes.text.tokens import load_sentences, load_shard
 from tests.publishing.hub.hub_double import Hub, running_hub
@@ -80,12 +85,6 @@ def made(hub: Hub, folder: Path, file: Path, name: str = "made") -> Path:
     return folder / name
 
 
-def remote(hub: Hub, content: bytes, most: int = MOST, size: int | None = None) -> RangeFile:
-    commit = hub.put_files("datasets/amina/bytes", {"a.bin": content}).head
-    length = len(content) if size is None else size
-    return RangeFile("amina/bytes", commit, "a.bin", size=length, endpoint=hub.url, most=most)
-
-
 # What is looked at
 
 
@@ -111,51 +110,6 @@ def test_what_machines_could_not_read_is_too_large(hub: Hub, closed: str) -> Non
     assert caught.value.fault.code == ("E397" if closed == "gated" else "E304")
 
 
-# Ranges
-
-
-def test_a_file_is_read_by_ranges_over_connections_that_end_early(hub: Hub) -> None:
-    content = bytes(range(256)) * 40
-    file = remote(hub, content)
-    hub.cut_after = 700
-    file.seek(-300, io.SEEK_END)
-    assert file.read() == content[-300:]
-    file.seek(100)
-    assert file.read(3000) == content[100:3100]
-    assert file.tell() == 3100
-    hub.sent = 0
-    assert file.read(10) == content[3100:3110]
-    assert hub.sent == 10, "and no more than was asked for"
-
-
-def test_a_hub_that_sends_nothing_is_away(hub: Hub) -> None:
-    file = remote(hub, bytes(5000))
-    hub.failing = 1.0
-    with pytest.raises(Problem) as caught:
-        file.read(10)
-    assert caught.value.fault.code == "E346"
-
-
-@pytest.mark.parametrize("strange", ["whole", "other size", "too much"])
-def test_another_file_is_told_from_the_one_that_was_listed(hub: Hub, strange: str) -> None:
-    file = remote(hub, bytes(5000), most=100 if strange == "too much" else MOST)
-    if strange == "whole":
-        hub.ignores_ranges = True
-    if strange == "other size":
-        hub.damaged["a.bin"] = bytes(6000)
-    with pytest.raises(Problem) as caught:
-        file.read(200)
-    assert caught.value.fault.code == "E414"
-
-
-def test_a_repository_that_is_gone_is_said_to_be(hub: Hub) -> None:
-    file = remote(hub, bytes(5000))
-    hub.repositories.pop("datasets/amina/bytes")
-    with pytest.raises(Problem) as caught:
-        parquet.ParquetFile(cast("io.BytesIO", file))
-    assert caught.value.fault.code == "E397", "also through the library that asks"
-
-
 # The sample, and what is left
 
 
@@ -172,16 +126,16 @@ def test_a_sample_is_fetched_and_the_rest_is_listed(hub: Hub, tmp_path: Path) ->
 
 
 def test_a_sample_goes_on_where_it_ended(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy, copied = copy_groups, list[Path]()
+    copy, copied = Groups.copy, list[Path]()
 
-    def broken(file: io.BytesIO, groups: list[int], columns: list[str], path: Path) -> None:
+    def broken(groups: Groups, numbers: list[int], columns: list[str], path: Path) -> None:
         if copied:
             raise Problem.of("E346", endpoint=hub.url, reason="gone")
         copied.append(path)
-        copy(file, groups, columns, path)
+        copy(groups, numbers, columns, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(streaming, "copy_groups", broken)
+        patch.setattr(Groups, "copy", broken)
         with pytest.raises(Problem):
             sampled(hub, tmp_path)
     assert listing_of(tmp_path / "text") is None, "not whole yet"
@@ -306,8 +260,6 @@ def test_what_goes_wrong_on_the_way_is_not_taken_for_broken_rows(
 
 
 def test_parts_of_a_large_row_group_share_its_rows(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from peer_agent.publishing.text import portions, shards
-
     monkeypatch.setattr(portions, "LARGEST", 1000)
     monkeypatch.setattr(portions, "MOST_TOKENS", 2000)
     monkeypatch.setattr(shards, "SHARD_TOKENS", 1000)
@@ -338,3 +290,168 @@ def test_a_file_that_says_nonsense_is_refused(tmp_path: Path) -> None:
         portions_here.make_portion(path, path, tmp_path / "out", "http://127.0.0.1:9")
     path.write_bytes(b"no tensors")
     assert portion_in(path) is None
+
+
+# Files of strangers
+
+
+def put_rows(hub: Hub, table: pa.Table, **options: Any) -> None:
+    """Another dataset of that name, in one file."""
+    file = io.BytesIO()
+    parquet.write_table(table, file, **options)
+    hub.repositories.pop("datasets/amina/proverbs")
+    hub.put_files("datasets/amina/proverbs", {"data/train-0.parquet": file.getvalue()})
+
+
+def first_portion(folder: Path) -> tuple[Path, Portion]:
+    file = streamed(folder)[0]
+    portion = portion_in(file)
+    assert portion is not None
+    return file, portion
+
+
+def test_what_unpacks_to_more_than_it_says_ends_at_a_bound(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = [f"{number % 3} {'many hands ' * 500}" for number in range(12_000)]  # three texts, again and again
+    put_rows(hub, pa.table({"text": said}), row_group_size=1000)
+    prepared(hub, tmp_path)
+    file, portion = first_portion(tmp_path)
+    listing = listing_of(tmp_path / "text")
+    assert listing is not None
+    assert listing.files[0].groups[0].sizes["text"] < 100_000, "of five megabytes"
+    copied = tmp_path / "copied"
+    monkeypatch.setattr(row_groups, "WRITTEN_BYTES", 1_000_000)
+    with remote_of(hub, portion) as remote_file:
+        Groups(cast("io.BytesIO", remote_file)).copy([portion.first], ["text"], copied)
+    rows = parquet.read_table(copied).num_rows
+    assert 100 < rows < 200, "of a thousand with 5,500 letters each"
+    assert len(load_shard(made(hub, tmp_path, file))) == portion.tokens
+
+
+def remote_of(hub: Hub, portion: Portion) -> RangeFile:
+    about: dict[str, Any] = {"size": portion.size, "endpoint": hub.url, "most": MOST * 100}
+    return RangeFile(portion.repository, portion.commit, portion.file, **about)
+
+
+def test_texts_that_are_repeated_are_cut_not_refused(hub: Hub, tmp_path: Path) -> None:
+    """Of an upload that is E395; a machine that refused would end, and the next one after it."""
+    said = [f"{number % 50} {'many hands ' * 2100}" for number in range(9000)]
+    put_rows(hub, pa.table({"text": said}), row_group_size=3000)
+    fetch_sample(wanted(hub), hub.repositories["datasets/amina/proverbs"].head, tmp_path / "text", most=2_000_000)
+    with open_documents(tmp_path / "text", tmp_path / "scratch", field="text") as documents:
+        assert documents.bytes > 64 << 20
+
+
+def test_rows_without_text_come_first(hub: Hub, tmp_path: Path) -> None:
+    good = [f"{number}: {' '.join(WORDS)}" for number in range(3000)]
+    put_rows(hub, pa.table({"text": [*good[:1000], *[None] * 2000, *good[1000:]]}), row_group_size=2500)
+    prepared(hub, tmp_path)
+    kinds = [len(set(load_shard(made(hub, tmp_path, file)).tolist())) for file in streamed(tmp_path)]
+    assert kinds
+    assert all(kind > 20 for kind in kinds), "not the end of a text again and again"
+
+
+@pytest.mark.parametrize("error", [pa.ArrowNotImplementedError, pa.ArrowMemoryError, MemoryError])
+def test_what_this_machine_cannot_do_is_not_taken_for_broken_rows(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    prepared(hub, tmp_path)
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise error("no such codec")
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", failing)
+    with pytest.raises(Problem) as caught:
+        made(hub, tmp_path, streamed(tmp_path)[0])
+    assert caught.value.fault.code == "E416"
+
+
+def test_a_column_that_is_too_large_is_left_out_alone(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"{number} {' '.join(WORDS)}" for number in range(3000)]
+    pages = [np.random.default_rng(number).bytes(300).hex() for number in range(3000)]
+    put_rows(hub, pa.table({"text": words, "page": pages}), row_group_size=500)
+    monkeypatch.setattr(row_groups, "GROUP_BYTES", 100_000)
+    prepared(hub, tmp_path)
+    listing = listing_of(tmp_path / "text")
+    assert listing is not None
+    assert {tuple(group.sizes) for group in listing.files[0].groups} == {("text",)}
+    assert first_portion(tmp_path)[1].column == "text"
+
+
+def test_rows_that_nobody_reads_are_told(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [f"{number} {' '.join(WORDS)} " * (1 if number < 2500 else 9) for number in range(3000)]
+    put_rows(hub, pa.table({"text": words}), row_group_size=500)
+    monkeypatch.setattr(row_groups, "GROUP_BYTES", 100_000)
+    assert "500 rows there are left out: their row groups are too large." in prepared(hub, tmp_path).ready
+    monkeypatch.setattr(row_groups, "GROUP_BYTES", 1000)
+    with pytest.raises(Problem) as caught:
+        sampled(hub, tmp_path / "other")
+    assert caught.value.fault.code == "E417"
+
+
+def test_neighbours_in_a_file_part_ways(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "SHARD_TOKENS", 1000)
+    made = prepared(hub, tmp_path)
+    names = [tmp_path / "out" / "shards" / f"{shard.digest}.safetensors" for shard in made.shards]
+    order = [(found.file, found.first) for path in names if (found := portion_in(path)) is not None]
+    assert len(order) > 5
+    assert order != sorted(order), "else a run would see the first files alone"
+    again = prepared(hub, tmp_path / "again")
+    assert [shard.digest for shard in again.shards] == [shard.digest for shard in made.shards]
+
+
+def test_portions_of_very_large_data_are_larger() -> None:
+    groups = [Group(1000, {"text": 4_400_000})] * 500
+    files = [RemoteFile(f"train-{number}.parquet", 1 << 30, ["text"], groups) for number in range(1000)]
+    listing = Listing("amina/proverbs", "0" * 40, files, [(0, 0)])
+    cutting = Cutting("0" * 64, 0, sentences=False)
+    found = portions_of(listing, "text", 2_600_000, cutting)
+    assert len(found) < 2 * portions.MOST_PORTIONS, "each is larger"
+    assert {portion.parts for portion in found} == {1}
+    assert sum(portion.tokens for portion in found) == 2_600_000 * 499_999
+    assert len({portion.file for portion in found[:100]}) > 50, "the first ones are of everywhere"
+
+
+def test_what_a_run_cannot_list_is_told(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "SHARD_TOKENS", 1000)
+    monkeypatch.setattr(prepare_module, "MOST_PORTIONS", 2)
+    assert "tokens there are left out: a run lists no more shards." in prepared(hub, tmp_path).ready
+    assert len(streamed(tmp_path)) == 2
+
+
+def test_more_row_groups_than_are_listed_are_to_be_named_in_parts(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "MOST_LISTED", 7)
+    with pytest.raises(Problem) as caught:
+        sampled(hub, tmp_path)
+    assert caught.value.fault.code == "E396"
+
+
+def test_groups_that_say_they_are_empty_are_no_endless_sample() -> None:
+    files = [RemoteFile("train.parquet", 1 << 20, ["text"], [Group(1, {"text": 0})] * 100_000)]
+    assert len(streaming._sampled(files, 1 << 28)) <= streaming.MOST_SAMPLED + 1
+
+
+def test_of_groups_that_are_all_larger_the_smallest_is_the_sample() -> None:
+    sizes = [500, 400, 450]
+    files = [RemoteFile("train.parquet", 1 << 20, ["text"], [Group(1, {"text": size}) for size in sizes])]
+    assert streaming._sampled(files, 300) == [(0, 1)]
+
+
+def test_conversations_stay_where_they_are(hub: Hub, tmp_path: Path) -> None:
+    said = [[{"role": "user", "content": f"hands {number}?"}] for number in range(2000)]
+    ids = [np.random.default_rng(number).bytes(16).hex() for number in range(2000)]
+    put_rows(hub, pa.table({"prompt_id": ids, "messages": said}), row_group_size=200)
+    text = sampled(hub, tmp_path, most=200_000)
+    template = "{% for each in messages %}{{ each['content'] }}{% endfor %}"
+    with Writer(ChatTemplate(template, {})) as writer, open_documents(text, tmp_path / "scratch", writer) as documents:
+        assert documents.are_conversations, "and not what a column of numbers says"
+        tokenizer = train_tokenizer((documents[number] for number in range(len(documents))), PREPARATION)
+        save_tokenizer(tokenizer, tmp_path / "out" / "tokenizer")
+        with pytest.raises(Problem) as caught:
+            cut([documents], tmp_path / "out", tokenizer)
+    assert caught.value.fault.code == "E415"

@@ -163,6 +163,7 @@ async def test_a_device_that_takes_several_units_computes_them_in_few_passes_and
         assert work is not None
         tokens = some_shards([5000])[0]
         monkeypatch.setattr(work.trainer.batches, "_make", lambda of, unit: batch_of(of, unit, run=RUN, shard=tokens))
+        scene.agent.jobs.shards = None  # nothing is fetched
         await scene.site.says(m.Lease(run=RUN, fence=1, units=units, quota=36))
         while len((await scene.site.hears(m.Report)).done) < len(units):
             pass

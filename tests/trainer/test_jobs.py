@@ -1,7 +1,9 @@
 """Updates are fetched beside other jobs and made in their order, unless they are not wanted any more."""
 
+import asyncio
 import os
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -47,10 +49,41 @@ async def test_the_data_of_the_next_units_are_fetched_while_it_computes(is_open:
         part.close()
 
 
+async def test_the_replica_is_not_held_while_data_are_waited_for() -> None:
+    """An update waits for the unit in hand; a unit that waits for the Hub would keep the machine out of all rounds."""
+    told, computed = list[Any](), list[e.Compute]()
+    is_there, core = asyncio.Event(), SimpleNamespace(in_hand=SimpleNamespace(job=1))
+
+    async def compute(action: e.Compute, is_wanted: Callable[[int], bool]) -> str:
+        assert is_wanted(1)
+        computed.append(action)
+        return "result"
+
+    async def ready(shards: list[int], is_wanted: Callable[[], bool]) -> bool:
+        assert shards == [3, 3]
+        await is_there.wait()
+        return is_wanted()
+
+    jobs = Jobs(cast("Any", SimpleNamespace(core=core, handle=told.append)))
+    jobs.follower = cast("Any", object())
+    jobs.accumulation = cast("Any", SimpleNamespace(compute=compute, trainer=SimpleNamespace(compiled=None)))
+    jobs.shards = cast("Any", SimpleNamespace(ready=ready))
+    action = e.Compute(1, (Unit(0, 3, 0, 4), Unit(0, 3, 4, 8)))
+    waiting = asyncio.create_task(jobs._compute(action))
+    await asyncio.sleep(0.05)
+    assert not computed
+    is_there.set()
+    await waiting
+    assert (computed, told) == ([action], ["result"])
+    core.in_hand = None  # left, as where a round begins
+    await jobs._compute(action)
+    assert len(computed) == 1
+
+
 async def test_as_many_data_are_kept_as_the_volunteer_says(tmp_path: Path) -> None:
     limits = Limits(threads=1, disk_gb=7)
     agent = SimpleNamespace(
-        home=Home(tmp_path), access=None, owner=SimpleNamespace(limits=limits), links=None, publisher=None
+        home=Home(tmp_path), access=None, owner=SimpleNamespace(limits=limits), links=None, publisher=None, view=None
     )
     jobs = Jobs(cast("Any", agent))
     snapshot = Snapshot(index=0, step=0, digest="", state_digest="", file="ab" * 32, size=1)

@@ -39,7 +39,7 @@ async def test_of_the_trainer(tmp_path: Path, *, recomputes: bool) -> None:
     recipe = small_recipe()
     limits = Limits(1, at_once=2, recomputes=recomputes)
     owner = SimpleNamespace(limits=limits)
-    agent: Any = SimpleNamespace(home=Home(tmp_path), access=None, links=None, publisher=None, owner=owner)
+    agent: Any = SimpleNamespace(home=Home(tmp_path), access=None, links=None, publisher=None, owner=owner, view=None)
     elements = (await asyncio.to_thread(Replica, recipe)).layout.elements
     greeting: Any = SimpleNamespace(recipe=encode_recipe(recipe), elements=elements, shards=(), run=RUN)
     _, accumulation = await Jobs(agent).become_replica(greeting)

@@ -22,6 +22,7 @@ from peer_agent.trainer import files as site_files
 from peer_agent.trainer import portions
 from peer_agent.trainer.children import run_child
 from peer_agent.trainer.files import fetch_shard
+from peer_agent.trainer.portions import Portions
 from tests.agent.scripted_site import TRAINER, OwnAccess
 from tests.publishing.hub.hub_double import Hub, running_hub
 from tests.publishing.test_streaming import prepared, streamed, texts
@@ -65,7 +66,8 @@ class Fetching:
         access = OwnAccess(self.folder, TRAINER, Role.TRAINER, "")
         await access.renew()
         shard = m.Shard(digest=self.file.stem, tokens=self.portion.tokens)
-        return await fetch_shard(self.home, access, CausalLM(vocab=320), shard, self.view)
+        path = await fetch_shard(self.home, access, CausalLM(vocab=320), shard)
+        return await Portions(self.home, access, self.view).made(path)
 
 
 @pytest.fixture
@@ -121,12 +123,12 @@ async def test_a_hub_that_does_not_end_is_asked_again(fetching: Fetching, monkey
     async def hangs_once(command: list[str], **more: Any) -> dict[str, Any]:
         tries.append(command)
         if len(tries) == 1:
-            monkeypatch.setattr(portions, "LONGEST_S", 60.0)  # of the next
+            monkeypatch.setattr(portions, "SILENT_S", 60.0)  # of the next
             await asyncio.sleep(60)
         return await run(command, **more)
 
     monkeypatch.setattr(portions, "run_child", hangs_once)
-    monkeypatch.setattr(portions, "LONGEST_S", 0.05)
+    monkeypatch.setattr(portions, "SILENT_S", 0.05)
     monkeypatch.setattr(portions, "FIRST_PAUSE_S", 0.01)
     assert len(load_shard(await fetching.fetch())) == fetching.portion.tokens
     assert len(tries) == 2
@@ -153,3 +155,27 @@ async def test_texts_that_are_gone_are_said_to_be(hub: Hub, fetching: Fetching) 
         await fetching.fetch()
     assert caught.value.fault.code == "E397"
     assert [each.name for each in fetching.path.parent.iterdir()] == [fetching.path.name]
+
+
+async def test_what_a_killed_agent_had_begun_is_swept(fetching: Fetching) -> None:
+    fetching.path.parent.mkdir(parents=True)
+    for name in ("0.made-1", "0.made-1.parquet", "0.made-1.rows", "0.safetensors"):
+        (fetching.path.parent / name).write_bytes(b"")
+    Portions(fetching.home, OwnAccess(fetching.folder, TRAINER, Role.TRAINER, "")).sweep()
+    assert [path.name for path in fetching.path.parent.iterdir()] == ["0.safetensors"]
+
+
+async def test_bytes_that_come_slowly_are_no_silence(fetching: Fetching, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = list[int]()
+
+    async def slow(command: list[str], *, came: Any) -> dict[str, Any]:
+        tries.append(1)
+        monkeypatch.setattr(portions, "SILENT_S", 60.0)
+        await came(1000)
+        await asyncio.sleep(0.4)  # longer than was allowed before anything had come
+        return await run_child(command, came=came)
+
+    monkeypatch.setattr(portions, "run_child", slow)
+    monkeypatch.setattr(portions, "SILENT_S", 0.2)
+    assert len(load_shard(await fetching.fetch())) == fetching.portion.tokens
+    assert len(tries) == 1

@@ -260,3 +260,28 @@ async def test_whoever_leaves_fetches_nothing_more(tmp_path: Path, access: RunAc
     site.is_open.set()
     await asyncio.sleep(0.05)
     assert on_disk(tmp_path) == []
+
+
+async def test_it_is_waited_for_as_long_as_somebody_wants_it(tmp_path: Path, access: RunAccess, site: Site) -> None:
+    shards, wanted = shards_of(tmp_path, access), True
+    site.is_open.clear()
+    waiting = asyncio.create_task(shards.ready([2, 4, 2], lambda: wanted))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    site.is_open.set()
+    assert await waiting
+    assert site.given == [2, 4]
+    site.is_open.clear()
+    waiting, wanted = asyncio.create_task(shards.ready([5], lambda: wanted)), False
+    assert not await waiting
+    site.is_open.set()
+    assert await content(shards, 5) == 5, "what was on its way goes on"
+    assert site.given == [2, 4, 5]
+    assert await shards.ready([5], lambda: False), "what is open is not waited for"
+
+
+async def test_what_cannot_be_had_is_told_to_whoever_waits(tmp_path: Path, access: RunAccess, site: Site) -> None:
+    shards = shards_of(tmp_path, access)
+    site.refusals = ["E111"]
+    with pytest.raises(Problem, match="E111"):
+        await shards.ready([1], lambda: True)

@@ -158,4 +158,19 @@ MATERIAL: dict[str, Entry] = {
         "Name a part of it (owner/name/folder), or a dataset whose rows are texts.",
         means=NOTHING_LOST,
     ),
+    "E416": Entry(
+        "Rows cannot be read here",
+        Severity.MEDIUM,
+        "{name} of {repository} cannot be read on this machine ({reason}).",
+        "Update the agent and its libraries, or give it more memory. Other machines go on.",
+        means=NOTHING_LOST,
+    ),
+    "E417": Entry(
+        "Row groups too large",
+        Severity.MEDIUM,
+        "The row groups of {repository} have more than {most} MB of text each, which is more than a machine reads at"
+        " once.",
+        "Write the files again with smaller row groups (row_group_size), or name another dataset.",
+        means=NOTHING_BEGUN,
+    ),
 }

@@ -39,7 +39,7 @@ class RangeFile(io.RawIOBase):
         self._told = tell
         self.repository, self.commit, self.name, self.endpoint = repository, commit, name, endpoint
         self.size, self.most = size, most
-        self._at, self._read = 0, 0
+        self._at = self.taken = 0
 
     def readable(self) -> bool:
         """It is."""
@@ -70,8 +70,8 @@ class RangeFile(io.RawIOBase):
         """All of it at once, over as many connections as that takes."""
         left = max(0, self.size - self._at)
         wanted = left if size < 0 else min(size, left)
-        self._read += wanted
-        if self._read > self.most:
+        self.taken += wanted
+        if self.taken > self.most:
             raise self._strange(f"more than {self.most:,} bytes are to be read of it")
         found, failed = bytearray(), 0
         while len(found) < wanted:
@@ -111,8 +111,10 @@ class RangeFile(io.RawIOBase):
                         found += block[: wanted - len(found)]
                         if len(found) >= wanted:
                             return
-            except httpx2.RemoteProtocolError:
-                pass  # a connection that ends early: what came of it is kept
+            except httpx2.TransportError:
+                if not found:
+                    raise
+                # A connection that ends early: what came of it is kept.
 
     def _require_range(self, response: Any, first: int) -> None:
         said = RANGE.fullmatch(response.headers.get("Content-Range", ""))

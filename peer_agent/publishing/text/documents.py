@@ -79,22 +79,23 @@ class Documents:
         return [int(number) for number in np.argsort(draws, kind="stable")]
 
 
-def open_documents(path: Path, scratch: Path, writer: Writer | None = None) -> Documents:
+def open_documents(path: Path, scratch: Path, writer: Writer | None = None, *, field: str = "") -> Documents:
     """Check a file and cut it. Texts of rows, of which none goes on in the next document, lie in `scratch` meanwhile.
 
-    `writer`: who writes conversations out, which are then cut only where they are very long. Raises Problem E302 where
+    `writer`: who writes conversations out, which are then cut only where they are very long. `field`: of rows in one
+    file, where that is known and how much they may unpack to was looked at. Raises Problem E302 where
     a text is not UTF-8, E303 where it is empty, E381 and E382 (see `rows`), E395, E393 and E394 (see `chat`).
     """
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if not files:
         raise Problem.of("E303")
     if kind_of(files[0]) != "text":
-        return _of_rows(path, files, scratch, writer)
+        return _of_rows(path, files, scratch, writer, field)
     return _of_text(path, files[0]) if len(files) == 1 else _of_texts(path, files, scratch)
 
 
-def _of_rows(source: Path, files: Sequence[Path], scratch: Path, writer: Writer | None) -> Documents:
-    field, texts, counted, are_conversations = texts_of(files, writer)
+def _of_rows(source: Path, files: Sequence[Path], scratch: Path, writer: Writer | None, known: str) -> Documents:
+    field, texts, counted, are_conversations = texts_of(files, writer, known)
     longest = LONGEST_CONVERSATION if are_conversations else 0
     offsets, characters = [0], 0
     scratch.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +105,7 @@ def _of_rows(source: Path, files: Sequence[Path], scratch: Path, writer: Writer 
             for document in [text] if len(text) <= longest else _documents([text]):
                 offsets.append(offsets[-1] + file.write(document.encode()))
                 characters += len(document)
-            if offsets[-1] > most:
+            if offsets[-1] > most and not known:
                 raise Problem.of("E395", most=f"{most >> 20:,}")
         if not characters and writer is not None and counted[REFUSED]:
             raise Problem.of("E394", reason=writer.refusal)

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.content import write_content
-from peer_agent.publishing.text.documents import open_documents
+from peer_agent.publishing.text.documents import ORDER_KEY, open_documents
 from peer_agent.publishing.text.row_groups import Group
 from peer_agent.publishing.text.shards import LARGEST, content_of, in_shards, shard_tokens
 from peer_agent.publishing.text.tokenizer import encode_documents
@@ -26,13 +26,15 @@ from peer_agent.recipes.text.tokens import Sentences, Tokens
 
 LISTING = ".listing"  # behind the name of a source's folder: what stays on the Hub
 NO_TEXT = "E382"  # of rows without one
+MANY, MOST_PORTIONS = 10_000, 40_000  # of a source: above the first they are larger; a run lists no more
 
 
 class RemoteFile(Struct, frozen=True):
-    """A Parquet file of the commit: its bytes, and its row groups in their order."""
+    """A Parquet file of the commit: its bytes, what is read of a sample, and its row groups in their order."""
 
     name: str
     size: int
+    columns: list[str]
     groups: list[Group]
 
 
@@ -50,9 +52,12 @@ class Listing(Struct, frozen=True):
 
     def left_bytes(self, column: str) -> int:
         """The same of what stays there."""
-        return sum(group.sizes.get(column, 0) for file in self.files for group in file.groups) - self.sampled_bytes(
-            column
-        )
+        everything = sum(group.sizes.get(column, 0) for file in self.files for group in file.groups)
+        return everything - self.sampled_bytes(column)
+
+    def unread_rows(self, column: str) -> int:
+        """Rows of row groups in which that column is too large to be read, or is not there."""
+        return sum(group.rows for file in self.files for group in file.groups if column not in group.sizes)
 
 
 def listing_of(source: Path) -> Listing | None:
@@ -61,13 +66,16 @@ def listing_of(source: Path) -> Listing | None:
     return msgspec.json.decode(path.read_bytes(), type=Listing) if path.exists() else None
 
 
-def portions_of(listing: Listing, column: str, found: int, cutting: Cutting) -> Iterator[Portion]:
-    """What is not here. `found`: tokens of the rows that are."""
-    sampled = listing.sampled_bytes(column)
-    if sampled:
-        per_byte = found / sampled
-        most = shard_tokens(listing.left_bytes(column))
-        yield from _portions(listing, column, per_byte, most, cutting)
+def portions_of(listing: Listing, column: str, found: int, cutting: Cutting) -> list[Portion]:
+    """What is not here, in an order in which neighbours of a file part ways. `found`: tokens of the rows that are."""
+    sampled, left = listing.sampled_bytes(column), listing.left_bytes(column)
+    if not sampled or not left:
+        return []
+    per_byte = found / sampled
+    most = min(MOST_TOKENS // 2, max(shard_tokens(left), int(per_byte * left / MANY)))
+    portions = [*_portions(listing, column, per_byte, most, cutting)]
+    draws = np.random.Philox(key=ORDER_KEY).random_raw(len(portions))
+    return [portions[number] for number in np.argsort(draws, kind="stable")]
 
 
 def write_portion(portion: Portion, folder: Path, source: int) -> DataFile:
@@ -77,7 +85,7 @@ def write_portion(portion: Portion, folder: Path, source: int) -> DataFile:
 
 
 def _portions(listing: Listing, column: str, per_byte: float, most: int, cutting: Cutting) -> Iterator[Portion]:
-    sampled = set(listing.sampled)
+    sampled, largest = set(listing.sampled), max(most, LARGEST)
     for number, file in enumerate(listing.files):
         tokens = [
             0 if (number, place) in sampled else int(per_byte * group.sizes.get(column, 0))
@@ -85,7 +93,7 @@ def _portions(listing: Listing, column: str, per_byte: float, most: int, cutting
         ]
         for first, stop in _runs(tokens, most):
             here = sum(tokens[first:stop])
-            parts = min(MOST_PARTS, -(-here // LARGEST)) if here > MOST_TOKENS else 1
+            parts = min(MOST_PARTS, -(-here // largest)) if here > min(2 * largest, MOST_TOKENS) else 1
             for part in range(parts):
                 yield Portion(
                     repository=listing.repository,
@@ -119,12 +127,13 @@ def _runs(tokens: list[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) -> None:
-    """Write the shard of a portion. `rows`: its row groups with the one column, as a Parquet file."""
+    """Write the shard of a portion. `rows`: its row groups with the one column, as a Parquet file, already bounded."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     scratch = out.with_name(out.name + ".rows")
+    laid = None
     try:
-        with open_documents(rows, scratch) as documents:
+        with open_documents(rows, scratch, field=portion.column) as documents:
             order = documents.order()[portion.part :: portion.parts]
             cutting = portion.cutting
             encoded = encode_documents(
@@ -134,7 +143,6 @@ def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) ->
     except Problem as problem:
         if problem.fault.code != NO_TEXT:
             raise
-        laid = None
     out.write_bytes(content_of(filled(laid, portion)))
 
 

@@ -15,7 +15,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.publishing.text.brought_tokenizer import LARGEST_VOCAB, SMALLEST_VOCAB, take_tokenizer
 from peer_agent.publishing.text.documents import Documents, open_documents
-from peer_agent.publishing.text.portions import listing_of, portions_of, write_portion
+from peer_agent.publishing.text.portions import MOST_PORTIONS, listing_of, portions_of, write_portion
 from peer_agent.publishing.text.shards import entropy_of, in_shards, shard_tokens, write_heldout, write_shard
 from peer_agent.publishing.text.tokenizer import (
     END_OF_TEXT_ID,
@@ -35,7 +35,9 @@ HELD_OUT, HELD_OUT_TOKENS = 0.02, 2000  # share of the text, and at least so man
 HELD_OUT_AT_MOST = 0.2  # … if that is no more than this share
 PIECE = 200  # characters shown of a random place
 SHOWN = 3  # such places
-STREAMED = " Some {tokens:,} of these tokens stay on the Hub, where machines read them."
+UNREAD = " {count:,} rows there are left out: their row groups are too large."
+UNLISTED = " Another {count:,} tokens there are left out: a run lists no more shards."
+STREAMED = " Some {count:,} of these tokens stay on the Hub, where machines read them."
 
 
 class PreparedText(Prepared, frozen=True, kw_only=True):
@@ -98,10 +100,10 @@ def cut(
         held += aside
         here = [*_write_shards(in_shards(encoded, shard_tokens(documents.bytes)), out / "shards", counts, source)]
         found = sum(len(each.tokens) for each in aside) + sum(shard.size for shard in here)
-        portions = _portions_of(documents, found, out / "tokenizer" / "tokenizer.json", end, sentences=sentences)
-        there = [write_portion(portion, out / "shards", source) for portion in portions]
-        shards += here + there
-        notes += [STREAMED.format(tokens=sum(shard.size for shard in there))] if there else []
+        tokenizer_file = out / "tokenizer" / "tokenizer.json"
+        portions, note = _portions_of(documents, found, tokenizer_file, end, sentences=sentences)
+        notes.append(note)
+        shards += here + [write_portion(portion, out / "shards", source) for portion in portions]
     tokens = sum(shard.size for shard in shards)
     shown = chain.from_iterable(zip(*(_shown(*each) for each in zip(texts, orders, strict=True)), strict=False))
     return PreparedText(
@@ -116,15 +118,21 @@ def cut(
     )
 
 
-def _portions_of(documents: Documents, found: int, tokenizer: Path, end: int, *, sentences: bool) -> Iterable[Portion]:
-    """What a source has on the Hub and not here: nothing where all of it is here. `found`: tokens of what is."""
+def _portions_of(
+    documents: Documents, found: int, tokenizer: Path, end: int, *, sentences: bool
+) -> tuple[list[Portion], str]:
+    """What a source has on the Hub and not here, and what people are to know of it. `found`: tokens of what is here."""
     listing = listing_of(documents.source)
     if listing is None:
-        return ()
+        return [], ""
     if documents.are_conversations:
         raise Problem.of("E415", repository=listing.repository)
     cutting = Cutting(hashlib.sha256(tokenizer.read_bytes()).hexdigest(), end, sentences)
-    return portions_of(listing, documents.field, found, cutting)
+    portions = portions_of(listing, documents.field, found, cutting)
+    taken, left = (sum(each.tokens for each in part) for part in (portions[:MOST_PORTIONS], portions[MOST_PORTIONS:]))
+    unread = listing.unread_rows(documents.field)
+    told = ((STREAMED, taken), (UNLISTED, left), (UNREAD, unread))
+    return portions[:MOST_PORTIONS], "".join(words.format(count=count) for words, count in told if count)
 
 
 def _ready(texts: Sequence[Documents]) -> str:

@@ -72,13 +72,14 @@ def kind_of(path: Path) -> Kind:
     return "json" if sum(row is not None for row in first) * 2 > len(first) else "text"
 
 
-def texts_of(files: Sequence[Path], writer: Writer | None = None) -> Texts:
+def texts_of(files: Sequence[Path], writer: Writer | None = None, known: str = "") -> Texts:
     """All texts, in the order of files and rows, of what most rows have: texts, or conversations that `writer` writes.
 
-    Raises Problem E381 for no Parquet file, E382 where no row has a text, and as `writer`.
+    `known`: the field with texts, where nobody has to look for it. Raises Problem E381 for no Parquet file, E382 where
+    no row has a text, and as `writer`.
     """
     rows, counted = partial(_rows, files), Counter[str]()
-    field, conversations = _field_of(rows(lists=writer is not None), writer)
+    field, conversations = (known, False) if known else _field_of(rows(lists=writer is not None), writer)
     if writer is None or not conversations:
         return Texts(field, _counted(rows(field), field, counted), counted)
     written = _written(rows(field, lists=True), field, writer, counted)

@@ -15,7 +15,7 @@ from peer_agent.protocol.errors import Problem
 METADATA = "portion"
 MOST_GROUPS = 10_000  # of one portion
 MOST_PARTS = 1000  # that row groups are dealt into
-MOST_TOKENS = 1 << 24  # of a portion's shard
+MOST_TOKENS = 1 << 25  # of a portion's shard
 
 Commit = Annotated[str, Meta(pattern="^[0-9a-f]{40}$")]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]

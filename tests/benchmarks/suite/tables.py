@@ -218,6 +218,22 @@ def preset_rows(runs: list[Figures]) -> Iterable[Cells]:
             yield cells(run, *names)
 
 
+def step_rows(runs: list[Figures]) -> Iterable[Cells]:
+    """What the form says of a step's bytes and seconds, beside rounds over links as told."""
+    names = (
+        "up_told_mb",
+        "up_told_ratio",
+        "down_told_ratio",
+        "round_told_s",
+        "round_s",
+        "round_told_ratio",
+        "is_valid",
+    )
+    for run in runs:
+        if run.get("benchmark") == "steps" and "preset" in run:
+            yield cells(run, "preset", "uplink_mbit", *names)
+
+
 def loop_rows(runs: list[Figures]) -> Iterable[Cells]:
     """An agent's loop beside plain PyTorch."""
     names = ("device", "threads", "precision", "parameters", "ours_samples_per_s", "plain_samples_per_s", "ratio")
@@ -303,6 +319,20 @@ TABLES: dict[str, Table] = {
     "presets": (
         ["preset", "parameters", "told / there", "memory told, MB", "memory taken, MB", "told / taken"],
         preset_rows,
+    ),
+    "preset-steps": (
+        [
+            "preset",
+            "uplink, Mb/s",
+            "told each way, MB",
+            "told / sent",
+            "told / received",
+            "averaging told, s",
+            "averaging, s",
+            "told / there",
+            "valid",
+        ],
+        step_rows,
     ),
     "pages": (["page", "queries", "processor, ms", "median, ms", "p95, ms", "kB", "kB as sent"], page_rows),
     "lighthouse": (
