@@ -14,7 +14,7 @@ from peer_agent.machine.limits import NICE
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.publishing import __main__ as commands
-from peer_agent.publishing import evaluate, outcome
+from peer_agent.publishing import evaluate, outcome, portion
 from peer_agent.publishing.outcome import fail, fault_of, succeed
 from tests.publishing.texts import docstrings, written
 from tests.training.commits import small_recipe
@@ -116,3 +116,19 @@ def test_an_error_is_on_the_last_line_of_the_errors(capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize("errors", ["", "\n", "Killed", NOISE, "[1]", "Segmentation fault\n"])
 def test_whoever_dies_without_a_word_names_none(errors: str) -> None:
     assert fault_of(errors) is None
+
+
+def test_rows_of_strangers_are_unpacked_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = list[str]()
+    monkeypatch.setattr(portion, "limit_memory", lambda: done.append("limited"))
+    monkeypatch.setattr(portion, "make_portion", lambda *_: done.append("made"))
+    commands.run_shard(argparse.Namespace(file=Path(), tokenizer=Path(), out=Path(), endpoint=""))
+    assert done == ["limited", "made"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it holds no process to that")
+def test_the_bound_holds() -> None:
+    code = "from peer_agent.publishing.portion import limit_memory; limit_memory(); bytearray(7 << 30)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert told.returncode == 1
+    assert "MemoryError" in told.stderr

@@ -23,7 +23,7 @@ from peer_agent.publishing.text import portions, row_groups, shards
 from peer_agent.publishing.text import prepare as prepare_module
 from peer_agent.publishing.text.chat import ChatTemplate, Writer
 from peer_agent.publishing.text.documents import open_documents
-from peer_agent.publishing.text.portions import Listing, RemoteFile, listing_of, portions_of
+from peer_agent.publishing.text.portions import Listing, RemoteFile, listing_of, make_shard, portions_of
 from peer_agent.publishing.text.prepare import PreparedText, cut, prepare
 from peer_agent.publishing.text.row_groups import Group, Groups
 from peer_agent.publishing.text.tokenizer import save_tokenizer, train_tokenizer
@@ -344,12 +344,25 @@ def test_texts_that_are_repeated_are_cut_not_refused(hub: Hub, tmp_path: Path) -
 
 
 def test_rows_without_text_come_first(hub: Hub, tmp_path: Path) -> None:
-    good = [f"{number}: {' '.join(WORDS)}" for number in range(3000)]
-    put_rows(hub, pa.table({"text": [*good[:1000], *[None] * 2000, *good[1000:]]}), row_group_size=2500)
     prepared(hub, tmp_path)
-    kinds = [len(set(load_shard(made(hub, tmp_path, file)).tolist())) for file in streamed(tmp_path)]
-    assert kinds
-    assert all(kind > 20 for kind in kinds), "not the end of a text again and again"
+    _, portion = first_portion(tmp_path)
+    rows = tmp_path / "rows"
+    parquet.write_table(pa.table({"text": [*[None] * 1200, *(f"{n}: {' '.join(WORDS)}" for n in range(300))]}), rows)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer" / "tokenizer.json"))
+    make_shard(portion, rows, tokenizer, tmp_path / "made")
+    assert len(set(load_shard(tmp_path / "made").tolist())) > 20, "not the end of a text again and again"
+
+
+def test_no_more_is_read_than_is_bounded(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared(hub, tmp_path)
+    _, portion = first_portion(tmp_path)
+    with remote_of(hub, portion) as file:
+        groups = Groups(cast("io.BytesIO", file))
+        monkeypatch.setattr(row_groups, "GROUP_BYTES", 2 * groups._packed_bytes(0, {"text"}) + 1000)
+        groups.copy(range(5), ["text"], tmp_path / "copied")
+        assert parquet.read_table(tmp_path / "copied").num_rows == 2 * GROUP
+        groups.copy([99], ["text"], tmp_path / "none")
+        assert parquet.read_table(tmp_path / "none").num_rows == 0, "what is not there is not read"
 
 
 @pytest.mark.parametrize("error", [pa.ArrowNotImplementedError, pa.ArrowMemoryError, MemoryError])
@@ -358,7 +371,8 @@ def test_what_this_machine_cannot_do_is_not_taken_for_broken_rows(
 ) -> None:
     prepared(hub, tmp_path)
 
-    def failing(*_: Any, **__: Any) -> Any:
+    def failing(*_: Any, **__: Any) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"text": ["many hands"]})
         raise error("no such codec")
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", failing)

@@ -18,8 +18,8 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.text.portion import Portion, portion_in
 from peer_agent.recipes.text.tokens import load_shard
+from peer_agent.trainer import children, portions
 from peer_agent.trainer import files as site_files
-from peer_agent.trainer import portions
 from peer_agent.trainer.children import run_child
 from peer_agent.trainer.files import fetch_shard
 from peer_agent.trainer.portions import Portions
@@ -179,3 +179,8 @@ async def test_bytes_that_come_slowly_are_no_silence(fetching: Fetching, monkeyp
     monkeypatch.setattr(portions, "SILENT_S", 0.2)
     assert len(load_shard(await fetching.fetch())) == fetching.portion.tokens
     assert len(tries) == 1
+
+
+def test_a_child_knows_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_of_a_volunteer")
+    assert "HF_TOKEN" not in children._environment()

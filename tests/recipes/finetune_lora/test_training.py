@@ -12,6 +12,8 @@ import peft
 import pytest
 import torch
 from msgspec.structs import replace
+from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from peer_agent.machine.memory_estimate import needs_of
@@ -270,6 +272,22 @@ def test_a_draft_without_a_base_has_numbers_all_the_same() -> None:
     assert recipe.base == Base()
     assert recipe.parameters() > 0
     assert "Llama" in recipe.summary()
+
+
+@pytest.mark.parametrize("strange", ["one more", "one less", "another shape"])
+def test_a_base_of_which_the_file_says_something_else_is_refused(llama: Adapted, tmp_path: Path, strange: str) -> None:
+    assert llama.recipe.base.file is not None
+    name = f"{llama.recipe.base.file.digest}.safetensors"
+    with safe_open(llama.files / name, framework="pt") as file:
+        tensors, metadata = {key: file.get_tensor(key) for key in file.keys()}, file.metadata()  # noqa: SIM118
+    one = next(key for key in tensors if "mlp" in key)
+    if strange == "one less":
+        del tensors[one]
+    else:
+        tensors["more" if strange == "one more" else one] = torch.ones(1)  # which would be spread over all of it
+    save_file(tensors, tmp_path / name, metadata)
+    with pytest.raises(Problem, match="E111"):
+        base_model(llama.recipe, tmp_path)
 
 
 LARGE = """
