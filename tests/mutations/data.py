@@ -194,7 +194,7 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "what is written out has no end",
         "peer_agent/publishing/text/documents.py",
-        "            if offsets[-1] > most:",
+        "            if offsets[-1] > most and not known:",
         "            if False:",
         WRITTEN,
     ),
