@@ -11,6 +11,7 @@ from tests.mutations.reducer import REDUCER
 from tests.mutations.relay import RELAY
 from tests.mutations.store import STORED
 from tests.mutations.strangers import STRANGERS
+from tests.mutations.streamed import STREAMED_TEXTS
 from tests.mutations.trainer import TRAINER
 from tests.mutations.troubles import TROUBLES
 
@@ -27,4 +28,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *STRANGERS,
     *TROUBLES,
     *DATA,
+    *STREAMED_TEXTS,
 )

@@ -1,0 +1,40 @@
+"""Faults of texts that stay on the Hub: what is read of strangers, and what a machine makes of it."""
+
+from tests.mutations.mutation import Mutation
+
+GROUPS, PORTIONS = "peer_agent/publishing/text/row_groups.py", "peer_agent/publishing/text/portions.py"
+RANGES, WAITING = "peer_agent/publishing/hub/ranges.py", "peer_agent/trainer/portions.py"
+STREAMED, READ = ("tests/publishing/test_streaming.py",), ("tests/publishing/hub/test_ranges.py",)
+MADE = ("tests/trainer/test_portions.py",)
+
+STREAMED_TEXTS: tuple[Mutation, ...] = (
+    Mutation("what rows unpack to has no end", GROUPS, "if written > WRITTEN_BYTES:", "if False:", STREAMED),
+    Mutation("what is read of row groups has no end", GROUPS, "if read > GROUP_BYTES:", "if False:", STREAMED),
+    Mutation(
+        "a machine without a codec makes another shard",
+        GROUPS,
+        "OF_THIS_MACHINE:\n                raise\n            except UNREADABLE:",
+        "UNREADABLE:",
+        STREAMED,
+    ),
+    Mutation(
+        "portions come in the order of files",
+        PORTIONS,
+        'return [portions[number] for number in np.argsort(draws, kind="stable")]',
+        "return portions",
+        STREAMED,
+    ),
+    Mutation("parts of a row group are all of it", PORTIONS, "[portion.part :: portion.parts]", "", STREAMED),
+    Mutation("a column is looked for again", PORTIONS, "field=portion.column)", 'field="")', STREAMED),
+    Mutation(
+        "what nobody else may read is streamed",
+        "peer_agent/publishing/hub/fetching.py",
+        "and _is_for_all(info) and",
+        "and",
+        STREAMED,
+    ),
+    Mutation("another file is read", RANGES, "if int(said[2]) != self.size:", "if False:", READ),
+    Mutation("bytes of the Hub do not count", WAITING, "TRAFFIC.add(received=count)", "pass", MADE),
+    Mutation("bytes of the Hub do not wait", WAITING, "await DOWNLINK.came(count)", "pass", MADE),
+    Mutation("slow is silent", WAITING, "limit.reschedule(loop.time() + SILENT_S)", "pass", MADE),
+)
