@@ -82,6 +82,6 @@ def check(swarm: Swarm, hub: Hub, expected: dict[str, int]) -> None:
 
 
 def shards(swarm: Swarm, name: str) -> list[Path]:
-    """Those of the run that a machine has made."""
+    """Those of the run that a machine has made; at the end of the run one may still be what it is to be made of."""
     found = (swarm.folder / name).glob("**/shards/*.safetensors")
-    return [path for path in found if path.stem in streamed(swarm)]
+    return [path for path in found if path.stem in streamed(swarm) and portion_in(path) is None]
