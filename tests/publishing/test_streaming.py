@@ -14,7 +14,6 @@ from tokenizers import Tokenizer
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing import portion as portions_here
 from peer_agent.publishing import streaming
-from peer_agent.publishing.hub import fetching, patience, ranges
 from peer_agent.publishing.hub.fetching import Wanted, look
 from peer_agent.publishing.hub.ranges import RangeFile
 from peer_agent.publishing.portion import make_portion
@@ -36,13 +35,6 @@ MOST = 1 << 20
 ROWS, GROUP = 600, 100  # of each file, and of a row group
 WORDS = ["many", "hands", "make", "light", "work", "when", "rivers", "carry", "boats", "and", "nobody", "counts"]
 PREPARATION = TextPreparation(vocab=320)
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PAUSES_S", (0.001,) * 4)
-    for module in (fetching, ranges):
-        monkeypatch.setattr(module, "PAUSE_S", 0.001)
 
 
 @pytest.fixture

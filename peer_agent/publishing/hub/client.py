@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WRITING = {"write", "admin"}  # roles of a classic token
 WRITE_SCOPE = "repo.write"  # of a fine-grained one
+TRIES, PAUSE_S = 5, 1.0  # of a file, without one byte more, after which a Hub counts as away
 AWAY = {408, 429}  # statuses that say so, beside those of 500 and above
 SETTINGS = {
     "HF_HUB_DISABLE_XET": "1",  # one plain upload that every Hub-compatible server speaks
@@ -92,6 +93,23 @@ def held_files(
     """The files of a revision by name, of no more than the first `most` entries."""
     tree = api.list_repo_tree(repository, recursive=True, revision=revision, repo_type=type_of(kind))
     return {file.path: file for file in islice(tree, most) if hasattr(file, "blob_id")}
+
+
+@contextmanager
+def opened(api: "HfApi", repository: str, name: str, *, kind: Kind, commit: str, bytes_: str = "") -> Iterator[Any]:
+    """The answer to whoever asks for a file, or for `bytes_` of it as in `0-99`. Raises what the client raises."""
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import (  # type: ignore[attr-defined] # public by its documentation
+        build_hf_headers,
+        hf_raise_for_status,
+    )
+
+    address = hf_hub_url(repository, name, repo_type=type_of(kind), revision=commit, endpoint=api.endpoint)
+    headers = {**build_hf_headers(token=api.token, library_name="manyhands"), "Accept-Encoding": "identity"}
+    headers |= {"Range": f"bytes={bytes_}"} if bytes_ else {}
+    with get_session().stream("GET", address, headers=headers) as response:
+        hf_raise_for_status(response)
+        yield response
 
 
 def is_same(path: Path | None, file: Any) -> bool:

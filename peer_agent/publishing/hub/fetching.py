@@ -16,7 +16,7 @@ from msgspec import Struct
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.publishing.hub.choosing import is_parquet, model_files, text_files, tokenizer_files
-from peer_agent.publishing.hub.client import api_of, held_files, in_words, is_same, type_of
+from peer_agent.publishing.hub.client import PAUSE_S, TRIES, api_of, held_files, in_words, is_same, opened, type_of
 from peer_agent.publishing.hub.names import Kind, check_name
 
 if TYPE_CHECKING:
@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 
 MOST_LISTED = 20_000  # entries of a repository that are looked at
 CONVERTED = "refs/convert/parquet"  # where the Hub itself puts rows of data that are kept in another way
-TRIES = 5  # without one byte more, after which a Hub counts as away
-PAUSE_S = 1.0
 MEGABYTE = 1_000_000
-SAMPLE_BYTES = (
-    256 << 20
-)  # of texts that are streamed, unpacked: more than a tokenizer learns from, and some to hold out
+SAMPLE_BYTES = 256 << 20  # of streamed texts, unpacked: more than a tokenizer learns from, and some to hold out
 LICENCE = 200  # characters of what is said to be the licence
 
 
@@ -181,20 +177,9 @@ def _fetch(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> 
 
 def _go_on(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> None:
     """What of a file is not here yet. Raises what the client raises."""
-    from huggingface_hub import get_session, hf_hub_url
-    from huggingface_hub.utils import (  # type: ignore[attr-defined] # public by its documentation
-        build_hf_headers,
-        hf_raise_for_status,
-    )
-
     begin = _size_of(path)
-    address = hf_hub_url(
-        wanted.repository, file.path, repo_type=type_of(wanted.kind), revision=commit, endpoint=wanted.endpoint
-    )
-    headers = {**build_hf_headers(token=api.token, library_name="manyhands"), "Accept-Encoding": "identity"}
-    headers |= {"Range": f"bytes={begin}-"} if begin else {}
-    with get_session().stream("GET", address, headers=headers) as response:
-        hf_raise_for_status(response)
+    about: dict[str, Any] = {"kind": wanted.kind, "commit": commit, "bytes_": f"{begin}-" if begin else ""}
+    with opened(api, wanted.repository, file.path, **about) as response:
         is_rest = response.status_code == 206
         left = file.size - (begin if is_rest else 0)
         with disk_errors(path), path.open("ab" if is_rest else "wb") as target:

@@ -7,13 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing.hub.client import api_of, in_words
+from peer_agent.publishing.hub.client import PAUSE_S, TRIES, api_of, in_words, opened
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-TRIES = 5  # without one byte more, after which a Hub counts as away
-PAUSE_S = 1.0
 RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
@@ -88,23 +86,12 @@ class RangeFile(io.RawIOBase):
     def _go_on(self, found: bytearray, wanted: int) -> None:
         """As much as comes over one connection."""
         import httpx2
-        from huggingface_hub import get_session, hf_hub_url
-        from huggingface_hub.utils import (  # type: ignore[attr-defined] # public by its documentation
-            build_hf_headers,
-            hf_raise_for_status,
-        )
 
-        api = api_of("", self.endpoint)
         first, last = self._at + len(found), self._at + wanted - 1
-        address = hf_hub_url(
-            self.repository, self.name, repo_type="dataset", revision=self.commit, endpoint=self.endpoint
-        )
-        headers = {**build_hf_headers(token=api.token, library_name="manyhands"), "Accept-Encoding": "identity"}
-        headers["Range"] = f"bytes={first}-{last}"
+        about: dict[str, Any] = {"kind": "dataset", "commit": self.commit, "bytes_": f"{first}-{last}"}
         with in_words(self.endpoint, self.repository, reading="dataset"):
             try:
-                with get_session().stream("GET", address, headers=headers) as response:
-                    hf_raise_for_status(response)
+                with opened(api_of("", self.endpoint), self.repository, self.name, **about) as response:
                     self._require_range(response, first)
                     for block in response.iter_bytes():
                         self._told(len(block))

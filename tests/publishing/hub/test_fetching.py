@@ -1,15 +1,14 @@
 """What is taken from a strict Hub: looked at, fetched, gone on with, compared."""
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing.hub import client, fetching, patience
+from peer_agent.publishing.hub import client, fetching
 from peer_agent.publishing.hub.fetching import Wanted, fetch, look
-from tests.publishing.hub.hub_double import Hub, running_hub
+from tests.publishing.hub.hub_double import Hub
 
 MOST = 1 << 30
 ROWS = {"data/train-0.parquet": b"PAR1" + bytes(range(256)) * 40, "data/train-1.parquet": b"PAR1" + b"y" * 3000}
@@ -19,18 +18,6 @@ MODEL = {
     "model.safetensors": bytes(range(256)) * 99,
     "README.md": b"# A model",
 }
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PAUSES_S", (0.001,) * 4)
-    monkeypatch.setattr(fetching, "PAUSE_S", 0.001)
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    with running_hub() as hub:
-        yield hub
 
 
 def texts(hub: Hub, files: str = "") -> Wanted:

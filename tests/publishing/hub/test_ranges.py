@@ -9,23 +9,10 @@ import pytest
 from pyarrow import parquet
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing.hub import patience, ranges
 from peer_agent.publishing.hub.ranges import RangeFile
-from tests.publishing.hub.hub_double import Hub, running_hub
+from tests.publishing.hub.hub_double import Hub
 
 MOST = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PAUSES_S", (0.001,) * 4)
-    monkeypatch.setattr(ranges, "PAUSE_S", 0.001)
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    with running_hub() as hub:
-        yield hub
 
 
 def remote(hub: Hub, content: bytes, most: int = MOST, size: int | None = None) -> RangeFile:
