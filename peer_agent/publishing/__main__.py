@@ -173,14 +173,17 @@ def run_hub_fetch(given: argparse.Namespace) -> msgspec.Struct:
 
     if given.streamed:
         from peer_agent.publishing.streaming import fetch_sample
+        from peer_agent.publishing.text.row_groups import limit_memory
 
+        limit_memory()
         return fetch_sample(_wanted(given), given.commit, given.folder, most=given.most)
     return fetch(_wanted(given), given.commit, given.folder, _secret(), most=given.most)
 
 
 def run_shard(given: argparse.Namespace) -> msgspec.Struct:
     """On a volunteer's machine, which shows the Hub no token, and whose owner may limit what comes."""
-    from peer_agent.publishing.portion import limit_memory, make_portion
+    from peer_agent.publishing.portion import make_portion
+    from peer_agent.publishing.text.row_groups import limit_memory
 
     limit_memory()
     return make_portion(given.file, given.tokenizer, given.out, given.endpoint, telling_of_bytes())

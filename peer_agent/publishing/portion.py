@@ -1,7 +1,6 @@
 """A shard of texts that stay on the Hub, made on a volunteer's machine, in a process of its own."""
 
 import io
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -13,12 +12,11 @@ from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.publishing.hub.names import check_name
 from peer_agent.publishing.hub.ranges import RangeFile
 from peer_agent.publishing.text.portions import make_shard
-from peer_agent.publishing.text.row_groups import GROUP_BYTES, OF_THIS_MACHINE, Groups
+from peer_agent.publishing.text.row_groups import GROUP_BYTES, Groups, faults_of_this_machine
 from peer_agent.recipes.preparation import DataFile
 from peer_agent.recipes.text.portion import Portion, portion_in
 
 READ_BYTES = 256 << 20 | GROUP_BYTES  # of the Hub's file: its footer, and what is wanted of it
-MEMORY_BYTES = 6 << 30  # that this process may ask for, where the system can hold it to that
 NOT_PARQUET = "E381"
 
 
@@ -35,12 +33,9 @@ def make_portion(
     check_name(portion.repository)
     rows = out.with_name(out.name + ".parquet")
     try:
-        with disk_errors(out):
+        with disk_errors(out), faults_of_this_machine(portion.repository, portion.file):
             _copy_rows(portion, rows, endpoint, tell)
             make_shard(portion, rows, Tokenizer.from_file(str(tokenizer)), out)
-    except (*OF_THIS_MACHINE, MemoryError) as error:
-        reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
-        raise Problem.of("E416", repository=portion.repository, name=portion.file, reason=reason) from error
     finally:
         rows.unlink(missing_ok=True)
     return DataFile(file.stem, portion.tokens)
@@ -57,13 +52,3 @@ def _copy_rows(portion: Portion, rows: Path, endpoint: str, tell: Callable[[int]
             said = {"repository": portion.repository, "name": portion.file, "reason": "it is no Parquet file"}
             raise Problem.of("E414", **said) from problem
         groups.copy(range(portion.first, portion.first + portion.groups), [portion.column], rows)
-
-
-def limit_memory() -> None:
-    """Of this process: rows of strangers are unpacked in it."""
-    if sys.platform != "win32":
-        import resource
-
-        _, most = resource.getrlimit(resource.RLIMIT_AS)
-        wanted = MEMORY_BYTES if most == resource.RLIM_INFINITY else min(MEMORY_BYTES, most)
-        resource.setrlimit(resource.RLIMIT_AS, (wanted, most))

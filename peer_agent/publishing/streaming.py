@@ -21,7 +21,7 @@ from peer_agent.publishing.hub.fetching import SAMPLE_BYTES, Fetched, Wanted, ch
 from peer_agent.publishing.hub.ranges import RangeFile
 from peer_agent.publishing.text.documents import ORDER_KEY
 from peer_agent.publishing.text.portions import LISTING, Listing, RemoteFile
-from peer_agent.publishing.text.row_groups import GROUP_BYTES, Groups
+from peer_agent.publishing.text.row_groups import GROUP_BYTES, Groups, faults_of_this_machine
 from peer_agent.publishing.text.rows import CONVERSATIONS
 
 FOOTER_BYTES = 256 << 20  # that are read of a file to find its row groups …
@@ -35,8 +35,8 @@ def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fet
     """Put a sample into a folder, a file for each row group, and a list of all row groups beside it.
 
     `most`: bytes of the sample. Goes on where an earlier try has ended. Raises Problem E106 where the disk is full,
-    E382 where no column has texts, E396 where there are too many row groups, E414, E417 where all are too large, and as
-    `fetching.fetch`.
+    E382 where no column has texts, E396 where there are too many row groups, E414, E416, E417 where all are too large,
+    and as `fetching.fetch`.
     """
     parts = folder.with_name(folder.name + PARTS)
     with disk_errors(folder):
@@ -111,7 +111,11 @@ def _without_texts(wanted: Wanted, files: list[RemoteFile]) -> Problem:
 def _copy(wanted: Wanted, commit: str, file: RemoteFile, missing: list[tuple[int, Path]], parts: Path) -> None:
     """Row groups of one file, each to a file of its own."""
     most = FOOTER_BYTES + len(missing) * GROUP_BYTES
-    with disk_errors(parts), _remote(wanted, commit, file.name, file.size, most) as remote:
+    with (
+        disk_errors(parts),
+        faults_of_this_machine(wanted.repository, file.name),
+        _remote(wanted, commit, file.name, file.size, most) as remote,
+    ):
         groups = Groups(remote)
         for number, path in missing:
             sizes = file.groups[number].sizes

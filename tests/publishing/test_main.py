@@ -14,8 +14,9 @@ from peer_agent.machine.limits import NICE
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.publishing import __main__ as commands
-from peer_agent.publishing import evaluate, outcome, portion
+from peer_agent.publishing import evaluate, outcome, portion, streaming
 from peer_agent.publishing.outcome import fail, fault_of, succeed
+from peer_agent.publishing.text import row_groups
 from tests.publishing.texts import docstrings, written
 from tests.training.commits import small_recipe
 
@@ -120,15 +121,18 @@ def test_whoever_dies_without_a_word_names_none(errors: str) -> None:
 
 def test_rows_of_strangers_are_unpacked_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     done = list[str]()
-    monkeypatch.setattr(portion, "limit_memory", lambda: done.append("limited"))
+    monkeypatch.setattr(row_groups, "limit_memory", lambda: done.append("limited"))
     monkeypatch.setattr(portion, "make_portion", lambda *_: done.append("made"))
     commands.run_shard(argparse.Namespace(file=Path(), tokenizer=Path(), out=Path(), endpoint=""))
-    assert done == ["limited", "made"]
+    monkeypatch.setattr(streaming, "fetch_sample", lambda *_, **__: done.append("sampled"))
+    wanted = {"repository": "a/b", "endpoint": "", "kind": "dataset", "files": ""}
+    commands.run_hub_fetch(argparse.Namespace(streamed=True, commit="", folder=Path(), most=1, **wanted))
+    assert done == ["limited", "made", "limited", "sampled"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it holds no process to that")
 def test_the_bound_holds() -> None:
-    code = "from peer_agent.publishing.portion import limit_memory; limit_memory(); bytearray(7 << 30)"
+    code = "from peer_agent.publishing.text.row_groups import limit_memory; limit_memory(); bytearray(7 << 30)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert told.returncode == 1
     assert "MemoryError" in told.stderr

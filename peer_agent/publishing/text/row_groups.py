@@ -3,7 +3,9 @@
 What a footer says of sizes is a claim: what is written is counted, and ends at a bound that is the same everywhere.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +24,29 @@ MOST_COLUMNS = 64  # of texts, in the order of the file
 TEXTS = (types.is_string, types.is_large_string, types.is_string_view)
 LISTS = (types.is_list, types.is_large_list)
 OF_THIS_MACHINE = (pa.ArrowMemoryError, pa.ArrowNotImplementedError)  # they say nothing of the file
+
+
+MEMORY_BYTES = 6 << 30  # that a process which unpacks rows of strangers may ask for
+
+
+def limit_memory() -> None:
+    """Of this process, where the system can hold it to that."""
+    if sys.platform != "win32":
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = MEMORY_BYTES if most == resource.RLIM_INFINITY else min(MEMORY_BYTES, most)
+        resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
+
+
+@contextmanager
+def faults_of_this_machine(repository: str, name: str) -> Iterator[None]:
+    """What the machine lacks is no fault of the rows. Raises Problem E416."""
+    try:
+        yield
+    except (*OF_THIS_MACHINE, MemoryError) as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
+        raise Problem.of("E416", repository=repository, name=name, reason=reason) from error
 
 
 class Group(Struct, frozen=True, array_like=True):

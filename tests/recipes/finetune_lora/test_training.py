@@ -306,7 +306,7 @@ def peak():
 folder = Path(sys.argv[1])
 path = folder / ("0" * 64 + ".safetensors")
 if len(sys.argv) > 2:
-    shape = {"vocab_size": 40_000, "hidden_size": 1024, "intermediate_size": 64, "num_hidden_layers": 1}
+    shape = {"vocab_size": 8000, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 16}
     config = LlamaConfig(**shape, num_attention_heads=2, tie_word_embeddings=True).to_dict()
     model = empty_model(config)
     tensors = {name: tensor.bfloat16() for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
@@ -326,4 +326,4 @@ def test_a_base_is_widened_tensor_by_tensor(tmp_path: Path) -> None:
         command = [sys.executable, "-c", LARGE, str(tmp_path), *more]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
-    assert 1.0 < float(done.stdout) < 2.2, "the model, one tensor, and the file; not a second model"
+    assert 1.0 < float(done.stdout) < 1.8, "the model and the file; not a second model"
