@@ -197,6 +197,7 @@ def data_folder(settings: Any, tmp_path: Path) -> Path:
     settings.DATA = tmp_path / "data"
     settings.DOWNLOADS = tmp_path / "download"
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    settings.WHITENOISE_AUTOREFRESH = True  # else every new client hashes all static files, longer than a page takes
     return tmp_path / "data"
 
 

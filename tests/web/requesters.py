@@ -105,7 +105,7 @@ def meant(gap: str, route: str) -> str:
     return next((name for (known, part), name in MEANT.items() if known == gap and part in route), gap)
 
 
-def make_world(organizer: Person, member: Person, folder: Path, visibility: str) -> World:
+def make_world(organizer: Person, member: Person, visibility: str) -> World:
     """A run with a step, a release, files and a member; a draft and a second run; what the member has."""
     run, other = opened(organizer, visibility=visibility), opened(organizer, slug="other")
     laptop = owned(member)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from django.contrib import admin
@@ -18,9 +17,9 @@ from tests.web.requesters import World, make_world
 
 
 @pytest.fixture
-def world(organizer: Person, volunteer: Person, tmp_path: Path) -> World:
+def world(organizer: Person, volunteer: Person) -> World:
     """A run with a step, a machine, a text, a release."""
-    return make_world(organizer, volunteer, tmp_path, "private")
+    return make_world(organizer, volunteer, "private")
 
 
 def admin_pages() -> Iterator[str]:

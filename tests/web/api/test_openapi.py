@@ -1,7 +1,6 @@
 """The API against its own description: requests made from it, answers held against it. No server error, ever."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,9 +51,9 @@ EXAMPLES = settings(
 
 
 @pytest.fixture
-def world(organizer: Person, volunteer: Person, tmp_path: Path) -> World:
+def world(organizer: Person, volunteer: Person) -> World:
     """A run with everything at its addresses."""
-    return make_world(organizer, volunteer, tmp_path, "public")
+    return make_world(organizer, volunteer, "public")
 
 
 @pytest.fixture
