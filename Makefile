@@ -2,10 +2,12 @@
 
 PYTHON ?= python3
 BIN = .venv/bin
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PRODUCT = manage.py platform peer_agent scripts examples
 NPM = PATH="$(CURDIR)/.venv/bin:$$PATH" npm --prefix frontend
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint e2e bench format screenshots images
+.PHONY: help setup demo test check affected lint e2e bench format screenshots images
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -17,21 +19,28 @@ demo: ## train a small model here with three volunteers; page on port 8000
 	@$(PYTHON) scripts/setup.py demo
 	$(BIN)/python manage.py demo
 
-test: setup lint ## everything a change must pass; pytest speaks last
-	$(NPM) run --silent test
-	$(BIN)/python -m pytest -n 2 --durations=25 --ignore=tests/end_to_end tests
-	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder --durations=40 tests/end_to_end
+test: lint ## what a change must pass, in twelve minutes; pytest speaks last
+	$(PYTEST) -m "not check" --durations=25 tests
 
-lint: setup ## style, types, import arrows, generated docs
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+check: lint ## everything there is, in forty minutes; run it before you call something done
 	$(BIN)/mypy
-	$(BIN)/lint-imports --cache-dir var/cache/imports
-	$(NPM) run --silent types
-	if [ -f scripts/generate_docs.py ]; then $(BIN)/python -m scripts.generate_docs --check; fi
+	$(PYTEST) --durations=60 tests
+
+affected: setup ## what your changes can reach; the one to use while working
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(PRODUCT)
+	$(BIN)/python -m scripts.affected
+
+lint: setup ## style, types of the product, import contracts, generated docs, the front end
+	@$(BIN)/mypy $(PRODUCT) & types=$$!; \
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && \
+	$(BIN)/lint-imports --cache-dir var/cache/imports && \
+	$(BIN)/python -m scripts.generate_docs --check && \
+	$(NPM) run --silent types && $(NPM) run --silent test; others=$$?; \
+	wait $$types && exit $$others
 
 e2e: setup ## only the journeys with real processes and a real browser
-	$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder tests/end_to_end
+	$(PYTEST) tests/end_to_end
 
 bench: setup ## measure speed, within an hour (SIZE=--quick ten minutes, SIZE=--full three hours)
 	$(BIN)/python -m tests.benchmarks $(SIZE)

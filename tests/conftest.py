@@ -10,6 +10,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MANYHANDS_LANGUAGE"] = "en"  # whatever the developer speaks
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from django.utils import translation
@@ -24,6 +25,20 @@ __all__ = ["migrated_sqlite", "postgres_url", "redis_url"]
 settings.register_profile("explore")
 settings.register_profile("steady", derandomize=True)
 settings.load_profile("steady")
+
+
+# Folders and files that only `make check` runs; a single test or case there has the marker `check` instead.
+ONLY_IN_CHECK = ("benchmarks", "emulation", "test_docker.py", "test_servers.py")
+SERVERS = {"postgres_url", "redis_url"}  # fixtures that start one
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what only `make check` runs: the folders above, and what asks for a server."""
+    here = Path(__file__).parent
+    for item in items:
+        place = item.path.relative_to(here).parts[0]
+        if place in ONLY_IN_CHECK or SERVERS & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.check)
 
 
 def pytest_configure(config: pytest.Config) -> None:

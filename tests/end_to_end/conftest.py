@@ -1,35 +1,61 @@
 """What the journeys share: real English, small enough to be prepared in a second."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from demo.corpus import python_text
 from scripts import build_wheel
+from tests.end_to_end.rig.swarm import Swarm
+from tests.end_to_end.rig.warm import Warm
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and what they start does too.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Modules that take minutes: begun last, one would be waited for while the other core has nothing to do.
-LONGEST = (
-    "test_exactness",
-    "test_survival",
-    "test_volunteer",
-    "test_live_page",
-    "test_limits",
-    "test_mishaps",
-    "test_hub_round_trip",
-    "test_overfitting",
-    "test_stranger_to_model",
+# The journeys of `make test`; `make check` runs all. Long modules stand first: one that is begun last runs alone.
+JOURNEYS_OF_TEST = (
+    "test_exactness.py::test_uneven_machines_make_what_one_would[lamb]",
+    "test_survival.py::",
+    "test_live_page.py::test_each_step_is_shown",
+    "test_demo.py::test_the_result_has_its_shape",
+    "test_demo.py::test_the_loss_falls",
+    "test_demo.py::test_agents_get_little",
+    "test_demo.py::test_the_model_loads",
+    "pages/test_few_actions.py::test_from_the_front_page_to_a_run_that_takes_volunteers[desktop]",
+    "pages/test_few_actions.py::test_from_a_link_to_credit[desktop]",
 )
+LONGEST = ("test_exactness", "test_survival", "test_volunteer", "test_live_page", "test_limits", "test_mishaps")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long modules first; all others stay in their order."""
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    """Keep a module's journeys on one worker and begin them first; mark those that only `make check` runs."""
+    folder = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(folder):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            if not item.nodeid.removeprefix("tests/end_to_end/").startswith(JOURNEYS_OF_TEST):
+                item.add_marker(pytest.mark.check)
+    items.sort(key=lambda item: rank(item.path, folder))
+
+
+def rank(path: Path, folder: Path) -> int:
+    """Return the place of a module: long journeys, other journeys, everything else in its order."""
+    if not path.is_relative_to(folder):
+        return len(LONGEST) + 1
+    return LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_agents() -> Iterator[None]:
+    """One process a worker that has loaded torch, and forks for each agent."""
+    Swarm.warm = Warm()
+    yield
+    Swarm.warm.end()
+    Swarm.warm = None
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, ClassVar, Self
 from uuid import UUID
 
 import psutil
@@ -24,6 +24,7 @@ from demo.corpus import LICENCE
 from demo.processes import ROOT, bare_environment
 from demo.visitor import TOKEN, Refused, Visitor
 from peer_agent.site.login_token import VARIABLE
+from tests.end_to_end.rig.warm import Forked, Warm
 
 MANYHANDS = str(Path(sys.executable).with_name("manyhands"))
 PASSWORD = "correct horse battery staple"
@@ -65,10 +66,12 @@ SMALL = {
 class Swarm:
     """One site in one folder, and everybody who works for it. Kills its processes, by their ids, with the block."""
 
+    warm: ClassVar[Warm | None] = None  # of the journeys; benchmarks start the real program
+
     def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.folder, self.data = folder, folder / "site"
         self.environment = dict(environment or {})
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes] | Forked] = {}
         self.url = self.slug = ""
         self._files: list[IO[bytes]] = []
         self.port = 0
@@ -108,14 +111,19 @@ class Swarm:
 
     def start(self, name: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
         """Any program; its log is called `name`."""
+        file = self._log_of(name)
+        self.processes[name] = subprocess.Popen(
+            command, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT
+        )
+
+    def _log_of(self, name: str) -> IO[bytes]:
+        """Open the log of a program that is about to start."""
         file = (self.folder / f"{name}.log").open("ab")
         self._files.append(file)
         before = self.processes.get(name)
         if before is not None and before.stdin is not None:
             before.stdin.close()
-        self.processes[name] = subprocess.Popen(
-            command, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT
-        )
+        return file
 
     def start_site(
         self,
@@ -167,9 +175,12 @@ class Swarm:
         """
         home = self.folder / name
         home.mkdir(exist_ok=True)
-        command = [*inside, MANYHANDS, "join", f"{self.url}/runs/{self.slug}/", "--threads", str(threads), "--attached"]
-        command += options.split()
-        self.start(name, command, bare_environment(home) | in_variable(token) | more, home)
+        arguments = ["join", f"{self.url}/runs/{self.slug}/", "--threads", str(threads), "--attached", *options.split()]
+        environment = bare_environment(home) | in_variable(token)
+        if self.warm is not None and not inside and not more:  # variables may decide what is loaded
+            self.processes[name] = self.warm.start(arguments, environment, home, self._log_of(name))
+        else:
+            self.start(name, [*inside, MANYHANDS, *arguments], environment | more, home)
 
     def start_relay(self, name: str, token: str = "", **more: str) -> None:
         """Another relay beside the site's own."""

@@ -1,0 +1,110 @@
+"""Run the tests that the working tree's changes can reach: `python -m scripts.affected [--base REV] [--list]`.
+
+A changed module reaches the tests that import it, directly or through others, by the graph that import-linter builds.
+Tests that ask the site over HTTP import no view, so they count as importers of its URLs. Another changed file reaches
+the tests of its room and the tests that name it. Journeys run only when they have changed themselves: `make test` runs
+the main ones.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import grimp
+
+ROOT = Path(__file__).resolve().parent.parent
+SITE = ("config", "accounts", "notices", "runs", "coordination", "web", "server", "demo")
+PACKAGES = (*SITE, "peer_agent", "scripts", "tests")
+STRUCTURE = ("tests/test_house.py", "tests/test_rooms.py", "tests/test_messages.py", "tests/test_mutations.py")
+
+
+def changed_files(base: str) -> set[str]:
+    """Return the paths that differ from a revision, and those git does not track yet."""
+
+    def lines(*command: str) -> list[str]:
+        done = subprocess.run(["git", *command], cwd=ROOT, check=True, capture_output=True, text=True)
+        return done.stdout.splitlines()
+
+    return {*lines("diff", "--name-only", base), *lines("ls-files", "--others", "--exclude-standard")}
+
+
+def module_of(path: str) -> str:
+    """Return the dotted name under which a Python file is imported, or an empty string."""
+    if not path.endswith(".py"):
+        return ""
+    name = path.removeprefix("platform/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return name if name.split(".")[0] in PACKAGES else ""
+
+
+def is_test(module: str) -> bool:
+    """Return True for a module in which pytest finds tests."""
+    return module.startswith("tests.") and module.rpartition(".")[2].startswith("test_")
+
+
+def path_of(module: str) -> str:
+    """Return the path of a test module."""
+    return f"{module.replace('.', '/')}.py"
+
+
+def import_graph() -> grimp.ImportGraph:
+    """Build the graph of product and tests. A test also imports its folders' conftest, and by a client the URLs."""
+    sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
+    cache = str(ROOT / "var" / "cache" / "imports")
+    graph = grimp.build_graph(*PACKAGES, include_external_packages=True, cache_dir=cache)
+    for module in graph.find_modules_that_directly_import("django"):
+        if module.startswith("tests."):
+            graph.add_import(importer=module, imported="web.urls")
+    tests = [module for module in graph.modules if is_test(module)]
+    for conftest in (module for module in graph.modules if module.endswith(".conftest")):
+        for test in (test for test in tests if test.startswith(conftest.removesuffix("conftest"))):
+            graph.add_import(importer=test, imported=conftest)
+    return graph
+
+
+def tests_of_modules(modules: Iterable[str], graph: grimp.ImportGraph) -> Iterator[str]:
+    """Yield the test modules that import one of these modules, or are one of them."""
+    for module in modules:
+        if module in graph.modules:
+            yield from (found for found in {module, *graph.find_downstream_modules(module)} if is_test(found))
+
+
+def tests_of_file(path: str, modules: Iterable[str]) -> Iterator[str]:
+    """Yield the test modules of a file that is no module: those of its room, and those that name it."""
+    parts = path.removeprefix("platform/").removeprefix("peer_agent/").removeprefix("tests/").split("/")
+    room = f"tests.{parts[0]}."
+    name = Path(path).name
+    for module in modules:
+        if module.startswith(room) or name in (ROOT / path_of(module)).read_text():
+            yield module
+
+
+def affected_tests(changed: set[str], graph: grimp.ImportGraph) -> list[str]:
+    """Return the paths of the tests to run, in order."""
+    modules = {module_of(path) for path in changed} - {""}
+    found = set(tests_of_modules(modules, graph))
+    for path in (path for path in changed if not module_of(path)):
+        found.update(tests_of_file(path, filter(is_test, graph.modules)))
+    paths = {path_of(module) for module in found} | set(STRUCTURE)
+    return sorted(path for path in paths if not path.startswith("tests/end_to_end/") or path in changed)
+
+
+def main() -> int:
+    """Print the tests, run them, and return pytest's status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", default="HEAD", help="compare with this revision")
+    parser.add_argument("--list", action="store_true", help="print the tests and run none")
+    options = parser.parse_args()
+    changed = changed_files(options.base)
+    tests = affected_tests(changed, import_graph())
+    print(f"{len(changed)} changed files reach {len(tests)} test files", flush=True)
+    if options.list:
+        print("\n".join(tests))
+        return 0
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "-m"]
+    return subprocess.run([*command, "not check", *tests], cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
