@@ -1,4 +1,4 @@
-"""Write docs/protocol.md, errors.md and permissions.md from the code that they describe; `--check`: are they current?
+"""Write the generated pages of docs/ from the code that they describe; `--check`: are they current?
 
 Run as `python -m scripts.generate_docs [--check]`.
 """
@@ -30,6 +30,7 @@ from peer_agent.protocol.relay.reducing import TRANSITIONS as REDUCING
 from peer_agent.protocol.session import FRAMES, RECEIVABLE
 from peer_agent.protocol.wire import HEADER, Kind
 from scripts.permissions_page import permissions_page
+from scripts.reference_pages import cli_page, recipes_page
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "<!-- Written by `python -m scripts.generate_docs`; change the code or the frame there, not this file. -->\n"
@@ -311,6 +312,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/protocol.md": protocol_page,
     "docs/errors.md": errors_page,
     "docs/permissions.md": lambda: NOTE + permissions_page(table),
+    "docs/reference/cli.md": lambda: NOTE + cli_page(table),
+    "docs/reference/recipes.md": lambda: NOTE + recipes_page(table),
 }
 
 
@@ -325,7 +328,7 @@ def main(arguments: list[str]) -> int:
             print(f"{name} is out of date. Run: python -m scripts.generate_docs", file=sys.stderr)
             outdated = 1
         else:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(page, encoding="utf-8")
             print(f"wrote {name}")
     return outdated
