@@ -1,4 +1,4 @@
-"""Write docs/protocol.md, errors.md and permissions.md from the code that they describe; `--check`: are they current?
+"""Write the generated pages of docs/ from the code that they describe; `--check`: are they current?
 
 Run as `python -m scripts.generate_docs [--check]`.
 """
@@ -30,6 +30,7 @@ from peer_agent.protocol.relay.reducing import TRANSITIONS as REDUCING
 from peer_agent.protocol.session import FRAMES, RECEIVABLE
 from peer_agent.protocol.wire import HEADER, Kind
 from scripts.permissions_page import permissions_page
+from scripts.reference_pages import cli_page, recipes_page
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "<!-- Written by `python -m scripts.generate_docs`; change the code or the frame there, not this file. -->\n"
@@ -55,46 +56,54 @@ PARTS = (
 
 PROTOCOL = """# The protocol, version {version}
 
-A run is a replicated log: a snapshot of the model and the updates committed since. A *round* makes one update. Trainers
-accumulate gradients on samples leased to them; when together they have the target batch, the site's coordinator cuts;
-each trainer offers what it holds, digest first; a signed plan fixes weights and who averages which span; contributors
-stream chunks to relays, which average and keep them; when every span is held, the record goes into the database, and
-only what the database has is committed. Nothing else ever changes parameters, and no peer takes a step alone.
+A run is a replicated log: a snapshot of the model and the updates committed since. A *round* makes one update.
+
+1. Trainers accumulate gradients on samples leased to them. When together they have the target batch, the site's
+   coordinator *cuts*.
+2. Each trainer *offers* what it holds, digest first. A signed *plan* fixes weights and who averages which span.
+3. Contributors stream chunks to reducers, which average and keep them.
+4. When every span is held, the record goes into the database. Only what the database has is committed.
+
+Nothing else ever changes parameters, and no peer takes a step alone.
 
 ## The coordinator
 
 One deterministic function, `advance(state, event, now, seed)`, in `peer_agent/protocol/coordinator/`. A round that
-cannot finish is *void*: visible, counted, and nothing is applied; gradients and leases stay where they are.
+cannot finish is *void*: visible and counted, and nothing is applied. Gradients and leases stay where they are.
 
 {transitions}
 
-Whoever reduces has an attempt open, or none:
+A reducer has one attempt open, or none:
 
 {reducing}
 
-After the cut, everything names its run, step, fence and attempt. The *fence* grows with every host that claims the run,
-the *attempt* with every plan; peers drop anything lower than the highest they have seen, and the coordinator takes
-nothing but the attempt that is open. A host that starts again reads head, lease marks and settled units from the
-database; what was open is void, and everyone says hello again.
+After the cut, every message names its run, step, fence and attempt. The *fence* grows with every host that claims
+the run, the *attempt* with every plan. Peers drop anything lower than the highest they have seen, and the
+coordinator accepts only the open attempt. A restarted host reads head, lease marks and settled units from the
+database. The open attempt is void, and every peer says hello again.
 
 ## Links
 
-Every link is a WebSocket. A control link joins a peer and the site; a data link joins a trainer and a relay. The
-listening side challenges, the dialling side proves that it holds the key in a credential the site signed, and the
-listening side proves itself in turn. A forward link joins a trainer and a relay that connects it to a listener: its
-frames carry the bytes of a data link between these two, which the relay cannot read; a dialler asks for one by the
-WebSocket subprotocol `manyhands.forward`. A message is one byte `1` and a MessagePack map with its `type`; unknown
-types and unknown fields are refused with a number (see [errors](errors.md)), and the link is closed. At most
-{max_message} bytes, and {max_handshake} until the link is open.
+Every link is a WebSocket. A control link joins a peer and the site, a data link a trainer and a reducer. The
+listening side sends a challenge. The dialling side proves that it holds the key in a credential the site signed.
+The listening side proves itself in turn.
 
-What may be received, by side, link and phase:
+A forward link joins a trainer and a relay that connects it to a listener. Its frames carry the bytes of a data link
+between these two, which the relay cannot read. A dialler requests it with the WebSocket subprotocol
+`manyhands.forward`.
+
+A message is one byte `1` and a MessagePack map with its `type`. Unknown types and unknown fields are refused with a
+number (see [errors](errors.md)), and the link is closed. A message has at most {max_message} bytes, and
+{max_handshake} until the link is open.
+
+What each side may receive, by link and phase:
 
 {receivable}
 
 ## Frames
 
-A chunk travels behind a header of {header_bytes} bytes, big-endian. A weight is never in a frame. What is forwarded
-has the same header, of which the run alone is filled in.
+A chunk follows a big-endian header of {header_bytes} bytes. A weight is never in a frame. Forwarded bytes have the
+same header, with only the run filled in.
 
 {header}
 
@@ -107,11 +116,11 @@ has the same header, of which the run alone is filled in.
 
 ERRORS = """# Errors
 
-Every error a person can meet has a number, a title, a cause and a remedy. Words in angle brackets stand for details.
+Every error a person can meet has a number, a title, a cause and a remedy. Words in angle brackets are filled in.
 
 {severities}
 
-What *follows from* another error is not shown while that one is.
+An error that *follows from* another is hidden while that one is shown.
 
 {errors}"""
 
@@ -311,6 +320,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/protocol.md": protocol_page,
     "docs/errors.md": errors_page,
     "docs/permissions.md": lambda: NOTE + permissions_page(table),
+    "docs/reference/cli.md": lambda: NOTE + cli_page(table),
+    "docs/reference/recipes.md": lambda: NOTE + recipes_page(table),
 }
 
 
@@ -325,7 +336,7 @@ def main(arguments: list[str]) -> int:
             print(f"{name} is out of date. Run: python -m scripts.generate_docs", file=sys.stderr)
             outdated = 1
         else:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(page, encoding="utf-8")
             print(f"wrote {name}")
     return outdated

@@ -17,17 +17,17 @@ PARTS = {  # of the site, by the beginnings of their addresses; the first that f
 }
 PAGE = """# Who may do what
 
-Every address of the site, with every method that it takes, and what each asker gets.
-`tests/web/test_permissions.py` takes the addresses from the URL configuration, asks for each as everybody below, and
-fails where an answer is another, or where an address stands in no row. Who may watch a run live, and whose machines may
-take part in one, are two more tables in `tests/web/feed/test_socket_permissions.py`.
+Every address of the site, with every method it takes, and the answer to each requester.
+`tests/web/test_permissions.py` takes the addresses from the URL configuration and requests each as everyone below.
+It fails if an answer differs, or if an address has no row. `tests/web/feed/test_socket_permissions.py` has two more
+tables: who may watch a run live, and whose machines may take part.
 
 {askers}
 
-A number is the HTTP status. *login* leads to the login page; *done* leads elsewhere, as a form does once it has done
-its work. A run that somebody may not see is answered as one that is not there. HEAD is answered as GET is, or with 405.
-Machines, tokens and uploads in addresses are the member's; runs and invitations are the organizer's. All below
-`/admin/` is one row: a test of its own walks every page there.
+A number is the HTTP status. *login* redirects to the login page; *done* redirects elsewhere, as a form does when it
+has done its work. A run that a requester may not see gets the answer of a run that does not exist. HEAD is answered
+like GET, or with 405. Machines, tokens and uploads in addresses are the member's; runs and invitations are the
+organizer's. Everything below `/admin/` is one row: a separate test walks every page there.
 
 {parts}"""
 

@@ -9,6 +9,7 @@ from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -68,6 +69,45 @@ def test_bare_make_lists_the_verbs(verb: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     listed = subprocess.run(["make"], cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
     assert re.search(rf"^  make {verb}\s+\w", listed.stdout, re.MULTILINE)
+
+
+def yaml_files() -> list[Path]:
+    return [path for path in our_files() if path.suffix in {".yml", ".yaml", ".cff"}]
+
+
+@pytest.mark.parametrize("path", yaml_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_yaml_file_loads(path: Path) -> None:
+    assert isinstance(yaml.safe_load(path.read_text()), dict)
+
+
+def test_workflows_call_only_verbs_of_the_makefile() -> None:
+    verbs = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    workflows = [yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").iterdir()]
+    steps = [step for workflow in workflows for job in workflow["jobs"].values() for step in job["steps"]]
+    called = {verb for step in steps for verb in re.findall(r"^make (\w+)", step.get("run", ""), re.MULTILINE)}
+    assert "test" in called
+    assert called - verbs == set()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").iterdir()), ids=lambda path: path.stem)
+def test_workflows_ask_for_no_more_than_they_need(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    for job in workflow["jobs"].values():
+        assert "timeout-minutes" in job
+        assert all(re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step["uses"]) for step in job["steps"] if "uses" in step)
+
+
+def test_issue_forms_have_what_github_asks_of_them() -> None:
+    forms = [path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").iterdir() if path.name != "config.yml"]
+    assert len(forms) == 3
+    for form in (yaml.safe_load(path.read_text()) for path in forms):
+        assert form["name"]
+        assert form["description"]
+        fields = [part for part in form["body"] if part["type"] != "markdown"]
+        assert {part["type"] for part in fields} <= {"input", "textarea", "dropdown", "checkboxes"}
+        assert all(part["attributes"]["label"] for part in fields)
+        assert len({part["id"] for part in fields}) == len(fields)
 
 
 def test_no_file_names_a_package_registry() -> None:

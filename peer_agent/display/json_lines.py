@@ -1,4 +1,4 @@
-"""What a program hears that has started `manyhands join --json`: one JSON object a line, told in docs/running.md."""
+"""What `manyhands join --json` prints for programs; docs/reference/json-lines.md describes every event."""
 
 import contextlib
 import sys

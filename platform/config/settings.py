@@ -1,4 +1,4 @@
-"""All settings of the site. What differs between places comes from the environment; `docs/running.md` lists it."""
+"""All settings of the site. Those that differ between places come from the environment (docs/reference/settings.md)."""
 
 from pathlib import Path
 

@@ -130,7 +130,7 @@ def test_every_setting_stands_in_the_docs_for_operators() -> None:
     for prefix in re.findall(r"\bclient\(\"([A-Z_]+)\"", code):
         settings |= {f"{prefix}_CLIENT_ID", f"{prefix}_CLIENT_SECRET"}
     assert len(settings) > 20
-    said = (root / "docs" / "running.md").read_text().partition("| environment |")[2].partition("\n\n")[0]
-    cells = [row.split("|")[1] for row in said.splitlines()[1:]]
+    said = (root / "docs" / "reference" / "settings.md").read_text().partition("## The agent")[0]
+    cells = [row.split("|")[1] for row in said.splitlines() if row.startswith("| `")]
     told = {name for cell in cells for name in re.findall(r"`([A-Z_]+)`", cell)}
     assert told == settings

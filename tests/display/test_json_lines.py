@@ -1,4 +1,4 @@
-"""What a program reads of `join --json`: every line is an object, in the words of docs/running.md."""
+"""What a program reads of `join --json`: every line is an object, in the words of docs/reference/json-lines.md."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from tests.agent.program import Answer, http_site, known_at, manyhands, refusal
 from tests.agent.scripted_site import commits
 from tests.protocol.identities import SITE_PUBLIC
 
-RUNNING = Path(__file__).resolve().parents[2] / "docs" / "running.md"
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "json-lines.md"
 
 
 def read(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def all_that_happens(view: View) -> None:
 
 def test_every_event_is_described() -> None:
     told = everything()
-    described = set(re.findall(r"^\| `(\w+)` \|", RUNNING.read_text().partition("| event |")[2], flags=re.MULTILINE))
+    described = set(re.findall(r"^\| `(\w+)` \|", REFERENCE.read_text().partition("| event |")[2], flags=re.MULTILINE))
     assert {event["event"] for event in told} == described
     for event in told:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", event["at"])

@@ -1,0 +1,103 @@
+"""Write docs/reference/cli.md from the agent's commands, and recipes.md from the types of recipes."""
+
+import os
+from collections.abc import Callable, Sequence
+
+from msgspec import NODEFAULT, inspect
+
+from peer_agent.protocol.recipe import Recipe, Words
+from peer_agent.recipes import KINDS
+
+Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
+CLI = """# The `manyhands` command
+
+`manyhands COMMAND --help` prints the same, in your language where there is a translation. The exit status is 0 when
+the work is done, 1 after a numbered [error](../errors.md), and 2 when the command line is wrong. The agent also reads
+[environment variables](settings.md#the-agent). What `join --json` prints is in [JSON lines](json-lines.md).
+
+{commands}"""
+RECIPES = """# Recipe values
+
+A recipe is the checked description of what a run trains. The form for a new run offers these values, and the API
+returns them as `recipe`. Once a run is open, only its number of steps and the weights of its sources can change.
+[Adding a recipe](../adding-a-recipe.md) explains how to write another kind.
+
+## All recipes
+
+{common}
+
+{kinds}"""
+
+
+def cli_page(table: Table) -> str:
+    """Return the page of every command and option that is not hidden."""
+    os.environ["MANYHANDS_LANGUAGE"] = "en"  # read as the commands are defined
+    import typer.main
+    from typer.core import TyperGroup
+
+    from peer_agent.cli import app
+
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    parts = []
+    for name, command in group.commands.items():
+        shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]
+        options = [parameter for parameter in shown if parameter.opts[0].startswith("-")]
+        named = {each: (each.name or "").upper() for each in shown if each not in options}
+        arguments = [word if each.required else f"[{word}]" for each, word in named.items()]
+        usage = " ".join(("manyhands", name, *arguments, *(["[OPTIONS]"] if options else [])))
+        rows = [
+            (f"`{each.opts[0]}`", _stated(each.default or None), getattr(each, "help", None) or "") for each in options
+        ]
+        listed = f"\n{table(('option', 'default', 'what it does'), rows)}\n" if rows else ""
+        parts.append(f"## {name}\n\n    {usage}\n\n{command.help}\n{listed}")
+    return CLI.format(commands="\n".join(parts))
+
+
+def recipes_page(table: Table) -> str:
+    """Return the page of every value that a form offers: those of all recipes, then of each kind."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")  # translations ask for them
+    from web.pages.runs.forms.recipe_fields import COMMON
+
+    def values(kind: inspect.Type, words: Sequence[Words]) -> str:
+        rows = [_row(kind, each) for each in words]
+        return table(("value", "what it may be", "default", "meaning"), rows)
+
+    common = values(inspect.type_info(Recipe), [each for group in COMMON.values() for each in group])
+    parts = []
+    ours = {name: kind for name, kind in sorted(KINDS.items()) if kind.__module__.startswith("peer_agent.recipes.")}
+    for name, kind in ours.items():
+        presets = f" Presets: *{'*; *'.join(kind.presets)}*." if kind.presets else ""
+        parts.append(
+            f"## {kind.title}\n\n`{name}`. {kind.about}{presets}\n\n{values(inspect.type_info(kind), kind.words)}\n"
+        )
+    return RECIPES.format(common=common, kinds="\n".join(parts))
+
+
+def _row(described: inspect.Type, words: Words) -> tuple[str, ...]:
+    """Return the cells of one value."""
+    default: object = NODEFAULT
+    for step in words.path.split("."):
+        assert isinstance(described, inspect.StructType)
+        field = next(each for each in described.fields if each.name == step)
+        described, default = field.type, getattr(default, step, field.default)
+    meaning = f"{words.label}. {words.help}" if words.help else f"{words.label}."
+    return f"`{words.path}`", _bounds(described), _stated(default), meaning
+
+
+def _bounds(described: inspect.Type) -> str:
+    """Return what a value may be, in words."""
+    match described:
+        case inspect.LiteralType(values=values):
+            return " or ".join(f"`{value}`" for value in values)
+        case inspect.IntType() | inspect.FloatType():
+            kind = "integer" if isinstance(described, inspect.IntType) else "number"
+            low = f" from {described.ge:,}" if described.ge is not None else " above 0" if described.gt == 0 else ""
+            high = f" to {described.le:,}" if described.le is not None else ""
+            return kind + low + high + (f" below {described.lt:,}" if described.lt is not None else "")
+    raise TypeError(f"no words for {described}")
+
+
+def _stated(value: object) -> str:
+    """Return a default as code; nothing where it says nothing."""
+    return "" if value is None or value is NODEFAULT else f"`{value}`"
