@@ -12,7 +12,7 @@ from celery.worker import state
 from django.conf import settings
 
 from config.celery import app
-from runs.processes.child import stop_children
+from runs.processes import stop_children
 
 THREADS = 4  # a replay, a measurement, a text for a visitor, and one for everything else
 PATIENCE_S = 2.0

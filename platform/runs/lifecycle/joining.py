@@ -17,7 +17,7 @@ from runs import quotas
 from runs.access import is_removed, takes_part
 from runs.lifecycle.membership import held_run
 from runs.models import JoinRequest, Member, Run
-from runs.models.joining import LONGEST_MESSAGE
+from runs.models.run import LONGEST_MESSAGE
 from runs.states import LIVE
 from runs.timeline import MEMBER, add_action
 

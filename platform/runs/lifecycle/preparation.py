@@ -21,8 +21,7 @@ from runs.datasets.hub_sources import fetch_missing
 from runs.datasets.services import lacks_base, preparation_of
 from runs.lifecycle.sources import state_weights
 from runs.models import Dataset, Run, Shard, Snapshot
-from runs.processes.child import run_child
-from runs.processes.faults import faults_to
+from runs.processes import faults_to, run_child
 from runs.states import NOT_OPEN, Why, move
 from runs.storage import recipe_file
 from runs.timeline import add_line

@@ -14,12 +14,10 @@ from django.conf import settings
 from django.utils import timezone
 
 from peer_agent.protocol.errors import Fault, Problem
-from runs import storage
+from runs import processes, storage
 from runs.hub_access import hub_environment
 from runs.models import Publication, Release, Run, Snapshot
-from runs.processes import turns
-from runs.processes.child import ChildStopped, run_child
-from runs.processes.disk_full import disk_fault
+from runs.processes import ChildStopped, disk_fault, run_child
 from runs.releases import hub
 from runs.releases.card_facts import checkpoint_facts
 from runs.snapshots.verification import newest_verified
@@ -52,13 +50,11 @@ def push_checkpoint(run_id: UUID) -> Literal["away", "busy", "done"]:
     """Send what is due. `AWAY`: the Hub did not answer, try again later; `BUSY`: another one is being sent."""
     if _due_now(run_id) is None:
         return "done"
-    if not turns.packing.acquire(blocking=False):
-        return BUSY
-    try:
+    with processes.turn(processes.packing) as is_mine:
+        if not is_mine:
+            return BUSY
         found = _due_now(run_id)  # anew: another worker may have sent it
         return _send(*found) if found is not None else "done"
-    finally:
-        turns.packing.release()
 
 
 def _due_now(run_id: UUID) -> tuple[Publication, Snapshot] | None:

@@ -17,8 +17,7 @@ from runs import storage
 from runs.access import MANAGING
 from runs.hub_access import hub_environment, token_of
 from runs.models import Publication, Release, Run
-from runs.processes.child import ChildStopped, run_child
-from runs.processes.disk_full import disk_fault
+from runs.processes import ChildStopped, disk_fault, run_child
 from runs.timeline import add_line, add_line_once
 
 logger = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from peer_agent.publishing.card import CardFacts
 from runs import storage
 from runs.access import participants
 from runs.models import Release, Run, Snapshot
-from runs.processes.child import run_child
-from runs.processes.faults import faults_to
+from runs.processes import faults_to, run_child
 from runs.releases.card_facts import release_facts
 from runs.releases.choosing import choose_by_default, released_snapshot
 from runs.states import Why, move

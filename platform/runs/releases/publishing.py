@@ -12,7 +12,7 @@ from peer_agent.publishing.hub.names import check_name
 from runs import queue, storage
 from runs.hub_access import account_of, hub_environment
 from runs.models import HubAccount, Publication, Run
-from runs.processes.child import run_child
+from runs.processes import run_child
 from runs.queue import TaskName
 from runs.timeline import add_action, quoted
 

@@ -15,11 +15,9 @@ from django.utils.crypto import salted_hmac
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault
-from runs import queue, storage
+from runs import processes, queue, storage
 from runs.models import Release, Run, Trial
-from runs.processes import turns
-from runs.processes.child import run_child
-from runs.processes.faults import faults_to
+from runs.processes import faults_to, run_child
 from runs.queue import TaskName
 from runs.timeline import add_action
 
@@ -122,14 +120,12 @@ def write_next() -> Outcome:
     """Write what has waited longest; one text at a time."""
     if not waiting().exists():
         return Outcome.DONE
-    if not turns.trying.acquire(blocking=False):
-        return Outcome.BUSY
-    try:
+    with processes.turn(processes.trying) as is_mine:
+        if not is_mine:
+            return Outcome.BUSY
         trial = waiting().select_related("run").first()
         if trial is not None:
             _write(trial)
-    finally:
-        turns.trying.release()
     return Outcome.DONE
 
 

@@ -9,7 +9,7 @@ from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 
 from peer_agent.protocol.errors import Fault, Problem
-from runs.processes.disk_full import disk_fault
+from runs.processes import disk_fault
 from web.api import agents, averaging, devices, files, public
 from web.http.faults import answer, new_incident
 from web.http.rate_limits import TooOften, refusal

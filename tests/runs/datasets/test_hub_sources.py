@@ -20,13 +20,12 @@ from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.masked_lm import Model as Reader
 from peer_agent.recipes.text.portion import portion_in
-from runs import queue, storage, tasks
+from runs import processes, queue, storage, tasks
 from runs.datasets.hub_sources import NOT_STATED, arrived, bring_from_hub, fetch_missing, look_on_hub, named_on_hub
 from runs.datasets.services import prepare_anew
 from runs.lifecycle import drafts, preparation, services, sources
 from runs.lifecycle.drafts import delete_draft
 from runs.models import Dataset, HubAccount, Run
-from runs.processes import turns
 from tests.publishing.hub.hub_double import Hub, running_hub
 from tests.publishing.text.test_brought_tokenizer import llama
 from tests.runs.factories import RECIPE
@@ -150,7 +149,7 @@ def test_a_hub_that_is_away_is_asked_again(hub: Hub, organizer: Person, monkeypa
 
 def test_one_is_fetched_at_a_time(hub: Hub, organizer: Person) -> None:
     run = drafted(organizer)
-    with turns.fetching, pytest.raises(Retry):
+    with processes.fetching, pytest.raises(Retry):
         tasks.prepare_dataset.apply(args=(run.dataset_id.hex,), throw=True)
     assert Dataset.objects.get().state == "preparing"
 

@@ -18,7 +18,7 @@ from runs import queue, storage, tasks
 from runs.datasets.services import preparation_of, store_upload
 from runs.lifecycle import drafts, preparation, services
 from runs.models import Dataset, Publication, Release, Run
-from runs.processes.child import ChildStopped
+from runs.processes import ChildStopped
 from runs.releases import card_names, making
 from runs.releases.card_facts import release_facts
 from tests.runs.factories import RECIPE, Owned, committed, draft

@@ -15,9 +15,8 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.publishing.text.tokenizer import save_tokenizer, train_tokenizer
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.training.replica import Replica
-from runs import queue, storage, tasks
+from runs import processes, queue, storage, tasks
 from runs.models import Publication, Release, Run, Snapshot
-from runs.processes import child, turns
 from runs.releases import checkpoints, publishing
 from runs.releases import hub as hub_room
 from runs.snapshots import retention, verification
@@ -136,7 +135,7 @@ def test_nor_one_of_which_a_release_is_made(hub: Hub, training: Run, tmp_path: P
 def test_one_after_another(hub: Hub, training: Run, tmp_path: Path) -> None:
     ask(training, 2)
     snapshot_at(training, 2, tmp_path)
-    with turns.packing:
+    with processes.packing:
         assert checkpoints.push_checkpoint(training.pk) == "busy"
     assert not hub.repositories
 
@@ -156,7 +155,7 @@ def test_what_another_worker_has_sent_meanwhile_is_not_sent_again(
         def release(self) -> None:
             pass
 
-    monkeypatch.setattr(turns, "packing", Turn())
+    monkeypatch.setattr(processes, "packing", Turn())
     assert checkpoints.push_checkpoint(training.pk) == "done"
     assert not hub.repositories
 
@@ -234,7 +233,7 @@ class TestFailures:
     ) -> None:
         ask(training, 2)
         snapshot_at(training, 2, tmp_path)
-        run_child = child.run_child
+        run_child = processes.run_child
 
         def meanwhile(*arguments: Any, **more: Any) -> Any:
             ask(training, 2, repository="amina/other")
@@ -256,7 +255,7 @@ def test_the_token_is_in_no_command_and_no_file(
     hub: Hub, training: Run, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[Any] = []
-    run_child = child.run_child
+    run_child = processes.run_child
 
     def watched(arguments: list[str], **more: Any) -> Any:
         commands.append((arguments, more["more"]))

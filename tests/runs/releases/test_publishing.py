@@ -11,10 +11,9 @@ from django.utils import timezone
 from accounts.encryption import Unreadable, seal, unseal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from runs import queue, storage
+from runs import processes, queue, storage
 from runs.lifecycle import roles
 from runs.models import HubAccount, Publication, Release, Run
-from runs.processes import child
 from runs.releases import hub as hub_room
 from runs.releases import publishing
 from tests.publishing.hub.hub_double import Hub, running_hub
@@ -71,7 +70,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Non
     def run_child(*arguments: Any, **more: Any) -> Any:
         if acts:
             acts.pop()()
-        return child.run_child(*arguments, **more)
+        return processes.run_child(*arguments, **more)
 
     monkeypatch.setattr(hub_room, "run_child", run_child)
 
@@ -260,7 +259,7 @@ class TestPush:
 
         def run_child(arguments: list[str], **more: Any) -> Any:
             commands.append((arguments, more["more"]))
-            return child.run_child(arguments, **more)
+            return processes.run_child(arguments, **more)
 
         monkeypatch.setattr(hub_room, "run_child", run_child)
         publishing.save_token(person=run.organizer, token=TOKEN)

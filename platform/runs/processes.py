@@ -1,15 +1,22 @@
-"""What needs torch runs in a child process: `peer_agent.publishing`, a list of arguments in, one JSON object out."""
+"""What needs torch runs in a child process: `peer_agent.publishing`, a list of arguments in, one JSON object out.
 
+Also what goes with long work: its turns within this process, and its failures as numbered errors.
+"""
+
+import errno
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.conf import settings
+from django.db import DatabaseError
 
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.publishing.outcome import facts_of, fault_of
@@ -20,13 +27,22 @@ TIMEOUT_S = 6 * 3600
 BEAT_S = 5.0
 KILLED = -9
 BOOTSTRAP = (
-    "import runpy; from runs.processes.parent import leave_with_parent; leave_with_parent(); "
+    "import runpy; from runs.parent import leave_with_parent; leave_with_parent(); "
     "runpy.run_module('peer_agent.publishing', run_name='__main__', alter_sys=True)"
 )
 
 _running: set["subprocess.Popen[str]"] = set()
 _lock = threading.Lock()
 _is_stopping = threading.Event()
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+DISK_FULL = "53100"  # PostgreSQL's word for it
+# Locks for `turn`. Replays follow one another without a pause in a run
+# whose steps are short, so what is measured for people to see does not wait for them.
+replaying = threading.Lock()
+measuring = threading.Lock()
+fetching = threading.Lock()  # of texts and models from the Hub
+trying = threading.Lock()  # of released models, by visitors
+packing = threading.Lock()  # of checkpoints for the Hub
 
 
 class ChildStopped(Exception):
@@ -123,3 +139,41 @@ def _fault_in(errors: str, status: int) -> Fault:
     logger.error("a child ended with %s: %s", status, errors[-2000:])
     reason = "it was killed, as where memory runs out" if status == KILLED else f"status {status}"
     return Fault.of("E327", reason=reason)
+
+
+def disk_fault(error: BaseException | None) -> Fault | None:
+    """E328 where the error is about the disk; it names no folder."""
+    cause = error.__cause__ if isinstance(error, DatabaseError) else error
+    is_full = (
+        getattr(cause, "errno", None) in NO_ROOM
+        or getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        or getattr(cause, "sqlstate", None) == DISK_FULL
+    )
+    return Fault.of("E328") if is_full else None
+
+
+@contextmanager
+def turn(lock: threading.Lock) -> Iterator[bool]:
+    """Hold the lock if it is free, and tell the block. Long work never waits for it: a thread stays for other tasks."""
+    is_mine = lock.acquire(blocking=False)
+    try:
+        yield is_mine
+    finally:
+        if is_mine:
+            lock.release()
+
+
+@contextmanager
+def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
+    """Record what goes wrong in the block; `code` numbers what nobody foresaw. A site that goes down is no fault."""
+    try:
+        yield
+    except ChildStopped:
+        logger.info("stopped with the site; done again at the next start")
+    except Problem as problem:
+        logger.warning("%s", problem)
+        record(Fault.of("E328") if problem.fault.code == "E106" else problem.fault)  # a child says where its disk is
+    except Exception as error:
+        logger.exception("unforeseen")
+        # What else the error says may name this machine's folders; everybody reads the page.
+        record(disk_fault(error) or Fault.of(code, reason=type(error).__name__))

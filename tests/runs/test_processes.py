@@ -1,13 +1,16 @@
 """Child processes: their answer, their faults, what they know of us."""
 
+import errno
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
+from django.db import DatabaseError, connection
 
 from peer_agent.protocol.errors import Problem
-from runs.processes import child
-from runs.processes.child import ChildStopped, child_environment, run_child
+from runs import processes
+from runs.processes import ChildStopped, child_environment, disk_fault, run_child
 
 PREPARATION = '{"data":"text","vocab":300}'
 
@@ -27,24 +30,24 @@ def test_a_fault_that_the_child_names_is_ours(tmp_path: Path) -> None:
 
 
 def test_a_child_that_dies_without_a_word_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "BOOTSTRAP", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    monkeypatch.setattr(processes, "BOOTSTRAP", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(Problem, match=r"E327.*it was killed, as where memory runs out"):
         run_child([])
 
 
 def test_a_child_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "BOOTSTRAP", "import signal; signal.pause()")
+    monkeypatch.setattr(processes, "BOOTSTRAP", "import signal; signal.pause()")
     with pytest.raises(Problem, match=r"E327.*longer than 0\.2 s"):
         run_child([], timeout_s=0.2)
 
 
 def test_nothing_is_started_once_the_site_goes_down() -> None:
-    child.stop_children()
+    processes.stop_children()
     try:
         with pytest.raises(ChildStopped):
             run_child([])
     finally:
-        child._is_stopping.clear()
+        processes._is_stopping.clear()
 
 
 def test_a_child_learns_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,3 +55,35 @@ def test_a_child_learns_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://me:secret@host/db")
     assert set(child_environment()) <= {"PATH", "HOME", "TMPDIR", "SYSTEMROOT", "PYTHONPATH", "OMP_NUM_THREADS"}
     assert child_environment()["PATH"] == os.environ["PATH"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_about_the_disk"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EROFS, "Read-only file system"), True),
+        (FileNotFoundError(errno.ENOENT, "No such file"), False),
+        (ValueError("a value"), False),
+        (DatabaseError("something else"), False),
+        (None, False),
+    ],
+)
+def test_what_is_about_the_disk(error: BaseException | None, *, is_about_the_disk: bool) -> None:
+    assert (disk_fault(error) is not None) == is_about_the_disk
+
+
+@pytest.mark.django_db
+def test_a_database_without_room_says_so_too() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA page_count")
+        (pages,) = cursor.fetchone()
+        cursor.execute(f"PRAGMA max_page_count = {pages}")
+        try:
+            with pytest.raises(DatabaseError) as caught:
+                cursor.execute("CREATE TABLE too_much AS SELECT randomblob(10000000) AS bytes")
+        finally:
+            cursor.execute("PRAGMA max_page_count = 1073741823")
+    assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
+    fault = disk_fault(caught.value)
+    assert fault is not None
+    assert fault.code == "E328"
