@@ -40,7 +40,6 @@ NO_CONTROL = Control(Instructions(revision=0), None)
 
 
 def control_of(machine: Machine) -> Control:
-    """What is wanted of one machine."""
     row = MachineControl.objects.filter(machine=machine).first()
     return _control_in(row) if row is not None else NO_CONTROL
 

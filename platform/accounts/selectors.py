@@ -16,7 +16,6 @@ def machines_of(person: Person) -> QuerySet[Machine]:
 
 
 def machine_of(person: Person, machine_id: UUID) -> Machine | None:
-    """One of the person's own machines."""
     return person.machines.filter(pk=machine_id).first()
 
 
@@ -48,5 +47,4 @@ def names_with_page(names: Collection[str]) -> set[str]:
 
 
 def has_operator() -> bool:
-    """Whether somebody has taken charge of this site."""
     return Person.objects.filter(is_superuser=True).exists()

@@ -48,7 +48,6 @@ def make_first_operator(*, username: str, password: str) -> Person:
 
 
 def relay_keeper() -> Person:
-    """The account that owns the site's own relay."""
     keeper = Person.objects.filter(username=RELAY_KEEPER).first()
     return keeper or Person.objects.create_user(RELAY_KEEPER, None, is_staff=True)
 
@@ -71,7 +70,6 @@ def create_machine_token(*, person: Person) -> IssuedToken:
 
 
 def revoke_token(*, token: Token) -> None:
-    """From now on the token opens nothing."""
     Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
 
 
@@ -137,7 +135,6 @@ def person_of_token(*, secret: str, now: datetime | None = None) -> Person:
 
 
 def rename_machine(*, machine: Machine, name: str) -> None:
-    """Give a machine another name."""
     machine.name = name
     machine.full_clean(exclude=["public_key"])
     machine.save(update_fields=["name"])

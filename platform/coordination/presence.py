@@ -168,7 +168,6 @@ def forget_plans(person: str) -> None:
 
 
 def shown_of(state: RunState) -> Shown:
-    """What pages show of a coordinator's state."""
     return Shown(*picture_of(state), msgspec.to_builtins(state.outline), msgspec.to_builtins(_links_of(state)))
 
 

@@ -14,10 +14,10 @@ from peer_agent.protocol.coordinator.events import Target
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.records import Entry, Record, digest_of
 from runs import queue, storage
-from runs.ledger.sealed_records import keep_sealed
+from runs.ledger.records import keep_sealed
 from runs.models import Head, LogEntry, Publication, Run, Snapshot
 from runs.queue import TaskName
-from runs.snapshots.restating import Restated, restate
+from runs.snapshots.state_check import Restated, restate
 from runs.timeline import ROLLED_BACK, add_line
 
 log = logging.getLogger(__name__)

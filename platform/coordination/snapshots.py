@@ -40,7 +40,6 @@ class News(NamedTuple):
 
 
 def carry_out(run: Run, command: Elected | Admitted | Replay) -> None:
-    """A command that is about snapshots."""
     match command:
         case Elected():
             elect_keeper(run, peer=command.peer, index=command.index, step=command.step)
@@ -116,7 +115,6 @@ def election_of(run: Run, peer: PeerId, step: int) -> Election | None:
 
 
 def admitted_at(run: Run, index: int) -> Admission | None:
-    """The hash that was admitted for an entry."""
     return Admission.objects.filter(run=run, index=index).first()
 
 
@@ -155,12 +153,10 @@ def _keep(run: Run, pending: PendingSnapshot) -> None:
 
 
 def forget_pending(pending: PendingSnapshot) -> None:
-    """Delete a file that waited, and its row."""
     storage.pending_path(pending.run, pending.sha256).unlink(missing_ok=True)
     pending.delete()
 
 
 def expire_pending() -> None:
-    """Delete what has waited for too long."""
     for pending in PendingSnapshot.objects.filter(expires__lt=timezone.now()).select_related("run"):
         forget_pending(pending)

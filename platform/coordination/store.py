@@ -21,10 +21,16 @@ from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of
 from peer_agent.recipes import parse_recipe
 from runs.access import shut_out
-from runs.ledger.averaged import add_averaged
-from runs.ledger.coverage import add_committed, leave_out, left_out_units, settled_units
-from runs.ledger.sealed_records import keep_sealed, sealed_of, with_records
-from runs.ledger.totals import MOST, add_to_day, add_to_totals
+from runs.ledger.records import (
+    add_committed,
+    keep_sealed,
+    leave_out,
+    left_out_units,
+    sealed_of,
+    settled_units,
+    with_records,
+)
+from runs.ledger.totals import MOST, add_averaged, add_to_day, add_to_totals
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Run
 from runs.snapshots.verification import verified_up_to
 from runs.states import NOT_OPEN
@@ -194,7 +200,6 @@ def agree(run: Run, step: int, digest: str) -> None:
 
 
 def sealed_from(run: Run, first: int, count: int) -> list[Entry]:
-    """Entries from an index on, at most so many."""
     return [sealed_of(entry) for entry in with_records(run, first=first)[:count]]
 
 

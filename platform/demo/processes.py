@@ -14,8 +14,6 @@ PATIENCE_S = 4.0
 
 
 class Children:
-    """Processes that end with the block."""
-
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -62,16 +60,13 @@ class Children:
 
 
 def serve_command(port: int) -> list[str]:
-    """The whole platform."""
     return [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(port), "--attached"]
 
 
 def agent_command(run_url: str) -> list[str]:
-    """One volunteer's agent."""
     agent = str(Path(sys.executable).with_name("manyhands"))
     return [agent, "join", run_url, "--threads", "1", "--attached"]
 
 
 def bare_environment(home: Path) -> dict[str, str]:
-    """What a volunteer's agent gets, and no more."""
     return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(home), "MANYHANDS_HOME": str(home / "manyhands")}

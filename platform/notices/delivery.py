@@ -159,7 +159,6 @@ def _post(notice: Notice, hook: Webhook, address: str, now: datetime) -> None:
 
 @transaction.atomic
 def sent(notice: Notice, now: datetime) -> None:
-    """It arrived."""
     facts = {"state": Notice.State.SENT, "sent_at": now, "problem": ""}
     Notice.objects.filter(pk=notice.pk).update(**facts)
     if notice.way == Way.WEBHOOK:

@@ -27,7 +27,6 @@ def digest_of(address: str) -> str:
 
 
 def link(mailbox: Mailbox, purpose: str) -> str:
-    """The whole address of a link."""
     token = signing.dumps([mailbox.person_id, digest_of(mailbox.address)], salt=purpose)
     name = "confirm_address" if purpose == CONFIRM else "stop_mail"
     return f"{settings.PUBLIC_URL}{reverse(f'web:{name}', args=(token,))}"

@@ -9,7 +9,6 @@ RECENT = 10  # notices on the settings page
 
 
 def choices_of(person: Person) -> set[tuple[str, str]]:
-    """Which events by which ways."""
     return set(Choice.objects.filter(person=person).values_list("event", "way"))
 
 
@@ -19,7 +18,6 @@ def mailbox_of(person: Person) -> Mailbox | None:
 
 
 def webhook_of(person: Person) -> Webhook | None:
-    """Their webhook."""
     return Webhook.objects.filter(person=person).first()
 
 

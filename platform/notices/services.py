@@ -61,7 +61,6 @@ def confirm_address(*, token: str) -> None:
 
 @transaction.atomic
 def remove_address(*, person: Person) -> None:
-    """Forget the address, and what was chosen for it."""
     Mailbox.objects.filter(person=person).delete()
     _end(person.pk, Way.EMAIL)
 
@@ -98,24 +97,20 @@ def save_webhook(*, person: Person, address: str) -> str:
 
 @transaction.atomic
 def remove_webhook(*, person: Person) -> None:
-    """Forget its address, and what was chosen for it."""
     Webhook.objects.filter(person=person).delete()
     _end(person.pk, Way.WEBHOOK)
 
 
 def switch_on(*, person: Person) -> None:
-    """Try a webhook again that was switched off."""
     Webhook.objects.filter(person=person).update(off_at=None, failing_since=None, problem="")
 
 
 def send_test(*, person: Person, way: Way) -> None:
-    """Something to see whether it arrives."""
     outbox.note_directly(Event.TEST, person.pk, way, about=secrets.token_hex(8), path=settings_path())
 
 
 @transaction.atomic
 def forget_person(*, person: Person) -> None:
-    """Somebody leaves for good."""
     for rows in (Choice, Mailbox, Webhook, Notice):
         rows.objects.filter(person=person).delete()
 
@@ -126,7 +121,6 @@ def forget_unconfirmed(now: datetime) -> None:
 
 
 def settings_path() -> str:
-    """Where all this is chosen."""
     return reverse("web:notifications")
 
 

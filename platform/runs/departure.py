@@ -11,7 +11,7 @@ from accounts.models import Person
 from notices import services as notices
 from peer_agent.protocol.errors import Problem
 from runs import queue, quotas
-from runs.datasets.resumable_upload import forget_upload
+from runs.datasets.uploads import forget_upload
 from runs.lifecycle import roles
 from runs.lifecycle.drafts import delete_draft
 from runs.models import ActivityLine, HubAccount, JoinRequest, Member, NamedVolunteer, Release, Run

@@ -8,8 +8,6 @@ from django.db import transaction
 
 
 class TaskName(StrEnum):
-    """Every task, as the queue knows it."""
-
     PREPARE_DATASET = "runs.tasks.prepare_dataset"
     PREPARE_RUN = "runs.tasks.prepare_run"
     MAKE_RELEASE = "runs.tasks.make_release"

@@ -48,7 +48,6 @@ def use_of(person: Person) -> Use:
 
 
 def drafts_of(person: Person) -> int:
-    """How many runs of theirs have not been opened."""
     return person.runs.filter(state=Run.State.DRAFT).count()
 
 

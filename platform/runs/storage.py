@@ -15,12 +15,10 @@ MEGABYTE = 1_000_000
 
 
 def root() -> Path:
-    """The storage folder."""
     return Path(settings.DATA) / "storage"
 
 
 def text_path(dataset: Dataset) -> Path:
-    """The text as it was uploaded."""
     return root() / "datasets" / dataset.id.hex / "text"
 
 
@@ -30,12 +28,10 @@ def upload_path(upload: Upload) -> Path:
 
 
 def prepared_folder(dataset: Dataset) -> Path:
-    """What the data were prepared to."""
     return root() / dataset.folder
 
 
 def shard_path(dataset: Dataset, digest: str) -> Path:
-    """One shard's file."""
     return prepared_folder(dataset) / "shards" / f"{digest}.safetensors"
 
 
@@ -45,22 +41,18 @@ def model_folder(dataset: Dataset) -> Path:
 
 
 def heldout_path(dataset: Dataset) -> Path:
-    """The tokens that nobody trains on."""
     return prepared_folder(dataset) / "heldout.safetensors"
 
 
 def tokenizer_folder(dataset: Dataset) -> Path:
-    """The tokenizer that was made from the text."""
     return prepared_folder(dataset) / "tokenizer"
 
 
 def snapshots_folder(run: Run) -> Path:
-    """Where a run's states lie."""
     return root() / "runs" / run.id.hex / "snapshots"
 
 
 def snapshot_path(run: Run, file: str) -> Path:
-    """A snapshot's file by its sha256."""
     return snapshots_folder(run) / f"{file}.safetensors"
 
 
@@ -70,12 +62,10 @@ def pending_path(run: Run, file: str) -> Path:
 
 
 def release_path(release: Release, name: str) -> Path:
-    """One file of a release."""
     return root() / release.folder / name
 
 
 def relative(path: Path) -> str:
-    """A path as rows hold it."""
     return path.relative_to(root()).as_posix()
 
 
@@ -128,7 +118,6 @@ def model_files(run: Run) -> list[str]:
 
 
 def recipe_file(run: Run, work: Path) -> Path:
-    """The run's recipe as a file for a child."""
     path = work / "recipe.json"
     path.write_text(run.recipe)
     return path

@@ -51,7 +51,6 @@ def addresses_of(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Addres
 
 
 def own_addresses() -> list[str]:
-    """This machine's IPv4 addresses in local networks."""
     entries = [entry for found in psutil.net_if_addrs().values() for entry in found if entry.family == socket.AF_INET]
     return [entry.address for entry in entries if is_of_network(ipaddress.ip_address(entry.address))]
 

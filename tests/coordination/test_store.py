@@ -23,7 +23,7 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.text.samples import samples_in
 from runs import timeline
 from runs.ledger.audit import audit
-from runs.ledger.coverage import settled_units
+from runs.ledger.records import settled_units
 from runs.lifecycle.services import pause_run, resume_run
 from runs.models import ActivityLine, Head, LeaseMark, LedgerEntry, LogEntry, Run, SealedRecord, Snapshot
 from tests.coordination.engines import in_other_thread

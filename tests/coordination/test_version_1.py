@@ -25,7 +25,7 @@ from peer_agent.protocol.recipe import encode_recipe
 from runs import storage
 from runs.ledger import standings
 from runs.ledger.audit import audit
-from runs.ledger.coverage import settled_units
+from runs.ledger.records import settled_units
 from runs.models import Run, SealedRecord
 from runs.selectors import activity, void_rounds
 from tests.coordination.engines import everywhere

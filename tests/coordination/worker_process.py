@@ -75,14 +75,16 @@ def main(life: str) -> None:
     from django.core.management import call_command
 
     setup()
-    from runs.lifecycle import preparation
+    from runs.datasets import preparation
+    from runs.lifecycle import services
     from runs.releases import making
     from tests.runs.lifecycle.test_preparation import ANSWERS
 
     def answer(arguments: list[str]) -> dict[str, Any]:
         return ANSWERS[arguments[0]](arguments)
 
-    vars(preparation)["run_child"] = vars(making)["run_child"] = answer
+    for room in (preparation, services, making):
+        vars(room)["run_child"] = answer
     call_command("migrate", verbosity=0)
     if life == "draft":
         draft()

@@ -65,14 +65,14 @@ STORED: tuple[Mutation, ...] = (
     ),
     fault(
         "a log is resent without its first entry",
-        "runs/ledger/sealed_records",
+        "runs/ledger/records",
         "index__gte=first)",
         "index__gt=first)",
         f"{ROWS}test_records_are_said_again_in_their_order",
     ),
-    fault("ranges that touch stay apart", "runs/ledger/coverage", RANGE, RANGE.replace("_left", "_right"), COVERAGE),
+    fault("ranges that touch stay apart", "runs/ledger/records", RANGE, RANGE.replace("_left", "_right"), COVERAGE),
     fault(
-        "other places' rows are written", "runs/ledger/coverage", " if (row.epoch, row.shard) in places}", "}", COVERAGE
+        "other places' rows are written", "runs/ledger/records", " if (row.epoch, row.shard) in places}", "}", COVERAGE
     ),
     fault(
         "a round counts for each machine of a person",

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol.recipe import encode_recipe
 from runs.models import Dataset, Run
-from runs.progress import SINCE_BEST, TYPICAL, change, overfitting, typical_loss
-from runs.selectors import Measured, Point, RunProgress
+from runs.selectors import SINCE_BEST, TYPICAL, Measured, Point, RunProgress, change, overfitting, typical_loss
 from tests.runs.factories import RECIPE
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

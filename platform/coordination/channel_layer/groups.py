@@ -4,7 +4,6 @@ RELAYS = "relays"
 
 
 def group_of(run: str) -> str:
-    """The group of all sockets of a run."""
     return f"run.{run}"
 
 

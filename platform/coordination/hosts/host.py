@@ -339,7 +339,6 @@ class Host:
 
 
 def sender_of(event: e.Event) -> PeerId | None:
-    """Whose message it is."""
     return event.peer if isinstance(event, e.Joined | e.Received) else None
 
 

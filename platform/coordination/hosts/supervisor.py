@@ -29,8 +29,6 @@ WELL_S = 600.0  # a host that has lived for so long begins this anew
 
 
 class Hosting:
-    """The runs of this process."""
-
     def __init__(self, stop: asyncio.Event) -> None:
         self.stop = stop
         self.tasks: dict[RunId, asyncio.Task[None]] = {}
@@ -47,7 +45,6 @@ class Hosting:
             self.tasks[run.run_id] = asyncio.create_task(self._host(run), name=f"host {run.slug}")
 
     async def end(self) -> None:
-        """Let go of all runs that are hosted here."""
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
         self.threads.shutdown(wait=False)
 

@@ -368,7 +368,6 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 await self.close(code=code)
 
     async def disconnect(self, code: int) -> None:
-        """Its hosts are told at once."""
         del code
         await self._leave()
 

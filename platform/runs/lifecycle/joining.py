@@ -47,7 +47,6 @@ class Standing(NamedTuple):
 
 
 def takes_requests(run: Run) -> bool:
-    """Whether people can ask to join."""
     return run.visibility == Run.Visibility.REQUEST and run.state in TAKING
 
 

@@ -26,7 +26,7 @@ class Record(msgspec.Struct):
 
 
 def add_range(ranges: list[list[int]], start: int, stop: int) -> None:
-    """As runs.ledger.coverage had it when this was written."""
+    """As runs.ledger.records had it when this was written."""
     first = bisect_left(ranges, start, key=lambda known: known[1])
     behind = bisect_right(ranges, stop, key=lambda known: known[0])
     if first < behind:

@@ -69,7 +69,7 @@ IN_MODEL = models.Q(kind=LogEntry.Kind.UPDATE, is_undone=False)
 
 
 class SealedRecord(models.Model):
-    """The bulk of a log entry (54 kB with 200 machines). Read and written by `runs.ledger.sealed_records` alone."""
+    """The bulk of a log entry (54 kB with 200 machines). Read and written by `runs.ledger.records` alone."""
 
     entry = models.OneToOneField(LogEntry, models.PROTECT, primary_key=True, related_name="sealed")
     payload = models.BinaryField()
@@ -115,14 +115,10 @@ Person = settings.AUTH_USER_MODEL
 
 
 class LedgerQuerySet(models.QuerySet["LedgerEntry"]):
-    """Rows are added and read, nothing else."""
-
     def update(self, **_: Any) -> NoReturn:
-        """Raises TypeError."""
         raise TypeError("the ledger is append-only")
 
     def delete(self) -> NoReturn:
-        """Raises TypeError."""
         raise TypeError("the ledger is append-only")
 
 
@@ -158,7 +154,6 @@ class LedgerEntry(models.Model):
         super().save(*args, **kwargs)
 
     def delete(self, *_: Any, **__: Any) -> NoReturn:
-        """Raises TypeError."""
         raise TypeError("the ledger is append-only")
 
 

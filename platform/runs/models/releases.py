@@ -123,5 +123,4 @@ class Trial(models.Model):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing is written yet."""
         return self.slot is not None

@@ -18,7 +18,7 @@ from runs import processes, storage
 from runs.hub_access import hub_environment
 from runs.models import Publication, Release, Run, Snapshot
 from runs.processes import ChildStopped, disk_fault, run_child
-from runs.releases import hub
+from runs.releases import publishing
 from runs.releases.card_facts import checkpoint_facts
 from runs.snapshots.verification import newest_verified
 
@@ -90,14 +90,14 @@ def _send(publication: Publication, snapshot: Snapshot) -> Literal["away", "done
 
 def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:
     """Pack and send it in a child, out of a folder that is gone afterwards."""
-    token = hub.token_for(publication)
+    token = publishing.token_for(publication)
     with storage.workspace() as work:
         storage.recipe_file(publication.run, work)
         (work / "facts.json").write_bytes(msgspec.json.encode(checkpoint_facts(publication.run, snapshot)))
         (work / "state.safetensors").symlink_to(storage.snapshot_path(publication.run, snapshot.file).resolve())
         return run_child(
             _command(publication, snapshot, work),
-            timeout_s=hub.PUSH_S,
+            timeout_s=publishing.PUSH_S,
             secret=token,
             more=hub_environment(work / "home"),
         )
@@ -122,12 +122,12 @@ def _published(publication: Publication, snapshot: Snapshot, made: dict[str, Any
 
 
 def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
-    hub.note_failing(publication)
-    delay_s = hub.retry_in_s(publication.run_id)
+    publishing.note_failing(publication)
+    delay_s = publishing.retry_in_s(publication.run_id)
     is_away = fault.code == "E346"
     retry = {"checkpoint_retry_at": timezone.now() + timedelta(seconds=delay_s)} if is_away else {}
     is_settled = _rows(publication).update(checkpoint_fault=str(fault), **retry)
-    return hub.AWAY if is_away and is_settled else "done"
+    return publishing.AWAY if is_away and is_settled else "done"
 
 
 def _rows(publication: Publication) -> Any:

@@ -69,11 +69,6 @@ def _trusted(run: Run) -> QuerySet[Snapshot]:
     return run.snapshots.filter(state__in=Snapshot.TRUSTED, is_stored=True).order_by("-index")
 
 
-def anchor_of(run: Run) -> Snapshot | None:
-    """The snapshot of version 1 that is taken on the word of the replicas of then."""
-    return run.snapshots.filter(state=Snapshot.State.ANCHOR).first()
-
-
 def next_goal(run: Run) -> Goal | None:
     """What is to be verified next: in the order of the log, so that each begins where the last one ended.
 

@@ -11,9 +11,9 @@ from ninja import Router
 
 from peer_agent.protocol.recipe import as_values
 from runs import selectors
-from runs.datasets.sources import SourceLine, source_lines
+from runs.datasets.services import SourceLine, source_lines
 from runs.ledger import standings
-from runs.ledger.averaged import averaged_lines
+from runs.ledger.totals import averaged_lines
 from runs.models import LedgerEntry, LogEntry, Release, Run, Snapshot
 from runs.releases.card_facts import facts_at
 from runs.storage import release_path

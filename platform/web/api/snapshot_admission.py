@@ -11,7 +11,7 @@ from coordination.uploads import require_asked
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import ANY_RUN
 from runs.access import access_peer_run
-from runs.datasets.text_upload import length_fault
+from runs.datasets.uploads import length_fault
 from runs.snapshots.state_check import largest_snapshot
 from web.api.identity import credential_in, require_run
 

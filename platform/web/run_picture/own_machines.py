@@ -13,7 +13,7 @@ from accounts.selectors import machines_of
 from peer_agent.machine.resting.reasons import in_words as reason_in_words
 from peer_agent.protocol.errors import Fault
 from runs.access import helped_runs, listed_runs
-from runs.ledger.averaged import in_words
+from runs.ledger.totals import in_words
 from runs.models import Run
 from runs.states import HOSTED
 from web.run_picture import presence

@@ -13,9 +13,9 @@ from django.utils.translation import ngettext
 
 from coordination.presence import Crowd
 from peer_agent.protocol.plan import Outline
-from runs import progress
-from runs.ledger.averaged import in_words
+from runs import selectors
 from runs.ledger.standings import LeaderboardLine, Period, PeriodLine, Recent, Shares
+from runs.ledger.totals import in_words
 from runs.models import ActivityLine
 from runs.selectors import Measured, Point, RunPicture
 from runs.states import LIVE
@@ -100,7 +100,7 @@ def _loss(seen: Seen) -> Picture:
     return {
         "step": seen.run.step,
         "target_steps": seen.run.target_steps,
-        "loss": progress.typical_loss(points),
+        "loss": selectors.typical_loss(points),
         "trend": status_sentence.trend(points, seen.now),
         "heldout_loss": heldout[-1].loss if heldout else None,
         "written": str(seen.run.written[0].step) if seen.run.written else "",

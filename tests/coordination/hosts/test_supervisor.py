@@ -27,11 +27,10 @@ from coordination.uploads import take_snapshot
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.recipe import encode_recipe
 from runs import queue
-from runs.ledger.coverage import settled_units
+from runs.ledger.records import settled_units
 from runs.lifecycle.drafts import take_back
-from runs.lifecycle.ending import end_run, extend_run
 from runs.lifecycle.membership import add_member, let_back, remove_member, remove_person
-from runs.lifecycle.services import pause_run, resume_run
+from runs.lifecycle.services import end_run, extend_run, pause_run, resume_run
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Member, Release, Run, Snapshot
 from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer
 from tests.coordination.example_run import Example

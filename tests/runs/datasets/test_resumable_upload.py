@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import storage
-from runs.datasets import resumable_upload
+from runs.datasets import uploads
 from runs.datasets.services import store_pieces
 from runs.models import Dataset, Upload
 
@@ -21,12 +21,12 @@ TEXT = "Many hands, много рук, 众人拾柴火焰高.\n".encode() * 40
 
 
 def begun(person: Person, text: bytes = TEXT, filename: str = "words.txt") -> Upload:
-    return resumable_upload.begin_upload(person=person, filename=filename, size=len(text))
+    return uploads.begin_upload(person=person, filename=filename, size=len(text))
 
 
 def sent(upload: Upload, text: bytes, *cuts: int) -> Upload:
     for start, stop in pairwise((upload.offset, *cuts, len(text))):
-        upload = resumable_upload.take_piece(upload=upload, offset=start, piece=text[start:stop])
+        upload = uploads.take_piece(upload=upload, offset=start, piece=text[start:stop])
     return upload
 
 
@@ -58,15 +58,15 @@ def test_what_is_kept_says_who_vouched_for_it(organizer: Person, django_capture_
 
 
 def test_a_piece_that_comes_twice_counts_once(organizer: Person) -> None:
-    upload = resumable_upload.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
+    upload = uploads.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
     with pytest.raises(Problem, match="E319: The site has 100 bytes of this upload; 0 were named"):
-        resumable_upload.take_piece(upload=upload, offset=0, piece=TEXT[:100])
+        uploads.take_piece(upload=upload, offset=0, piece=TEXT[:100])
     sent(upload, TEXT)
     assert storage.upload_path(upload).read_bytes() == TEXT
 
 
 def test_what_was_written_and_never_acknowledged_is_written_over(organizer: Person) -> None:
-    upload = resumable_upload.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
+    upload = uploads.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
     with storage.upload_path(upload).open("ab") as file:
         file.write(b"the site was killed here" * 100)
     sent(upload, TEXT)
@@ -75,7 +75,7 @@ def test_what_was_written_and_never_acknowledged_is_written_over(organizer: Pers
 
 def test_more_than_was_announced_is_refused(organizer: Person) -> None:
     with pytest.raises(Problem, match="E319"):
-        resumable_upload.take_piece(upload=begun(organizer), offset=0, piece=TEXT + b"x")
+        uploads.take_piece(upload=begun(organizer), offset=0, piece=TEXT + b"x")
 
 
 @pytest.mark.parametrize("cut", [2, 4, 5])
@@ -95,12 +95,12 @@ def test_a_text_that_ends_in_mid_character_is_refused(organizer: Person) -> None
 @pytest.mark.parametrize(("size", "code"), [(0, "E303"), (-1, "E303"), (10**12, "E304")])
 def test_a_size_is_refused_before_a_byte_is_sent(organizer: Person, size: int, code: str) -> None:
     with pytest.raises(Problem, match=code):
-        resumable_upload.begin_upload(person=organizer, filename="words.txt", size=size)
+        uploads.begin_upload(person=organizer, filename="words.txt", size=size)
     assert not Upload.objects.exists()
 
 
 def test_half_a_text_is_no_dataset(organizer: Person) -> None:
-    upload = resumable_upload.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
+    upload = uploads.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
     with pytest.raises(Problem, match="E318"):
         store_pieces(organizer=organizer, title="Words", licence="CC0", upload=upload)
     assert not Dataset.objects.exists()
@@ -108,21 +108,21 @@ def test_half_a_text_is_no_dataset(organizer: Person) -> None:
 
 def test_an_upload_is_its_persons_for_a_day(organizer: Person, stranger: Person) -> None:
     upload = begun(organizer)
-    assert resumable_upload.upload_of(organizer, upload.pk) == upload
+    assert uploads.upload_of(organizer, upload.pk) == upload
     with pytest.raises(Problem, match="E318"):
-        resumable_upload.upload_of(stranger, upload.pk)
+        uploads.upload_of(stranger, upload.pk)
     Upload.objects.update(touched_at=timezone.now() - timedelta(days=1, seconds=1))
     with pytest.raises(Problem, match="E318"):
-        resumable_upload.upload_of(organizer, upload.pk)
-    assert resumable_upload.forget_stale() == 1
+        uploads.upload_of(organizer, upload.pk)
+    assert uploads.forget_stale() == 1
     assert not storage.upload_path(upload).exists()
 
 
 def test_nobody_fills_the_disk_with_beginnings(organizer: Person, stranger: Person) -> None:
     theirs = begun(stranger)
-    uploads = [begun(organizer) for _ in range(resumable_upload.A_PERSON + 3)]
-    assert set(Upload.objects.all()) == {theirs, *uploads[-resumable_upload.A_PERSON :]}
-    assert len(list((storage.root() / "uploads").iterdir())) == resumable_upload.A_PERSON + 1
+    made = [begun(organizer) for _ in range(uploads.A_PERSON + 3)]
+    assert set(Upload.objects.all()) == {theirs, *made[-uploads.A_PERSON :]}
+    assert len(list((storage.root() / "uploads").iterdir())) == uploads.A_PERSON + 1
 
 
 @pytest.mark.parametrize(

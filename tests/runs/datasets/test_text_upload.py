@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer_agent.protocol.errors import Problem
-from runs.datasets.text_upload import length_fault, utf8_checked, write_file
+from runs.datasets.uploads import length_fault, utf8_checked, write_file
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:

@@ -10,8 +10,8 @@ from coordination import store
 from coordination.hosts import claims
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.log.records import Record, Unit
-from runs.ledger.averaged import AveragedLine, averaged_lines, in_words
 from runs.ledger.standings import leaderboard, totals
+from runs.ledger.totals import AveragedLine, averaged_lines, in_words
 from runs.models import AveragedTotal
 from tests.coordination.example_run import UNIT, Example, example_run, next_record, sealed
 from tests.runs.factories import ELEMENTS, Owned, owned

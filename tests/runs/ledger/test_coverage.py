@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peer_agent.protocol.log.records import Unit
-from runs.ledger.coverage import Ranges, add_committed, add_range, overlaps, settled_units
+from runs.ledger.records import Ranges, add_committed, add_range, overlaps, settled_units
 from runs.models import Coverage, Run
 from tests.runs.factories import opened
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runs.ledger.milestones import Milestone, reached
+from runs.people import Milestone, reached
 
 
 def names(by_day: dict[int, int], bytes_averaged: int = 0, finished: int = 0) -> list[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from accounts import teams
 from accounts.models import Person, Team, TeamMember
-from runs.ledger.team_standings import given_by_member, given_by_run, team_board
+from runs.ledger.standings import given_by_member, given_by_run, team_board
 from runs.models import DailyTotal, Run
 from tests.runs.factories import opened
 

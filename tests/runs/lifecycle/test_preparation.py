@@ -15,11 +15,12 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.publishing.card import parse_facts
 from runs import queue, storage, tasks
+from runs.datasets import preparation
 from runs.datasets.services import preparation_of, store_upload
-from runs.lifecycle import drafts, preparation, services
+from runs.lifecycle import drafts, services
 from runs.models import Dataset, Publication, Release, Run
 from runs.processes import ChildStopped
-from runs.releases import card_names, making
+from runs.releases import card_facts, making
 from runs.releases.card_facts import release_facts
 from tests.runs.factories import RECIPE, Owned, committed, draft
 
@@ -75,7 +76,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         started.append(arguments[0])
         return ANSWERS[arguments[0]](arguments)
 
-    for room in (preparation, making):
+    for room in (preparation, services, making):
         monkeypatch.setattr(room, "run_child", run_child)
     return started
 
@@ -84,7 +85,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def run_child(arguments: list[str]) -> dict[str, Any]:
         raise error
 
-    for room in (preparation, making):
+    for room in (preparation, services, making):
         monkeypatch.setattr(room, "run_child", run_child)
 
 
@@ -199,7 +200,7 @@ class TestRun:
     def test_the_snapshot_of_step_0_opens_the_run(self, created: Run, children: list[str]) -> None:
         services.open_run(run=created)
         preparation.prepare_dataset(created.dataset_id)
-        preparation.prepare_run(created.pk)
+        services.prepare_run(created.pk)
         created.refresh_from_db()
         snapshot = created.snapshots.get()
         assert (created.state, created.elements) == ("open", 64)
@@ -208,7 +209,7 @@ class TestRun:
 
     def test_a_run_that_nobody_opened_stays_a_draft(self, created: Run, children: list[str]) -> None:
         preparation.prepare_dataset(created.dataset_id)
-        preparation.prepare_run(created.pk)
+        services.prepare_run(created.pk)
         created.refresh_from_db()
         assert (created.state, children) == ("draft", ["prepare"])
 
@@ -216,7 +217,7 @@ class TestRun:
         services.open_run(run=created)
         preparation.prepare_dataset(created.dataset_id)
         created.dataset.shards.update(tokens=10)
-        preparation.prepare_run(created.pk)
+        services.prepare_run(created.pk)
         created.refresh_from_db()
         assert created.state == "draft"
         assert "E307" in created.waiting_for
@@ -283,9 +284,9 @@ class TestRelease:
         tasks.remake_release(run.pk.hex)
         assert children == ["release"]
         with django_capture_on_commit_callbacks() as asked:
-            card_names.set_named(run=run, person=run.organizer, agreed=True)
+            card_facts.set_named(run=run, person=run.organizer, agreed=True)
         assert asked == [], "who has given nothing is on no card"
-        card_names.set_named(run=run, person=laptop.machine.person, agreed=True)
+        card_facts.set_named(run=run, person=laptop.machine.person, agreed=True)
         with monkeypatch.context() as patch:
             failing(patch, Problem.of("E312", reason="no memory"))
             with pytest.raises(Retry):
@@ -305,7 +306,7 @@ class TestRelease:
         services.finish_run(run=run)
         making.make_release(run.pk)
         Publication.objects.create(run=run, repository="a/b", state=Publication.State.PUBLISHED, url="https://hub/a/b")
-        card_names.set_named(run=run, person=laptop.machine.person, agreed=True)
+        card_facts.set_named(run=run, person=laptop.machine.person, agreed=True)
         calls: list[str] = []
         monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append(task.value))
         assert tasks.requeue_unfinished() == 1

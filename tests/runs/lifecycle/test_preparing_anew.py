@@ -9,8 +9,8 @@ from django.db import connection, transaction
 
 from accounts.models import Person
 from runs import queue
+from runs.datasets import preparation
 from runs.datasets.services import prepare_anew
-from runs.lifecycle import preparation
 from runs.models import Dataset, Shard
 from tests.coordination.engines import database, in_other_thread
 from tests.coordination.hosts.test_claims import wait_for_a_lock

@@ -8,12 +8,10 @@ import pytest
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import storage
-from runs.lifecycle.ending import end_run
-from runs.lifecycle.rollback import ask_rollback, targets
-from runs.lifecycle.services import finish_run
+from runs.lifecycle.services import ask_rollback, end_run, finish_run, rollback_targets
 from runs.models import Run, Snapshot
-from runs.snapshots.restating import restate
 from runs.snapshots.retention import thin_snapshots
+from runs.snapshots.state_check import restate
 from runs.timeline import trail_of
 from tests.runs.factories import Owned, committed, state_bytes, state_file
 
@@ -37,7 +35,7 @@ def kept(run: Run, step: int, **changes: object) -> Snapshot:
 
 
 def test_verified_states_before_the_present_one(trained: Run) -> None:
-    assert [row.step for row in targets(trained)] == [4, 2, 0]
+    assert [row.step for row in rollback_targets(trained)] == [4, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -45,14 +43,14 @@ def test_verified_states_before_the_present_one(trained: Run) -> None:
 )
 def test_nothing_else(trained: Run, change: dict[str, object]) -> None:
     trained.snapshots.filter(index=4).update(**change)
-    assert [row.step for row in targets(trained)] == [2, 0]
+    assert [row.step for row in rollback_targets(trained)] == [2, 0]
     with pytest.raises(Problem, match="E412"):
         ask_rollback(run=trained, index=4)
 
 
 def test_nor_what_has_lost_its_file(trained: Run) -> None:
     storage.snapshot_path(trained, trained.snapshots.get(index=4).file).unlink()
-    assert [row.step for row in targets(trained)] == [2, 0]
+    assert [row.step for row in rollback_targets(trained)] == [2, 0]
     with pytest.raises(Problem, match="E412"):
         ask_rollback(run=trained, index=4)
 

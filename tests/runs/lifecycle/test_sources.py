@@ -15,9 +15,9 @@ from peer_agent.protocol.recipe import MOST_SOURCES, ModelFile, encode_recipe
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.image_classification import ImageClassification
 from runs import queue, quotas, storage
-from runs.datasets.services import lacks_base, store_upload
-from runs.datasets.sources import percent, source_lines
-from runs.lifecycle import drafts, preparation, services, sources
+from runs.datasets import preparation
+from runs.datasets.services import lacks_base, percent, source_lines, store_upload
+from runs.lifecycle import drafts, services
 from runs.models import Coverage, Dataset, Head, Run, Shard
 from runs.releases.card_facts import facts_at
 from runs.timeline import quoted
@@ -44,7 +44,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         calls.append(arguments)
         return prepared(arguments) if arguments[0] == "prepare" else initial(arguments)
 
-    monkeypatch.setattr(preparation, "run_child", run_child)
+    for room in (preparation, services):
+        monkeypatch.setattr(room, "run_child", run_child)
     return calls
 
 
@@ -79,14 +80,14 @@ def run(organizer: Person, data_folder: Any, started: list[list[str]]) -> Run:
 @pytest.fixture
 def mixed(run: Run) -> Run:
     """The same with a second text."""
-    sources.add_source(run=run, source=text(run.organizer, "riddles.txt", licence="MIT"))
+    drafts.add_source(run=run, source=text(run.organizer, "riddles.txt", licence="MIT"))
     preparation.prepare_dataset(run.dataset_id)
     return Run.objects.get()
 
 
 def opened(run: Run) -> Run:
     services.open_run(run=run)
-    preparation.prepare_run(run.pk)
+    services.prepare_run(run.pk)
     run = Run.objects.get()
     assert run.state == Run.State.OPEN
     return run
@@ -119,7 +120,7 @@ class TestTexts:
         Shard.objects.all().delete()
 
         def interrupted(arguments: list[str]) -> dict[str, Any]:
-            sources.add_source(run=run, source=text(run.organizer, "riddles.txt"))
+            drafts.add_source(run=run, source=text(run.organizer, "riddles.txt"))
             Dataset.objects.filter(pk=run.dataset_id).update(state=Dataset.State.PREPARING)
             return prepared(arguments)
 
@@ -132,39 +133,39 @@ class TestTexts:
         self, mixed: Run, django_capture_on_commit_callbacks: Any, enqueued: list[str]
     ) -> None:
         further = mixed.dataset.further.get()
-        sources.mix_sources(run=mixed, weights=(1.0, 3.0))
+        drafts.mix_sources(run=mixed, weights=(1.0, 3.0))
         with django_capture_on_commit_callbacks(execute=True):
-            sources.remove_source(run=mixed, source=further.pk)
+            drafts.remove_source(run=mixed, source=further.pk)
         assert not storage.text_path(further).exists()
         assert storage.text_path(mixed.dataset).exists()
         run = Run.objects.get()
         assert (run.parsed_recipe.mix, run.dataset.state) == ((), Dataset.State.UPLOADED)
         assert enqueued[-1] == "prepare_dataset"
-        sources.remove_source(run=run, source=further.pk)
+        drafts.remove_source(run=run, source=further.pk)
         assert Run.objects.get().dataset == mixed.dataset
 
     def test_the_first_one_stays(self, mixed: Run) -> None:
-        sources.mix_sources(run=mixed, weights=(2.0, 3.0))
-        sources.remove_source(run=mixed, source=mixed.dataset_id)
+        drafts.mix_sources(run=mixed, weights=(2.0, 3.0))
+        drafts.remove_source(run=mixed, source=mixed.dataset_id)
         run = Run.objects.get()
         assert (run.parsed_recipe.mix, run.dataset.state) == ((2.0, 3.0), Dataset.State.READY)
 
     def test_weights_stay_with_their_texts(self, mixed: Run) -> None:
-        sources.mix_sources(run=mixed, weights=(2.0, 3.0))
+        drafts.mix_sources(run=mixed, weights=(2.0, 3.0))
         third = text(mixed.organizer, "songs.txt")
-        sources.add_source(run=mixed, source=third)
+        drafts.add_source(run=mixed, source=third)
         assert Run.objects.get().parsed_recipe.mix == (2.0, 3.0, 1.0)
-        sources.remove_source(run=mixed, source=mixed.dataset.sources()[1].pk)
+        drafts.remove_source(run=mixed, source=mixed.dataset.sources()[1].pk)
         assert Run.objects.get().parsed_recipe.mix == (2.0, 1.0)
 
     def test_what_is_left_is_taken_by_size_where_no_weight_is(self, mixed: Run) -> None:
-        sources.add_source(run=mixed, source=text(mixed.organizer, "songs.txt"))
-        sources.mix_sources(run=mixed, weights=(0.0, 3.0, 0.0))
-        sources.remove_source(run=mixed, source=mixed.dataset.sources()[1].pk)
+        drafts.add_source(run=mixed, source=text(mixed.organizer, "songs.txt"))
+        drafts.mix_sources(run=mixed, weights=(0.0, 3.0, 0.0))
+        drafts.remove_source(run=mixed, source=mixed.dataset.sources()[1].pk)
         assert Run.objects.get().parsed_recipe.mix == ()
 
     def test_another_first_text_keeps_the_further_ones(self, mixed: Run) -> None:
-        sources.mix_sources(run=mixed, weights=(2.0, 3.0))
+        drafts.mix_sources(run=mixed, weights=(2.0, 3.0))
         other = text(mixed.organizer, "songs.txt")
         drafts.change_draft(run=mixed, recipe=replace(RECIPE, seed=5), licence="CC0", dataset=other)
         run = Run.objects.get()
@@ -188,21 +189,21 @@ class TestTexts:
         )
         with pytest.raises(Problem, match=r"E377.*txt"):
             drafts.change_draft(run=mixed, recipe=images, licence="CC0", dataset=archive)
-        sources.remove_source(run=mixed, source=mixed.dataset.further.get().pk)
+        drafts.remove_source(run=mixed, source=mixed.dataset.further.get().pk)
         drafts.change_draft(run=mixed, recipe=images, licence="CC0", dataset=archive)
-        sources.require_source(Run.objects.get(), "e.tar")
+        drafts.require_source(Run.objects.get(), "e.tar")
         with pytest.raises(Problem, match="E377"):
-            sources.require_source(Run.objects.get(), "e.txt")
+            drafts.require_source(Run.objects.get(), "e.txt")
 
     def test_there_are_bounds(self, run: Run) -> None:
         with pytest.raises(Problem, match="E377"):
-            sources.require_source(run, "digits.tar")
+            drafts.require_source(run, "digits.tar")
         for number in range(MOST_SOURCES - 1):
             Dataset.objects.create(
                 organizer=run.organizer, title="T", licence="CC0", filename=f"{number}.txt", size=9, first=run.dataset
             )
         with pytest.raises(Problem, match="E385"):
-            sources.add_source(run=run, source=text(run.organizer, "last.txt"))
+            drafts.add_source(run=run, source=text(run.organizer, "last.txt"))
 
     def test_the_batch_may_need_all_of_them(self, mixed: Run) -> None:
         """Bytes of one and a half texts for a step are enough, of three they are not."""
@@ -214,9 +215,9 @@ class TestTexts:
     def test_only_drafts_take_more(self, mixed: Run) -> None:
         run = opened(mixed)
         with pytest.raises(Problem, match="E315"):
-            sources.add_source(run=run, source=text(run.organizer, "songs.txt"))
+            drafts.add_source(run=run, source=text(run.organizer, "songs.txt"))
         with pytest.raises(Problem, match="E315"):
-            sources.remove_source(run=run, source=run.dataset.further.get().pk)
+            drafts.remove_source(run=run, source=run.dataset.further.get().pk)
 
 
 class TestWeights:
@@ -228,7 +229,7 @@ class TestWeights:
 
     def test_only_a_run_that_is_on_its_way_gets_them(self, mixed: Run) -> None:
         """It was taken back to a draft in that moment."""
-        sources.state_weights(mixed)
+        drafts.state_weights(mixed)
         assert Run.objects.get().parsed_recipe.mix == ()
 
     def test_a_run_of_one_text_has_none(
@@ -242,30 +243,30 @@ class TestWeights:
 
     def test_they_change_while_it_goes(self, mixed: Run) -> None:
         run = opened(mixed)
-        sources.mix_sources(run=run, weights=(3.0, 1.0))
+        drafts.mix_sources(run=run, weights=(3.0, 1.0))
         assert store.directed(run).mix == (3.0, 1.0)
         said = f"anew: 75 % of {quoted('proverbs.txt')}, 25 % of {quoted('riddles.txt')}."
         assert run.activity.get(kind="mixed").text.endswith(said)
-        sources.mix_sources(run=run, weights=(3.0, 1.0))
+        drafts.mix_sources(run=run, weights=(3.0, 1.0))
         assert run.activity.filter(kind="mixed").count() == 1, "nothing new"
 
     def test_not_without_one_for_each(self, mixed: Run) -> None:
         with pytest.raises(Problem, match=r"E386.*3 weights.*2 files"):
-            sources.mix_sources(run=mixed, weights=(1.0, 2.0, 3.0))
+            drafts.mix_sources(run=mixed, weights=(1.0, 2.0, 3.0))
         with pytest.raises(Problem, match=r"E301.*add up to nothing"):
-            sources.mix_sources(run=mixed, weights=(0.0, 0.0))
-        sources.mix_sources(run=mixed, weights=(1.0, 2.0))
-        sources.mix_sources(run=mixed, weights=())
+            drafts.mix_sources(run=mixed, weights=(0.0, 0.0))
+        drafts.mix_sources(run=mixed, weights=(1.0, 2.0))
+        drafts.mix_sources(run=mixed, weights=())
         run = opened(Run.objects.get())
         with pytest.raises(Problem, match="E386"):
-            sources.mix_sources(run=run, weights=())
+            drafts.mix_sources(run=run, weights=())
 
     @pytest.mark.parametrize("over", [{"state": Run.State.FINISHED}, {"wanted": Run.Wanted.FINISHED}])
     def test_not_once_it_ends(self, mixed: Run, over: dict[str, str]) -> None:
         opened(mixed)
         Run.objects.update(**over)
         with pytest.raises(Problem, match="E315"):
-            sources.mix_sources(run=Run.objects.get(), weights=(1.0, 2.0))
+            drafts.mix_sources(run=Run.objects.get(), weights=(1.0, 2.0))
 
     def test_shares_are_read_as_they_are(self) -> None:
         assert [percent(share) for share in (0.0, 0.0004, 0.0123, 0.23, 1.0)] == [
@@ -317,7 +318,7 @@ class TestBase:
 
     def test_then_the_text_is_cut_with_it(self, adapting: Run, started: list[list[str]]) -> None:
         base = self.base(adapting)
-        sources.set_base(run=adapting, base=base)
+        drafts.set_base(run=adapting, base=base)
         preparation.prepare_dataset(adapting.dataset_id)
         assert started[-1][-2:] == ["--base", str(storage.text_path(base))]
         run = Run.objects.get()
@@ -330,10 +331,10 @@ class TestBase:
 
     def test_another_one_takes_its_place(self, adapting: Run, django_capture_on_commit_callbacks: Any) -> None:
         first = self.base(adapting)
-        sources.set_base(run=adapting, base=first)
+        drafts.set_base(run=adapting, base=first)
         preparation.prepare_dataset(adapting.dataset_id)
         with django_capture_on_commit_callbacks(execute=True):
-            sources.set_base(run=Run.objects.get(), base=self.base(adapting, "other.ZIP"))
+            drafts.set_base(run=Run.objects.get(), base=self.base(adapting, "other.ZIP"))
         run = Run.objects.get()
         assert run.dataset.base is not None
         assert (run.dataset.base.filename, run.dataset.state) == ("other.ZIP", Dataset.State.UPLOADED)
@@ -341,10 +342,10 @@ class TestBase:
         assert not storage.text_path(first).exists()
 
     def test_what_was_cut_for_another_model_is_not_kept(self, adapting: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        sources.set_base(run=adapting, base=self.base(adapting))
+        drafts.set_base(run=adapting, base=self.base(adapting))
 
         def interrupted(arguments: list[str]) -> dict[str, Any]:
-            sources.set_base(run=adapting, base=self.base(adapting, "other.zip"))
+            drafts.set_base(run=adapting, base=self.base(adapting, "other.zip"))
             Dataset.objects.filter(pk=adapting.dataset_id).update(state=Dataset.State.PREPARING)
             return prepared(arguments)
 
@@ -353,7 +354,7 @@ class TestBase:
         assert not Shard.objects.exists()
 
     def test_another_text_keeps_it(self, adapting: Run) -> None:
-        sources.set_base(run=adapting, base=self.base(adapting))
+        drafts.set_base(run=adapting, base=self.base(adapting))
         other = text(adapting.organizer, "songs.txt")
         drafts.change_draft(run=adapting, recipe=adapting.parsed_recipe, licence="CC0", dataset=other)
         run = Run.objects.get()
@@ -362,7 +363,7 @@ class TestBase:
 
     def test_the_recipe_stays_within_what_it_takes(self, adapting: Run) -> None:
         """A form knows nothing of the base: 65 tokens for one that takes 64 were kept, and no page could read them."""
-        sources.set_base(run=adapting, base=self.base(adapting))
+        drafts.set_base(run=adapting, base=self.base(adapting))
         preparation.prepare_dataset(adapting.dataset_id)
         longer = FinetuneLoRA(target_batch=4, micro_batch=2, context=65)
         with pytest.raises(Problem, match=r"E301.*64 tokens"):
@@ -370,25 +371,25 @@ class TestBase:
         assert Run.objects.get().parsed_recipe.files()
 
     def test_another_kind_of_recipe_lets_it_go(self, adapting: Run) -> None:
-        sources.set_base(run=adapting, base=self.base(adapting))
+        drafts.set_base(run=adapting, base=self.base(adapting))
         drafts.change_draft(run=adapting, recipe=RECIPE, licence="CC0")
         assert [each.filename for each in Dataset.objects.all()] == ["proverbs.txt"]
         assert Run.objects.get().dataset.base is None
 
     def test_a_draft_goes_with_it(self, adapting: Run) -> None:
-        sources.set_base(run=adapting, base=self.base(adapting))
+        drafts.set_base(run=adapting, base=self.base(adapting))
         drafts.delete_draft(run=Run.objects.get())
         assert not Dataset.objects.exists()
 
     def test_a_zip_for_a_kind_that_adapts_and_nothing_else(self, run: Run) -> None:
         with pytest.raises(Problem, match=r"E377.*tokenizer"):
-            sources.require_base(run, "model.zip")
+            drafts.require_base(run, "model.zip")
         drafts.change_draft(run=run, recipe=FinetuneLoRA(target_batch=4, micro_batch=2), licence="CC0")
         with pytest.raises(Problem, match="E377"):
-            sources.require_base(Run.objects.get(), "model.txt")
+            drafts.require_base(Run.objects.get(), "model.txt")
 
     def test_the_card_names_it_and_its_licence(self, adapting: Run) -> None:
-        sources.set_base(run=adapting, base=self.base(adapting))
+        drafts.set_base(run=adapting, base=self.base(adapting))
         preparation.prepare_dataset(adapting.dataset_id)
         facts = facts_at(opened(Run.objects.get()), 0)
         assert facts.data_title == "proverbs.txt; adapted: model.zip"

@@ -18,7 +18,6 @@ from peer_agent.training.replica import Replica
 from runs import processes, queue, storage, tasks
 from runs.models import Publication, Release, Run, Snapshot
 from runs.releases import checkpoints, publishing
-from runs.releases import hub as hub_room
 from runs.snapshots import retention, verification
 from tests.publishing.hub.hub_double import Hub, running_hub
 from tests.runs.factories import RECIPE, committed, owned
@@ -191,17 +190,17 @@ class TestFailures:
         for failing_s, pause_s in ((0, 60), (300, 300), (86_000, 1800)):
             since = timezone.now() - timedelta(seconds=failing_s)
             Publication.objects.filter(pk=publication.pk).update(failing_since=since)
-            assert pause_s <= hub_room.retry_in_s(training.pk) <= pause_s + 1
+            assert pause_s <= publishing.retry_in_s(training.pk) <= pause_s + 1
 
     def test_a_long_failure_is_told_once(self, hub: Hub, training: Run, tmp_path: Path, settings: Any) -> None:
         publication = ask(training, 2)
         settings.HUB_ENDPOINT = "http://127.0.0.1:9"
-        hub_room.note_failing(publication)
+        publishing.note_failing(publication)
         assert not training.activity.filter(kind="unpublished").exists()
-        since = timezone.now() - hub_room.LONG
+        since = timezone.now() - publishing.LONG
         Publication.objects.filter(pk=publication.pk).update(failing_since=since)
         for _ in range(3):
-            hub_room.note_failing(publication)
+            publishing.note_failing(publication)
         assert training.activity.filter(kind="unpublished").count() == 1
 
     def test_somebody_elses_files_need_the_tick(self, hub: Hub, training: Run, tmp_path: Path) -> None:

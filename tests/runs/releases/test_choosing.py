@@ -15,8 +15,8 @@ from notices.models import Event, Notice, Way
 from peer_agent.protocol.errors import Problem
 from runs import queue, storage, tasks
 from runs.models import Publication, Release, Run, Snapshot
-from runs.releases import choosing, hub, making
-from runs.releases.card_names import set_named
+from runs.releases import making, publishing
+from runs.releases.card_facts import set_named
 from runs.snapshots import retention
 from tests.runs.factories import Owned, committed, owned
 from tests.web.browsing import as_
@@ -88,7 +88,7 @@ def test_whoever_is_in_the_run_is_told_once_that_it_is_finished(told: None, fini
         (name, f"/runs/{finished.slug}/") for name in ("Amina", "Teo")
     }
     found.delete()
-    choosing.release_best(run=finished, best=True)
+    making.release_best(run=finished, best=True)
     tasks.remake_release(finished.pk.hex)
     assert not Notice.objects.exists()
 
@@ -106,7 +106,7 @@ def test_an_overfitted_run_releases_its_best(overfitted: Run, given: list[tuple[
     assert (int(file), facts["steps"], facts["heldout_loss"], facts["is_overfitting"]) == (2, 2, 3.3, False)
     assert (facts["later_heldout_loss"], facts["later_heldout_step"]) == (4.3, 4)
     release = Release.objects.select_related("run__head").get(run=overfitted)
-    assert (release.step, release.is_chosen, choosing.is_stale(release)) == (2, False, False)
+    assert (release.step, release.is_chosen, making.is_stale(release)) == (2, False, False)
     said = overfitted.activity.filter(kind="release").values_list("text", flat=True)
     assert list(said) == ["The model of step 2 is released: it is the best on held-out data."]
 
@@ -122,21 +122,21 @@ def test_a_last_snapshot_that_is_measured_later_decides_again(
     assert Release.objects.get(run=run).step == 4
     run.snapshots.filter(step=4).update(heldout_loss=last)
     for _ in range(2):
-        choosing.choose_by_default(run=run)
+        making.choose_by_default(run=run)
     assert asked.count("remake_release") == (1 if step == 2 else 0)
     tasks.remake_release(run.pk.hex)
     assert Release.objects.get(run=run).step == step
 
 
 def test_what_the_organizer_chose_stays(overfitted: Run) -> None:
-    choosing.release_best(run=overfitted, best=False)
-    choosing.choose_by_default(run=overfitted)
+    making.release_best(run=overfitted, best=False)
+    making.choose_by_default(run=overfitted)
     release = Release.objects.get(run=overfitted)
     assert (release.is_chosen, release.wanted_index) == (True, None)
 
 
 def test_that_what_is_offered_by_itself_is_what_is_wanted_is_a_choice_too(overfitted: Run, asked: list[str]) -> None:
-    choosing.release_best(run=overfitted, best=True)
+    making.release_best(run=overfitted, best=True)
     assert Release.objects.get(run=overfitted).is_chosen
     assert "remake_release" not in asked
 
@@ -152,9 +152,9 @@ def test_an_overfitted_run_whose_best_cannot_be_released_releases_its_last(
 def test_the_best_is_released_and_the_last_again(
     finished: Run, given: list[tuple[str, dict[str, Any]]], asked: list[str]
 ) -> None:
-    choosing.release_best(run=finished, best=True)
+    making.release_best(run=finished, best=True)
     assert asked.count("remake_release") == 1
-    choosing.release_best(run=finished, best=True)
+    making.release_best(run=finished, best=True)
     assert asked.count("remake_release") == 1, "asked twice, it is done once"
     tasks.remake_release(finished.pk.hex)
     tasks.remake_release(finished.pk.hex)
@@ -163,7 +163,7 @@ def test_the_best_is_released_and_the_last_again(
     assert (int(file), facts["steps"], facts["samples"], len(facts["points"])) == (2, 2, 8, 2), "what was given so far"
     release = Release.objects.get(run=finished)
     assert (release.step, release.index, release.state) == (2, 2, Release.State.READY)
-    choosing.release_best(run=finished, best=False)
+    making.release_best(run=finished, best=False)
     tasks.remake_release(finished.pk.hex)
     assert int(given[-1][0]) == 4
     assert Release.objects.get(run=finished).step == 4
@@ -172,7 +172,7 @@ def test_the_best_is_released_and_the_last_again(
 def test_it_is_made_again_at_a_start_where_that_was_interrupted(finished: Run, asked: list[str]) -> None:
     tasks.requeue_unfinished()
     assert "remake_release" not in asked
-    choosing.release_best(run=finished, best=True)
+    making.release_best(run=finished, best=True)
     asked.clear()
     tasks.requeue_unfinished()
     assert "remake_release" in asked
@@ -182,20 +182,20 @@ def test_it_is_made_again_at_a_start_where_that_was_interrupted(finished: Run, a
 def test_a_snapshot_that_cannot_be_released_is_not_offered(finished: Run, changes: dict[str, Any]) -> None:
     """Nobody has checked it, or its file is gone."""
     finished.snapshots.filter(step=2).update(**changes)
-    assert choosing.better_snapshot(finished) is None
+    assert making.better_snapshot(finished) is None
     with pytest.raises(Problem, match="E315"):
-        choosing.release_best(run=finished, best=True)
+        making.release_best(run=finished, best=True)
 
 
 def test_a_run_whose_last_snapshot_is_best_has_nothing_to_choose(finished: Run) -> None:
     finished.snapshots.filter(step=4).update(heldout_loss=1.0)
-    assert choosing.better_snapshot(finished) is None
+    assert making.better_snapshot(finished) is None
 
 
 def test_nothing_is_called_better_than_a_last_snapshot_that_is_not_measured_yet(finished: Run) -> None:
     """It is made before that."""
     finished.snapshots.filter(step=4).update(heldout_loss=None)
-    assert choosing.better_snapshot(finished) is None
+    assert making.better_snapshot(finished) is None
 
 
 @pytest.mark.django_db(transaction=True)
@@ -206,13 +206,13 @@ def test_a_card_of_an_earlier_step_names_those_up_to_it_and_is_not_made_again_an
     committed(finished, (late, 4))
     for person in (late.person, laptop.machine.person):
         set_named(run=finished, person=person, agreed=True)
-    choosing.release_best(run=finished, best=True)
+    making.release_best(run=finished, best=True)
     tasks.remake_release(finished.pk.hex)
     release = Release.objects.get(run=finished)
     assert (release.step, release.named) == (2, ["Teo"])
-    assert not choosing.is_stale(release), "Amina gave nothing up to that step"
+    assert not making.is_stale(release), "Amina gave nothing up to that step"
     set_named(run=finished, person=laptop.machine.person, agreed=False)
-    assert choosing.is_stale(release)
+    assert making.is_stale(release)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -220,7 +220,7 @@ def test_what_was_chosen_while_another_was_made_is_made_next(
     finished: Run, given: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what was made in vain does not go to the Hub."""
-    choosing.release_best(run=finished, best=True)
+    making.release_best(run=finished, best=True)
     child = vars(making)["run_child"]
 
     def changes_their_mind(command: list[str], **more: Any) -> Any:
@@ -229,34 +229,34 @@ def test_what_was_chosen_while_another_was_made_is_made_next(
         return child(command, **more)
 
     monkeypatch.setattr(making, "run_child", changes_their_mind)
-    monkeypatch.setattr("runs.releases.hub.send_again", lambda _: pytest.fail("the Hub is not told of it"))
+    monkeypatch.setattr("runs.releases.publishing.send_again", lambda _: pytest.fail("the Hub is not told of it"))
     tasks.remake_release(finished.pk.hex)
     assert Release.objects.get(run=finished).step == 4
 
     def fails(*_: Any, **__: Any) -> Any:
         raise Problem.of("E106", path="/", reason="full")
 
-    choosing.release_best(run=finished, best=True)
+    making.release_best(run=finished, best=True)
     monkeypatch.setattr(making, "run_child", fails)
     with pytest.raises(Retry):
         tasks.remake_release.apply((finished.pk.hex,), throw=True)
 
 
 def test_the_hub_is_told_of_the_step_that_is_released(finished: Run) -> None:
-    choosing.release_best(run=finished, best=True)
+    making.release_best(run=finished, best=True)
     tasks.remake_release(finished.pk.hex)
     release = Release.objects.select_related("run__head").get(run=finished)
     publication = Publication(run=release.run, repository="amina/proverbs")
-    assert "--message=Manyhands: proverbs, step 2" in hub._command(publication, release)
+    assert "--message=Manyhands: proverbs, step 2" in publishing._command(publication, release)
 
 
 def test_a_run_that_is_not_finished_has_nothing_to_release(run: Run) -> None:
     with pytest.raises(Problem, match="E315"):
-        choosing.release_best(run=run, best=False)
+        making.release_best(run=run, best=False)
 
 
 def test_the_best_and_the_released_snapshot_are_kept(finished: Run, laptop: Owned) -> None:
-    choosing.release_best(run=finished, best=True)
+    making.release_best(run=finished, best=True)
     needed = {2, 4}
     for _ in range(3 * retention.MOST):
         entry = committed(finished, (laptop.machine, 4))

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from peer_agent.protocol.recipe import encode_recipe
-from runs.ledger.averaged import AveragedLine
 from runs.ledger.standings import LeaderboardLine, Shares
+from runs.ledger.totals import AveragedLine
 from runs.models import Release
 from runs.selectors import Measured, Point, RunPicture
 from tests.runs.factories import RECIPE

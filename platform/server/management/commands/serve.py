@@ -42,7 +42,6 @@ class Command(BaseCommand):
     help = "Run the whole platform: pages, API, coordinator, worker and a relay."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """What can be chosen."""
         parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
         parser.add_argument("--port", type=int, default=8000, help="port of the pages; 0: any free one (default 8000)")
         parser.add_argument("--relay-port", type=int, default=0, help="port of the relay; 0: any free one (default)")
@@ -103,7 +102,6 @@ class Announcement:
         self.place, self.url = place, url
 
     def write(self) -> None:
-        """Write the file."""
         draft = self.place.announcement.with_suffix(".new")
         draft.write_text(json.dumps({"url": self.url, "pid": os.getpid()}))
         draft.replace(self.place.announcement)

@@ -15,7 +15,7 @@ from peer_agent.machine.sizes import in_bytes
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import Recipe
 from runs.access import MANAGING, access_run, person_of, role_of
-from runs.datasets.sources import source_lines
+from runs.datasets.services import source_lines
 from runs.ledger.standings import Period
 from runs.lifecycle import joining
 from runs.models import Run

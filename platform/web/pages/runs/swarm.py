@@ -25,8 +25,8 @@ from coordination.presence import Link
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from runs.access import MANAGING, access_run, person_of, role_of
-from runs.ledger.averaged import parts_averaged
-from runs.ledger.sealed_records import last_head
+from runs.ledger.records import last_head
+from runs.ledger.totals import parts_averaged
 from runs.models import IN_MODEL, Run
 from runs.states import MOVING
 from runs.timeline import activity_of

@@ -6,7 +6,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
 
 from runs.access import access_managed_run
-from runs.lifecycle.rollback import ask_rollback
+from runs.lifecycle.services import ask_rollback
 from web.http.access import run_or_404
 from web.http.requester import person_in
 from web.pages.runs.organizing.manage import asked_once_more

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runs.lifecycle.rollback import ask_rollback
+from runs.lifecycle.services import ask_rollback
 from runs.models import Run
 from tests.runs.factories import Owned, committed
 from tests.runs.lifecycle.test_rollback import kept

@@ -1,7 +1,7 @@
-"""The long work itself: data become shards, a recipe the first parameters, a finished run a release.
+"""Data become shards, in a child process: a long work that may be done twice.
 
-Every function takes an id, may be done twice, and writes its outcome, good or bad, into rows. Files are made in a
-workspace and moved when they are whole; rows follow in one transaction.
+Its outcome, good or bad, is written into rows. Files are made in a workspace and moved when they are whole; rows follow
+in one transaction.
 """
 
 from collections.abc import Sequence
@@ -10,25 +10,18 @@ from typing import Any, Literal
 from uuid import UUID
 
 from django.db import transaction
-from django.utils import timezone
 
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.recipe import encode_recipe
 from runs import storage
-from runs.datasets.batches import require_data, require_sample, with_usual_steps
 from runs.datasets.hub_sources import fetch_missing
-from runs.datasets.services import lacks_base, preparation_of
-from runs.lifecycle.sources import state_weights
-from runs.models import Dataset, Run, Shard, Snapshot
+from runs.datasets.services import lacks_base, preparation_of, require_sample, with_usual_steps
+from runs.models import Dataset, Run, Shard
 from runs.processes import faults_to, run_child
 from runs.states import NOT_OPEN, Why, move
-from runs.storage import recipe_file
 from runs.timeline import add_line
 
 AWAY_CODE = "E346"  # the Hub cannot be reached
-
-# Data
 
 
 def prepare_dataset(dataset_id: UUID) -> Literal["away", "busy", "done"]:
@@ -122,52 +115,11 @@ def _fail_dataset(dataset: Dataset, fault: Fault) -> None:
         state=Dataset.State.FAILED, fault_code=fault.code, fault_text=fault.text
     )
     for run in dataset.runs.filter(state__in=NOT_OPEN):
-        _back_to_draft(run, fault)
-
-
-# The first parameters
-
-
-def prepare_run(run_id: UUID) -> None:
-    """Make the snapshot of step 0, then open the run."""
-    waiting = Run.objects.filter(pk=run_id, state=Run.State.PREPARING, dataset__state=Dataset.State.READY)
-    run = waiting.select_related("dataset").first()
-    if run is None:
-        return
-    with faults_to(lambda fault: _back_to_draft(run, fault), "E309"), storage.workspace() as work:
-        recipe = run.parsed_recipe
-        require_data(recipe, run.dataset)
-        made = run_child(["initial", str(recipe_file(run, work)), str(work), *storage.model_files(run)])
-        storage.put(work / f"{made['file']}.safetensors", storage.snapshot_path(run, made["file"]))
-        _open(run, made)
+        back_to_draft(run, fault)
 
 
 @transaction.atomic
-def _open(run: Run, made: dict[str, Any]) -> None:
-    state_weights(run)
-    if not move(run, Why.PREPARED, opened_at=timezone.now(), elements=made["elements"], waiting_for=""):
-        return
-    Snapshot.objects.create(
-        run=run,
-        index=0,
-        step=0,
-        digest=GENESIS,
-        state_digest=made["state_digest"],
-        file=made["file"],
-        size=made["size"],
-        state=Snapshot.State.VERIFIED,  # made here
-        verified_at=timezone.now(),
-    )
-    add_line(run=run, kind="opened", text=f"The run is published: a model of {made['elements']:,} parameters.")
-
-
-@transaction.atomic
-def _back_to_draft(run: Run, fault: Fault) -> None:
+def back_to_draft(run: Run, fault: Fault) -> None:
+    """Give a run back to its organizer, and say why it was not prepared."""
     move(run, Why.NOT_PREPARED, waiting_for=str(fault))
     add_line(run=run, kind="failed", text=str(fault))
-
-
-# The release
-
-
-# What both need

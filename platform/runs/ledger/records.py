@@ -1,16 +1,50 @@
-"""Which samples are in committed updates, as merged ranges by epoch and shard.
-
-Leases are restored from these rows and from lease marks: nothing reads the log for it, which grows with the run.
-"""
+"""Sealed records in their rows, written by `keep_sealed` and read by `sealed_of` alone; and what they cover."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from peer_agent.protocol.log.records import Unit
-from runs.models import Coverage, Run
+from django.db.models import QuerySet
 
+from peer_agent.protocol.credentials import Signed
+from peer_agent.protocol.log.reading import read_head
+from peer_agent.protocol.log.records import Entry, RecordHead, Unit
+from runs.models import Coverage, LogEntry, Run, SealedRecord
+
+AT_ONCE = 100  # rows of some 54 kB in memory
 Ranges = list[list[int]]  # [[start, stop), …] in ascending order; no two overlap or touch
 Place = tuple[int, int]  # epoch and shard
+
+
+def keep_sealed(entry: LogEntry, sealed: Entry) -> None:
+    SealedRecord.objects.create(
+        entry=entry,
+        payload=sealed.head.payload,
+        signature=sealed.head.signature,
+        contributions=sealed.contributions,
+    )
+
+
+def sealed_of(entry: LogEntry) -> Entry:
+    """An entry's signed record; its row is read where it was not selected with the entry."""
+    row = entry.sealed
+    return Entry(Signed(bytes(row.payload), bytes(row.signature)), bytes(row.contributions))
+
+
+def last_head(run: Run) -> RecordHead | None:
+    """The head of the newest entry's record, without its contributions; None before the first. Raises Problem E218."""
+    rows = SealedRecord.objects.filter(entry__run=run, entry__index=run.head.index)
+    row = rows.values_list("payload", "signature").first()
+    return read_head(Signed(*map(bytes, row))) if row is not None else None
+
+
+def with_records(run: Run, *, first: int = 0) -> QuerySet[LogEntry]:
+    """Entries from an index on, in order, each with its record. Iterate in parts: one record may have 54 kB."""
+    return LogEntry.objects.filter(run=run, index__gte=first).select_related("sealed").order_by("index")
+
+
+# Which samples are in committed updates, as merged ranges by epoch and shard
+
+# Leases are restored from these rows and from lease marks: nothing reads the log for it, which grows with the run.
 
 
 def add_range(ranges: Ranges, start: int, stop: int) -> None:
@@ -43,7 +77,6 @@ def add_committed(run: Run, units: Iterable[Unit]) -> None:
 
 
 def leave_out(run: Run, units: Iterable[Unit]) -> None:
-    """Write that the units will be in no update."""
     _add(run, list(units), "left_out")
 
 
@@ -67,7 +100,6 @@ def settled_units(run: Run) -> Iterator[Unit]:
 
 
 def left_out_units(run: Run) -> Iterator[Unit]:
-    """Likewise everything that will be in none."""
     return _units(run, "left_out")
 
 
