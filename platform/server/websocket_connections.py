@@ -8,7 +8,7 @@ from websockets.frames import Frame
 from websockets.http11 import Request
 
 from config.proxies import visitor_of
-from coordination.sockets.proof import PROVED
+from coordination.sockets.limits import PROVED
 from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE
 from server.http_connections import Config
 from server.stranger_limits import HEAD_BYTES, MOST_FRAGMENTS, MOST_UNREAD, MOST_WAITING

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from coordination.hosts.supervisor import in_thread, run_hosts
+from coordination.hosts.supervisor import run_hosts
+from coordination.threads import in_thread
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.recipe import encode_recipe
 from runs.ledger.records import settled_units

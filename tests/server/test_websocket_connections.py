@@ -10,7 +10,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from coordination.sockets.proof import say_proved
+from coordination.sockets.limits import say_proved
 from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE
 from server.http_server import serve_http
 from server.ports import bound_socket

@@ -9,6 +9,8 @@ from msgspec import Struct
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId, RunId
 
+RELAYS = "relays"
+
 
 class PeerSaid(Struct, frozen=True, tag_field="type", tag="peer.said"):
     """What a socket forwards to the host of the run: `data` as its peer sent it."""
@@ -101,3 +103,17 @@ def peer_of(letter: Letter) -> str:
 def size_of(letter: Letter) -> int:
     """Bytes of what it carries; the rest is a few names."""
     return len(letter.data) if isinstance(letter, PeerSaid | HostSaid) else 0
+
+
+def group_of(run: str) -> str:
+    return f"run.{run}"
+
+
+def watchers_of(run: str) -> str:
+    """The group of all who look when a step of the run is committed."""
+    return f"watchers.{run}"
+
+
+def sessions_of(peer: str, run: str) -> str:
+    """The group of the sockets of one machine in one run: of which there is to be one."""
+    return f"sessions.{peer}.{run}"

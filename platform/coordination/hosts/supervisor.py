@@ -9,17 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from django.db import DatabaseError
 
 from coordination import store
-from coordination.channel_layer.groups import RELAYS, group_of, watchers_of
 from coordination.channel_layer.process import HOST, site_layer
 from coordination.hosts import claims
-from coordination.hosts.held_claim import Holding, hold
+from coordination.hosts.claims import Holding, hold
 from coordination.hosts.host import LOOK_S, Faulty, Host
 from coordination.hosts.quarantine import Quarantine
 from coordination.threads import in_thread
 from peer_agent.protocol.identifiers import RunId
 from runs.models import Run
-
-__all__ = ["RELAYS", "Host", "group_of", "in_thread", "run_hosts", "watchers_of"]
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from django.test import Client
 
 from accounts.deactivation import close_account
 from accounts.models import Person
-from coordination.channel_layer.letters import RunMoved
-from coordination.hosts.supervisor import in_thread, watchers_of
+from coordination.channel_layer.letters import RunMoved, watchers_of
+from coordination.threads import in_thread
 from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Run
 from tests.coordination.engines import PATIENCE_S, fresh_database

@@ -10,9 +10,9 @@ from django.utils import timezone
 
 from accounts.models import Person
 from coordination import presence, store
-from coordination.absences import NEEDED_AFTER, OLD, STOPPED_AFTER
 from coordination.hosts import host, requests
 from coordination.hosts.host import Host
+from coordination.hosts.requests import NEEDED_AFTER, OLD, STOPPED_AFTER
 from coordination.models import Presence
 from coordination.threads import in_thread
 from notices import outbox
