@@ -4,10 +4,8 @@ from pathlib import Path
 
 from django.utils.functional import lazy
 
-from accounts.keys import kept_secret
 from config import environment
-from config.providers import login_providers
-from config.public import public_settings
+from config.environment import kept_secret, login_providers, public_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,8 +87,8 @@ TEMPLATES = [
         },
     },
 ]
-ROOT_URLCONF = "config.urls"
-ASGI_APPLICATION = "config.asgi.application"
+ROOT_URLCONF = "server.urls"
+ASGI_APPLICATION = "server.asgi.application"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 FORM_RENDERER = "django.forms.renderers.DjangoTemplates"
 

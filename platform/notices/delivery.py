@@ -24,12 +24,11 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from accounts.encryption import Unreadable, unseal
+from accounts.keys import Unreadable, unseal
 from notices import addresses, mail, outbox, posting
 from notices.models import LONGEST_PROBLEM, Choice, Event, Notice, Way, Webhook
-from notices.payloads import Facts, payload
 from notices.services import settings_path
-from notices.words import words_of
+from notices.words import Facts, payload, words_of
 
 log = logging.getLogger(__name__)
 

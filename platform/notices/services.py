@@ -11,9 +11,9 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from accounts.encryption import seal
+from accounts.keys import seal
 from accounts.models import Person
-from notices import addresses, links, outbox
+from notices import addresses, mail, outbox
 from notices.models import CHOSEN, Choice, Event, Mailbox, Notice, Way, Webhook
 from peer_agent.protocol.errors import Problem
 
@@ -45,7 +45,7 @@ def save_address(*, person: Person, address: str) -> Mailbox:
 
 def confirmable(*, token: str) -> Mailbox:
     """What the link in that e-mail confirms. Raises Problem E358 where it is over, or is of another address."""
-    mailbox = links.mailbox_of(token, links.CONFIRM)
+    mailbox = mail.mailbox_of(token, mail.CONFIRM)
     if mailbox is None:
         raise Problem.of("E358")
     return mailbox
@@ -68,7 +68,7 @@ def remove_address(*, person: Person) -> None:
 @transaction.atomic
 def stop_mail(*, token: str) -> None:
     """The link below every e-mail: none is sent to this address any more. Raises Problem E358 of no link of ours."""
-    mailbox = links.mailbox_of(token, links.STOP)
+    mailbox = mail.mailbox_of(token, mail.STOP)
     if mailbox is not None:
         _end(mailbox.person_id, Way.EMAIL)
 

@@ -6,7 +6,7 @@ A token leaves the database only into the standard input of that child.
 import os
 from pathlib import Path
 
-from accounts.encryption import Unreadable, unseal
+from accounts.keys import Unreadable, unseal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs.models import HubAccount

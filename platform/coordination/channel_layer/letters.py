@@ -1,4 +1,4 @@
-"""What sockets, hosts and watches of a site say to each other: every letter that the channel layer carries.
+"""What sockets, hosts and watches of a site say to each other: every letter that the channel layer carries, and groups.
 
 Between processes a letter is checked as it is decoded. Its tag and its fields stay as they are where another version
 of this site runs beside this one; one that a process does not know is lost there, as any letter may be.

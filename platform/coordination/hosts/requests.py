@@ -1,4 +1,4 @@
-"""What people and keepers wrote into the database since a host looked last, and what the host shows there."""
+"""What people and keepers wrote into the database since a host looked last, and what the host shows and tells there."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta

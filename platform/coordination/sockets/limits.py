@@ -1,4 +1,4 @@
-"""Sockets of strangers, and machines that are here twice."""
+"""What a socket may take: strangers at once, links and takeovers of one machine, messages and bytes of a peer."""
 
 from collections import OrderedDict, deque
 from typing import Any, Generic, TypeVar

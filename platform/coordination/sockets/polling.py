@@ -1,7 +1,8 @@
 """What the database has to say to sockets: asked every two seconds for all of a process together.
 
 Who hosts which run: announcements are quicker, and may be lost with a Redis that is restarted, a channel that is full,
-a host that died. Now and then, which runs were finished: they have no host any more that could tell their relays.
+a host that died. Now and then, which runs were finished: they have no host any more that could tell their relays. And
+what owners want of their machines.
 """
 
 import asyncio

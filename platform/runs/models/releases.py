@@ -52,7 +52,7 @@ class NamedVolunteer(models.Model):
 
 
 class HubAccount(models.Model):
-    """An organizer's account on the Hub. The token is sealed (`accounts.encryption`) and never shown again."""
+    """An organizer's account on the Hub. The token is sealed (`accounts.keys`) and never shown again."""
 
     person = models.OneToOneField(Person, models.CASCADE, related_name="hub_account")
     name = models.CharField(max_length=100)

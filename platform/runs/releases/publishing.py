@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from accounts.encryption import seal
+from accounts.keys import seal
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.publishing.hub.names import check_name

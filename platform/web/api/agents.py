@@ -9,8 +9,7 @@ from ninja import Router
 
 from accounts.keys import site_key
 from accounts.models import Machine
-from accounts.services import enrol_machine, issue_credential
-from accounts.signed_requests import ASKED_FOR, verified_request
+from accounts.services import ASKED_FOR, enrol_machine, issue_credential, verified_request
 from peer_agent import __version__
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.errors import Problem

@@ -11,7 +11,7 @@ import pytest
 from celery.exceptions import Retry
 from pyarrow import parquet
 
-from accounts.encryption import seal
+from accounts.keys import seal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.hub.names import Kind

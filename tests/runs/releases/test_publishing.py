@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from accounts.encryption import Unreadable, seal, unseal
+from accounts.keys import Unreadable, seal, unseal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import processes, queue, storage

@@ -15,7 +15,7 @@ from demo.processes import ROOT, Children
 from demo.recipes import RECIPES
 from demo.story import Demo
 from peer_agent.protocol.errors import Problem
-from server.ports import check_port
+from server.reachability import check_port
 
 
 class Command(BaseCommand):

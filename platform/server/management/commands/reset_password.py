@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from accounts.deactivation import reset_path
-from server.announcement import announced_url
+from server.lock import announced_url
 
 
 class Command(BaseCommand):

@@ -16,18 +16,16 @@ from django.core.management.base import BaseCommand
 
 from accounts.selectors import has_operator
 from config import environment
-from config.public import public_settings
+from config.environment import public_settings
 from coordination.hosts.claims import forget_the_dead
 from coordination.snapshots import expire_pending
 from peer_agent.protocol.errors import Problem
 from runs.storage import clear_workspaces
 from runs.tasks import requeue_unfinished
-from server.backup import back_up_before_changes
-from server.housekeeping import ask_for_delivery, keep_house
+from server.housekeeping import ask_for_delivery, back_up_before_changes, keep_house
 from server.http_server import serve_http, stop_on_signals, stop_with_input
 from server.lock import Place, own_place
-from server.ports import bound_socket
-from server.reachability import checked_public, hint_for_neighbours, relay_port_for
+from server.reachability import bound_socket, checked_public, hint_for_neighbours, relay_port_for
 from server.relay import advertised, keep_relay
 from server.worker import running_worker
 from web.pages.accounts.first_operator import operator_secret
@@ -135,8 +133,8 @@ async def serve(
     bound: socket.socket, ready: Announcement, *, inner: str, host: str, relay_port: int | None, attached: bool
 ) -> None:
     """All parts until one ends or somebody asks to stop; then all of them end. No relay where `relay_port` is None."""
-    from config.asgi import application
     from coordination.hosts.supervisor import run_hosts
+    from server.asgi import application
 
     stop, started = asyncio.Event(), asyncio.Event()
     stop_on_signals(stop)
