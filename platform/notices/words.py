@@ -1,4 +1,4 @@
-"""A notice in words, and as each webhook's service takes it. Pure. Strangers' names stay on one line, nothing unseen."""
+"""A notice in words, and as each webhook takes it. Pure. Names are strangers' words: on one line, no mark unseen."""
 
 import hashlib
 import hmac

@@ -31,8 +31,8 @@ def draft() -> None:
     from accounts.models import Person
     from runs.datasets.services import store_upload
     from runs.lifecycle import services
+    from tests.runs.datasets.test_preparation import TEXT
     from tests.runs.factories import RECIPE
-    from tests.runs.lifecycle.test_preparation import TEXT
 
     person = Person.objects.create_user("Amina", None)
     dataset = store_upload(organizer=person, title="W", licence="CC0", filename="w.txt", size=len(TEXT), chunks=[TEXT])
@@ -78,7 +78,7 @@ def main(life: str) -> None:
     from runs.datasets import preparation
     from runs.lifecycle import services
     from runs.releases import making
-    from tests.runs.lifecycle.test_preparation import ANSWERS
+    from tests.runs.datasets.test_preparation import ANSWERS
 
     def answer(arguments: list[str]) -> dict[str, Any]:
         return ANSWERS[arguments[0]](arguments)

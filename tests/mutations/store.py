@@ -16,7 +16,7 @@ RAISED = "                await in_thread(store.raise_marks)(self.run, self.hold
 GRANTED = "                self._answer(e.Reserved(command.marks))"
 RANGE = "    first = bisect_left(ranges, start, key=lambda known: known[1])"
 OURS = "entry is not None and entry.digest == digest_of(sealed)"
-STANDINGS, COVERAGE = "tests/runs/ledger/test_standings.py", "tests/runs/ledger/test_coverage.py"
+STANDINGS, COVERAGE = "tests/runs/ledger/test_standings.py", "tests/runs/ledger/test_records.py"
 HOST = "tests/coordination/hosts/test_host.py::"
 CLAIM, WRITER = f"{HOST}TestTheClaim", f"{HOST}TestTheDatabase"
 

@@ -1,6 +1,7 @@
 """Long work: its outcome is in rows, good or bad, and doing it twice does it once."""
 
 import errno
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from celery.exceptions import Retry
+from django.db import connection, transaction
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
@@ -16,16 +18,21 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.publishing.card import parse_facts
 from runs import queue, storage, tasks
 from runs.datasets import preparation
-from runs.datasets.services import preparation_of, store_upload
+from runs.datasets.services import preparation_of, prepare_anew, store_upload
 from runs.lifecycle import drafts, services
-from runs.models import Dataset, Publication, Release, Run
+from runs.models import Dataset, Publication, Release, Run, Shard
 from runs.processes import ChildStopped
 from runs.releases import card_facts, making
 from runs.releases.card_facts import release_facts
+from tests.coordination.engines import database, in_other_thread
+from tests.coordination.hosts.test_claims import wait_for_a_lock
 from tests.runs.factories import RECIPE, Owned, committed, draft
 
 TEXT = ("Many hands make light work. " * 400).encode()
 Child = Callable[[list[str]], dict[str, Any]]
+__all__ = ["database"]
+
+MADE = {"size": 900, "ready": "Ready.", "vocab": 300, "shards": [{"digest": "d" * 64, "size": 900}]}
 
 
 def prepared(arguments: list[str]) -> dict[str, Any]:
@@ -328,3 +335,22 @@ def test_what_is_not_done_yet_is_enqueued_again(
         ("runs.tasks.prepare_run", preparing.pk),
         ("runs.tasks.make_release", run.pk),
     ]
+
+
+def test_nothing_of_before_is_left(
+    database: str, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
+    dataset = draft(Person.objects.create_user("Amina", None)).dataset
+    Shard.objects.all().delete()
+    Dataset.objects.update(state=Dataset.State.PREPARING)
+    with transaction.atomic():
+        assert preparation._keep_dataset([dataset], MADE, data_folder / "storage" / "prepared")
+        changing: Any = in_other_thread(lambda: prepare_anew(dataset, RECIPE))
+        if connection.vendor == "postgresql":
+            wait_for_a_lock()
+        else:
+            time.sleep(0.2)
+    changing.outcome()
+    assert not Shard.objects.exists()
+    assert Dataset.objects.get().state == Dataset.State.UPLOADED
