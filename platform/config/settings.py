@@ -56,13 +56,13 @@ INSTALLED_APPS = [
     "web",
     "server",
     "demo",
-    "web.admin_site.apps.OperatingConfig",
+    "web.admin_site.OperatingConfig",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "web.http.compression.compressed",
-    "web.http.headers.content_security_policy",
+    "web.http.middleware.compressed",
+    "web.http.middleware.content_security_policy",
     "django.middleware.locale.LocaleMiddleware",  # before what may fail, so that errors speak it
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -113,7 +113,7 @@ ACCOUNT_USER_MODEL_EMAIL_FIELD = None
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
 PASSWORD_RESET_TIMEOUT = 86_400  # seconds that an operator's link for a new password works
 
-# Cookies and headers; the content security policy is in web.http.headers
+# Cookies and headers; the content security policy is in web.http.middleware
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SECURE_CONTENT_TYPE_NOSNIFF = True

@@ -21,7 +21,7 @@ from runs.access import person_of
 from runs.datasets.uploads import FORM_ALLOWANCE, length_fault, upload_limit
 from runs.quotas import require_disk
 from server.stranger_limits import STRANGER_BYTES
-from web.api.snapshot_admission import admit_snapshot
+from web.api.files import admit_snapshot
 from web.feed.admission import viewer_of
 from web.http.faults import answer
 

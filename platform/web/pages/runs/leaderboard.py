@@ -17,7 +17,7 @@ from runs.ledger import standings
 from runs.ledger.standings import LeaderboardLine, MachineLine, Period, PeriodLine, TeamLine, team_board
 from runs.lifecycle import membership
 from runs.models import Run
-from web.http.access import run_or_404
+from web.http.requester import run_or_404
 from web.pages.runs.organizing.manage import just_removed
 from web.run_picture import card_sentences
 from web.run_picture.own_place import Own, own_words

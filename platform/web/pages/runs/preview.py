@@ -15,7 +15,7 @@ from runs import selectors
 from runs.access import access_run
 from runs.ledger.standings import totals
 from runs.models import Run
-from web.http.access import run_or_404
+from web.http.requester import run_or_404
 from web.run_picture import presence
 from web.run_picture.card_sentences import given_by
 from web.run_picture.charts.image import Shown, curve_png, site_png

@@ -16,9 +16,8 @@ from runs.access import access_managed_run, access_run
 from runs.hub_access import account_of
 from runs.models import Publication, Release, Run
 from runs.releases import card_facts, checkpoints, making, publishing
-from web.http.access import run_or_404
 from web.http.faults import answer
-from web.http.requester import person_in
+from web.http.requester import person_in, run_or_404
 
 REFRESH_S = 3
 MOVING = (Publication.State.WAITING, Publication.State.SENDING)

@@ -22,8 +22,7 @@ from runs.models import Run
 from runs.selectors import RunPicture, written_at
 from runs.states import LIVE, MOVING
 from web.agent_package import install_lines, is_near
-from web.http.access import run_or_404
-from web.http.requester import site_of
+from web.http.requester import run_or_404, site_of
 from web.pages.runs.forms.estimate import estimate_of
 from web.pages.runs.forms.organizer import RequestForm
 from web.pages.runs.model_download import home_facts

@@ -10,8 +10,8 @@ from django.views.decorators.http import condition, require_safe
 
 from runs.access import access_run
 from runs.models import Run
-from web.http.access import run_or_404
-from web.http.headers import POLICY
+from web.http.middleware import POLICY
+from web.http.requester import run_or_404
 from web.run_picture import presence
 from web.run_picture.charts.loss import NARROW, loss_chart
 from web.run_picture.counts import steps

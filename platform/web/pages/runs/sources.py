@@ -19,8 +19,7 @@ from runs.datasets.hub_sources import OnHub
 from runs.datasets.services import adaptable_releases, bring_release, source_lines, whole_or_gone
 from runs.lifecycle import drafts
 from runs.models import Dataset, Release, Run
-from web.http.access import run_or_404
-from web.http.requester import person_in
+from web.http.requester import person_in, run_or_404
 from web.pages.runs.dataset_text import found_on_hub, stored_beside, too_often, upload_facts
 from web.pages.runs.forms.sources import SourceForm, WeightsForm
 from web.pages.runs.organizing.manage import manage_page, managed

@@ -30,8 +30,8 @@ from runs.ledger.totals import parts_averaged
 from runs.models import IN_MODEL, Run
 from runs.states import MOVING
 from runs.timeline import activity_of
-from web.http.access import run_or_404
 from web.http.parts import part_of
+from web.http.requester import run_or_404
 from web.run_picture import card_sentences, counts, presence
 from web.run_picture.averaging import RELAY
 from web.run_picture.own_links import in_words

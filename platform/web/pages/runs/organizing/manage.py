@@ -26,9 +26,8 @@ from runs.lifecycle.services import rollback_facts
 from runs.models import Dataset, Member, Run
 from runs.releases.trials import set_allowed
 from runs.states import LIVE
-from web.http.access import run_or_404
 from web.http.parts import Part, part_of
-from web.http.requester import person_in
+from web.http.requester import person_in, run_or_404
 from web.pages.runs.forms.organizer import (
     AlertForm,
     AnnouncementForm,

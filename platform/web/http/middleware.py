@@ -7,6 +7,17 @@ from django.http.response import HttpResponseBase
 from django.middleware.gzip import GZipMiddleware
 
 KINDS = ("text/", "application/json", "application/rss+xml", "image/svg+xml")
+POLICY = (
+    "default-src 'none'; "
+    "script-src 'self'; "
+    "style-src 'self'; "
+    "img-src 'self' data:; "
+    "font-src 'self'; "
+    "connect-src 'self'; "
+    "form-action 'self'; "
+    "base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
 
 
 def compressed(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
@@ -20,5 +31,18 @@ def compressed(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Calla
             return response
         assert isinstance(response, HttpResponse)
         return packing.process_response(request, response)
+
+    return middleware
+
+
+def content_security_policy(
+    get_response: Callable[[HttpRequest], HttpResponseBase],
+) -> Callable[[HttpRequest], HttpResponseBase]:
+    """Middleware that says so in every answer."""
+
+    def middleware(request: HttpRequest) -> HttpResponseBase:
+        response = get_response(request)
+        response.headers.setdefault("Content-Security-Policy", POLICY)
+        return response
 
     return middleware
