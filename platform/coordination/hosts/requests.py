@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from accounts.models import Machine
 from coordination import presence, snapshots, store
-from coordination.presence import Before, Seen
+from coordination.presence import Before, OnlinePeer
 from notices import outbox
 from notices.models import Event
 from peer_agent.protocol.coordinator import events as e
@@ -44,7 +44,7 @@ def tell_need(run: Run, *, needed: bool) -> None:
     outbox.note(Event.NEEDED, participants(now), about=now.run_id, title=now.title, path=path, after=NEEDED_AFTER)
 
 
-def tell_stopped(run: Run, before: Before, members: Iterable[Seen], *, left: Collection[PeerId]) -> None:
+def tell_stopped(run: Run, before: Before, members: Iterable[OnlinePeer], *, left: Collection[PeerId]) -> None:
     """Machines that were here a moment ago and are not now, but for those that `left` on purpose; and who is back."""
     was, here = _computing(before.members), _computing(members)
     if back := here - was:
@@ -66,8 +66,8 @@ def tell_stopped(run: Run, before: Before, members: Iterable[Seen], *, left: Col
         )
 
 
-def _computing(members: Iterable[Seen]) -> set[PeerId]:
-    return {PeerId(member["peer"]) for member in members if member["role"] in COMPUTING}
+def _computing(members: Iterable[OnlinePeer]) -> set[PeerId]:
+    return {PeerId(member.peer) for member in members if member.role in COMPUTING}
 
 
 def _about(run: Run, peer: PeerId) -> str:

@@ -9,6 +9,7 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from ninja import Router
 
+from coordination import presence
 from coordination.presence import Carried
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.plan import Participant
@@ -39,7 +40,6 @@ from web.api.schemas import (
     StepList,
 )
 from web.http.files import send_file
-from web.run_picture import presence
 from web.run_picture.averaging import names_of
 from web.run_picture.own_links import BITS, MEGA, OwnLink, links_for
 from web.run_picture.status_sentence import overfitting_sentence
@@ -54,8 +54,8 @@ READING: dict[Any, Any] = dict.fromkeys((401, 403, 404, 422), FaultOut)
 def runs(request: HttpRequest, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
     """Public runs, and one's own."""
     lines = selectors.run_lines(viewer_of(request), offset=cursor, limit=limit + 1)
-    online = presence.numbers_online([line.run for line in lines])
-    facts = [_run_facts(line.run, line.loss, online[line.run.pk]) for line in lines[:limit]]
+    online = presence.online_in(line.run for line in lines)
+    facts = [_run_facts(line.run, line.loss, len(online.get(line.run.pk, ()))) for line in lines[:limit]]
     return {"items": facts, "next": str(cursor + limit) if len(lines) > limit else None}
 
 

@@ -9,12 +9,12 @@ from uuid import UUID
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import condition, require_safe
 
+from coordination import presence
 from runs.access import access_run, may_manage
 from runs.models import Run
 from web.feed.changes import picture_message
 from web.http import rate_limits
 from web.http.requester import address_of, run_or_404
-from web.run_picture import presence
 from web.run_picture.loading import ENGLISH, known_language, picture_in
 from web.run_picture.own_links import links_shown
 from web.run_picture.own_place import Own, own_bars, own_words

@@ -10,13 +10,13 @@ from django.utils import timezone
 from django.utils.translation import override
 
 from accounts.days import day_of
+from coordination import presence
 from peer_agent.protocol.errors import Fault
 from runs import selectors
 from runs.access import BESIDE
 from runs.ledger.standings import Period, PeriodLine, period_board
 from runs.models import Run
 from runs.timeline import resumed_at
-from web.run_picture import presence
 from web.run_picture.alerts import Watch
 from web.run_picture.picture import LEADERBOARD_LINES, PERIODS, Picture, Seen, picture_of
 from web.run_picture.troubles import run_troubles

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from coordination.presence import Crowd
+from coordination.presence import TRAINER, Crowd, OnlinePeer
 from peer_agent.protocol.plan import Outline
 from runs import selectors
 from runs.ledger.standings import LeaderboardLine, Period, PeriodLine, Recent, Shares
@@ -24,7 +24,6 @@ from web.run_picture.averaging import averaging_of
 from web.run_picture.charts.further import QUANTITIES, charts_of
 from web.run_picture.charts.loss import summary
 from web.run_picture.counts import with_number
-from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.step_bars import bars_of, step_sums, tint_of
 from web.words import loss_unit_of_page
 

@@ -7,6 +7,7 @@ from typing import assert_never
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext, pgettext_lazy
 
+from coordination.presence import TRAINER, OnlinePeer
 from peer_agent.plot.scales import perplexity_text
 from runs import selectors
 from runs.datasets.services import lacks_base
@@ -14,7 +15,6 @@ from runs.ledger.standings import Place
 from runs.models import Dataset, Release, Run
 from runs.selectors import Measured, Point, RunPicture, RunProgress
 from web.run_picture.counts import duration, machines, ordinal, people, samples
-from web.run_picture.presence import TRAINER, OnlinePeer
 from web.words import reason_in_words_of_page
 
 RUNNING = "running"  # the state of a run that makes steps

@@ -20,7 +20,7 @@ from accounts.services import revoke_machine
 from coordination import presence, store
 from coordination.channel_layer.letters import RunMoved, watchers_of
 from coordination.hosts import claims, host, supervisor
-from coordination.models import Election
+from coordination.models import Election, Presence
 from coordination.snapshots import admit_hash
 from coordination.threads import in_thread
 from coordination.uploads import take_snapshot
@@ -119,9 +119,8 @@ class TestARun:
     async def test_is_seen_by_pages_while_it_goes(self, example: Example) -> None:
         async with hosts(), at_work(example):
             await until(lambda: len(presence.online(example.run)) == 3, "who is there is shown")
-            step = await in_thread(presence.current_step)(example.run)
-            assert step is not None
-            assert step["target"] == RECIPE.target_batch
+            shown = await in_thread(Presence.objects.get)(run=example.run)
+            assert (bool(shown.phase), shown.target) == (True, RECIPE.target_batch)
             await until(lambda: presence.last_plan(example.run), "the last plan is shown")
             assert len(await in_thread(presence.links)(example.run)) == 3
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from coordination.presence import OnlinePeer
 from peer_agent.protocol.recipe import encode_recipe
 from runs.ledger.standings import LeaderboardLine, Shares
 from runs.ledger.totals import AveragedLine
@@ -14,7 +15,6 @@ from tests.runs.factories import RECIPE
 from tests.web.run_picture.test_status_sentence import AUXILIARY, NOOR, RELAY, TEO, picture
 from web.pages.runs.run import STANDING_ON
 from web.run_picture.picture import Seen, picture_of
-from web.run_picture.presence import OnlinePeer
 from web.run_picture.status_sentence import passes_note
 
 

@@ -11,15 +11,15 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import override
 from django.views.decorators.http import condition, require_safe
 
+from coordination import presence
+from coordination.presence import TRAINER, OnlinePeer
 from runs import selectors
 from runs.access import access_run
 from runs.ledger.standings import totals
 from runs.models import Run
 from web.http.requester import run_or_404
-from web.run_picture import presence
 from web.run_picture.card_sentences import given_by
 from web.run_picture.charts.image import Shown, curve_png, site_png
-from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.status_sentence import RUNNING, state_label, word_of
 
 MOST = 64  # images that are kept, of some 20 kB

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
+from coordination.presence import TRAINER, OnlinePeer
 from peer_agent.machine.sizes import in_bytes
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import Recipe
@@ -38,7 +39,6 @@ from web.run_picture.loading import seen_of, troubles_of
 from web.run_picture.own_links import links_shown
 from web.run_picture.own_place import Own, own_bars, own_machine_words, own_words
 from web.run_picture.picture import PERIODS, Picture, Seen, picture_of
-from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.status_sentence import PERPLEXITY
 from web.run_picture.step_bars import machines_without_bar, with_own
 from web.words import loss_unit_of_page

@@ -12,14 +12,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 from django.views.decorators.http import require_safe
 
+from coordination import presence
+from coordination.presence import RELAY, TRAINER, OnlinePeer
 from peer_agent.protocol.recipe import KINDS
 from runs import selectors
 from runs.models import Run
 from runs.selectors import TYPICAL, Point, typical_loss
 from web.http.requester import site_of
-from web.run_picture import presence
 from web.run_picture.charts.image import CARD as PREVIEW
-from web.run_picture.presence import RELAY, TRAINER, OnlinePeer
 from web.run_picture.status_sentence import state_label, word_of
 
 ON_A_PAGE = 48  # runs

@@ -11,6 +11,7 @@ from django.utils import timezone
 from accounts.days import day_of
 from accounts.models import Person
 from coordination.models import Presence
+from coordination.presence import OnlinePeer
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.masked_lm import MaskedLM
 from runs import selectors
@@ -19,7 +20,6 @@ from tests.runs.factories import Owned, committed, draft, opened, owned
 from tests.web.browsing import as_, page
 from web.pages.site import front
 from web.pages.site.front import HIGH, WIDE, small_curve
-from web.run_picture.presence import OnlinePeer
 
 NAMES = re.compile(r'<h3><a href="/runs/([-\w]+)/"')
 

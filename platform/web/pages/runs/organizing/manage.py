@@ -16,6 +16,7 @@ from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
+from coordination.presence import RELAY
 from peer_agent.protocol.errors import Fault, Problem
 from runs import quotas
 from runs.access import MANAGING, access_managed_run, access_moderated_run, access_own_run, outranks, role_of
@@ -41,7 +42,6 @@ from web.pages.runs.run import REFRESH_S, STANDING_ON, head_facts, standing_fact
 from web.pages.runs.trials import switch_facts
 from web.run_picture.loading import head_of, troubles_of
 from web.run_picture.own_place import Own
-from web.run_picture.presence import RELAY
 from web.words import material_in_words_of_page, titled_in_words_of_page
 
 MOST_DIGITS = 18  # of a row's number in an address
