@@ -2,6 +2,7 @@
 
 import re
 import time
+from typing import Any
 
 import pytest
 from django.db.models import F
@@ -190,7 +191,7 @@ def test_a_day_without_a_sample_says_so(crowd: Run, client: Client) -> None:
 
 @pytest.mark.usefixtures("unread")
 def test_boards_of_a_period_are_read_anew_after_some_seconds(crowd: Run) -> None:
-    boards = loading.period_boards.cache
+    boards: Any = loading.period_boards.cache
     assert (boards.maxsize, boards.ttl) == (loading.MOST_BOARDS, loading.BOARDS_S)
     assert len(loading.period_boards(crowd)[Period.DAY]) == LEADERBOARD_LINES
     DailyTotal.objects.all().delete()
