@@ -32,7 +32,6 @@ class Control(NamedTuple):
 
     @property
     def rest(self) -> Rest:
-        """Why it rests, as it said last."""
         return Rest(self.report.why, self.report.detail) if self.report is not None else Rest()
 
 

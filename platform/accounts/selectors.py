@@ -11,7 +11,6 @@ from peer_agent.protocol.errors import Problem
 
 
 def machines_of(person: Person) -> QuerySet[Machine]:
-    """A person's machines, those in use first."""
     return person.machines.order_by("revoked_at", "created_at")
 
 

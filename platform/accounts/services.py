@@ -80,7 +80,6 @@ def create_token(
 
 
 def create_machine_token(*, person: Person) -> IssuedToken:
-    """A token that enrols one machine within a day."""
     return create_token(person=person, purpose=Token.Purpose.MACHINE, lifetime=MACHINE_TOKEN_LIFETIME)
 
 

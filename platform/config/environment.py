@@ -53,7 +53,6 @@ def flag(name: str, *, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def folder(name: str, default: Path, *, environ: Mapping[str, str] = os.environ) -> Path:
-    """An absolute folder; it need not exist yet."""
     return Path(text(name, environ=environ) or default).expanduser().resolve()
 
 
@@ -134,7 +133,6 @@ def database(name: str, data: Path, *, environ: Mapping[str, str] = os.environ) 
 
 
 def sqlite(path: str) -> dict[str, Any]:
-    """SQLite with write-ahead log; `path` as sqlite3 takes it."""
     return {"ENGINE": "django.db.backends.sqlite3", "NAME": path, "OPTIONS": dict(SQLITE_OPTIONS)}
 
 
@@ -221,7 +219,6 @@ def client(prefix: str, environ: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def openid_app(found: dict[str, str], provider_id: str, name: str, url: str) -> dict[str, Any]:
-    """One provider of OpenID Connect, as allauth has it."""
     settings = {**SAFE, "server_url": url, "token_auth_method": "client_secret_basic"}
     return {**found, "provider_id": provider_id, "name": name, "settings": settings}
 

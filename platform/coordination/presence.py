@@ -63,8 +63,6 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Crowd(NamedTuple):
-    """How many trainers there were from a moment on."""
-
     since: datetime
     trainers: int
 

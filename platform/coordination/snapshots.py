@@ -94,7 +94,6 @@ def news_of(run: Run) -> News:
 
 
 def as_message(snapshot: Snapshot) -> m.Snapshot:
-    """A snapshot row as peers are told of it."""
     return m.Snapshot(
         index=snapshot.index,
         step=snapshot.step,
@@ -109,7 +108,6 @@ def as_message(snapshot: Snapshot) -> m.Snapshot:
 
 
 def election_of(run: Run, peer: PeerId, step: int) -> Election | None:
-    """This machine's election for the state of a step."""
     asked = Election.objects.filter(run=run, peer=peer, step=step, until__gte=timezone.now())
     return asked.select_related("run").first()
 

@@ -105,7 +105,6 @@ class Slot:
 
     @property
     def is_old(self) -> bool:
-        """Whether it is time to renew it."""
         return self._until - timezone.now() < SLOT - RENEWED
 
     def renew(self) -> None:

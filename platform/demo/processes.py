@@ -24,7 +24,6 @@ class Children:
         return self
 
     def start(self, name: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
-        """Start one; what it says goes to `logs/<name>.log`."""
         file = (self.logs / f"{name}.log").open("wb")
         self._files.append(file)
         self.running[name] = subprocess.Popen(
@@ -32,11 +31,9 @@ class Children:
         )
 
     def gone(self) -> list[str]:
-        """Names of those that have ended."""
         return [name for name, child in self.running.items() if child.poll() is not None]
 
     def forget(self, names: Iterable[str]) -> None:
-        """Those that have ended and are not missed."""
         for name in names:
             if (stdin := self.running.pop(name).stdin) is not None:
                 stdin.close()

@@ -166,7 +166,6 @@ def sent(notice: Notice, now: datetime) -> None:
 
 @transaction.atomic
 def failed(notice: Notice, problem: Undelivered, now: datetime) -> None:
-    """It did not: try again later, or give up."""
     reason = str(problem)[:LONGEST_PROBLEM]
     since = _hook_failing_since(notice, reason, now) if notice.way == Way.WEBHOOK else notice.at
     if since is None:

@@ -13,7 +13,6 @@ def choices_of(person: Person) -> set[tuple[str, str]]:
 
 
 def mailbox_of(person: Person) -> Mailbox | None:
-    """Their address, confirmed or not."""
     return Mailbox.objects.filter(person=person).first()
 
 
@@ -22,7 +21,6 @@ def webhook_of(person: Person) -> Webhook | None:
 
 
 def recent(person: Person) -> list[Notice]:
-    """The last notices, the newest first."""
     return list(Notice.objects.filter(person=person).order_by("-at", "-pk")[:RECENT])
 
 

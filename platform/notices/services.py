@@ -23,7 +23,6 @@ SECRET_PREFIX = "mhs_"  # noqa: S105  (how a secret begins, for programs that lo
 
 @transaction.atomic
 def choose(*, person: Person, wanted: Collection[tuple[Event, Way]]) -> None:
-    """From now on these and no others."""
     Choice.objects.filter(person=person).delete()
     chosen = sorted({(event, way) for event, way in wanted if event in CHOSEN})
     Choice.objects.bulk_create(Choice(person=person, event=event, way=way) for event, way in chosen)

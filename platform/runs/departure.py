@@ -65,7 +65,6 @@ def delete_account(*, person: Person) -> str:
 
 
 def forget_lines(name: str) -> None:
-    """Put another word for somebody in timelines."""
     for line in ActivityLine.objects.filter(text__contains=name).iterator():
         if (text := without_name(line.text, name)) != line.text:
             ActivityLine.objects.filter(pk=line.pk).update(text=text[:300])

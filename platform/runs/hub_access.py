@@ -15,7 +15,6 @@ PASSED_ON = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FIL
 
 
 def account_of(person: Person) -> HubAccount | None:
-    """Where this person publishes."""
     return HubAccount.objects.filter(person=person).first()
 
 

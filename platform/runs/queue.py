@@ -21,7 +21,6 @@ class TaskName(StrEnum):
 
 
 def enqueue(task: TaskName, row_id: UUID, *, after_s: float = 0) -> None:
-    """Hand a row to a task, which takes it after so many seconds at the earliest."""
     current_app.tasks[task].apply_async((row_id.hex,), countdown=after_s)
 
 

@@ -36,7 +36,6 @@ class Use(NamedTuple):
 
 
 def quotas_of(person: Person) -> Quotas | None:
-    """None where there are no bounds."""
     return None if person.is_staff else Quotas(**settings.QUOTAS)
 
 
@@ -52,7 +51,6 @@ def drafts_of(person: Person) -> int:
 
 
 def under_way(person: Person) -> int:
-    """How many of their runs take part in rounds, or are about to."""
     return person.runs.filter(state__in=UNDER_WAY).count()
 
 

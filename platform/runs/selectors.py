@@ -81,8 +81,6 @@ class RunLine:
 
 @dataclass(frozen=True, kw_only=True)
 class RunProgress:
-    """How a run learns, so far."""
-
     run: Run
     dataset: Dataset
     points: list[Point]

@@ -23,7 +23,6 @@ def text_path(dataset: Dataset) -> Path:
 
 
 def upload_path(upload: Upload) -> Path:
-    """The first bytes of a text that comes in pieces."""
     return root() / "uploads" / upload.id.hex
 
 
@@ -36,7 +35,6 @@ def shard_path(dataset: Dataset, digest: str) -> Path:
 
 
 def model_folder(dataset: Dataset) -> Path:
-    """Where those files lie that a model is built from, each by its digest."""
     return prepared_folder(dataset) / "model"
 
 
@@ -57,7 +55,6 @@ def snapshot_path(run: Run, file: str) -> Path:
 
 
 def pending_path(run: Run, file: str) -> Path:
-    """A state that was handed in, until its hash is admitted."""
     return root() / "runs" / run.id.hex / "pending" / f"{file}.safetensors"
 
 
@@ -113,7 +110,6 @@ def _workspaces() -> Path:
 
 
 def model_files(run: Run) -> list[str]:
-    """What a child is told where the recipe's model is built from files."""
     return ["--files", str(model_folder(run.dataset))] if run.parsed_recipe.files() else []
 
 

@@ -227,7 +227,6 @@ class ProcessLayer:
         self.groups.setdefault(group, set()).add(channel)
 
     async def group_discard(self, group: str, channel: str) -> None:
-        """Nothing where it is not in it."""
         self._leave(group, channel)
 
     def _leave(self, group: str, channel: str) -> None:

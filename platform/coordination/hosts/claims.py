@@ -111,7 +111,6 @@ class Holding:
         self.is_lost = False  # it is somebody else's, or was given up
 
     def is_held(self) -> bool:
-        """Whether its host may speak and write."""
         return not self.is_lost and self.clock() - self.asked_at < CLAIM_S - MARGIN_S
 
     async def keep(self) -> None:

@@ -67,8 +67,6 @@ class Faulty(Exception):
 
 
 class Host:
-    """One claimed run."""
-
     def __init__(self, run: Run, holding: Holding, state: RunState, quarantine: Quarantine) -> None:
         self.run, self.holding, self.state, self.quarantine = run, holding, state, quarantine
         self.layer = site_layer()

@@ -36,7 +36,6 @@ class Hosting:
         self.threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="claims")
 
     def begin(self, run: Run) -> None:
-        """A host for this run, where it has none here and does not rest."""
         self.tasks = {run_id: task for run_id, task in self.tasks.items() if not task.done()}
         if run.run_id not in self.tasks and time.monotonic() >= self.rest_until.get(run.run_id, 0.0):
             self.tasks[run.run_id] = asyncio.create_task(self._host(run), name=f"host {run.slug}")

@@ -30,7 +30,6 @@ class Strangers(Generic[T]):
         return self._waiting.popitem(last=False)[0] if len(self._waiting) > STRANGERS else None
 
     def leave(self, stranger: T) -> None:
-        """It proved who it is, or went."""
         self._waiting.pop(stranger, None)
 
 
@@ -105,8 +104,6 @@ class Allowance:
 
 
 class Allowances:
-    """Those of all machines that were here lately."""
-
     def __init__(self) -> None:
         self._known: LRUCache[tuple[str, str], Allowance] = LRUCache(KNOWN)
 

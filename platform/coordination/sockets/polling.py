@@ -77,7 +77,6 @@ class Following:
         self._hellos[run] = Hello(now, wait_s)
 
     def answered(self, run: str) -> None:
-        """The host said something."""
         self._hellos.pop(run, None)
 
     def look(self, hosts: Hosts, asked_at: float, now: float) -> list[str]:
@@ -116,7 +115,6 @@ class Lookout:
             self._task = asyncio.create_task(self._work())
 
     def discard(self, follower: Follower) -> None:
-        """Tell this socket of nothing more."""
         self._followers.discard(follower)
 
     def hurry(self) -> None:
@@ -184,7 +182,6 @@ class Instructing:
             self._task = asyncio.create_task(self._work())
 
     def discard(self, peer: PeerId, socket: Instructed) -> None:
-        """Tell it nothing more."""
         sockets = self._sockets.get(peer, set())
         sockets.discard(socket)
         if not sockets:

@@ -104,7 +104,6 @@ def _fetch(dataset: Dataset) -> None:
 
 
 def _most() -> int:
-    """Bytes that this site takes of one repository."""
     return int(settings.HUB_LIMIT_MB) * storage.MEGABYTE
 
 

@@ -158,12 +158,10 @@ class SourceLine(NamedTuple):
 
     @property
     def percent(self) -> str:
-        """The share as people read it."""
         return percent(self.share)
 
 
 def percent(share: float) -> str:
-    """As people read it; small shares with two digits."""
     return f"{100 * share:.0f} %" if share >= 0.1 or not share else f"{100 * share:.2g} %"
 
 

@@ -184,7 +184,6 @@ def keep_upload(*, upload: Upload, dataset: Dataset, target: Path) -> None:
 
 
 def forget_upload(upload: Upload) -> None:
-    """Delete an upload and what came of it."""
     upload_path(upload).unlink(missing_ok=True)
     Upload.objects.filter(pk=upload.pk).delete()
 

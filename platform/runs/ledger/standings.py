@@ -63,8 +63,6 @@ class MachineLine(NamedTuple):
 
 
 class Period(StrEnum):
-    """Which samples a leaderboard counts."""
-
     DAY = "day"  # those of the present day (UTC)
     WEEK = "week"  # each half as much for every seven days that it is old
     ALL = "all"
@@ -249,7 +247,6 @@ class TeamLine(NamedTuple):
 
 
 def team_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[TeamLine]:
-    """Teams by samples."""
     sums = DailyTotal.objects.filter(IN_IT, run=run).order_by().values("person__in_teams__team")
     ranked = sums.annotate(given=Sum("samples"), people=Count("person", distinct=True))
     rows = ranked.order_by("-given", "person__in_teams__team__name").values_list(

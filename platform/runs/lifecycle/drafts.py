@@ -6,6 +6,7 @@ An open run becomes a draft again while its log is empty.
 import shutil
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -44,42 +45,42 @@ def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None
 
     `by`, here and elsewhere: who does it, where it is not the organizer; `role`: as an operator of the site.
     """
-    if (run.title, run.purpose) == (title, purpose):
-        return
     renamed = f" It is called {quoted(title)} now." if run.title != title else ""
-    run.title, run.purpose = title, purpose
-    run.save(update_fields=["title", "purpose"])
+    if not _changed(run, title=title, purpose=purpose):
+        return
     add_action(run=run, kind="edited", deed=f"changed the description.{renamed}", by=by, role=role)
+
+
+def _changed(run: Run, **values: Any) -> bool:
+    """Write values of a run. False, and nothing is written, where it has them already."""
+    if all(getattr(run, name) == value for name, value in values.items()):
+        return False
+    for name, value in values.items():
+        setattr(run, name, value)
+    run.save(update_fields=list(values))
+    return True
 
 
 @transaction.atomic
 def change_prompts(*, run: Run, prompts: str, by: Person | None = None) -> None:
     """Other lines that the model continues, from its next snapshot on."""
-    if run.prompts == prompts:
-        return
-    run.prompts = prompts
-    run.save(update_fields=["prompts"])
-    add_action(run=run, kind="edited", deed="changed the prompts.", by=by)
+    if _changed(run, prompts=prompts):
+        add_action(run=run, kind="edited", deed="changed the prompts.", by=by)
 
 
 @transaction.atomic
 def announce(*, run: Run, text: str, by: Person | None = None) -> None:
     """Tell everybody something at the top of the run's page, and in its activity; empty takes it down."""
-    if run.announcement == text:
-        return
-    run.announcement = text
-    run.save(update_fields=["announcement"])
-    deed = f"announced {quoted(text)}" if text else "removed the announcement."
-    add_action(run=run, kind="announced", deed=deed, by=by, is_internal=not text)
+    if _changed(run, announcement=text):
+        deed = f"announced {quoted(text)}" if text else "removed the announcement."
+        add_action(run=run, kind="announced", deed=deed, by=by, is_internal=not text)
 
 
 @transaction.atomic
 def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> None:
     """Alert those who manage the run while fewer machines than these train; None: never."""
-    if run.least_machines == machines:
+    if not _changed(run, least_machines=machines):
         return
-    run.least_machines = machines
-    run.save(update_fields=["least_machines"])
     deed = (
         f"set an alert for fewer than {machines:,} machines." if machines else "turned off the alert for few machines."
     )
@@ -91,10 +92,8 @@ def change_visibility(
     *, run: Run, visibility: Run.Visibility, by: Person | None = None, role: Run.Role | None = None
 ) -> None:
     """Who may see it and take part. Whoever has helped stays a member of a run that is for members from now on."""
-    if run.visibility == visibility:
+    if not _changed(run, visibility=visibility):
         return
-    run.visibility = visibility
-    run.save(update_fields=["visibility"])
     if run.members_only:
         keep_helpers(run)
     if visibility != Run.Visibility.REQUEST:

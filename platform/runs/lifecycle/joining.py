@@ -28,8 +28,6 @@ TAKING = (Run.State.PREPARING, *LIVE)
 
 
 class Stage(StrEnum):
-    """Where somebody stands who may want to join."""
-
     PART = "part"  # they take part already, or nobody need ask
     CLOSED = "closed"  # the run takes no requests now
     REMOVED = "removed"

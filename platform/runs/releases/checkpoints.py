@@ -3,7 +3,6 @@
 Only the newest snapshot that is due is ever sent; those that it has overtaken are not.
 """
 
-import logging
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -13,22 +12,19 @@ import msgspec
 from django.conf import settings
 from django.utils import timezone
 
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault
 from runs import processes, storage
 from runs.hub_access import hub_environment
 from runs.models import Publication, Release, Run, Snapshot
-from runs.processes import ChildStopped, disk_fault, run_child
+from runs.processes import faults_to, run_child
 from runs.releases import publishing
 from runs.releases.card_facts import checkpoint_facts
 from runs.snapshots.verification import newest_verified
-
-logger = logging.getLogger(__name__)
 
 BUSY: Literal["busy"] = "busy"
 
 
 def waiting() -> list[UUID]:
-    """Runs of which a checkpoint is due."""
     return [row.run_id for row in _scheduled() if due(row) is not None]
 
 
@@ -74,18 +70,10 @@ def _scheduled() -> Any:
 
 
 def _send(publication: Publication, snapshot: Snapshot) -> Literal["away", "done"]:
-    try:
-        made = _push(publication, snapshot)
-    except ChildStopped:
-        logger.info("stopped with the site; sent at the next start")
-    except Problem as problem:
-        return _failed(publication, problem.fault)
-    except OSError as error:
-        logger.exception("run %s: step %s was not sent", publication.run.slug, snapshot.step)
-        return _failed(publication, disk_fault(error) or Fault.of("E327", reason=type(error).__name__))
-    else:
-        _published(publication, snapshot, made)
-    return "done"
+    faults: list[Fault] = []
+    with faults_to(faults.append, "E327"):
+        _published(publication, snapshot, _push(publication, snapshot))
+    return _failed(publication, faults[0]) if faults else "done"
 
 
 def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """A release on its way to the Hugging Face Hub: whose token sends it, where it goes, and what is known of it there."""
 
-import logging
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -20,11 +19,9 @@ from runs import queue, storage
 from runs.access import MANAGING
 from runs.hub_access import account_of, hub_environment, token_of
 from runs.models import HubAccount, Publication, Release, Run
-from runs.processes import ChildStopped, disk_fault, run_child
+from runs.processes import faults_to, run_child
 from runs.queue import TaskName
 from runs.timeline import add_action, add_line, add_line_once, quoted
-
-logger = logging.getLogger(__name__)
 
 PUSH_S = 6 * 3600.0
 LONG = timedelta(hours=1)  # after which nothing having arrived is told where everybody sees it
@@ -54,18 +51,10 @@ def push_release(run_id: UUID) -> Literal["away", "done"]:
     if publication is None:
         return "done"
     Publication.objects.filter(pk=publication.pk).update(state=Publication.State.SENDING)
-    try:
-        made = _push(publication)
-    except ChildStopped:
-        logger.info("stopped with the site; sent at the next start")
-    except Problem as problem:
-        return _failed(publication, problem.fault)
-    except OSError as error:
-        logger.exception("run %s was not sent", publication.run.slug)
-        return _failed(publication, disk_fault(error) or Fault.of("E327", reason=type(error).__name__))
-    else:
-        _published(publication, made)
-    return "done"
+    faults: list[Fault] = []
+    with faults_to(faults.append, "E327"):
+        _published(publication, _push(publication))
+    return _failed(publication, faults[0]) if faults else "done"
 
 
 def token_for(publication: Publication) -> str:

@@ -66,7 +66,6 @@ def size_of(run: Run) -> int:
 
 @transaction.atomic
 def set_allowed(*, run: Run, allowed: bool, by: Person | None = None) -> None:
-    """What those say who manage it."""
     Run.objects.filter(pk=run.pk).update(can_be_tried=allowed)
     deed = "let visitors try the model." if allowed else "let nobody try the model any more."
     add_action(run=run, kind="trial", deed=deed, by=by, is_internal=True)
@@ -88,7 +87,6 @@ def waiting() -> QuerySet[Trial]:
 
 
 def before(trial: Trial) -> int:
-    """How many texts are written before this one."""
     return waiting().filter(asked_at__lt=trial.asked_at).count()
 
 

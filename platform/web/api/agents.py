@@ -19,10 +19,10 @@ from peer_agent.protocol.identifiers import ANY_RUN, RunId
 from peer_agent.protocol.messages import PROTOCOL
 from runs.access import access_joinable_run, require_unremoved
 from web.agent_package import install_lines
-from web.api.identity import bearer_secret, encoded, site_of
+from web.api.identity import bearer_secret, encoded
 from web.api.schemas import AgentOut, CredentialOut, DeviceIn, DeviceOut, FaultOut, MachineIn, MachineOut, PollIn
 from web.http import rate_limits
-from web.http.requester import address_of, ip_of
+from web.http.requester import address_of, ip_of, site_of
 
 router = Router(tags=["agents"])
 SIGNATURE = "X-Manyhands-Signature"
@@ -77,8 +77,7 @@ def enrol(request: HttpRequest, body: MachineIn) -> dict[str, str]:
         proof=bytes.fromhex(body.proof),
         kind=Machine.Kind(body.kind),
     )
-    key = public_bytes(site_key()).hex()
-    return {"machine": machine.peer_id, "person": machine.person.username, "site_key": key}
+    return _approved(machine)
 
 
 @router.post("runs/{slug:slug}/credential", response={200: CredentialOut, **ASKING}, openapi_extra=SIGNED_BODY)
@@ -100,6 +99,11 @@ def relay_credential(request: HttpRequest) -> dict[str, Any]:
         raise Problem.of("E213")
     _require_relay(machine)
     return _answer(request, machine, role, ANY_RUN, slug="", title="")
+
+
+def _approved(machine: Machine) -> dict[str, str]:
+    key = public_bytes(site_key()).hex()
+    return {"machine": machine.peer_id, "person": machine.person.username, "site_key": key}
 
 
 def _asker(request: HttpRequest) -> tuple[Machine, Role]:
@@ -176,8 +180,7 @@ def poll(request: HttpRequest, body: PollIn) -> dict[str, str]:
     machine = devices.collect_machine(
         asked=asked, proof=bytes.fromhex(body.proof), url=approval_url(request), now=timezone.now()
     )
-    key = public_bytes(site_key()).hex()
-    return {"machine": machine.peer_id, "person": machine.person.username, "site_key": key}
+    return _approved(machine)
 
 
 def approval_url(request: HttpRequest) -> str:

@@ -22,9 +22,10 @@ from runs.datasets.uploads import length_fault
 from runs.models import Dataset, Run, Snapshot
 from runs.snapshots.retention import was_asked_for
 from runs.snapshots.state_check import largest_snapshot
-from web.api.identity import credential_in, require_run, run_for, site_of
+from web.api.identity import credential_in, credential_of, require_run, run_for
 from web.api.schemas import FaultOut, FileDigest, SnapshotTaken, TokenizerOut
 from web.http.files import send_file
+from web.http.requester import site_of
 
 router = Router(tags=["files"])
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -45,7 +46,7 @@ SAFETENSORS_BODY = {
 @router.get("files/shards/{digest}", response=FETCHING)
 def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
     """Tokens of the run that the credential is for."""
-    credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
+    credential = credential_of(request)
     dataset = Dataset.objects.filter(shards__digest=digest, runs__in=_runs_of(credential)).first()
     if dataset is None:
         raise Http404
@@ -55,7 +56,7 @@ def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
 @router.get("files/models/{digest}", response=FETCHING)
 def model_file(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
     """What the model of the run that the credential is for is built from."""
-    credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
+    credential = credential_of(request)
     runs = _runs_of(credential).select_related("dataset").filter(recipe__contains=digest)
     run = next((run for run in runs if any(file.digest == digest for file in run.parsed_recipe.files())), None)
     if run is None:
@@ -67,7 +68,7 @@ def model_file(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBa
 @router.get("files/snapshots/{digest}", response=LOADING)
 def snapshot(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
     """A verified state of the run that the credential is for."""
-    credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
+    credential = credential_of(request)
     found = Snapshot.objects.select_related("run").filter(file=digest, run__in=_runs_of(credential)).first()
     if found is None:
         raise Http404
@@ -126,7 +127,7 @@ def _runs_of(credential: Credential) -> QuerySet[Run]:
 
 
 def _tokenizer_folder(request: HttpRequest) -> Place:
-    credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
+    credential = credential_of(request)
     if credential.run == ANY_RUN:
         raise Problem.of("E213")
     run = _runs_of(credential).select_related("dataset").first()

@@ -107,7 +107,6 @@ class Announcement:
 
 @contextlib.contextmanager
 def announced(place: Place, url: str) -> Iterator[Announcement]:
-    """An announcement that is withdrawn at the end."""
     place.announcement.unlink(missing_ok=True)
     try:
         yield Announcement(place, url)
