@@ -164,12 +164,10 @@ class CommitLetters:
 
 
 def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> OpenedCommit:
-    """A trainer's view, once signature and path hold; of version 1 its own part is inside. Raises Problem E218."""
+    """A trainer's view, once signature and path hold. Raises Problem E218."""
     head = open_head(commit.record, site_public_key)
     own = commit.contribution
-    if isinstance(head, Record):
-        own = next((part for part in head.contributions if part.peer == peer), None)
-    elif commit.contributions:
+    if commit.contributions:
         own = next((part for part in whole_of(head, commit.contributions).contributions if part.peer == peer), None)
     elif own is not None and not (own.peer == peer and is_in(head, own, commit.position, commit.path)):
         raise Problem.of("E218")
@@ -178,5 +176,4 @@ def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> Opene
 
 def open_whole_commit(commit: m.Commit, site_public_key: bytes) -> Record:
     """A log keeper's view: the whole record, once signature and root hold. Raises Problem E218."""
-    head = open_head(commit.record, site_public_key)
-    return head if isinstance(head, Record) else whole_of(head, commit.contributions)
+    return whole_of(open_head(commit.record, site_public_key), commit.contributions)

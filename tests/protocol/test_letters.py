@@ -25,7 +25,6 @@ from peer_agent.protocol.letters import (
 )
 from peer_agent.protocol.log.records import Contribution, SpanEntry, Unit, seal, whole
 from peer_agent.protocol.wire import encode
-from tests.golden import FOLDER
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
 from tests.protocol.log.entries import SAMPLE
 from tests.protocol.strategies import sample
@@ -105,15 +104,6 @@ def test_another_contribution_is_refused(change: dict[str, object]) -> None:
     commit = CommitLetters(ENTRY, RECORD).to(PEERS[1], 1)
     with pytest.raises(Problem, match="E218"):
         open_commit(structs.replace(commit, **change), SITE_PUBLIC, PEERS[1])
-
-
-def test_a_commit_of_version_1_has_everything_inside() -> None:
-    payload, signature = (FOLDER / "record_1.lines").read_bytes().splitlines()
-    commit = m.Commit(run=RECORD.run, fence=1, record=type(ENTRY.head)(payload, bytes.fromhex(signature.decode())))
-    opened = open_commit(commit, SITE_PUBLIC, PeerId("b" * 32))
-    assert opened.own is not None
-    assert (opened.own.person, opened.head.contributors) == ("Teo", 2)
-    assert len(open_whole_commit(commit, SITE_PUBLIC).contributions) == 2
 
 
 MEMBERS, SPANS, UNITS = 1000, 64, 8

@@ -151,7 +151,7 @@ class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Entry(Struct, frozen=True):
     """An entry as it is kept: its signed head, and the canonical JSON of its contributions.
 
-    Entries of version 1 have their contributions inside the signed part, and nothing beside it.
+    A replay needs the head alone; its entries have no contributions.
     """
 
     head: Signed

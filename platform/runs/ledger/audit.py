@@ -158,7 +158,7 @@ def _sums(total: MachineTotal | None) -> tuple[int, ...]:
 
 
 def _snapshots(run: Run) -> list[dict[str, Any]]:
-    """How each is known: verified by a replay, admitted by most people, the anchor of version 1, or refused."""
+    """How each is known: verified by a replay, admitted by most people, or refused."""
     kept = [(row.index, row.step, str(row.state), row.file) for row in run.snapshots.order_by("index")]
     gone = [(row.index, row.step, REFUSED, row.file) for row in run.refused_snapshots.all()]
     return [{"step": step, "state": state, "file": file} for _, step, state, file in sorted(kept + gone)]

@@ -71,7 +71,7 @@ class SealedRecord(models.Model):
     entry = models.OneToOneField(LogEntry, models.PROTECT, primary_key=True, related_name="sealed")
     payload = models.BinaryField()
     signature = models.BinaryField()
-    contributions = models.BinaryField(default=b"")  # beside a signed head; empty where the payload holds them
+    contributions = models.BinaryField(default=b"")  # their canonical JSON, beside the signed head
 
     def __str__(self) -> str:
         return f"record of entry {self.entry_id}"

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from peer_agent.protocol.credentials import PLAN, RECORD, Signed, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.reading import open_head, open_record, read_record
-from peer_agent.protocol.log.records import Entry, Record, RecordHead, from_lines, seal, whole_of
-from tests.golden import FOLDER
+from peer_agent.protocol.log.records import Entry, RecordHead, seal, whole_of
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
 from tests.protocol.log.entries import SAMPLE
 
@@ -38,11 +37,12 @@ def test_a_head_with_its_contributions_is_the_whole_record() -> None:
     assert whole_of(head, entry.contributions) == open_record(entry, SITE_PUBLIC) == read_record(entry) == SAMPLE
 
 
-def test_the_head_of_version_1_is_the_whole_record() -> None:
-    entry = from_lines((FOLDER / "record_1.lines").read_bytes())
-    head = open_head(entry.head, SITE_PUBLIC)
-    assert isinstance(head, Record)
-    assert head == open_record(entry, SITE_PUBLIC) == read_record(entry)
+def test_a_record_of_another_version_is_refused() -> None:
+    head = seal(SITE_KEY, SAMPLE).head
+    assert head.payload.count(b'"version":2') == 1
+    newer = sign(SITE_KEY, RECORD, head.payload.replace(b'"version":2', b'"version":3'))
+    with pytest.raises(Problem, match="E218"):
+        open_head(newer, SITE_PUBLIC)
 
 
 @pytest.mark.parametrize("payload", [b"", b"{}", b"[]", b"\xff", b'{"run":"\xff"}', b'{"version":2}'])
