@@ -34,7 +34,7 @@ CLOSE_S = 2.0  # for last words; a peer that does not read them is cut
 CONTROL_PING_S, CONTROL_PONG_S = 10.0, 15.0
 WRITE_LIMIT = 128 * 1024  # bytes: two of the smallest chunks. More would be out of reach of a `drop`
 READ_QUEUE = 4  # messages that wait to be received before the socket is no longer read
-FORWARDS = Subprotocol("manyhands.forward")  # of WebSockets to a relay: one of before does not take it
+FORWARDS = Subprotocol("manyhands.forward")  # of WebSockets to a relay; a listener that does not forward takes none
 FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # of a message on such a one
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 

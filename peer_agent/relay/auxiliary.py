@@ -156,7 +156,7 @@ class Auxiliary:
         if record.index <= self._index or record.kind != "update" or self._recipe is None:
             return
         self._index = record.index
-        own = averaged_bytes(record, self._recipe.codec_up).get(self.access.peer, 0)
+        own = averaged_bytes(record).get(self.access.peer, 0)
         self.averaged += own
         self.view.made = record.step
         self.now.loss, self.now.averaged_bytes = record.loss, self.averaged

@@ -101,7 +101,7 @@ class HubPublisher:
         return str(made["url"])
 
     async def _facts(self, record: RecordHead, target_steps: int) -> CardFacts:
-        """What the site says of the run as of this step, as on the card of a release; an older site says nothing."""
+        """Ask the site about the run as of this step; a site that does not answer leaves the card short."""
         where = f"{self.access.site.url}/api/v1/runs/{self.access.slug}/facts?step={record.step}"
         try:
             await self.access.renew()

@@ -66,6 +66,7 @@ def contribution(part: Part, slot: int) -> Contribution:
         samples=samples,
         tokens=7 * samples,
         included=(ChunkRange(0, grid_of(ELEMENTS).chunks),),
+        codec="fp16",
     )
 
 

@@ -81,7 +81,7 @@ class Member(Struct):
     reduces: bool = False
     may_keep: bool = False
     reaches: frozenset[PeerId] = frozenset()  # of those who can be dialled, by its own word
-    measures: bool = False  # it knows what a probe is: it has said whom it reaches
+    measures: bool = False  # it has said whom it reaches
     reserve: float = 0.0  # the part of its uplink that its household keeps, by its own word
     uplink_told: float = 0.0  # bytes per second that it was told to keep to; 0: no limit
     told_slow: bool = False  # that averages come to it more slowly than steps are made

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from msgspec import UNSET, Meta, Struct, UnsetType, structs
+from msgspec import Meta, Struct, structs
 
 from peer_agent.protocol.credentials import RECORD, Signed, sign
 from peer_agent.protocol.errors import Problem
@@ -97,10 +97,8 @@ class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tokens: Count
     included: Annotated[tuple[ChunkRange, ...], Meta(max_length=100_000)]  # ascending; where it was averaged in
     clipped: bool = False  # its norm was above the bound of rule 12
-    # Of the units those that were computed one step before the others (rule 10). Not there at all where there are none,
-    # so that agents that do not know of it read every record of a run with staleness 0.
-    stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] | UnsetType = UNSET
-    codec: Codec | UnsetType = UNSET  # of its gradient, where that is not what the recipe says
+    stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] = ()  # of `units`: computed a step early (rule 10)
+    codec: Codec  # of its gradient
 
 
 class Restored(Struct, frozen=True, array_like=True):
@@ -121,7 +119,7 @@ class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     attempt: Small
     round: Count
     previous: Hex  # sha256 of the head before
-    kind: Literal["update", "parameters", "rollback"] = "update"
+    kind: Literal["update", "rollback"] = "update"
     elements: Count
     chunk_elements: Medium
     codec: Codec
@@ -133,8 +131,8 @@ class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tokens: Count
     samples: Count
     exact: bool
-    mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] | UnsetType = UNSET  # of sources, where they are
-    restored: Restored | UnsetType = UNSET  # of a rollback alone: agents that know of none read all other entries
+    mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()  # of sources; empty where none is stated
+    restored: Restored | None = None  # of a rollback alone
 
 
 class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -249,6 +249,5 @@ def hello(state: RelayState) -> m.Hello:
         keeps_log=state.keeper is not None,
         fingerprint=state.fingerprint,
         reserve_percent=state.reserve_percent,
-        rolls_back=True,
         log_index=state.keeper.index if state.keeper is not None else -1,
     )

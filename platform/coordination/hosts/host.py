@@ -300,8 +300,6 @@ class Host:
             case e.Abdicate():
                 log.warning("run %s: it is another host's from here", self.state.slug)
                 self.holding.is_lost = True
-            case e.TurnAway():
-                await self._send_away(command.peer, command.code)
             case _:
                 self.writer.ask(command)
         return []

@@ -48,7 +48,7 @@ class LogEntry(models.Model):
     attempts = models.IntegerField()
     exact = models.BooleanField()
     state_digest = models.CharField(max_length=16, blank=True)
-    # As in the record; null in rows from before these columns.
+    # As in the record; null where it has none.
     learning_rate = models.FloatField(null=True)
     bytes_averaged = models.BigIntegerField(null=True)  # of gradients, by all reducers together
 

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from fractions import Fraction
 
-from msgspec import UNSET, UnsetType
-
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.coordinator.workers.credit import credit_of, ranges_of, rounded
@@ -40,7 +38,7 @@ def record_of(state: RunState, round_: Round) -> Record:
         tokens=sum(entry.tokens for entry in contributions),
         samples=sum(entry.samples for entry in contributions),
         exact=_is_exact(state, round_, included),
-        mix=state.leases.weights or UNSET,
+        mix=state.leases.weights,
     )
 
 
@@ -89,17 +87,18 @@ def _contributions(state: RunState, round_: Round, included: Sequence[Included])
             included=ranges[slot],
             clipped=entry.scale != 1.0,
             stale=_stale(state, round_.offers[entry.peer]),
-            codec=UNSET if entry.codec == state.recipe.codec_up else entry.codec,
+            codec=entry.codec,
         )
         for slot, entry in enumerate(round_.slots)
         if credit[slot]
     )
 
 
-def _stale(state: RunState, offer: m.Offer) -> tuple[Unit, ...] | UnsetType:
-    """Units that were computed before this step's parameters, for whoever computes them again."""
-    old = tuple(sorted(done.unit for done in offer.units if done.base < state.step))
-    return old if old and state.recipe.staleness else UNSET
+def _stale(state: RunState, offer: m.Offer) -> tuple[Unit, ...]:
+    """Return the units that were computed before this step's parameters, for an audit that computes them again."""
+    if not state.recipe.staleness:
+        return ()
+    return tuple(sorted(done.unit for done in offer.units if done.base < state.step))
 
 
 def _samples_per_token(round_: Round, slot: int, member: Member | None) -> Fraction:
