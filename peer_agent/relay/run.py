@@ -24,7 +24,7 @@ from peer_agent.network.sender import send_frames
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
@@ -395,7 +395,7 @@ class RelayedRun:
         try:
             return e.Appended(self.log.append(action.sealed).index)
         except Problem as problem:
-            if problem.fault.code == "E106":
+            if problem.fault.code == codes.DISK_FULL:
                 raise
             log.warning("run %s: %s", self.run, problem)
             return e.AppendFailed(action.index)
@@ -420,7 +420,7 @@ class RelayedRun:
                 await self.handle(e.Copied(index, span))
                 return
         except Problem as problem:
-            if problem.fault.code == "E106":
+            if problem.fault.code == codes.DISK_FULL:
                 raise
             log.warning("run %s: entry %s is not copied from %s: %s", self.run, index, action.peer[:8], problem)
         await self.handle(e.CopyFailed(index, span, action.peer))
