@@ -30,8 +30,7 @@ from peer_agent.machine.sanitize import sanitize
 from peer_agent.machine.sizes import in_bytes
 from peer_agent.network.link import reach
 from peer_agent.network.site import clock_of
-from peer_agent.protocol.errors import Fault, Problem, codes
-from peer_agent.protocol.errors.disk import disk_fault
+from peer_agent.protocol.errors import Fault, Problem, codes, disk_fault
 from peer_agent.protocol.errors.entry import Severity
 from peer_agent.protocol.errors.troubles import explained_by
 from peer_agent.protocol.session import Link

@@ -14,7 +14,6 @@ from peer_agent.protocol.credentials import PLAN, Signed, is_signed_by, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import is_under, path_of, tree_of
-from peer_agent.protocol.log.reading import open_head
 from peer_agent.protocol.log.records import (
     Contribution,
     Entry,
@@ -23,6 +22,7 @@ from peer_agent.protocol.log.records import (
     contributions_tree,
     digest_of,
     is_in,
+    open_head,
     whole_of,
 )
 

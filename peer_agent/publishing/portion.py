@@ -7,8 +7,7 @@ from typing import Any, cast
 
 from tokenizers import Tokenizer
 
-from peer_agent.protocol.errors import Problem, codes
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, codes, disk_errors
 from peer_agent.publishing.hub.names import check_name
 from peer_agent.publishing.hub.ranges import RangeFile
 from peer_agent.publishing.text.portions import make_shard

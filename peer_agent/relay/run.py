@@ -30,10 +30,9 @@ from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance
-from peer_agent.protocol.relay.attempts import place_of
 from peer_agent.protocol.relay.opened import OpenPlan
 from peer_agent.protocol.relay.reducing import has_deadlines, is_ahead
-from peer_agent.protocol.relay.state import Keeper, Reducer, RelayState
+from peer_agent.protocol.relay.state import Keeper, Reducer, RelayState, place_of
 from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 
 log = logging.getLogger(__name__)

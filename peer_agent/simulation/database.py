@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from peer_agent.protocol.coordinator.events import Mark, Target
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.identifiers import RunId
-from peer_agent.protocol.log.reading import read_record
-from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, seal
+from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, read_record, seal
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.simulation.faults import NOBODY, Faults
 

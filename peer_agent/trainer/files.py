@@ -13,8 +13,7 @@ from peer_agent.machine.language import gettext as _
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import download, upload
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.errors import Problem, codes
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, codes, disk_errors
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.site.credential import RunAccess
 

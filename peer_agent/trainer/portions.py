@@ -9,8 +9,7 @@ from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.network.traffic import TRAFFIC
 from peer_agent.network.uplink import DOWNLINK
-from peer_agent.protocol.errors import Problem, codes
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, codes, disk_errors
 from peer_agent.publishing.hub.names import hub_endpoint
 from peer_agent.recipes.text.portion import portion_in
 from peer_agent.site.credential import RunAccess

@@ -6,7 +6,6 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from peer_agent.protocol.bandwidth.flows import Capacity, Direction, Flow
-from peer_agent.protocol.coordinator.chosen import Chosen
 from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.credentials import Role
@@ -245,6 +244,19 @@ class Keeper(Struct, frozen=True):
     asked_at: float
 
 
+class Chosen(Struct, frozen=True, kw_only=True):
+    """What the plan has chosen for the next round, as it was last compared: codecs and contributors (rules 14, 30).
+
+    Who is neither in `codecs` nor left out is not known well enough: it contributes in the stated codec.
+    """
+
+    codecs: dict[PeerId, Codec]
+    codec_down: Codec
+    left_out: dict[PeerId, str] = {}  # and why
+    cannot_follow: frozenset[PeerId] = frozenset()  # of those left out, to whom averages come too slowly
+    step_s: float = 0.0  # from one update to the next
+
+
 class RunState(Struct, kw_only=True):
     """A run between two events. Time is whatever the host passes as `now` (monotonic seconds), less its sleep."""
 
@@ -418,3 +430,8 @@ class RunState(Struct, kw_only=True):
 
 
 LONGEST_OUT_S = 3600.0
+
+
+def stated(recipe: Recipe) -> Chosen:
+    """Everybody, as the recipe says."""
+    return Chosen(codecs={}, codec_down=recipe.codec_down)

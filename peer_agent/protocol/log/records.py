@@ -14,7 +14,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta, Struct, structs
 
-from peer_agent.protocol.credentials import RECORD, Signed, sign
+from peer_agent.protocol.credentials import RECORD, Signed, is_signed_by, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import Accumulator, Count, Medium, Peer, Run, Short, Small
 from peer_agent.protocol.log.merkle import is_under, tree_of
@@ -245,6 +245,31 @@ def from_lines(data: bytes) -> Entry:
 def to_json(entry: Entry) -> dict[str, Any]:
     """The entry as plain JSON values, for people."""
     return {**json.loads(entry.head.payload), "contributions": json.loads(entry.contributions or b"[]")}
+
+
+def open_head(signed: Signed, site_public_key: bytes) -> RecordHead:
+    """The head, once its signature holds. Raises Problem E218."""
+    if not is_signed_by(site_public_key, RECORD, signed):
+        raise Problem.of("E218")
+    return read_head(signed)
+
+
+def open_record(entry: Entry, site_public_key: bytes) -> Record:
+    """The whole record, once its signature and its root hold. Raises Problem E218."""
+    return whole_of(open_head(entry.head, site_public_key), entry.contributions)
+
+
+def read_head(signed: Signed) -> RecordHead:
+    """The head of an entry whose signature was checked when it was stored. Raises Problem E218 for another version."""
+    try:
+        return msgspec.json.decode(signed.payload, type=RecordHead)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem.of("E218") from error
+
+
+def read_record(entry: Entry) -> Record:
+    """The whole record of an entry whose signature was checked when it was stored. Raises Problem E218."""
+    return whole_of(read_head(entry.head), entry.contributions)
 
 
 def _canonical(value: RecordHead | Contribution) -> bytes:

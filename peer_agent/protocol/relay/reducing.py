@@ -12,10 +12,9 @@ from peer_agent.protocol.errors import codes
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.relay import events as e
-from peer_agent.protocol.relay.attempts import awaited, is_now, named
 from peer_agent.protocol.relay.closing import Closing, Coverage
 from peer_agent.protocol.relay.opened import OpenPlan, Place
-from peer_agent.protocol.relay.state import Attempt, Phase, Reducer, RelayState, Said
+from peer_agent.protocol.relay.state import Attempt, Phase, Reducer, RelayState, Said, awaited, is_now, named
 from peer_agent.protocol.wire import Frame, Kind
 
 PROGRESS_S = 1.0

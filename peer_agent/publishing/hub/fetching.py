@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 from msgspec import Struct
 
-from peer_agent.protocol.errors import Problem, codes
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, codes, disk_errors
 from peer_agent.publishing.hub.choosing import is_parquet, model_files, text_files, tokenizer_files
 from peer_agent.publishing.hub.client import PAUSE_S, TRIES, api_of, held_files, in_words, is_same, opened, type_of
 from peer_agent.publishing.hub.names import Kind, check_name

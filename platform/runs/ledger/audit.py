@@ -19,8 +19,7 @@ from msgspec.structs import astuple
 from accounts.keys import site_key
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.log.reading import open_record
-from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of
+from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, open_record
 from runs import storage
 from runs.ledger.coverage import Place, Ranges, add_units, overlaps
 from runs.ledger.sealed_records import AT_ONCE, sealed_of, with_records

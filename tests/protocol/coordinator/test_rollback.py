@@ -7,8 +7,7 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.log.reading import read_record
-from peer_agent.protocol.log.records import Record, Restored
+from peer_agent.protocol.log.records import Record, Restored, read_record
 from peer_agent.protocol.messages import Snapshot
 from tests.protocol.coordinator.stage import Stage, Trainer, peer_of, sealed, sent
 

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from peer_agent.protocol.credentials import PLAN, RECORD, Signed, sign
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.log.reading import open_head, open_record, read_record
 from peer_agent.protocol.log.records import (
     ChunkRange,
     Contribution,
@@ -16,6 +15,9 @@ from peer_agent.protocol.log.records import (
     SpanEntry,
     Unit,
     from_lines,
+    open_head,
+    open_record,
+    read_record,
     seal,
     whole_of,
 )
