@@ -14,7 +14,7 @@ from tempfile import mkstemp
 
 from msgspec import Struct
 
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import disk_errors
 from peer_agent.protocol.log.merkle import LEAF, Leaf, pack_leaves, unpack_leaves
 
 MAGIC = b"MHSPAN1\n"

@@ -25,12 +25,10 @@ from peer_agent.averaging.span_file import (
     write_durably,
     write_span,
 )
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.merkle import Leaf
-from peer_agent.protocol.log.reading import open_head, open_record
 from peer_agent.protocol.log.records import (
     GENESIS,
     Entry,
@@ -39,6 +37,8 @@ from peer_agent.protocol.log.records import (
     SpanEntry,
     digest_of,
     from_lines,
+    open_head,
+    open_record,
     to_lines,
 )
 

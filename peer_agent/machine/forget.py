@@ -4,8 +4,7 @@ import shutil
 from pathlib import Path
 
 from peer_agent.machine.home import Home
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_fault
+from peer_agent.protocol.errors import Problem, disk_fault
 
 CACHED = ("cache",)  # files of all sites lie together by digest, and are fetched again where they are wanted
 LISTENING = ("log", "listener.pem")  # of a relay or an auxiliary

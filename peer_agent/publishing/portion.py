@@ -7,8 +7,7 @@ from typing import Any, cast
 
 from tokenizers import Tokenizer
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, codes, disk_errors
 from peer_agent.publishing.hub.names import check_name
 from peer_agent.publishing.hub.ranges import RangeFile
 from peer_agent.publishing.text.portions import make_shard
@@ -17,7 +16,6 @@ from peer_agent.recipes.preparation import DataFile
 from peer_agent.recipes.text.portion import Portion, portion_in
 
 READ_BYTES = 256 << 20 | GROUP_BYTES  # of the Hub's file: its footer, and what is wanted of it
-NOT_PARQUET = "E381"
 
 
 def make_portion(
@@ -47,7 +45,7 @@ def _copy_rows(portion: Portion, rows: Path, endpoint: str, tell: Callable[[int]
         try:
             groups = Groups(cast("io.BytesIO", remote))
         except Problem as problem:  # the site has read it: what came is something else
-            if problem.fault.code != NOT_PARQUET:
+            if problem.fault.code != codes.NOT_PARQUET:
                 raise
             said = {"repository": portion.repository, "name": portion.file, "reason": "it is no Parquet file"}
             raise Problem.of("E414", **said) from problem

@@ -8,8 +8,7 @@ from pathlib import Path
 import torch
 from msgspec import Struct
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CURVE, CardFacts, write_card
 from peer_agent.publishing.curve import loss_curve

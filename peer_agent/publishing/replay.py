@@ -15,8 +15,7 @@ from peer_agent.averaging.span_file import read_span
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
-from peer_agent.protocol.log.reading import open_head
-from peer_agent.protocol.log.records import Entry, RecordHead, SpanEntry, digest_of, from_lines
+from peer_agent.protocol.log.records import Entry, RecordHead, SpanEntry, digest_of, from_lines, open_head
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.relay_logs import RelayLogs
 from peer_agent.recipes.training import NO_FILES

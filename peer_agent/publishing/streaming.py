@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 from filelock import FileLock
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.publishing.hub.fetching import SAMPLE_BYTES, Fetched, Wanted, chosen_files
 from peer_agent.publishing.hub.ranges import RangeFile
 from peer_agent.publishing.text.documents import ORDER_KEY

@@ -14,10 +14,9 @@ from peer_agent.machine.sanitize import sanitize
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import Answered, post_json
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Problem, codes
 from peer_agent.site.credential import Enrolled, site_of, understood
 
-NOT_YET, TOO_FAST = "E220", "E223"
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 STRANGE_TRIES = 6  # a site that is not itself (E110) may be in the middle of a restart
 
@@ -82,7 +81,7 @@ async def _wait(home: Home, site: str, code: Code, sleep: Sleep, monotonic: Call
             answer = await post_json(url, {"device_code": code.device_code, "proof": proof})
             return understood(answer, Enrolled, url)
         except Problem as problem:
-            strange += problem.fault.code == "E110"
+            strange += problem.fault.code == codes.STRANGE_ANSWER
             if not _is_passing(problem) or strange >= STRANGE_TRIES:
                 raise
             pause_s = problem.retry_after_s if isinstance(problem, Answered) else 0.0
@@ -91,4 +90,4 @@ async def _wait(home: Home, site: str, code: Code, sleep: Sleep, monotonic: Call
 
 
 def _is_passing(problem: Problem) -> bool:
-    return problem.fault.code in {NOT_YET, TOO_FAST, *PASSING}
+    return problem.fault.code in {codes.NOT_APPROVED, codes.TOO_MANY, *PASSING}

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from peer_agent.network.link import DIAL_S, Connection, Refused
 from peer_agent.protocol.credentials import FORWARDED
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Problem, codes
 from peer_agent.protocol.messages import Listener
 from peer_agent.site.credential import RunAccess
 
@@ -49,7 +49,7 @@ class Dialling:
         try:
             return await self.access.dial_listener(self.listener, timeout_s)
         except Problem as problem:
-            self._has_failed = problem.fault.code == "E104"
+            self._has_failed = problem.fault.code == codes.NOT_REACHED
             raise
 
     async def _through(self, relays: Sequence[Listener]) -> Connection:

@@ -8,7 +8,7 @@ from peer_agent.machine.home import Home, KnownSite
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import translated
 from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Problem, codes
 from peer_agent.site.credential import RunAccess, log_in, site_of
 from peer_agent.site.device_login import Code, get_approved
 from peer_agent.site.login_token import token_of_environment
@@ -17,9 +17,9 @@ KINDS = {Role.TRAINER: "agent", Role.AUXILIARY: "agent", Role.RELAY: "relay"}
 # A person can mend these by approving the machine (again); E213: it was approved, and not as a relay. Not E214: whoever
 # revoked it takes that back where it was done, for a key that was shut out gets no second approval (E227).
 ASK_AGAIN = {
-    Role.TRAINER: frozenset({"E101"}),
-    Role.AUXILIARY: frozenset({"E101"}),
-    Role.RELAY: frozenset({"E101", "E213"}),
+    Role.TRAINER: frozenset({codes.MACHINE_UNKNOWN}),
+    Role.AUXILIARY: frozenset({codes.MACHINE_UNKNOWN}),
+    Role.RELAY: frozenset({codes.MACHINE_UNKNOWN, codes.OTHER_CREDENTIAL}),
 }
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Problem, codes
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
@@ -22,8 +22,6 @@ from peer_agent.training.objective import mean_loss
 from peer_agent.training.precision import LossScale, half_of, widen_attention
 from peer_agent.training.recompute import recompute_layers
 from peer_agent.training.replica import Replica
-
-SHORT = "E107"
 
 
 def pick_device() -> torch.device:
@@ -125,7 +123,7 @@ class Trainer:
                 self._scale.accept()
                 return loss_sum
         except Problem as problem:
-            if problem.fault.code != SHORT or not self._takes_less(recipe, len(batch[0])):
+            if problem.fault.code != codes.NO_MEMORY or not self._takes_less(recipe, len(batch[0])):
                 raise
         except Exception as error:  # a compiler may raise anything; what has another cause is raised again without it
             if self.compiled is None or not self.compiled.give_up(error):

@@ -135,7 +135,7 @@ def _move_head(head: QuerySet[Head], sealed: Entry, record: Record, *, step: int
 @transaction.atomic
 def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts: int) -> None:
     _move_head(Head.objects.filter(run=run, step=record.step - 1), sealed, record, step=record.step)
-    averaged = averaged_bytes(record, run.parsed_recipe.codec_up)
+    averaged = averaged_bytes(record)
     entry = LogEntry.objects.create(
         run=run,
         index=record.index,

@@ -29,7 +29,6 @@ from django.db.models import (
 from django.db.models.functions import Coalesce, Mod, RowNumber
 
 from accounts.days import day_of
-from peer_agent.protocol.recipe import USUAL_OBJECTIVE
 from runs.access import Viewer, listed_runs
 from runs.ledger.standings import LeaderboardLine, Recent, Shares, Totals, board_and_totals, recent, shares, totals
 from runs.ledger.totals import AveragedLine, averaged_lines
@@ -387,14 +386,8 @@ def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -
     for word in search.words.split()[:MOST_WORDS]:
         runs = runs.filter(reduce(or_, (Q(**{f"{name}__icontains": word}) for name in SEARCHED)))
     if search.recipe:
-        runs = runs.filter(_of_kind(search.recipe))
+        runs = runs.filter(recipe__contains=OBJECTIVE.format(search.recipe))
     return runs.filter(state__in=STATES[search.state]) if search.state in STATES else runs
-
-
-def _of_kind(objective: str) -> Q:
-    """A recipe of before there were several kinds names none."""
-    named = Q(recipe__contains=OBJECTIVE.format(objective))
-    return named | ~Q(recipe__contains='"objective":') if objective == USUAL_OBJECTIVE else named
 
 
 def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:

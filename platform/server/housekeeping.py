@@ -11,6 +11,7 @@ from pathlib import Path
 from django.contrib.sessions.models import Session
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
@@ -19,13 +20,15 @@ from coordination.threads import in_thread
 from notices import outbox
 from notices.services import forget_unconfirmed
 from notices.tasks import deliver
+from peer_agent.protocol.errors import Problem
 from runs.releases import trials
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 3600.0
 NOTICES_S = 5.0  # between looks for notices to be sent
-KEPT = 5
+KEPT = 5  # copies, the newest
+OURS = frozenset({"accounts", "coordination", "notices", "runs"})  # apps; those of others may merge their migrations
 
 
 async def keep_house(stop: asyncio.Event) -> None:
@@ -65,6 +68,14 @@ def _ask_for_delivery() -> None:
 
 
 # A copy of SQLite before its tables change: `backups/` in the data folder, the newest five
+
+
+def refuse_unknown_changes() -> None:
+    """Raise Problem E418 if the tables have a migration of ours that this version does not know."""
+    loader = MigrationLoader(connection)
+    for app, name in sorted(loader.applied_migrations.keys() - loader.disk_migrations.keys()):
+        if app in OURS:
+            raise Problem.of("E418", change=f"{app}.{name}")
 
 
 def pending_changes() -> int:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 from msgspec import Struct
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, codes, disk_errors
 from peer_agent.publishing.hub.choosing import is_parquet, model_files, text_files, tokenizer_files
 from peer_agent.publishing.hub.client import PAUSE_S, TRIES, api_of, held_files, in_words, is_same, opened, type_of
 from peer_agent.publishing.hub.names import Kind, check_name
@@ -121,7 +120,7 @@ def _chosen(api: "HfApi", wanted: Wanted, commit: str) -> tuple[str, dict[str, A
     try:
         return commit, _files(held, text_files(held, wanted.files, wanted.repository))
     except Problem as problem:
-        converted = _converted(api, wanted) if problem.fault.code == "E398" else None
+        converted = _converted(api, wanted) if problem.fault.code == codes.NO_FILES else None
         if converted is None or converted == commit:
             raise
     held = held_files(api, wanted.repository, converted, kind=wanted.kind, most=MOST_LISTED)

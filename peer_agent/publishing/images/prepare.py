@@ -10,8 +10,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.publishing.content import write_content
 from peer_agent.publishing.images.archive import members_of
 from peer_agent.publishing.images.decoding import pixels_of

@@ -7,8 +7,7 @@ from pathlib import Path
 import msgspec
 from tokenizers import Tokenizer
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.publishing.text.base import read_base
 from peer_agent.publishing.text.chat import Writer
 from peer_agent.publishing.text.documents import open_documents

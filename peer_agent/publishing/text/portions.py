@@ -14,7 +14,7 @@ from msgspec import Struct
 from safetensors.numpy import save
 from tokenizers import Tokenizer
 
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Problem, codes
 from peer_agent.publishing.content import write_content
 from peer_agent.publishing.text.documents import ORDER_KEY, open_documents
 from peer_agent.publishing.text.row_groups import Group
@@ -25,7 +25,6 @@ from peer_agent.recipes.text.portion import METADATA, MOST_GROUPS, MOST_PARTS, M
 from peer_agent.recipes.text.tokens import Sentences, Tokens
 
 LISTING = ".listing"  # behind the name of a source's folder: what stays on the Hub
-NO_TEXT = "E382"  # of rows without one
 MANY, MOST_PORTIONS = 10_000, 40_000  # of a source: above the first they are larger; a run lists no more
 
 
@@ -141,7 +140,7 @@ def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) ->
             )
             laid = next(in_shards(encoded, sys.maxsize), None)
     except Problem as problem:
-        if problem.fault.code != NO_TEXT:
+        if problem.fault.code != codes.NO_TEXT:
             raise
     out.write_bytes(content_of(filled(laid, portion)))
 

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.publishing.text.brought_tokenizer import LARGEST_VOCAB, SMALLEST_VOCAB, take_tokenizer
 from peer_agent.publishing.text.documents import Documents, open_documents
 from peer_agent.publishing.text.portions import MOST_PORTIONS, listing_of, portions_of, write_portion

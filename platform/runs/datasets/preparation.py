@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.protocol.recipe import encode_recipe
 from runs import storage
 from runs.datasets.hub_sources import fetch_missing
@@ -20,8 +20,6 @@ from runs.models import Dataset, Run, Shard
 from runs.processes import faults_to, run_child
 from runs.states import NOT_OPEN, Why, move
 from runs.timeline import add_line
-
-AWAY_CODE = "E346"  # the Hub cannot be reached
 
 
 def prepare_dataset(dataset_id: UUID) -> Literal["away", "busy", "done"]:
@@ -45,7 +43,7 @@ def _fetch(dataset: Dataset) -> Literal["away", "busy", "done"]:
     try:
         return fetch_missing(dataset.parts())
     except Problem as problem:
-        if problem.fault.code != AWAY_CODE:
+        if problem.fault.code != codes.HUB_AWAY:
             raise
         waiting = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING)
         waiting.update(fault_code=problem.fault.code, fault_text=problem.fault.text)

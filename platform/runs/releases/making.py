@@ -17,7 +17,7 @@ from django.utils import timezone
 from accounts.models import Person
 from notices import outbox
 from notices.models import Event
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.publishing.card import CardFacts
 from runs import queue, storage
 from runs.access import participants
@@ -107,8 +107,8 @@ def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
 
 @transaction.atomic
 def _fail_release(release: Release, fault: Fault) -> None:
-    if fault.code != "E312":
-        fault = Fault.of("E312", reason=fault)
+    if fault.code != codes.RELEASE_FAILED:
+        fault = Fault.of(codes.RELEASE_FAILED, reason=fault)
     if release.state == Release.State.READY:  # there still is one
         logger.error("run %s: %s", release.run.slug, fault)
         return
@@ -133,7 +133,7 @@ def better_snapshot(run: Run) -> Snapshot | None:
 
 
 def _can_be_released(snapshot: Snapshot) -> bool:
-    return snapshot.is_stored and snapshot.state in Snapshot.TRUSTED and snapshot.step > 0
+    return snapshot.is_stored and snapshot.state == Snapshot.State.VERIFIED and snapshot.step > 0
 
 
 def is_stale(release: Release) -> bool:

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from accounts.keys import seal
 from accounts.models import Person
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.publishing.hub.names import check_name
 from runs import queue, storage
 from runs.access import MANAGING
@@ -100,7 +100,7 @@ def _published(publication: Publication, made: dict[str, Any]) -> None:
 
 def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
     note_failing(publication)
-    is_worth_it = fault.code == "E346" and not _is_given_up(publication)
+    is_worth_it = fault.code == codes.HUB_AWAY and not _is_given_up(publication)
     state = Publication.State.WAITING if is_worth_it else Publication.State.FAILED
     is_settled = _settle(publication, state, fault=str(fault))
     return AWAY if is_worth_it and is_settled else "done"

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from runs.datasets import uploads
 from runs.datasets.uploads import upload_limit
 from runs.models import Upload
@@ -87,6 +87,6 @@ def _take(upload: Upload, request: HttpRequest) -> Upload:
     try:
         return uploads.take_piece(upload=upload, offset=offset, piece=request.body)
     except Problem as problem:
-        if problem.fault.code == "E302":
+        if problem.fault.code == codes.NOT_UTF8:
             uploads.forget_upload(upload)
         raise
