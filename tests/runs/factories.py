@@ -28,7 +28,7 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from runs import storage
 from runs.datasets.services import preparation_of
-from runs.ledger.sealed_records import keep_sealed
+from runs.ledger.records import keep_sealed
 from runs.ledger.totals import add_to_day, add_to_totals
 from runs.models import Dataset, Head, LedgerEntry, LogEntry, Run, Shard, Snapshot
 from web.api.identity import encoded
