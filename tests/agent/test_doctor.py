@@ -79,7 +79,7 @@ OFFERS = {"protocol": PROTOCOL, "upgrade_pip": "pip install that\x1b[2J", "upgra
     [
         ({"version": __version__}, "ok", f"{__version__} fits the site, which offers {__version__}"),
         ({"version": "0.0.9"}, "ok", "which offers 0.0.9"),
-        ({"version": "9.10.0"}, "warn", f"The site offers version 9.10.0 of the agent, and this one is {__version__}."),
+        ({"version": "9.10.0"}, "warn", f"The site offers agent 9.10.0; this machine runs {__version__}."),
         ({"version": "9.10.0", "protocol": PROTOCOL + 1}, "fail", f"This agent speaks protocol {PROTOCOL}, the other"),
         ({"version": "9.10.0", "upgrade_pip": None}, "warn", "see the site's download page"),
         ({"version": 7}, "ok", "the site does not say which one it offers"),

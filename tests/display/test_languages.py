@@ -142,7 +142,7 @@ def test_json_is_english_whoever_reads_it(tmp_path: Path) -> None:
 def test_troubles_are_written_down_in_english() -> None:
     speak("bn")
     (told,) = [event for event in everything() if event["event"] == "trouble"]
-    assert told["text"].startswith("Only 1 GB are free on the disk of /a. ")
+    assert told["text"].startswith("Only 1 GB is free on the disk of /a. ")
 
 
 def test_why_a_run_waits_is_written_down_in_english_and_shown_in_the_readers_language() -> None:

@@ -84,7 +84,7 @@ def test_a_gpu_has_a_memory_of_its_own() -> None:
     assert check_fit(FACTS, FreeResources(10**11, 10**12, gpu=least), Path("home"), "RTX 4090").at_once == 1
     least = needs_of(RECIPE, FACTS.parameters, at_once=1, on_gpu=True, recomputes=True).gpu
     assert check_fit(FACTS, FreeResources(10**11, 10**12, gpu=least), Path("home"), "RTX 4090").recomputes
-    with pytest.raises(Problem, match="E125: This run does not fit into the GPU's memory"):
+    with pytest.raises(Problem, match="E125: This run needs about .* of GPU memory"):
         check_fit(FACTS, FreeResources(10**11, 10**12, gpu=least - 1), Path("home"), "RTX 4090")
 
 
@@ -93,11 +93,11 @@ def test_a_gpu_has_a_memory_of_its_own() -> None:
     [
         (
             FreeResources(5 * 10**8, 10**12),
-            "E123: This run does not fit into this machine's memory: it needs about 1.0 GB, and 500 MB",
+            "E123: This run needs about 1.0 GB of memory; 500 MB is free",
         ),
         (
             FreeResources(10**11, 10**8),
-            "E124: This run does not fit on the disk of home: it needs about 344 MB, and 100 MB",
+            "E124: This run needs about 344 MB on the disk of home; 100 MB is free",
         ),
     ],
 )

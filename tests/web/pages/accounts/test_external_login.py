@@ -221,7 +221,7 @@ class TestDisconnecting:
         come_back(client)
         answer = client.post("/account/outside/oidc/")
         assert answer.status_code == 409
-        assert "(E339). Without Our school nothing would be left" in page(answer)
+        assert "(E339). Our school is your only way to log in." in page(answer)
         assert SocialAccount.objects.exists()
         client.post("/account/password/", {"password": "eight quiet herons"})
         assert client.post("/account/outside/oidc/")["Location"] == "/account/?done=disconnected"

@@ -214,8 +214,8 @@ class TestNewRun:
         [
             ("text", {"content": b"caf\xe9 " * 99}, "(E302). The text is not UTF-8 (byte 3: 0xe9)"),
             ("text", {"content": b""}, "(E303). The file is empty."),
-            ("text", {"filename": "set.TAR"}, "(E377). set.TAR is not what this recipe learns from: one file of UTF-8"),
-            ("text", {"target_batch": "100000"}, "(E307). The data give"),
+            ("text", {"filename": "set.TAR"}, "(E377). set.TAR does not fit this recipe, which needs a plain-text file (UTF-8)"),
+            ("text", {"target_batch": "100000"}, "(E307). The dataset makes"),
             ("layers", {"layers": "65"}, "(E301). The recipe is out of bounds: layers must be from 1 to 64."),
             ("width", {"width": "65"}, "(E301). The recipe is out of bounds: width 65 is not a multiple of heads 4."),
             ("micro_batch", {"micro_batch": "8"}, "(E301). The recipe is out of bounds: micro batch 8"),
@@ -268,7 +268,7 @@ class TestNewRun:
     def test_a_file_over_the_limit_is_refused(self, organizer: Person, settings: Any) -> None:
         settings.UPLOAD_LIMIT_MB = 1
         answer = as_(organizer).post("/runs/new/", filled(content=b"x" * 1_000_001))
-        assert "(E304). The upload is 2 MB; this site takes up to 1 MB." in page(answer)
+        assert "(E304). The upload is 2 MB; this site accepts up to 1 MB." in page(answer)
         assert not Dataset.objects.exists()
 
     def test_a_title_is_words_and_not_markup(self, organizer: Person) -> None:
@@ -443,7 +443,7 @@ class TestManaging:
         run = draft(organizer)
         run.dataset.shards.update(tokens=8)
         answer = as_(organizer).post("/runs/proverbs/manage/", {"action": "open"})
-        assert "(E307). The data give 1 samples; a step takes 4." in page(answer)
+        assert "(E307). The dataset makes only 1 samples, and a step needs 4." in page(answer)
 
     def test_an_action_that_does_not_exist(self, run: Run, organizer: Person) -> None:
         assert as_(organizer).post("/runs/proverbs/manage/", {"action": "delete"}).status_code == 404

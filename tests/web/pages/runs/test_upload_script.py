@@ -222,7 +222,7 @@ def test_a_browser_that_can_keep_nothing_sends_it_too(form: Page, text: Path) ->
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"x" * 6_000_001, "(E304). The upload is 7 MB; this site takes up to 6 MB. Upload a smaller file."),
+        (b"x" * 6_000_001, "(E304). The upload is 7 MB; this site accepts up to 6 MB. Upload a smaller file."),
         (b"", "(E303). The file is empty."),
         (b"caf\xe9 " * 100, "(E302). The text is not UTF-8 (byte 3: 0xe9)."),
     ],
