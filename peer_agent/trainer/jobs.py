@@ -233,7 +233,7 @@ class Jobs:
         if compiled is None or not compiled.error or self._told_of_compiling:
             return
         self._told_of_compiling = True
-        words = _("Layers cannot be compiled here, so they are computed without: {reason}")
+        words = _("Layers cannot be compiled here; training without: {reason}")
         self.agent.view.say(words.format(reason=compiled.error))
 
     def _is_wanted(self, job: int) -> bool:

@@ -113,10 +113,10 @@ def test_an_owner_sets_a_limit_and_pauses(run: tuple[Swarm, Browser]) -> None:
     report = "select report from accounts_machinecontrol where reported_at is not null"
     swarm.wait(lambda: any('"revision":1' in row[0] for row in swarm.rows(report)), 30, "the machine has heard of it")
     tap(reader, "button:text-is('Pause')")
-    swarm.wait(lambda: "You paused it" in swarm.log("teo"), 30, "the machine rests")
+    swarm.wait(lambda: "Paused by you" in swarm.log("teo"), 30, "the machine rests")
     reader.page.wait_for_timeout(2000)  # its row says it after the machine
     reader.page.goto(f"{swarm.url}/machines/")
-    assert "You paused it" in reader.page.inner_text("#mine >> xpath=..")
+    assert "Paused by you" in reader.page.inner_text("#mine >> xpath=..")
     tap(reader, "button:text-is('Resume')")
     swarm.wait(lambda: "Working again" in swarm.log("teo"), 30, "the machine works again")
     reader.context.close()

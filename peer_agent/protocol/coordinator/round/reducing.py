@@ -188,7 +188,7 @@ def replan(state: RunState) -> list[Command]:
         if entry.peer not in state.members and slot not in round_.dropped and state.phase is Phase.REDUCE:
             commands += drop(state, [slot], "was lost")  # it had sent all that the attempt before asked of it
     if state.phase is Phase.REDUCE and not has_quorum_without(state, round_, ()):
-        commands += void(state, Why.TOO_FEW, "too few were left when a relay was lost")
+        commands += void(state, Why.TOO_FEW, "too few machines were left when a relay was lost")
     return commands
 
 
@@ -296,7 +296,7 @@ def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool 
         if sender is not None and is_own_doing:
             missed(state, sender.conduct)
     if not has_quorum_without(state, round_, ()):
-        return void(state, Why.TOO_FEW, f"{name_all(filter(None, senders))} {why}, and too few were left")
+        return void(state, Why.TOO_FEW, f"{name_all(filter(None, senders))} {why}, and too few machines were left")
     enter(state, Why.DROPPED)
     commands: list[Command] = []
     for slot, sender in zip(slots, senders, strict=True):

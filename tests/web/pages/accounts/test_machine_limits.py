@@ -45,7 +45,7 @@ def test_pause_and_resume(browser: Client, laptop: Owned) -> None:
     assert "Asked to pause…" in page(browser.get("/machines/"))
     say(machine, 1, Why.PAUSED)
     said = page(browser.get("/machines/"))
-    assert "On hold. You paused it." in said
+    assert "Paused by you." in said
     assert "Asked to" not in said
     assert ">Resume<" in said
     press(browser, machine, resume="1")
@@ -165,7 +165,7 @@ def test_whatever_is_sent_is_limits_or_is_refused(fields: dict[str, str]) -> Non
 
 def test_what_the_machine_cannot_tell_is_said(browser: Client, laptop: Owned) -> None:
     say(laptop.machine, 0, blind=(Blind.IDLE,))
-    assert "cannot tell whether somebody is using it" in page(browser.get(f"/machines/{laptop.machine.pk}/limits/"))
+    assert "cannot tell whether someone is using it" in page(browser.get(f"/machines/{laptop.machine.pk}/limits/"))
 
 
 def test_others_and_relays_and_revoked_ones_have_no_such_page(browser: Client, laptop: Owned, stranger: Person) -> None:

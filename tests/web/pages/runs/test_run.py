@@ -214,7 +214,11 @@ class TestNewRun:
         [
             ("text", {"content": b"caf\xe9 " * 99}, "(E302). The text is not UTF-8 (byte 3: 0xe9)"),
             ("text", {"content": b""}, "(E303). The file is empty."),
-            ("text", {"filename": "set.TAR"}, "(E377). set.TAR does not fit this recipe, which needs a plain-text file (UTF-8)"),
+            (
+                "text",
+                {"filename": "set.TAR"},
+                "(E377). set.TAR does not fit this recipe, which needs a plain-text file (UTF-8)",
+            ),
             ("text", {"target_batch": "100000"}, "(E307). The dataset makes"),
             ("layers", {"layers": "65"}, "(E301). The recipe is out of bounds: layers must be from 1 to 64."),
             ("width", {"width": "65"}, "(E301). The recipe is out of bounds: width 65 is not a multiple of heads 4."),

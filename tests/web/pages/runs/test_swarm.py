@@ -145,7 +145,7 @@ def test_what_was_left_out_is_counted_by_reason(client: Client, run: Run, monkey
             ("returned", "8 of Noor's samples were returned to the pool (chunk 3 was refused (E105))"): 1,
             ("dropped", "Noor was lost during a step; the others finish it"): 1,
             ("refused", "the snapshot of step 4 is not what the log says"): 1,
-            ("void", "a round was void: a relay was lost; nothing was lost"): 1,
+            ("void", "a step is retried: a relay was lost; nothing was lost"): 1,
         }
     )
     for kind, text in told.elements():
