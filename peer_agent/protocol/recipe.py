@@ -51,12 +51,19 @@ class Rule(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A value of a recipe in a form: `path` leads to it from the recipe, as in `optimizer.name`."""
+    """A value of a recipe in a form: `path` leads to it from the recipe, as in `optimizer.name`.
+
+    `choices` names the values of a literal in words, in their order; without them a form shows the values.
+    """
 
     name: str
     path: str
     label: str
     help: str = ""
+    choices: tuple[str, ...] = ()
+
+
+NO_YES = ("no", "yes")  # the choices 0 and 1
 
 
 OnHub = Literal["", "dataset", "model", "tokenizer"]

@@ -154,7 +154,7 @@ BASE = Small(
 RECIPES: dict[str, Small] = {
     "causal_lm": Small(
         title="A small model of Python's own words",
-        purpose="It learns how Python's documentation speaks, from the text that every Python carries.",
+        purpose="A tiny model learning to write like Python's own documentation.",
         fields={
             **USUAL,
             "family": "gpt2",

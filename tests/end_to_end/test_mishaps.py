@@ -281,7 +281,7 @@ def test_a_machine_is_sent_away_and_let_back_and_a_run_without_a_step_begins_ane
     reader.page.click("button:has-text('Return to draft')")
     assert goes(swarm) == "E308"
     reader.page.click("a:has-text('Edit draft')")
-    reader.page.click("summary:has-text('Details')")
+    reader.page.click("summary:has-text('Model and training settings')")
     reader.page.fill("input[name=minimum_trainers]", "1")
     reader.page.fill("input[name=width]", "64")
     reader.page.click("button:has-text('Save draft')")

@@ -264,7 +264,7 @@ AGENT: dict[str, Entry] = {
         Severity.LOW,
         "This computer's clock differs from the site's by {seconds} seconds.",
         "Turn on automatic time: beyond a few minutes, this machine stops trusting the site.",
-        means="Work goes on.",
+        means="Work continues.",
         depends_on=("E204",),
     ),
     "E140": Entry(

@@ -316,7 +316,7 @@ SITE: dict[str, Entry] = {
         Severity.LOW,
         "The model of step {step} was not published ({reason}).",
         "The next snapshot will be published.",
-        means="Training goes on.",
+        means="Training continues.",
     ),
     "E355": Entry(
         "Copy was not requested",
@@ -333,7 +333,7 @@ SITE: dict[str, Entry] = {
         means=NOTHING_LOST,
     ),
     "E357": Entry(
-        "Upload already under way",
+        "Upload already in progress",
         Severity.LOW,
         "This machine is already uploading something else.",
         "Try again when that upload has finished.",
@@ -450,7 +450,7 @@ SITE: dict[str, Entry] = {
     "E376": Entry(
         "Nobody can connect to this machine",
         Severity.MEDIUM,
-        "The site sends no other machines here: {reason}.",
+        "The site will not send other machines to this one: {reason}.",
         "Update the agent and join again. Behind a router, give the forwarded port with --advertise.",
         means="Until this is fixed, this machine averages nothing.",
     ),

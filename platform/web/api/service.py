@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 api = NinjaAPI(
     title="Manyhands",
     version="1",
-    description="Runs as programs see them. Times are UTC; lists are `{items, next}`, and `?cursor=` takes `next`.",
+    description="Runs for programs. Times are UTC; lists are `{items, next}`, and `?cursor=` takes `next`.",
     docs_url=None,
     urls_namespace="api",
 )

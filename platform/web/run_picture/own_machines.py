@@ -48,10 +48,10 @@ class OwnMachine(NamedTuple):
         if control.report is None or control.is_heard:
             return ""
         if control.wanted.move_to:
-            return _("Asked to move to another run")
+            return _("Moving to another run…")
         if control.wanted.finish:
-            return _("Asked to finish")
-        return _("Asked to pause") if control.wanted.pause else _("Asked to follow new settings")
+            return _("Finishing…")
+        return _("Pausing…") if control.wanted.pause else _("Applying new limits…")
 
     @property
     def could_not(self) -> str:

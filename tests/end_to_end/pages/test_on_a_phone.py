@@ -147,7 +147,7 @@ def test_a_moderator_removes_somebody_and_lets_them_back(run: tuple[Swarm, Brows
     swarm.start_agent("teo")
     swarm.wait(lambda: len(swarm.online("trainer")) == 2, 90, "Teo trains again")
     organizer.page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")
-    tap(organizer, "a:has-text('Trail')")
+    tap(organizer, "a:has-text('Audit log')")
     assert "Noor" in organizer.page.inner_text("main")
     fits(organizer)
     for reader in (organizer, moderator):

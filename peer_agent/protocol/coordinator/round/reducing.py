@@ -182,7 +182,7 @@ def replan(state: RunState) -> list[Command]:
     enter(state, Why.REPLANNED)
     kept = {span.span for span in kept_spans(state, round_)}
     round_.done = {span: done for span, done in round_.done.items() if span in kept}
-    note = Note("replan", "a machine that averages was lost or stopped; the others average its part")
+    note = Note("replan", "a machine that averages was lost or stopped; the others take over its part")
     commands = [note, *plan(state)]
     for slot, entry in enumerate(round_.slots):
         if entry.peer not in state.members and slot not in round_.dropped and state.phase is Phase.REDUCE:

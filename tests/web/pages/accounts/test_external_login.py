@@ -103,7 +103,7 @@ class TestComingIn:
         assert name_in(client) == ""
         assert "Choose a name" in page(client.get("/login/name/"))
         taken = client.post("/login/name/", {"username": "AMINA"})
-        assert (taken.status_code, "This name is taken." in page(taken)) == (400, True)
+        assert (taken.status_code, "That name is taken." in page(taken)) == (400, True)
         assert client.post("/login/name/", {"username": "Teo"})["Location"] == "/machines/"
         assert name_in(client) == "Teo"
         assert client.get("/login/name/")["Location"] == "/login/"

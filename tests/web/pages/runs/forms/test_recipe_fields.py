@@ -37,7 +37,7 @@ def test_a_form_that_is_sent_as_it_came_gives_the_recipe_it_began_with(kind: typ
 
 def test_a_choice_among_numbers_is_a_number() -> None:
     field = next(field for field in fields_of(CausalLM) if field.name == "staleness")
-    chosen = [form_field(field, 0).clean(choice) for choice in field.choices]
+    chosen = [form_field(field, 0).clean(choice) for choice, _ in field.choices]
     assert [recipe_from(CausalLM, {"staleness": value}).staleness for value in (*chosen, "", None)] == [0, 1, 0, 0]
 
 

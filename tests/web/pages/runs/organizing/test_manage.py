@@ -177,7 +177,7 @@ class TestDrafts:
         text = page(client.get("/runs/proverbs/edit/"))
         assert 'name="title" value="A model of proverbs"' in text
         assert 'name="context" value="8"' in text
-        assert "Without a file, proverbs.txt stays." in text
+        assert "Leave empty to keep proverbs.txt." in text
         fields = {"context": "16", "vocab": "2048", "licence": "CC BY", "title": "Riddles", "text": None}
         answer = client.post("/runs/proverbs/edit/", filled(**fields))
         assert answer["Location"] == MANAGE
@@ -199,7 +199,7 @@ class TestDrafts:
     def test_another_text_needs_the_word_of_who_brings_it(self, organizer: Person, data_folder: Any) -> None:
         draft(organizer)
         answer = as_(organizer).post("/runs/proverbs/edit/", filled(may_share=None))
-        assert "This field is required." in page(answer)
+        assert "Confirm that you may share it." in page(answer)
         as_(organizer).post("/runs/proverbs/edit/", filled(filename="riddles.txt"))
         assert Run.objects.get().dataset.filename == "riddles.txt"
 
@@ -260,7 +260,7 @@ class TestDrafts:
         assert "4,000</dd>" in text
         assert "Many &lt;b&gt;hands&lt;/b&gt;" in text
         assert '<blockquote dir="auto">مثل' in text
-        assert "<dt>May be shared, according to</dt><dd>Amina," in text
+        assert "<dt>Sharing confirmed by</dt><dd>Amina," in text
 
     def test_while_it_is_prepared_the_page_reloads_and_has_nothing_to_fill_in(
         self, organizer: Person, data_folder: Any
