@@ -38,7 +38,7 @@ LEARNED_LATER = """
 
 MEASURING_S = 300.0  # a child that imports torch, after all that is enqueued before it, on a machine with other work
 WRITTEN_S = 30  # an open page fetches what was written within ten seconds
-MEASURED = 'document.querySelector("[data-live=summary]").textContent.includes("Held-out loss: ")'
+MEASURED = 'document.querySelector("[data-live=summary]").textContent.includes("On held-out data: ")'
 
 
 class Run(NamedTuple):

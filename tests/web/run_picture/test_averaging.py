@@ -82,7 +82,7 @@ def test_what_is_over_is_told_as_such_and_nobody_is_asked_to_help() -> None:
 def test_one_alone_has_nothing_to_send() -> None:
     alone = outline(senders=(ANA,), averagers=(Averager(ANA, 1.0),), planned_s=0.0)
     assert limit_sentence(alone) == "Only one machine is training, so nothing has to be sent."
-    assert "measure" in limit_sentence(outline(senders=(ANA,), planned_s=0.0)), "its relay is somewhere else"
+    assert "Measuring" in limit_sentence(outline(senders=(ANA,), planned_s=0.0)), "its relay is somewhere else"
 
 
 @pytest.mark.parametrize(

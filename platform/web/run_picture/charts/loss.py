@@ -77,7 +77,7 @@ def _judged(heldout: Sequence[Measured]) -> str:
     loss = f"{newest.loss:.2f}{f' ({figures})' if figures else ''}"
     facts = {"loss": loss, "step": f"{newest.step:,}", "best": f"{best.loss:.2f}", "best_step": f"{best.step:,}"}
     if best is not newest:
-        return _("Held-out loss: %(loss)s at step %(step)s; the best was %(best)s at step %(best_step)s.") % facts
+        return _("On held-out data: %(loss)s at step %(step)s; the best was %(best)s at step %(best_step)s.") % facts
     if len(heldout) > 1:
-        return _("Held-out loss: %(loss)s at step %(step)s, the best so far.") % facts
-    return _("Held-out loss: %(loss)s at step %(step)s.") % facts
+        return _("On held-out data: %(loss)s at step %(step)s, the best so far.") % facts
+    return _("On held-out data: %(loss)s at step %(step)s.") % facts

@@ -161,7 +161,7 @@ class TestWebhook:
     def test_a_service_needs_no_secret(self, volunteer: Person) -> None:
         text = page(as_(volunteer).post(WEBHOOK, {"address": DISCORD}))
         assert "webhook-secret" not in text
-        assert "in Discord&#x27;s format" in text
+        assert "in Discord's format" in text
 
     @pytest.mark.parametrize(
         "address", ["", "http://hook.example/", "https://10.0.0.1/", f"https://x.example/{'a' * 600}"]

@@ -298,7 +298,7 @@ class TestRunPage:
         committed(run, (laptop.machine, 4), loss=4.0)
         text = page(client.get(f"/runs/{run.slug}/"))
         assert "per token" not in text
-        assert "from 5.00 nats per masked word" in text
+        assert "from 5.00 to 4.00 nats per masked word" in text
 
     def test_an_open_run_without_volunteers_says_so(self, client: Client, run: Run) -> None:
         text = page(client.get(f"/runs/{run.slug}/"))

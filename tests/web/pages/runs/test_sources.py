@@ -108,7 +108,7 @@ class TestTexts:
         assert "E377" in page(as_(organizer).post(TEXTS, filled()))
         more = SimpleUploadedFile("letters.tar", b"x" * 99)
         assert as_(organizer).post(TEXTS, filled(text=more))["Location"] == MANAGE
-        assert '<h2 id="text">The images</h2>' in page(as_(organizer).get(MANAGE))
+        assert '<h2 id="text">Dataset</h2>' in page(as_(organizer).get(MANAGE))
 
     def test_a_run_that_was_opened_takes_no_more(self, mixed: Run, organizer: Person) -> None:
         Run.objects.update(state=Run.State.OPEN)

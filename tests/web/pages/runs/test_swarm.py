@@ -95,7 +95,7 @@ def test_everybody_sees_names_that_the_leaderboard_has_too_and_no_link(
         ["relay", "averages and forwards", "direct", "25 %"],
     ]
     text = page(answer)
-    assert "1 person on 2 machines is online: 1 trains, 1 only averages, 1 relay." in text
+    assert "1 person on 2 machines is online: 1 trains, 1 averages only, 1 relay." in text
     assert "in step 1; 25 % by machines that have left" in text
     for secret in ("srv-17", "Ines", "not yet told", "Mb/s", laptop.machine.peer_id):
         assert secret not in text, secret
@@ -173,7 +173,7 @@ def test_reasons_are_those_that_a_coordinator_gives(kind: str, part: str) -> Non
     ("roles", "words"),
     [
         ("tt", "1 person on 2 machines is online: 2 train."),
-        ("tar", "1 person on 2 machines is online: 1 trains, 1 only averages, 1 relay."),
+        ("tar", "1 person on 2 machines is online: 1 trains, 1 averages only, 1 relay."),
         ("rr", "Nobody but the site is online: 2 relays."),
         ("", "No machines are online right now."),
     ],

@@ -54,8 +54,8 @@ def test_how_many_come_first_is_told(released: Run) -> None:
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
-        ("x" * (trials.LONGEST_PROMPT + 1), f"At most {trials.LONGEST_PROMPT} characters: this has 501."),
-        ("x" * 900_000, "At most 500 characters: this has 900000."),
+        ("x" * (trials.LONGEST_PROMPT + 1), f"At most {trials.LONGEST_PROMPT} characters; this has 501."),
+        ("x" * 900_000, "At most 500 characters; this has 900000."),
         ("a\0b", "Remove the NUL character"),
     ],
 )
