@@ -134,7 +134,7 @@ USUAL = {
 }
 BASE = Small(
     title="A small model of what Python is",
-    purpose="It learns how Python's reference speaks; then it is adapted to how its library does.",
+    purpose="A tiny model learning to write like Python's reference, to be adapted to its library.",
     fields={
         **USUAL,
         "family": "llama",
