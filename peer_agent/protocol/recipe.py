@@ -53,17 +53,17 @@ class Rule(NamedTuple):
 class Words(NamedTuple):
     """A value of a recipe in a form: `path` leads to it from the recipe, as in `optimizer.name`.
 
-    `choices` names the values of a literal in words, in their order; without them a form shows the values.
+    `choices` are the values of a literal with their words, in the order of a form, which shows the values without them.
     """
 
     name: str
     path: str
     label: str
     help: str = ""
-    choices: tuple[str, ...] = ()
+    choices: tuple[tuple[str, str], ...] = ()
 
 
-NO_YES = ("no", "yes")  # the choices 0 and 1
+NO_YES = (("0", "no"), ("1", "yes"))
 
 
 OnHub = Literal["", "dataset", "model", "tokenizer"]

@@ -37,7 +37,7 @@ def test_it_says_what_somebody_gave(run: Run, client: Client, address: str, volu
     assert "100 %" in shown
     assert re.search(r"<strong>1,000 samples</strong>", shown)
     assert "Next milestone: 10,000 samples (7,000 to go)." in shown
-    assert re.search(r"Active on 1 of the last 1[78]\d days\.", shown)
+    assert re.search(r"Active on 1 of the last 1[78]\d days \(UTC\)\.", shown)
     assert f'<meta property="og:title" content="{volunteer.username}">' in shown
     assert f'<meta property="og:image" content="http://testserver{address}preview.png">' in shown
     assert '<meta property="og:description" content="Contributed 3,000 samples to 1 AI model.' in shown
