@@ -49,7 +49,7 @@ def judged(peers: int, rounds: int, churn: float, seed: int, relays: int) -> Fig
 def report(figures: Figures, command: str, *, json: bool) -> int:
     """Print the figures; where something is wrong also how to replay it. The exit status."""
     if not figures.is_sound:
-        words = _("seed {seed} is not sound; replay it by")
+        words = _("Seed {seed} failed; replay it with")
         print(f"{words.format(seed=figures.seed)}\n  {command}", file=sys.stderr)
         for reason in figures.reasons:
             print(f"  {reason}", file=sys.stderr)

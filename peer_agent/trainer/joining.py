@@ -52,7 +52,7 @@ async def join_run(
     while True:
         owner.fit(replace(limits, at_once=prepared.preflight.at_once, recomputes=prepared.preflight.recomputes))
         owner.needed_bytes = prepared.preflight.memory_bytes or 0
-        view.say(_("Loading torch, which takes some seconds."))
+        view.say(_("Loading PyTorch (a few seconds)…"))
         run_trainer = await asyncio.to_thread(_loaded_trainer)  # loads torch: after the cheap checks
         await run_trainer(
             prepared.access, owner, leave_request, view, publish=publish, place=place, collaboration=collaboration
