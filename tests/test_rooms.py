@@ -1,9 +1,8 @@
-"""Rooms stay small: how many files a folder holds, how long a file is, and that each module has its tests."""
+"""How long a file may be, that modules of pure rooms have their tests, and that contracts and documents are whole."""
 
 import ast
 import re
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +13,7 @@ from tests.test_house import ROOT, our_files
 CODE = ("peer_agent", "platform", "frontend/src", "frontend/tests", "scripts", "tests")
 PURE = ("peer_agent/protocol", "peer_agent/averaging")
 SOURCES = {".py", ".ts", ".html"}
-MOST_FILES = 16  # in a folder
-NOT_COUNTED = {"__init__.py", "conftest.py"}
-MOST_LINES = 500
+MOST_LINES = 800
 
 
 def code() -> Iterator[Path]:
@@ -24,12 +21,7 @@ def code() -> Iterator[Path]:
         yield from (path for path in our_files(ROOT / folder) if path.suffix in SOURCES)
 
 
-def test_no_folder_holds_more_than_a_person_takes_in() -> None:
-    held = Counter(path.parent for path in code() if path.name not in NOT_COUNTED and path.parent.name != "migrations")
-    assert {str(folder.relative_to(ROOT)): count for folder, count in held.items() if count > MOST_FILES} == {}
-
-
-def test_no_file_is_longer_than_five_hundred_lines() -> None:
+def test_no_file_is_longer_than_eight_hundred_lines() -> None:
     lengths = {path: len(path.read_text().splitlines()) for path in code() if path.parent.name != "migrations"}
     assert {str(path.relative_to(ROOT)): length for path, length in lengths.items() if length > MOST_LINES} == {}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from peer_agent.averaging.assembly import Assembly
-from peer_agent.averaging.span_file import read_span
+from peer_agent.averaging.update_log import read_span
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid

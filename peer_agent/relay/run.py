@@ -14,8 +14,7 @@ from typing import Any, assert_never
 from msgspec import Struct
 
 from peer_agent.averaging.codecs import INLINE_BYTES
-from peer_agent.averaging.reducer import Reduction, received_span
-from peer_agent.averaging.residuals import Residuals
+from peer_agent.averaging.reducer import Reduction, Residuals, received_span
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.network.link import Connection, LinkLost, Refused
 from peer_agent.network.outbox import Outbox

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from peer_agent.averaging.span_file import read_span
-from peer_agent.averaging.update_log import UpdateLog
+from peer_agent.averaging.update_log import UpdateLog, read_span
 from peer_agent.network.link import Connection
 from peer_agent.network.relay_server import Server, serve_data
 from peer_agent.protocol import messages as m

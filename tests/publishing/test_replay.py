@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from peer_agent.averaging.codecs import decode, encode, sum_squares
-from peer_agent.averaging.span_file import write_span
+from peer_agent.averaging.update_log import write_span
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of

@@ -13,8 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from peer_agent.averaging.codecs import Floats, decode
-from peer_agent.averaging.reducer import Reduction
-from peer_agent.averaging.residuals import Residuals
+from peer_agent.averaging.reducer import Reduction, Residuals
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.log.merkle import pack_leaves
 from peer_agent.protocol.log.records import Unit
