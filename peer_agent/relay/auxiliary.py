@@ -15,9 +15,8 @@ from peer_agent.machine.language import ngettext, translated
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.machine.sizes import in_bytes
-from peer_agent.network.link import PASSING, Connected, Waiting
-from peer_agent.network.side_by_side import until_one_ends
-from peer_agent.network.traffic import Rates
+from peer_agent.network.link import PASSING, Connected, Waiting, until_one_ends
+from peer_agent.network.uplink import Rates
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.averaged import averaged_bytes
 from peer_agent.protocol.errors import Fault, Problem

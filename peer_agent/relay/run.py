@@ -17,9 +17,8 @@ from peer_agent.averaging.codecs import INLINE_BYTES
 from peer_agent.averaging.reducer import Reduction, Residuals, received_span
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.network.link import Connection, LinkLost, Refused
-from peer_agent.network.outbox import Outbox
 from peer_agent.network.probing import Prober
-from peer_agent.network.sender import send_frames
+from peer_agent.network.sending import Outbox, send_frames
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role

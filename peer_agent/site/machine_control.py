@@ -19,8 +19,7 @@ from peer_agent.machine.resting.month import Month
 from peer_agent.machine.resting.reasons import MOST_REFUSALS, UNTIL_TOLD, Rest, Surroundings, in_words, reason_to_rest
 from peer_agent.machine.resting.surroundings import Senses
 from peer_agent.machine.sanitize import sanitize
-from peer_agent.network.traffic import TRAFFIC
-from peer_agent.network.uplink import DOWNLINK, UPLINK
+from peer_agent.network.uplink import DOWNLINK, TRAFFIC, UPLINK
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.messages import Instructions, MachineReport
 

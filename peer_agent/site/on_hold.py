@@ -7,8 +7,7 @@ from random import Random
 
 from peer_agent.machine.language import translated
 from peer_agent.machine.resting.reasons import in_words
-from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep
-from peer_agent.network.side_by_side import until_one_ends
+from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep, until_one_ends
 from peer_agent.protocol import messages as m
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.machine_control import MachineControl

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from itertools import count
 
 from peer_agent.averaging.update_log import UpdateLog
-from peer_agent.network.link import Connection, LinkLost
-from peer_agent.network.own_link import own_link
+from peer_agent.network.link import Connection, LinkLost, own_link
 from peer_agent.network.relay_server import Server, serve_data
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role

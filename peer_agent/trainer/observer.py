@@ -15,7 +15,7 @@ from peer_agent.machine import conditions
 from peer_agent.machine.sanitize import sanitize
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import get_json
-from peer_agent.network.traffic import Rates
+from peer_agent.network.uplink import Rates
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.trainer.agent import Agent
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
-from peer_agent.network.traffic import TRAFFIC
-from peer_agent.network.uplink import DOWNLINK
+from peer_agent.network.uplink import DOWNLINK, TRAFFIC
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.publishing.hub.names import hub_endpoint

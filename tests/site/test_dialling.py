@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from peer_agent.network.link import DIAL_S, Connection, LinkLost
-from peer_agent.network.own_link import own_link
+from peer_agent.network.link import DIAL_S, Connection, LinkLost, own_link
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId

@@ -10,8 +10,7 @@ import pytest
 
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
-from peer_agent.network.traffic import TRAFFIC
-from peer_agent.network.uplink import DOWNLINK
+from peer_agent.network.uplink import DOWNLINK, TRAFFIC
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
