@@ -132,9 +132,9 @@ class _Lane:
 class Outbox:
     """What a reducer gives out: the averaged chunks of one attempt, in the order in which they were finished.
 
-    Every body exists once, and each receiver has a cursor into the one list (rule 35). A receiver that is slow has one
-    that is behind; it holds back nobody, and costs no memory beyond the bodies that its socket is taking. Not responsible
-    for who receives, nor for what happens to those who are lost.
+    Every body exists once, and each receiver has a cursor into the one list (rule 35). A slow receiver is behind with
+    its own; it holds back nobody, and costs no memory beyond the bodies that its socket is taking. Not responsible for
+    who receives, nor for what happens to those who are lost.
     """
 
     def __init__(self, max_bytes: int, *, planned: int = 0, uplink: Uplink = UPLINK) -> None:

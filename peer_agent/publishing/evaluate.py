@@ -13,8 +13,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.release import model_from
 from peer_agent.recipes.training import NO_FILES, Shard, heldout_batches, training_of
-from peer_agent.training.loop import memory_or_problem
-from peer_agent.training.objective import mean_loss
+from peer_agent.training.loop import mean_loss, memory_or_problem
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from peer_agent.averaging.contributor import Accumulator, NotFinite, Sending
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.trainer import events as e
 from peer_agent.trainer.collaboration import Collaboration, compute_units
-from peer_agent.training.computed import Computed
-from peer_agent.training.device_batch import DeviceBatch
+from peer_agent.training.units import Computed, DeviceBatch
 
 if TYPE_CHECKING:  # torch is loaded by whoever trains
     from peer_agent.training.loop import Trainer

@@ -33,11 +33,11 @@ from peer_agent.trainer.files import fetch_model_files, hand_in
 from peer_agent.trainer.follower import Follower
 from peer_agent.trainer.round import OpenRound
 from peer_agent.trainer.shard_cache import Shards
-from peer_agent.training.device_batch import DeviceBatch
+from peer_agent.training.units import DeviceBatch
 
 if TYPE_CHECKING:
     from peer_agent.trainer.hub_publisher import HubPublisher
-    from peer_agent.training.compilation import CompiledLayers
+    from peer_agent.training.layers import CompiledLayers
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from peer_agent.protocol.trainer import events as e
 from peer_agent.site.relay_links import DataLinks
 from peer_agent.trainer.accumulation import Accumulation
 from peer_agent.trainer.follower import Follower
-from peer_agent.training.device_batch import TRIES, DeviceBatch
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import TRIES, DeviceBatch
 from tests.agent.scripted_site import PATIENCE_S, TRAINER, OwnAccess
 from tests.protocol.trainer.stage import cut
 from tests.training.commits import RUN, record_after, small_recipe, some_shards

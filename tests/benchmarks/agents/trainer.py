@@ -36,7 +36,7 @@ from peer_agent.trainer.accumulation import Accumulation
 from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.follower import Follower
 from peer_agent.trainer.jobs import Jobs
-from peer_agent.training.computed import Computed, Taken
+from peer_agent.training.units import Computed, Taken
 from tests.benchmarks.agents.held import Held, places_in, save_average, save_held, tokens_at
 from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent

@@ -23,11 +23,10 @@ from peer_agent.protocol.schedule import scalars_of
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.text.samples import samples_in
 from peer_agent.recipes.text.tokens import Tokens
-from peer_agent.training.computed import Computed
-from peer_agent.training.loop import Trainer
-from peer_agent.training.objective import mean_loss
+from peer_agent.training.loop import Trainer, mean_loss
 from peer_agent.training.optimizers import Moving, update
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import Computed
 from tests.averaging.rounds import RUN, Holder, plan_of
 from tests.publishing.texts import docstrings
 

@@ -1,5 +1,6 @@
-"""How many units go into one pass: as many as pay. It is the same work as one after another."""
+"""Units: batches made ahead, samples, how many to a pass."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -8,16 +9,157 @@ import torch
 
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.protocol.sampling import order_of
+from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.masked_lm import MaskedLM
-from peer_agent.training.computed import Computed, NonFinite
-from peer_agent.training.device_batch import LONGEST_S, MOST_UNITS, TRIES, DeviceBatch
+from peer_agent.recipes.text.tokens import IGNORED
+from peer_agent.recipes.training import Batch
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import (
+    LONGEST_S,
+    MOST_UNITS,
+    TRIES,
+    Batches,
+    Computed,
+    DeviceBatch,
+    NonFinite,
+    batch_of,
+    samples_of,
+)
 from tests.training.commits import RUN, small_recipe, some_shards, take_units
 from tests.training.test_short_memory import CASES, on
 
+RECIPE, OTHER = CausalLM(), CausalLM(micro_batch=2)
+UNITS = [Unit(0, shard, 0, 4) for shard in range(3)]
+ONE, TWO, THREE = ((unit,) for unit in UNITS)
+
+
+def weight(batch: Batch) -> int:
+    """What it would be in its second array."""
+    return int(batch[1].sum())
+
+
+class Maker:
+    """Says what it has made, and by which threads."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[Recipe, Unit]] = []
+        self.threads: set[int] = set()
+        self.has_made = threading.Semaphore(0)
+
+    def __call__(self, recipe: Recipe, unit: Unit) -> Any:
+        self.made.append((recipe, unit))
+        self.threads.add(threading.get_ident())
+        self.has_made.release()
+        if unit.stop == 0:
+            raise ValueError("no such unit")
+        return np.array([unit.shard]), np.array([[unit.shard, 10 * unit.shard]])
+
+
+def of(batches: Batches, recipe: Recipe, units: tuple[Unit, ...], then: tuple[Unit, ...] = ()) -> list[int]:
+    """Of which shards the rows are."""
+    return [int(row) for row in batches.take(recipe, units, then).batch[0]]
+
+
+@pytest.fixture
+def maker() -> Maker:
+    return Maker()
+
+
+def test_the_next_batch_is_made_before_it_is_asked_for(maker: Maker) -> None:
+    batches = Batches(maker, weight)
+    batches.take(RECIPE, ONE, TWO)
+    assert maker.has_made.acquire(timeout=10)
+    assert maker.has_made.acquire(timeout=10)
+    assert of(batches, RECIPE, TWO) == [1]
+    assert maker.made == [(RECIPE, *ONE), (RECIPE, *TWO)]  # once each
+    assert threading.get_ident() not in maker.threads
+    assert len(maker.threads) == 1
+
+
+@pytest.mark.parametrize(("recipe", "units"), [(RECIPE, THREE), (OTHER, TWO), (RECIPE, TWO + THREE)])
+def test_what_was_made_for_something_else_is_thrown_away(maker: Maker, recipe: Recipe, units: tuple[Unit, ...]) -> None:
+    """Another unit came, or the step at which a recipe changes."""
+    batches = Batches(maker, weight)
+    batches.take(RECIPE, ONE, TWO)
+    assert of(batches, recipe, units) == [unit.shard for unit in units]
+    assert of(batches, RECIPE, TWO) == [1]
+    assert maker.made == [(RECIPE, *ONE), (RECIPE, *TWO), *((recipe, unit) for unit in units), (RECIPE, *TWO)]
+
+
+def test_what_goes_wrong_is_told_when_the_batch_is_needed(maker: Maker) -> None:
+    batches, wrong = Batches(maker, weight), (Unit(0, 0, 0, 0),)
+    batches.take(RECIPE, ONE, wrong)
+    assert of(batches, RECIPE, ONE) == [0]
+    batches.take(RECIPE, ONE, wrong)
+    with pytest.raises(ValueError, match="no such unit"):
+        batches.take(RECIPE, wrong)
+    assert of(batches, RECIPE, TWO) == [1]
+
+
+def test_units_of_one_pass_are_one_batch_and_each_has_its_weight(maker: Maker) -> None:
+    """Each was made by itself, and all ahead."""
+    batches = Batches(maker, weight)
+    batches.take(RECIPE, ONE, (*THREE, *TWO))
+    assert maker.has_made.acquire(timeout=10)
+    joined = batches.take(RECIPE, (*THREE, *TWO))
+    assert [part.tolist() for part in joined.batch] == [[2, 1], [[2, 20], [1, 10]]]
+    assert joined.loss_units == (22, 11)
+    assert maker.made == [(RECIPE, *ONE), (RECIPE, *THREE), (RECIPE, *TWO)]
+
+
+def test_a_trainer_has_the_batch_of_the_unit_that_is_coming_made() -> None:
+    loaded: list[int] = []
+    is_loaded = threading.Event()
+
+    class Told:
+        def __getitem__(self, shard: int, /) -> Any:
+            loaded.append(shard)
+            if shard == 1:
+                is_loaded.set()
+            return some_shards()[shard]
+
+    trainer, plain = Trainer(Replica(small_recipe()), RUN, Told()), Trainer(Replica(small_recipe()), RUN, some_shards())
+    first, second = Unit(0, 0, 0, 4), Unit(0, 1, 120, 126)
+    trainer.coming = (second,)
+    assert trainer.compute(first) == plain.compute(first)
+    assert is_loaded.wait(10)
+    trainer.coming = ()
+    assert trainer.compute(second) == plain.compute(second)
+    assert loaded == [0, 1]
+
+
+TOKENS = np.arange(1, 36, dtype=np.uint16)  # three samples of ten and a tail of five
+SHORT = CausalLM(model=Model(context=10))
+
+
+def test_a_unit_is_its_place_in_the_shards_order() -> None:
+    ids, labels = batch_of(SHORT, Unit(2, 5, 1, 3), run=RUN, shard=TOKENS)
+    order = order_of(RUN, 2, 5, 4)[1:3]
+    assert ids.dtype == labels.dtype == np.int64
+    assert ids[:, 0].tolist() == [1 + 10 * sample for sample in order]
+
+
+def test_units_cover_a_shard_once() -> None:
+    seen: list[int] = []
+    for start in range(0, 4, 2):
+        _, labels = batch_of(SHORT, Unit(0, 0, start, start + 2), run=RUN, shard=TOKENS)
+        seen += labels[labels != IGNORED].tolist()
+    assert sorted(seen) == TOKENS.tolist()
+
+
+@pytest.mark.parametrize("unit", [Unit(0, 0, 3, 5), Unit(0, 0, 2, 2), Unit(0, 0, -1, 2)])
+def test_a_unit_beyond_the_shard_is_refused(unit: Unit) -> None:
+    with pytest.raises(ValueError, match="of a shard of 4"):
+        samples_of(unit, run=RUN, of=4)
+    with pytest.raises(ValueError, match="of a shard of 4"):
+        batch_of(SHORT, unit, run=RUN, shard=TOKENS)
+
+
 SAMPLES = 4  # of a unit
-UNITS = (Unit(0, 0, 0, 4), Unit(1, 1, 120, 126), Unit(0, 0, 8, 12))  # one of them with the short last sample
+MIXED = (Unit(0, 0, 0, 4), Unit(1, 1, 120, 126), Unit(0, 0, 8, 12))  # one of them with the short last sample
 
 
 def tried(batch: DeviceBatch, *rates: float, passes: int = TRIES) -> int:
@@ -132,8 +274,8 @@ def test_one_pass_is_the_same_work(name: str) -> None:
 def test_all_have_the_step_of_the_pass() -> None:
     trainer = Trainer(Replica(small_recipe()), RUN, some_shards())
     trainer.replica.step = 5
-    in_one_pass(trainer, *UNITS)
-    assert trainer.units == tuple(DoneUnit(unit, 5) for unit in UNITS)
+    in_one_pass(trainer, *MIXED)
+    assert trainer.units == tuple(DoneUnit(unit, 5) for unit in MIXED)
 
 
 def test_what_is_not_finite_is_of_all_until_each_was_computed_alone() -> None:
@@ -151,19 +293,19 @@ def test_what_is_not_finite_is_of_all_until_each_was_computed_alone() -> None:
             return loss * float("nan") if len(batch[0]) > 4 else loss
 
     trainer._kind = Broken()
-    assert trainer.compute(*UNITS) == NonFinite(UNITS)
+    assert trainer.compute(*MIXED) == NonFinite(MIXED)
     assert not trainer.take_sum().gradient_sum.any()
-    assert trainer.compute(UNITS[1]) == NonFinite(UNITS[1:2])
-    in_one_pass(trainer, UNITS[0])
-    assert trainer.units == (DoneUnit(UNITS[0], 0),)
+    assert trainer.compute(MIXED[1]) == NonFinite(MIXED[1:2])
+    in_one_pass(trainer, MIXED[0])
+    assert trainer.units == (DoneUnit(MIXED[0], 0),)
 
 
 def test_where_memory_is_short_a_pass_is_computed_in_parts_down_to_less_than_a_unit() -> None:
-    whole, trainer = take_units(Trainer(Replica(small_recipe()), RUN, some_shards()), UNITS), None
+    whole, trainer = take_units(Trainer(Replica(small_recipe()), RUN, some_shards()), MIXED), None
     for most, parts in ((7, [14, 7, 7]), (3, [14, 7, 3, 3, 3, 3, 2])):
         trainer = Trainer(Replica(small_recipe()), RUN, some_shards())
         small = on(trainer, most)
-        in_one_pass(trainer, *UNITS)
+        in_one_pass(trainer, *MIXED)
         assert small.asked == parts
         assert trainer.at_once == most
         taken = trainer.take_sum()

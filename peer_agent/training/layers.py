@@ -1,18 +1,34 @@
-"""Layers that torch compiles, where this machine's owner asks for it: the same gradients but for rounding.
+"""Other ways to compute a model's layers: again in backward, for less memory (arXiv 1604.06174), or compiled."""
 
-Updates are never compiled: replicas would not agree bit by bit any more (rule 13).
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from peer_agent.training.recompute import layers_of
+
+def recompute_layers(model: nn.Module) -> bool:
+    """Have each layer of a model keep its input alone, from now on. False where it has none. Results stay the same."""
+    layers = list(layers_of(model))
+    for layer in layers:
+        again = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
+        layer.forward = again
+    return bool(layers)
+
+
+def layers_of(module: nn.Module) -> Iterator[nn.Module]:
+    """What stands in a model's outermost lists."""
+    for child in module.children():
+        yield from child if isinstance(child, nn.ModuleList) else layers_of(child)
 
 
 class CompiledLayers:
-    """Layers of a model that are compiled when they are first computed, and again for another number of samples.
+    """Layers that are compiled when they are first computed, and again for another number of samples.
+
+    The same gradients but for rounding. Updates are never compiled: replicas would not agree bit by bit any more
+    (rule 13).
 
     `error`: why they are computed as they were without, once that could not be done; empty until then.
     """

@@ -12,7 +12,7 @@ from torch._dynamo.backends.registry import lookup_backend
 
 from peer_agent.protocol.log.records import Unit
 from peer_agent.training import loop
-from peer_agent.training.compilation import CompiledLayers
+from peer_agent.training.layers import CompiledLayers
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
 from tests.training.commits import RUN, commit, small_recipe, some_shards, take_units, weighted_mean
