@@ -18,7 +18,7 @@ import msgspec
 
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.publishing.outcome import fail, succeed, telling_of_bytes
+from peer_agent.publishing.child import fail, succeed, telling_of_bytes
 from peer_agent.recipes import parse_recipe
 from peer_agent.recipes.preparation import parse_preparation
 

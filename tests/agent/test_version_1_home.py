@@ -26,7 +26,7 @@ from peer_agent.site.machine_control import MachineControl
 from peer_agent.trainer import files as site_files
 from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.files import fetch_snapshot
-from peer_agent.trainer.shard_cache import Shards
+from peer_agent.trainer.shards import Shards
 from peer_agent.training.replica import Replica
 from tests.agent.program import http_site, manyhands
 from tests.agent.scripted_site import TRAINER, OwnAccess, greeting, site

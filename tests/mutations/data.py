@@ -70,10 +70,10 @@ DATA: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a shard that is open is fetched ahead",
-        "peer_agent/trainer/shard_cache.py",
+        "peer_agent/trainer/shards.py",
         "islice((shard for shard in known if shard not in self._open), AHEAD)",
         "islice(known, AHEAD)",
-        ("tests/trainer/test_shard_cache.py",),
+        ("tests/trainer/test_shards.py",),
     ),
     Mutation(
         "a large text has shards without number",
@@ -186,10 +186,10 @@ DATA: tuple[Mutation, ...] = (
     ),
     Mutation(
         "an agent that is gone is waited for",
-        "peer_agent/trainer/shard_cache.py",
+        "peer_agent/trainer/shards.py",
         "            if not self.loop.is_running():",
         "            if False:",
-        ("tests/trainer/test_shard_cache.py",),
+        ("tests/trainer/test_shards.py",),
     ),
     Mutation(
         "what is written out has no end",
@@ -242,10 +242,10 @@ DATA: tuple[Mutation, ...] = (
     ),
     Mutation(
         "shards that there are not are fetched ahead",
-        "peer_agent/trainer/shard_cache.py",
+        "peer_agent/trainer/shards.py",
         " if shard < len(self.shards))",
         ")",
-        ("tests/trainer/test_shard_cache.py",),
+        ("tests/trainer/test_shards.py",),
     ),
     Mutation(
         "what comes from the Hub is not compared",

@@ -3,9 +3,9 @@
 from tests.mutations.mutation import Mutation
 
 GROUPS, PORTIONS = "peer_agent/publishing/text/row_groups.py", "peer_agent/publishing/text/portions.py"
-RANGES, WAITING = "peer_agent/publishing/hub/ranges.py", "peer_agent/trainer/portions.py"
+RANGES, WAITING = "peer_agent/publishing/hub/ranges.py", "peer_agent/trainer/shards.py"
 STREAMED, READ = ("tests/publishing/test_streaming.py",), ("tests/publishing/hub/test_ranges.py",)
-MADE = ("tests/trainer/test_portions.py",)
+MADE = ("tests/trainer/test_shards.py",)
 
 STREAMED_TEXTS: tuple[Mutation, ...] = (
     Mutation("what rows unpack to has no end", GROUPS, "if written > WRITTEN_BYTES:", "if False:", STREAMED),

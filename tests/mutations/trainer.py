@@ -82,17 +82,17 @@ TRAINER: tuple[Mutation, ...] = (
     ),
     shell(
         "a pass that was too large is asked for again",
-        "trainer/accumulation",
+        "trainer/jobs",
         "            self.device_batch.fits(self.trainer.at_once // max(samples))",
         "            pass",
-        "trainer/test_accumulation",
+        "trainer/test_jobs",
     ),
     shell(
         "the unit to blame is never looked for",
-        "trainer/accumulation",
+        "trainer/jobs",
         "            self.device_batch.was_not_finite(len(samples))\n",
         "",
-        "trainer/test_accumulation",
+        "trainer/test_jobs",
     ),
     shell(
         "units of one pass weigh what the first weighs",

@@ -14,8 +14,8 @@ from peer_agent.machine.limits import NICE
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.publishing import __main__ as commands
-from peer_agent.publishing import evaluate, outcome, portion, streaming
-from peer_agent.publishing.outcome import fail, fault_of, succeed
+from peer_agent.publishing import child, evaluate, portion, streaming
+from peer_agent.publishing.child import fail, fault_of, succeed
 from peer_agent.publishing.text import row_groups
 from tests.publishing.texts import docstrings, written
 from tests.training.commits import small_recipe
@@ -106,7 +106,7 @@ def test_a_snapshot_is_measured_beside_agents_and_not_behind_them(monkeypatch: p
 
 def test_facts_are_on_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert succeed(Fault("E353", "why")) == 0
-    assert outcome.facts_of(NOISE + capsys.readouterr().out) == {"code": "E353", "cause": "why"}
+    assert child.facts_of(NOISE + capsys.readouterr().out) == {"code": "E353", "cause": "why"}
 
 
 def test_an_error_is_on_the_last_line_of_the_errors(capsys: pytest.CaptureFixture[str]) -> None:

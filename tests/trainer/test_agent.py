@@ -34,8 +34,8 @@ from peer_agent.protocol.wire import Kind
 from peer_agent.relay.place import Place, own_certificate
 from peer_agent.site.machine_control import MachineControl
 from peer_agent.trainer import agent as agent_module
-from peer_agent.trainer import follower as follower_module
 from peer_agent.trainer import jobs
+from peer_agent.trainer import jobs as follower_module
 from peer_agent.trainer.agent import Agent
 from peer_agent.training import units as units_module
 from peer_agent.training.loop import Trainer

@@ -12,7 +12,7 @@ from typing import Any
 from django.conf import settings
 
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.publishing.outcome import facts_of, fault_of
+from peer_agent.publishing.child import facts_of, fault_of
 
 logger = logging.getLogger(__name__)
 
