@@ -21,14 +21,12 @@ from peer_agent.display.lines import View
 from peer_agent.display.status import status_facts, status_lines
 from peer_agent.display.terminal import LiveView, is_terminal
 from peer_agent.doctor import examine
-from peer_agent.machine.attached import on_end_of_input
 from peer_agent.machine.faults import faults_of, in_readers_words, sanitize_fault
-from peer_agent.machine.forget import forget_site
 from peer_agent.machine.hardware import missing_packages
-from peer_agent.machine.home import Home, home_folder
+from peer_agent.machine.home import Home, forget_site, home_folder
 from peer_agent.machine.language import ENGLISH, is_english, speak
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.leave_request import FINISH_S, LeaveRequest, Unattended, request_leave
+from peer_agent.machine.leave_request import FINISH_S, LeaveRequest, Unattended, on_end_of_input, request_leave
 from peer_agent.machine.limits import DISK_GB, RESERVE_PERCENT, Limits, apply_limits, usual_limits
 from peer_agent.machine.sanitize import SanitizingFormatter, sanitize
 from peer_agent.network.addresses import ANYWHERE
@@ -37,8 +35,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages.to_site import MOST_RESERVED
 from peer_agent.relay.place import Place
 from peer_agent.site.credential import run_of, site_of
-from peer_agent.site.enrolment import Enrolment, access_for
-from peer_agent.site.login_token import refuse_argument, take_variable, token_in
+from peer_agent.site.enrolment import Enrolment, access_for, refuse_argument, take_variable, token_in
 from peer_agent.site.machine_control import MachineControl
 from peer_agent.trainer.joining import join_run, moved, prepare
 

@@ -10,7 +10,7 @@ from typing import TextIO
 from peer_agent.display.big_letters import in_large_letters
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import ngettext
-from peer_agent.site.device_login import Code
+from peer_agent.site.enrolment import Code
 
 
 def show_code(code: Code, lead: str = "") -> None:

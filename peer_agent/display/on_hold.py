@@ -10,8 +10,7 @@ from peer_agent.display.status import write_status
 from peer_agent.machine.leave_request import LeaveRequest
 from peer_agent.network.link import until_one_ends
 from peer_agent.site.credential import RunAccess
-from peer_agent.site.machine_control import MachineControl
-from peer_agent.site.on_hold import stay_on_hold
+from peer_agent.site.machine_control import MachineControl, stay_on_hold
 
 
 async def rest(access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View) -> bool:

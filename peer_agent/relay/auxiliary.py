@@ -9,7 +9,7 @@ import msgspec
 from peer_agent.display.lines import View
 from peer_agent.display.on_hold import rest
 from peer_agent.display.status import write_status
-from peer_agent.machine import conditions
+from peer_agent.machine import hardware
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import ngettext, translated
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest
@@ -81,7 +81,7 @@ def _trouble_of(state: Connected | Waiting) -> Fault | None:
     """A site in the middle of a restart is not itself for a while."""
     if isinstance(state, Connected):
         return None
-    return conditions.not_reached(state.fault) if state.fault.code in PASSING else state.fault
+    return hardware.not_reached(state.fault) if state.fault.code in PASSING else state.fault
 
 
 class Auxiliary:

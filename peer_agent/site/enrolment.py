@@ -1,17 +1,165 @@
 """Makes a machine known to a site: by what it remembers, by a token, or by a person's approval in the browser."""
 
-from collections.abc import Callable
+import asyncio
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from peer_agent.machine.hardware import system_in_words
 from peer_agent.machine.home import Home, KnownSite
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.language import translated
-from peer_agent.protocol.credentials import Role
+from peer_agent.machine.sanitize import sanitize
+from peer_agent.network.link import PASSING
+from peer_agent.network.site import Answered, post_json
+from peer_agent.protocol.credentials import REQUEST, TOKEN_PREFIX, Role, public_bytes, sign
 from peer_agent.protocol.errors import Problem
-from peer_agent.site.credential import RunAccess, log_in, site_of
-from peer_agent.site.device_login import Code, get_approved
-from peer_agent.site.login_token import token_of_environment
+from peer_agent.site.credential import Enrolled, RunAccess, log_in, site_of, understood
+
+# A one-time token does not come as an argument: `ps` shows those to every account of the machine. The environment and
+# files are its owner's alone.
+
+VARIABLE = "MANYHANDS_TOKEN"  # of the environment: for servers, where nobody approves anything
+STANDARD_INPUT = "-"
+BYTE_ORDER_MARK = "\ufeff"  # with which some editors begin a file
+MOST = 512  # characters; a token has 46
+_taken = ""
+
+
+def take_variable(environment: MutableMapping[str, str]) -> None:
+    """Keep the environment's token here alone, so that no child of this process inherits it."""
+    global _taken  # noqa: PLW0603 (what was taken away has to be kept somewhere)
+    _taken = environment.pop(VARIABLE, "")
+
+
+def token_of_environment() -> str:
+    """The token that the environment brings or brought; empty without one. Raises Problem E133."""
+    token = os.environ.get(VARIABLE, "") or _taken
+    return _checked(token, VARIABLE) if token else ""
+
+
+def refuse_argument(value: str) -> str:
+    """Raises Problem E132 where a token was an argument; by now it has been read by whoever looked."""
+    if value:
+        raise Problem.of("E132")
+    return value
+
+
+def token_in(path: str) -> str:
+    """The token in the first line of a file, or of standard input; empty without a path. Raises Problem E133."""
+    if not path:
+        return ""
+    where = _("Standard input") if path == STANDARD_INPUT else _("The file {path}").format(path=path)
+    try:
+        line = _first_line(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problem.of("E133", where=where, reason=error) from error
+    return _checked(line, where)
+
+
+def _checked(line: str, where: str) -> str:
+    """The token that a line is. Raises Problem E133, in which nothing of it stands."""
+    token = line.strip().removeprefix(BYTE_ORDER_MARK)
+    if not re.fullmatch(rf"{TOKEN_PREFIX}[\w-]+", token, re.ASCII):
+        reason = _("what is there is not {prefix} and then letters, digits, dashes and underscores")
+        raise Problem.of("E133", where=where, reason=reason.format(prefix=TOKEN_PREFIX))
+    return token
+
+
+def _first_line(path: str) -> str:
+    """Read no further than that: the rest of standard input says when to leave (--attached)."""
+    if path == STANDARD_INPUT:
+        line = bytearray()
+        while len(line) < MOST and (letter := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):
+            line += letter
+        return line.decode()
+    with Path(path).open(encoding="utf-8") as file:
+        return file.readline(MOST)
+
+
+NOT_YET, TOO_FAST = "E220", "E223"
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
+STRANGE_TRIES = 6  # a site that is not itself (E110) may be in the middle of a restart
+
+Address = Annotated[str, Meta(pattern="^https?://[!-~]+$", max_length=2000)]
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class Code(Struct, frozen=True):
+    """What a person needs in order to approve this machine. Both lengths of time are in seconds."""
+
+    device_code: Annotated[str, Meta(min_length=1, max_length=1000)]
+    user_code: Annotated[str, Meta(pattern="^[0-9A-Z-]{1,20}$")]
+    verification_uri: Address
+    verification_uri_complete: Address
+    expires_in: Annotated[float, Meta(gt=0, le=86_400)]
+    interval: Annotated[float, Meta(ge=0, le=600)]
+
+
+async def get_approved(
+    home: Home,
+    url: str,
+    *,
+    kind: str = "agent",
+    run: str = "",
+    show: Callable[[Code], None],
+    sleep: Sleep = asyncio.sleep,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> KnownSite:
+    """Ask the site of `url` to know this machine, `show` its code, and wait until a person approves it there.
+
+    Raises Problem E115 (nobody answered), the site's own (declined, expired), E104, E105, E110.
+    """
+    site = site_of(url)
+    code = await _ask(home, site, kind, run)
+    show(code)
+    enrolled = await _wait(home, site, code, sleep, monotonic)
+    known = KnownSite(site, enrolled.machine, sanitize(enrolled.person), enrolled.site_key)
+    home.remember(known)
+    return known
+
+
+async def _ask(home: Home, site: str, kind: str, run: str) -> Code:
+    system = await asyncio.to_thread(system_in_words)
+    body = {
+        "name": (platform.node() or "a machine")[:60],
+        "public_key": public_bytes(home.key()).hex(),
+        "system": system,
+        "kind": kind,
+        "run": run,
+    }
+    url = f"{site}/api/v1/devices"
+    return understood(await post_json(url, body), Code, url)
+
+
+async def _wait(home: Home, site: str, code: Code, sleep: Sleep, monotonic: Callable[[], float]) -> Enrolled:
+    """Ask again and again. A site that is away for a while, or a laptop that slept, is nothing to speak of."""
+    url = f"{site}/api/v1/devices/poll"
+    proof = sign(home.key(), REQUEST, code.device_code.encode()).signature.hex()
+    until, strange = monotonic() + code.expires_in, 0
+    while monotonic() < until:
+        try:
+            answer = await post_json(url, {"device_code": code.device_code, "proof": proof})
+            return understood(answer, Enrolled, url)
+        except Problem as problem:
+            strange += problem.fault.code == "E110"
+            if not _is_passing(problem) or strange >= STRANGE_TRIES:
+                raise
+            pause_s = problem.retry_after_s if isinstance(problem, Answered) else 0.0
+        await sleep(min(max(pause_s, code.interval, SHORTEST_PAUSE_S), LONGEST_PAUSE_S))
+    raise Problem.of("E115", minutes=round(code.expires_in / 60), site=site)
+
+
+def _is_passing(problem: Problem) -> bool:
+    return problem.fault.code in {NOT_YET, TOO_FAST, *PASSING}
+
 
 KINDS = {Role.TRAINER: "agent", Role.AUXILIARY: "agent", Role.RELAY: "relay"}
 # A person can mend these by approving the machine (again); E213: it was approved, and not as a relay. Not E214: whoever

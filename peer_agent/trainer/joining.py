@@ -24,11 +24,10 @@ from peer_agent.machine.preflight import Preflight
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.hub.names import check_name
 from peer_agent.relay.place import SEEN, Place
-from peer_agent.site.agent_version import difference, offer_of
 from peer_agent.site.credential import RunAccess, site_of
 from peer_agent.site.enrolment import Enrolment, access_for
+from peer_agent.site.facts import difference, offer_of, run_preflight
 from peer_agent.site.machine_control import MachineControl
-from peer_agent.site.run_facts import run_preflight
 from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.collaboration import Collaboration
 from peer_agent.trainer.hub_publisher import HubPublisher, hub_token

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from peer_agent.machine.process_lock import read_holder, sign_lock, try_lock
+from peer_agent.machine.home import read_holder, sign_lock, try_lock
 from peer_agent.protocol.errors import Problem
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from peer_agent.machine import language
-from peer_agent.machine.conditions import not_reached
 from peer_agent.machine.faults import in_readers_words
+from peer_agent.machine.hardware import not_reached
 from peer_agent.machine.language import columns_of, gettext, ngettext, padded, speak
-from peer_agent.machine.resting.reasons import Rest, in_words
+from peer_agent.machine.resting import Rest, in_words
 from peer_agent.protocol.errors import CATALOGUE, Fault
 from peer_agent.protocol.messages.machine import Why
 

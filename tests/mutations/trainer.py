@@ -117,7 +117,7 @@ TRAINER: tuple[Mutation, ...] = (
     ),
     shell(
         "a base in 16 bits needs the room of one in 32",
-        "machine/memory_estimate",
+        "machine/preflight",
         'fixed // 2 if recipe.precision == "mixed" else fixed',
         "fixed",
         "recipes/finetune_lora/test_training",

@@ -10,7 +10,7 @@ from django.utils.translation import pgettext
 from accounts.machine_control import NO_CONTROL, Control, controls_of
 from accounts.models import Machine, Person
 from accounts.selectors import machines_of
-from peer_agent.machine.resting.reasons import in_words as reason_in_words
+from peer_agent.machine.resting import in_words as reason_in_words
 from peer_agent.protocol.errors import Fault
 from runs.access import helped_runs, listed_runs
 from runs.ledger.averaged import in_words

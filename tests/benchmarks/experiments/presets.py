@@ -17,7 +17,7 @@ import torch
 from msgspec.structs import replace
 
 from peer_agent.averaging.contributor import Accumulator
-from peer_agent.machine.memory_estimate import needs_of
+from peer_agent.machine.preflight import needs_of
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.log.records import Unit, digest_of, seal
 from peer_agent.protocol.messages import Weight

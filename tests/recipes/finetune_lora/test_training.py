@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from peer_agent.machine.memory_estimate import needs_of
+from peer_agent.machine.preflight import needs_of
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.recipe import ModelFile, Optimizer, OutOfBounds, checked

@@ -7,7 +7,7 @@ import pytest
 
 from peer_agent import __version__
 from peer_agent.protocol.messages import PROTOCOL
-from peer_agent.site.agent_version import Offer, difference, is_newer
+from peer_agent.site.facts import Offer, difference, is_newer
 
 
 @pytest.mark.parametrize(
