@@ -254,25 +254,6 @@ async def _relay(home: Home, site: str, token: str, *, host: str, port: int, adv
     await Relay(home, access, host=host, port=port, advertise=advertise).run()
 
 
-@app.command(help=_("Make a run of virtual peers on a virtual clock, in which everything goes wrong, and judge it."))
-def simulate(
-    *,
-    peers: Annotated[int, typer.Option(min=1, max=10_000, help=_("Trainers."))] = 50,
-    rounds: Annotated[int, typer.Option(min=1, max=1_000_000, help=_("Updates to make."))] = 100,
-    churn: Annotated[
-        float, typer.Option(min=0, max=100, help=_("How bad the weather is; 0: nothing goes wrong."))
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help=_("The same seed gives the same run."))] = 1,
-    relays: Annotated[int, typer.Option(min=1, max=100)] = 2,
-    json: Json = False,
-) -> None:
-    from peer_agent.simulate import command_of, judged, report
-
-    figures = judged(peers, rounds, churn, seed, relays)
-    if report(figures, command_of(peers, rounds, churn, seed, relays), json=json):
-        raise typer.Exit(1)
-
-
 def _for_programs(json: bool) -> None:  # noqa: FBT001 (of the command line)
     """Programs are told in English."""
     if json:

@@ -24,7 +24,7 @@ from peer_agent.protocol.log.records import RecordHead
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.publishing.card import CardFacts, parse_facts, unfinished
 from peer_agent.publishing.child import run_child
-from peer_agent.publishing.hub.names import hub_endpoint
+from peer_agent.publishing.hub_client import hub_endpoint
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.files import TOKENIZER_LIMIT, fetch_shard
 from peer_agent.training.replica import Replica

@@ -22,7 +22,7 @@ from peer_agent.machine.leave_request import LeaveRequest
 from peer_agent.machine.limits import Limits
 from peer_agent.machine.preflight import Preflight
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing.hub.names import check_name
+from peer_agent.publishing.hub_client import check_name
 from peer_agent.relay.place import SEEN, Place
 from peer_agent.site.credential import RunAccess, site_of
 from peer_agent.site.enrolment import Enrolment, access_for

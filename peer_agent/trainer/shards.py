@@ -18,7 +18,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.child import run_child
-from peer_agent.publishing.hub.names import hub_endpoint
+from peer_agent.publishing.hub_client import hub_endpoint
 from peer_agent.recipes.text.portion import portion_in
 from peer_agent.recipes.training import training_of
 from peer_agent.site.credential import RunAccess

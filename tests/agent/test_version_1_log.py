@@ -13,11 +13,10 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.reading import open_record
 from peer_agent.protocol.log.records import Entry, digest_of, from_lines, seal
-from peer_agent.publishing.reach import Reach, write_reach
-from peer_agent.publishing.relay_logs import RelayLogs
-from peer_agent.publishing.replay import Logs, Replayed, replay
 from peer_agent.recipes import parse_recipe
 from peer_agent.relay.process import Relay
+from peer_agent.site_work.relay_logs import Reach, RelayLogs, write_reach
+from peer_agent.site_work.replay import Logs, Replayed, replay
 from tests.agent.scripted_site import PATIENCE_S, RELAY, OwnAccess, Site, next_of, relaying, site
 from tests.averaging.rounds import RUN
 from tests.golden import version_1

@@ -30,8 +30,8 @@ from peer_agent.trainer import shards
 from peer_agent.trainer.files import fetch_shard
 from peer_agent.trainer.shards import AHEAD, Portions, Shards
 from tests.agent.scripted_site import TRAINER, OwnAccess
-from tests.publishing.hub.hub_double import Hub, running_hub
-from tests.publishing.test_streaming import prepared, streamed, texts
+from tests.publishing.hub_double import Hub, running_hub
+from tests.site_work.test_streaming import prepared, streamed, texts
 
 COUNT, TOKENS = 6, 500
 SIZE = len(save({"tokens": np.zeros(TOKENS, np.uint16)}))

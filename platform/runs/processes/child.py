@@ -1,4 +1,4 @@
-"""What needs torch runs in a child process: `peer_agent.publishing`, a list of arguments in, one JSON object out."""
+"""What needs torch runs in a child process: `peer_agent.site_work`, a list of arguments in, one JSON object out."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ BEAT_S = 5.0
 KILLED = -9
 BOOTSTRAP = (
     "import runpy; from runs.processes.parent import leave_with_parent; leave_with_parent(); "
-    "runpy.run_module('peer_agent.publishing', run_name='__main__', alter_sys=True)"
+    "runpy.run_module('peer_agent.site_work', run_name='__main__', alter_sys=True)"
 )
 
 _running: set["subprocess.Popen[str]"] = set()

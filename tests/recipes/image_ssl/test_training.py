@@ -16,13 +16,13 @@ from demo.digits import digits_tar
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.recipe import OutOfBounds, checked
-from peer_agent.publishing.images.prepare import prepare
 from peer_agent.recipes.image_ssl import PAPER, ImageSSL, Multicrop
 from peer_agent.recipes.image_ssl.training import SwAV, assignments, batch_of, build_model, save_model, summed_loss
 from peer_agent.recipes.images.pixels import Images, as_floats, shards_of
 from peer_agent.recipes.images.trunk import Family, Trunk
 from peer_agent.recipes.images.views import cut
 from peer_agent.recipes.training import Batch, Place
+from peer_agent.site_work.prepare_images import prepare
 from peer_agent.training.loop import Trainer
 from peer_agent.training.model import layout_of
 from peer_agent.training.replica import Replica

@@ -17,7 +17,7 @@ from runs.models import HubAccount, Publication, Release, Run
 from runs.processes import child
 from runs.releases import hub as hub_room
 from runs.releases import publishing
-from tests.publishing.hub.hub_double import Hub, running_hub
+from tests.publishing.hub_double import Hub, running_hub
 from tests.web.requesters import given_role
 
 TOKEN = "hf_of_amina"

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.simulate import setting_of
+from peer_agent.simulation.__main__ import setting_of
 from peer_agent.simulation.churn import only
 from peer_agent.simulation.faults import Kind
 from peer_agent.simulation.host import Host
