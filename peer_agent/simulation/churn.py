@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from peer_agent.simulation import deeds
 from peer_agent.simulation.faults import NOBODY, Kind
-from peer_agent.simulation.peer import Peer
+from peer_agent.simulation.site import Peer
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 

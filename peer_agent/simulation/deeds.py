@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.simulation.faults import NOBODY, Kind, Ordered
-from peer_agent.simulation.peer import Peer
+from peer_agent.simulation.site import Peer
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 

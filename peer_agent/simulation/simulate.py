@@ -11,9 +11,8 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.simulation.churn import Weather, befall
 from peer_agent.simulation.deeds import heal, obey
-from peer_agent.simulation.host import Host
-from peer_agent.simulation.judge import Judge
-from peer_agent.simulation.progress import Progress
+from peer_agent.simulation.judge import Judge, Progress
+from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting, World
 
 GIVE_UP = 10  # standstills after which the rest is not waited for

@@ -13,9 +13,9 @@ from peer_agent.protocol.coordinator.state import RunState
 from peer_agent.protocol.log.reading import read_record
 from peer_agent.protocol.log.records import whole
 from peer_agent.simulation.database import Database
-from peer_agent.simulation.host import Host
 from peer_agent.simulation.judge import Judge
 from peer_agent.simulation.simulate import Figures, Simulation
+from peer_agent.simulation.site import Host
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import Setting
 from tests.simulation.test_simulate import ZERO

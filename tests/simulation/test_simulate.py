@@ -138,7 +138,7 @@ def test_an_exception_of_the_coordinator_is_a_finding(
             raise ZeroDivisionError("planted")
         return []
 
-    monkeypatch.setattr("peer_agent.simulation.host.coordinator.advance", advance)
+    monkeypatch.setattr("peer_agent.simulation.site.coordinator.advance", advance)
     figures = judged(peers=1, rounds=1, churn=0, seed=1, relays=1)
     assert figures.crash == "ZeroDivisionError: planted"
     assert not figures.is_sound
