@@ -8,9 +8,7 @@ from pathlib import Path
 import torch
 from msgspec import Struct
 
-from peer_agent.plot.layout import Frame, lay_out
-from peer_agent.plot.scales import Loss
-from peer_agent.plot.svg import standing_svg
+from peer_agent.plot import Frame, Loss, lay_out, standing_svg
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.errors.disk import disk_errors
 from peer_agent.protocol.recipe import Recipe

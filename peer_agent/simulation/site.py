@@ -299,9 +299,9 @@ DOWN: tuple[Kind, Kind, Kind] = ("lost down", "twice down", "late down")
 class Socket:
     """One peer's link to the site, and the layer behind it, in which letters are lost, doubled and late.
 
-    It is what `coordination.sockets.consumer` is to a real peer, and knows the host by announcements and by the database;
-    both may be old. Order is kept, as TCP and the layer do; nobody is told of a lost letter. `number`: later ones are
-    higher.
+    It is what `coordination.sockets.consumer` is to a real peer, and knows the host by announcements and by the
+    database; both may be old. Order is kept, as TCP and the layer do; nobody is told of a lost letter. `number`: later
+    ones are higher.
     """
 
     def __init__(self, world: Surroundings, peer: "Peer", number: int) -> None:

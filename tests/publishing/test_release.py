@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from peer_agent.plot.scales import MOST_POINTS
+from peer_agent.plot import MOST_POINTS
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.card import CardFacts
 from peer_agent.publishing.release import FRAME, Released, loss_curve, make_release

@@ -7,7 +7,7 @@ from typing import assert_never
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext, pgettext_lazy
 
-from peer_agent.plot.scales import perplexity_text
+from peer_agent.plot import perplexity_text
 from runs import progress
 from runs.datasets.services import lacks_base
 from runs.ledger.standings import Place
