@@ -30,7 +30,6 @@ class Scale(NamedTuple):
     end: float
 
     def __call__(self, value: float) -> float:
-        """Where a value is drawn."""
         part = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
         return self.start + part * (self.end - self.start)
 

@@ -75,7 +75,6 @@ class FreeResources(Struct, frozen=True):
 
 
 def free_resources(folder: Path, *, is_on_gpu: bool) -> FreeResources:
-    """What is free on this machine now."""
     memory = int(psutil.virtual_memory().available)
     return FreeResources(memory, shutil.disk_usage(folder).free, gpu_memory() if is_on_gpu else None)
 
@@ -90,7 +89,6 @@ def usable_gpu() -> str:
 
 
 def device_in_words(gpu: str) -> str:
-    """What it will compute on."""
     threads = usual_limits().threads
     cores = os.cpu_count() or threads
     return gpu or _("CPU, {threads} of {cores} threads").format(threads=threads, cores=cores)

@@ -28,7 +28,6 @@ def try_lock(file: IO[str]) -> bool:
 
 
 def sign_lock(file: IO[str]) -> None:
-    """Say that this process holds it."""
     file.truncate(0)
     file.write(f" \n{os.getpid()}")  # filelock locks the first byte, which on Windows nobody else can read then
     file.flush()
@@ -101,7 +100,6 @@ class Home:
             (self.folder / "machine.key").unlink(missing_ok=True)
 
     def remember(self, site: KnownSite) -> None:
-        """Add or replace a site."""
         content = msgspec.json.format(msgspec.json.encode(self.sites() | {site.url: site}), indent=2)
         self._write_privately(self.folder / "sites.json", content)
 

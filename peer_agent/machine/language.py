@@ -50,7 +50,6 @@ def speak(language: str) -> None:
 
 
 def is_english() -> bool:
-    """Whether nothing is translated."""
     return not isinstance(_catalogue(), GNUTranslations)
 
 
@@ -63,7 +62,6 @@ def columns_of(text: str) -> int:
 
 
 def padded(text: str, columns: int) -> str:
-    """Filled up to a width in a terminal."""
     return text + " " * max(columns - columns_of(text), 0)
 
 

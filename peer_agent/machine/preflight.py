@@ -95,7 +95,6 @@ class Preflight(Struct, frozen=True, kw_only=True):
     pace_s: float | None = None
 
     def lines(self) -> list[str]:
-        """For people: one line a resource."""
         if self.memory_bytes is None:
             unknown = _("The site does not tell how large this run is; it is tried.")
             return [*in_columns([(_("device"), self.device)]), unknown]

@@ -166,7 +166,6 @@ class Senses:
         self._idle: tuple[float, float | None] | None = None  # when it was asked for, and what came
 
     def look(self, limits: OwnerLimits, *, month_bytes: int, refused: tuple[str, ...]) -> Surroundings:
-        """As it is now."""
         idle_s = self._idle_s() if limits.idle_minutes else None
         on_battery = on_battery_now() if limits.pause_on_battery else None
         blind = [Blind.IDLE] if limits.idle_minutes and idle_s is None else []

@@ -146,7 +146,6 @@ class Outbox:
         self._news = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many bodies there are."""
         return len(self._bodies)
 
     def begin_attempt(self, kept: Collection[int]) -> None:

@@ -31,7 +31,6 @@ class _Moved:
         self.at = time.monotonic()
 
     def now(self) -> None:
-        """They do."""
         self.at = time.monotonic()
 
 

@@ -27,7 +27,6 @@ class Bucket:
 
     @property
     def is_limited(self) -> bool:
-        """Whether anybody has to wait."""
         return self._rate > 0
 
     def pace(self, rate: float, now: float) -> None:
@@ -36,11 +35,9 @@ class Bucket:
         self._rate, self._free_at = rate, now + (ahead / rate if rate > 0 else 0.0)
 
     def free_at(self) -> float:
-        """When the next may go."""
         return self._free_at if self._rate > 0 else -math.inf
 
     def take(self, size: int, now: float) -> None:
-        """So many bytes go now."""
         if self._rate > 0:
             self._free_at = max(self._free_at, now - CREDIT_S) + size / self._rate
 
@@ -72,7 +69,6 @@ class Uplink:
 
     @property
     def is_paced(self) -> bool:
-        """Whether anybody may have to wait."""
         return self._paced.is_limited or self._limited.is_limited
 
     def pace(self, bytes_per_s: float) -> None:
@@ -195,7 +191,6 @@ class Traffic:
         self._lock = threading.Lock()
 
     def add(self, *, sent: int = 0, received: int = 0) -> None:
-        """So many bytes more."""
         with self._lock:
             self.sent += sent
             self.received += received

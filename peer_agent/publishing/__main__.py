@@ -72,7 +72,6 @@ def recipe_in(path: Path) -> Recipe:
 
 
 def add_commands(commands: Commands) -> None:
-    """Those of this module."""
     add_command(commands, "shard", run_shard, "file", "tokenizer", "out", unexpected="E414", is_online=True)
     snapshot = add_command(commands, "hub-snapshot", run_hub_snapshot, "folder", unexpected="E347", is_online=True)
     add_destination(snapshot)
@@ -80,7 +79,6 @@ def add_commands(commands: Commands) -> None:
 
 
 def add_destination(command: argparse.ArgumentParser) -> None:
-    """Where in the Hub something goes."""
     command.add_argument("--repository", required=True)
     command.add_argument("--known", default="")
     command.add_argument("--branch", default="main")

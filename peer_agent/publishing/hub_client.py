@@ -120,7 +120,6 @@ def api_of(token: str, endpoint: str) -> "HfApi":
 
 @functools.cache
 def _be_patient() -> None:
-    """From now on, in this process."""
     from huggingface_hub import set_client_factory
 
     from peer_agent.publishing.hub_client import patient_client

@@ -36,7 +36,6 @@ class Destination(Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """Where people find it."""
         where = f"{self.endpoint}/{self.repository}"
         return where if self.branch == MAIN else f"{where}/tree/{self.branch}"
 

@@ -81,7 +81,6 @@ class Groups:
         return [column.name for column in schema if any(is_kind(column.type) for is_kind in kinds)]
 
     def all(self) -> list[Group]:
-        """In their order."""
         wanted = set(self.texts)
         return [self._group(number, wanted) for number in range(self._file.metadata.num_row_groups)]
 

@@ -217,7 +217,6 @@ def write_shard(shard: Sentences, folder: Path, source: int = 0) -> DataFile:
 
 
 def write_heldout(documents: Iterable[Encoded], path: Path) -> DataFile:
-    """Write the tokens that nobody trains on."""
     laid = [*in_shards(documents, SHARD_TOKENS)]
     tokens = np.concatenate([shard.tokens for shard in laid])
     ends = np.cumsum([0, *(len(shard.tokens) for shard in laid)])
@@ -228,7 +227,6 @@ def write_heldout(documents: Iterable[Encoded], path: Path) -> DataFile:
 
 
 def content_of(shard: Sentences) -> bytes:
-    """A shard's file."""
     tensors: dict[str, NDArray[Any]] = {"tokens": shard.tokens}
     return save(tensors | ({"starts": shard.starts} if shard.starts.size else {}))
 

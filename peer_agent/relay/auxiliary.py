@@ -57,7 +57,6 @@ async def run_auxiliary(
 
 
 async def _work(auxiliary: "Auxiliary", leave_request: LeaveRequest, place: Place) -> None:
-    """Until it ends, for whatever reason."""
     leave_request.gently = auxiliary.finish
     access, owner = auxiliary.access, auxiliary.owner
     relay = Relay(
@@ -103,7 +102,6 @@ class Auxiliary:
     # --- what happens
 
     def linked(self, state: Connected | Waiting) -> None:
-        """How the control link stands."""
         before, self._away = self._away, _trouble_of(state)
         if self._away is not None:
             self.view.began(self._away)
@@ -123,7 +121,6 @@ class Auxiliary:
             self.finish()
 
     def listens(self, port: int) -> None:
-        """The socket is open."""
         self.view.tell("listening", _("Listening at port {port}.").format(port=port), port=port)
 
     def heard(self, body: m.TO_PEER) -> None:

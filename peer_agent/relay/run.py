@@ -124,7 +124,6 @@ class RelayedRun:
     # --- data links ---------------------------------------------------------------------------------------------
 
     async def serve(self, peer: PeerId, role: Role, link: Connection) -> None:
-        """One data link, until it ends."""
         self.links[peer] = link
         try:
             link.allow(self._limit)
@@ -222,7 +221,6 @@ class RelayedRun:
         await send_frames(link, frames)
 
     async def give_records(self, link: Connection, first: int) -> None:
-        """Send a page of the log."""
         sealed = await asyncio.to_thread(self.log.records, self.run, first, RECORDS_AT_ONCE)
         last = self.log.last_index(self.run)
         await link.send(m.Records(run=self.run, first=first, last=last, records=tuple(sealed)))

@@ -61,7 +61,6 @@ def report(figures: Figures, command: str, *, json: bool) -> int:
 
 
 def main() -> int:
-    """The exit status: 1 where something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m peer_agent.simulation", description=__doc__)
     parser.add_argument("--peers", type=int, default=50, help="trainers")
     parser.add_argument("--rounds", type=int, default=100, help="updates to make")

@@ -98,7 +98,6 @@ class Database:
         return (host, self.fence) if host is not None and until > now and self.answers(now) else None
 
     def answers(self, now: float) -> bool:
-        """Whether it is there at all."""
         return now >= self.back_at
 
     # --- writes

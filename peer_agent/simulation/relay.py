@@ -35,7 +35,6 @@ class Relay(Peer):
         self.forget()
 
     def forget(self) -> None:
-        """What lay in memory is gone."""
         self.core = RelayState(
             run=self.world.run_id,
             me=self.peer,
@@ -52,7 +51,6 @@ class Relay(Peer):
         return hello(self.core)
 
     def disconnect(self) -> None:
-        """Nobody hears what is said."""
         super().disconnect()
         self._take(e.ControlLost())
 

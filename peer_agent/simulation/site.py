@@ -19,7 +19,7 @@ from peer_agent.protocol.coordinator.facts import StoredFacts, restored
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.grid import Grid
-from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
+from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import GENESIS, Record, digest_of
 from peer_agent.protocol.messages import Message, Plan, Shard
 from peer_agent.protocol.recipe import Recipe, encode_recipe
@@ -81,7 +81,6 @@ class Tally:
         self.finished = False
 
     def take(self, note: e.Note | e.Finish) -> None:
-        """Count a note of the coordinator."""
         if isinstance(note, e.Finish):
             self.finished = True
             return
@@ -107,13 +106,11 @@ class Surroundings(ABC):
     sources: tuple[int, ...]
     goal: e.Goal
     non_finite: float
-    names: int
     layer_back_at: float
     unreachable: set[tuple[PeerId, PeerId]]
     host: "Host | None"
 
     def person_of(self, peer: PeerId) -> str:
-        """Whose machine it is."""
         return f"person {peer[:6]}"
 
     def strikes(self, kind: Kind, peer: PeerId, of: str = "") -> bool:
@@ -121,11 +118,9 @@ class Surroundings(ABC):
         return self.faults.strikes(kind, peer, self.database.step + 1, of)
 
     def log_digest(self, index: int) -> str:
-        """Digest of the log at an index."""
         return digest_of(self.database.log[index - 1]) if index else GENESIS
 
     def reaches(self, trainer: PeerId, relay: PeerId) -> bool:
-        """Whether this trainer can dial this relay."""
         return (trainer, relay) not in self.unreachable
 
     @abstractmethod
@@ -200,14 +195,12 @@ class Peer(ABC):
         self.hung = True
 
     def resume(self) -> None:
-        """Go on after standing still."""
         self.hung = False
         stalled, self._stalled = self._stalled, []
         for action in stalled:
             action()
 
     def start(self) -> None:
-        """A new process: it remembers nothing, and connects."""
         self.alive, self.frozen, self.hung, self.life = True, False, False, self.life + 1
         self._missed.clear()
         self._stalled.clear()
@@ -216,7 +209,6 @@ class Peer(ABC):
         self.connect()
 
     def kill(self) -> None:
-        """End at once, as by kill -9."""
         if self.alive:
             self.alive = False
             self.disconnect()
@@ -226,7 +218,6 @@ class Peer(ABC):
         self.frozen = True
 
     def thaw(self) -> None:
-        """SIGCONT: everything that was due happens now."""
         if not self.frozen:
             return
         self.frozen = False
@@ -251,7 +242,6 @@ class Peer(ABC):
         self.after(delay_s, self.connect)
 
     def say(self, message: m.TO_SITE) -> None:
-        """Send to the host, in order."""
         if self.session is not None:
             self.session.up(message)
 
@@ -282,11 +272,6 @@ class Peer(ABC):
     @abstractmethod
     def receive(self, message: Message | Plan) -> None:
         """React to the host."""
-
-    def new_accumulator(self) -> AccumulatorId:
-        """An identifier that no accumulator had before."""
-        self.world.names += 1
-        return AccumulatorId(name_of(self.world.seed, "accumulator", self.world.names))
 
 
 LOOK_S = 2.0  # while nothing answers, the run's host is looked up so often
@@ -354,7 +339,6 @@ class Socket:
             host.hear(delay_s, lambda: host.receive(self, message))
 
     def down(self, message: Message | Plan) -> None:
-        """From a host to the peer."""
         for delay_s in self._ways("down", DOWN, type(message).__name__):
             self.world.clock.after(delay_s, lambda: self._answer(message))
 
@@ -438,7 +422,6 @@ class Host:
         self.world.clock.after(delay_s, act)
 
     def freeze(self) -> None:
-        """Stand still, as by SIGSTOP."""
         self.frozen = True
 
     def thaw(self) -> None:
@@ -485,7 +468,6 @@ class Host:
             self.handle(e.Received(peer.peer, message))
 
     def lose(self, socket: "Socket", *, banned: bool = False) -> None:
-        """A socket was found closed."""
         peer = socket.peer.peer
         if self.sockets.get(peer) is socket:
             del self.sockets[peer]

@@ -56,7 +56,6 @@ class Trainer(Peer):
         self.after(TICK_S * self.world.chance.random(), self._tick)
 
     def lose_memory(self) -> None:
-        """Forget replica, accumulator and leases."""
         self.core = new_trainer(self.world.run_id, self.peer, self.world.clock.now, self._seed())
         self.averages.clear()
         self.running = 0
@@ -79,7 +78,6 @@ class Trainer(Peer):
 
     @property
     def accumulator(self) -> AccumulatorId:
-        """The accumulator that its core holds."""
         return self.core.accumulator
 
     @property
@@ -89,7 +87,6 @@ class Trainer(Peer):
 
     @property
     def cut(self) -> m.Cut | m.SitOut | None:
-        """Of the round that is open here."""
         return self.core.round.cut if self.core.round is not None else None
 
     @property
@@ -127,7 +124,6 @@ class Trainer(Peer):
     # --- what befalls it
 
     def hello(self) -> m.Hello:
-        """What it says on a new link."""
         now = self.world.clock.now
         advance(self.core, e.Linked(), now, self._seed())
         asked = e.Heard(m.Rehello(run=self.world.run_id, fence=0))
@@ -135,16 +131,13 @@ class Trainer(Peer):
         return hello_of(self.core)
 
     def give_back(self) -> None:
-        """Return leased units that are not begun."""
         self.handle(e.GaveBack())
 
     def leave(self) -> None:
-        """Say goodbye and end."""
         self.handle(e.Left())
         self.after(3 * self.latency_s, self.kill)
 
     def receive(self, message: Message | Plan) -> None:
-        """Hear the host."""
         match message:
             case Plan():
                 self.handle(e.PlanHeard(opened_plan(own_part(message, self.peer))))

@@ -60,7 +60,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     codecs: Literal["stated", "plan"] = "stated"
 
     def recipe(self) -> CausalLM:
-        """The recipe of such a run."""
         return CausalLM(
             model=Model(context=CONTEXT),
             optimizer=Optimizer(warmup_steps=min(10, self.steps)),
@@ -84,7 +83,6 @@ class World(Surroundings):
         self.observers = list(observers)
         self.chance = random.Random(f"world {setting.seed}")
         self.clock, self.tally, self.faults = Clock(), Tally(), Faults(setting.seed)
-        self.names = 0
         self.recipe: Recipe = setting.recipe()
         self.grid = grid_of(setting.elements)
         self.shards, self.sources = setting.shards, setting.sources
@@ -120,7 +118,6 @@ class World(Surroundings):
         return Relay(self, peer, self.trainers, latency_s=0.01)
 
     def committed(self) -> None:
-        """An update is in the database."""
         for action in self.on_commit:
             action()
 
@@ -136,7 +133,6 @@ class World(Surroundings):
         return True
 
     def close_session(self, socket: Socket) -> None:
-        """A peer's end is closed."""
         self.sockets.pop(socket.number, None)
         socket.close()
 
@@ -174,7 +170,6 @@ class World(Surroundings):
                 socket.follow(host, host.state.fence)
 
     def restart_host(self, away_s: float = 1.0) -> None:
-        """The site is down for a while."""
         self.kill_host()
         self.clock.after(away_s, self.start_host)
 
@@ -203,7 +198,6 @@ class World(Surroundings):
         self.clock.after(CLAIM_S + TAKE_S, take)
 
     def ban(self, peer: PeerId) -> None:
-        """The organizer wants this machine out."""
         banned, host = self.peers[peer], self.host
         banned.alive = False
         if host is not None and peer in host.sockets:
@@ -222,7 +216,6 @@ class World(Surroundings):
         self.database.back_to = e.Target(index, step, "0" * 64)
 
     def store_snapshot(self, record: Record) -> None:
-        """A keeper's upload has arrived."""
         if record.index <= self.database.snapshot.index:
             return
         self.database.snapshot = Snapshot(
@@ -248,10 +241,8 @@ class World(Surroundings):
         return True
 
     def run_steps(self, steps: int, limit_s: float = 3600.0) -> bool:
-        """Until so many more updates are committed."""
         goal = self.database.step + steps
         return self.run(lambda: self.database.step >= goal, limit_s)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.run(lambda: False, seconds)

@@ -140,7 +140,6 @@ class RunAccess:
         return {"Authorization": f"Credential {packed}"}
 
     async def dial_control(self) -> Connection:
-        """Dial the site; an open control link."""
         await self.renew()
         return await dial(self.control, link=Link.CONTROL, identity=self.identity(), server="site", version=__version__)
 

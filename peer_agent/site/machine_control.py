@@ -96,7 +96,6 @@ class MachineControl:
         self._report(again=True)
 
     def unlinked(self) -> None:
-        """It is gone."""
         self._say = _nothing
 
     def hear(self, wanted: Instructions) -> None:
@@ -136,7 +135,6 @@ class MachineControl:
             self._judge()
 
     def accepted(self) -> None:
-        """One was taken."""
         self._refused = ()
 
     async def watch(self) -> None:
@@ -149,7 +147,6 @@ class MachineControl:
             self._month.keep()
 
     async def look(self) -> None:
-        """Look once."""
         moved = self._month.add(TRAFFIC.sent + TRAFFIC.received)
         limits, refused = self.wanted.limits, credible(self._refused)
         around = await asyncio.to_thread(self._senses.look, limits, month_bytes=moved, refused=refused)
@@ -159,7 +156,6 @@ class MachineControl:
         self._report()
 
     def _judge(self, *, is_new: bool = False) -> None:
-        """Whether it may work now."""
         rest = self._latched or self._found()
         if rest.why in UNTIL_TOLD:
             self._latched = rest

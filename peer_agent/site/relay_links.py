@@ -129,7 +129,6 @@ class _Wanted:
         self.is_missing = False
 
     def keep_chunk(self, chunk: int, payload: bytes | memoryview) -> None:
-        """A chunk of it, or so it says."""
         if self.entry.first <= chunk < self.entry.stop and len(payload) <= self.largest:
             self.payloads[chunk] = bytes(payload)
         else:
@@ -177,7 +176,6 @@ class DataLinks:
                 self._tasks[relay].add_done_callback(_tell_failure)
 
     async def close(self) -> None:
-        """End all links."""
         ending = list(self._tasks.values())
         self.follow(())
         await asyncio.gather(*ending, return_exceptions=True)
@@ -207,7 +205,6 @@ class DataLinks:
         return [relay for relay in self._tasks if relay.peer in self.open and not relay.fingerprint]
 
     async def serve(self, peer: PeerId, link: Connection) -> None:
-        """One open link, until it ends."""
         self.open[peer] = link
         self.changed()
         try:

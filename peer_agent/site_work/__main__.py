@@ -138,7 +138,6 @@ def _give_way() -> None:
 
 
 def add_commands(commands: Commands) -> None:
-    """All of them."""
     publishing.add_commands(commands)
     prepare = add_command(commands, "prepare", run_prepare, "file", "out", unexpected="E309")
     prepare.add_argument("--preparation", required=True)

@@ -129,7 +129,6 @@ class Accumulation:
         self.device_batch = DeviceBatch()
 
     def close(self) -> None:
-        """The agent's loop computes no unit more."""
         if self._is_own:
             self.collaboration.end()
 
@@ -170,7 +169,6 @@ class Accumulation:
         self.accumulator = Accumulator(self.grid)
 
     def renew(self) -> None:
-        """Throw all gradients away."""
         self.trainer.discard()
         self.discard_held()
 
@@ -241,7 +239,6 @@ class Jobs:
         self._told_of_compiling = False
 
     async def run(self) -> None:
-        """One job after another."""
         try:
             while True:
                 await (await self._waiting.get())()
@@ -323,7 +320,6 @@ class Jobs:
             self.accumulation.trainer.threads = limits.threads
 
     def close(self) -> None:
-        """Nothing is fetched any more."""
         if self.shards is not None:
             self.shards.close()
 
@@ -426,7 +422,6 @@ class Jobs:
                 await asyncio.to_thread(accumulation.remove_averaged, action)
 
     async def freeze(self, action: e.Freeze, round_: OpenRound) -> None:
-        """Encode what is held, for the offer."""
         _, accumulation = self._there()
         round_.sending = await asyncio.to_thread(accumulation.freeze, action)
         if round_.sending is None:

@@ -154,7 +154,6 @@ async def run_trainer(
 
 
 async def _work(agent: Agent, leave_request: LeaveRequest) -> None:
-    """Until the agent ends, for whatever reason."""
     leave_request.gently = agent.finish
     observing = asyncio.create_task(Observer(agent).run())
     observing.add_done_callback(_tell_failure)

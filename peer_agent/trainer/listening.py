@@ -80,7 +80,6 @@ class Listening:
             self._failed(error)
 
     async def close(self) -> None:
-        """Be dialled no more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, self.run.close(), self._server.close(), return_exceptions=True)
@@ -102,7 +101,6 @@ class Listening:
             await self.run.hear_average(peer, frame)
 
     def lose_control(self) -> None:
-        """The control link has ended."""
         self._happens(e.ControlLost())
 
     def _happens(self, event: e.Event) -> None:

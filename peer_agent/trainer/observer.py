@@ -68,7 +68,6 @@ class Observer:
         self.now.site, self.now.run, self.now.person = access.site.url, access.slug, access.site.person
 
     async def run(self) -> None:
-        """Measure and tell, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
             tasks.create_task(self._ask_for_rank())
@@ -84,7 +83,6 @@ class Observer:
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Write the figures of this moment into `now`."""
         agent, now = self.agent, self.now
         now.doing, now.title = doing(agent), agent.access.title
         now.up_mbps, now.down_mbps = self._rates.read()

@@ -154,7 +154,6 @@ class Shards:
         return True
 
     def is_open(self, shard: int) -> bool:
-        """Whether what it holds is in memory."""
         return shard in self._open
 
     def _waited_for(self, fetched: "Future[Path]") -> Path:

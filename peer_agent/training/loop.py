@@ -225,7 +225,6 @@ class Trainer:
 
     @property
     def units(self) -> tuple[DoneUnit, ...]:
-        """What is in the sum."""
         return tuple(self._units)
 
     def take_sum(self) -> Taken:
