@@ -13,7 +13,7 @@ from demo.processes import Children, agent_command, bare_environment, serve_comm
 from demo.recipes import RECIPES, Small
 from demo.visitor import TOKEN, Refused, Visitor
 from peer_agent.protocol.errors import Problem
-from peer_agent.site.enrolment import VARIABLE
+from peer_agent.site.login_token import VARIABLE
 
 PASSWORD = "many hands make light work"  # noqa: S105 (of accounts that live in the demo's own folder)
 NAMES = ("Amina", "Teo", "Noor", "Ines", "Bao", "Lena", "Kofi", "Yuki")

@@ -14,7 +14,7 @@ from peer_agent.machine.hardware import system_in_words
 from peer_agent.machine.home import Home
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Problem
-from peer_agent.site import enrolment
+from peer_agent.site import login_token
 from peer_agent.site.enrolment import Code, get_approved
 from tests.agent.program import MANYHANDS, Answer, environment, http_site, manyhands, refusal
 from tests.agent.scripted_site import TRAINER
@@ -28,13 +28,13 @@ KNOWN: Answer = (200, {"machine": TRAINER, "person": "ann", "site_key": SITE_PUB
 def test_a_token_is_the_first_line_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"  {SECRET} \nmore")
-    assert enrolment.token_in(str(path)) == SECRET
-    assert enrolment.token_in("") == ""
+    assert login_token.token_in(str(path)) == SECRET
+    assert login_token.token_in("") == ""
 
 
 def test_a_byte_order_mark_is_none_of_it(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(SECRET, encoding="utf-8-sig")
-    assert enrolment.token_in(str(tmp_path / "token")) == SECRET
+    assert login_token.token_in(str(tmp_path / "token")) == SECRET
 
 
 NONE = [b"", b"\n", b"\nmh_second line", b"\xff\xfe", b"the-quiet-one", b"mh_", b"mh_\xc3\xbc", b"mh_a b", b"mh_a\x00"]
@@ -44,26 +44,26 @@ NONE = [b"", b"\n", b"\nmh_second line", b"\xff\xfe", b"the-quiet-one", b"mh_", 
 def test_a_file_without_one_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "token").write_bytes(content)
     with pytest.raises(Problem, match=r"E133: The file .*token holds no token \("):
-        enrolment.token_in(str(tmp_path / "token"))
+        login_token.token_in(str(tmp_path / "token"))
 
 
 def test_so_is_an_environment_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(enrolment.VARIABLE, f"\ufeff{SECRET}\n")
-    assert enrolment.token_of_environment() == SECRET
-    monkeypatch.setenv(enrolment.VARIABLE, f"“{SECRET}”")
+    monkeypatch.setenv(login_token.VARIABLE, f"\ufeff{SECRET}\n")
+    assert login_token.token_of_environment() == SECRET
+    monkeypatch.setenv(login_token.VARIABLE, f"“{SECRET}”")
     with pytest.raises(Problem, match=r"E133: MANYHANDS_TOKEN holds no token") as refused:
-        enrolment.token_of_environment()
+        login_token.token_of_environment()
     assert SECRET not in str(refused.value)
 
 
 def test_what_was_taken_from_the_environment_is_not_there_for_children() -> None:
-    environ = {enrolment.VARIABLE: SECRET, "PATH": "/bin"}
-    enrolment.take_variable(environ)
+    environ = {login_token.VARIABLE: SECRET, "PATH": "/bin"}
+    login_token.take_variable(environ)
     try:
         assert environ == {"PATH": "/bin"}
-        assert enrolment.token_of_environment() == SECRET
+        assert login_token.token_of_environment() == SECRET
     finally:
-        enrolment.take_variable({})
+        login_token.take_variable({})
 
 
 def test_the_command_takes_it_away_before_it_starts_anything(tmp_path: Path) -> None:

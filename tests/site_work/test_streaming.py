@@ -429,7 +429,7 @@ def test_portions_of_very_large_data_are_larger() -> None:
 def test_what_a_run_cannot_list_is_told(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peer_agent.publishing.tokenizer.SHARD_TOKENS", 1000)
     monkeypatch.setattr(prepare_module, "MOST_PORTIONS", 2)
-    assert "tokens there are left out: a run lists no more tokenizer." in prepared(hub, tmp_path).ready
+    assert "tokens there are left out: a run lists no more shards." in prepared(hub, tmp_path).ready
     assert len(streamed(tmp_path)) == 2
 
 

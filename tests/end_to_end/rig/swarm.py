@@ -23,7 +23,7 @@ import psycopg
 from demo.corpus import LICENCE
 from demo.processes import ROOT, bare_environment
 from demo.visitor import TOKEN, Refused, Visitor
-from peer_agent.site.enrolment import VARIABLE
+from peer_agent.site.login_token import VARIABLE
 from tests.end_to_end.rig.warm import Forked, Warm
 
 MANYHANDS = str(Path(sys.executable).with_name("manyhands"))
