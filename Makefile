@@ -24,7 +24,7 @@ test: lint ## what a change must pass, in twelve minutes; pytest speaks last
 
 check: lint ## everything there is, in forty minutes; run it before you call something done
 	$(BIN)/mypy
-	$(PYTEST) --durations=60 tests
+	MANYHANDS_CHECK=1 $(PYTEST) --durations=60 tests
 
 affected: setup ## what your changes can reach; the one to use while working
 	$(BIN)/ruff check .

@@ -30,8 +30,7 @@ from peer_agent.machine.sanitize import sanitize
 from peer_agent.machine.sizes import in_bytes
 from peer_agent.network.link import reach
 from peer_agent.network.site import clock_of
-from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.errors.disk import disk_fault
+from peer_agent.protocol.errors import Fault, Problem, codes, disk_fault
 from peer_agent.protocol.errors.entry import Severity
 from peer_agent.protocol.errors.troubles import explained_by
 from peer_agent.protocol.session import Link
@@ -172,7 +171,7 @@ async def check_site(url: str) -> list[Check]:
         theirs = await clock_of(f"{url}/healthz")
     except Problem as problem:
         fault = problem.fault
-        return [bad("site", hardware.not_reached(fault) if fault.code == "E104" else fault)]
+        return [bad("site", hardware.not_reached(fault) if fault.code == codes.NOT_REACHED else fault)]
     took_ms = (time.monotonic() - began) * 1000
     reached = good("site", _("{address} answers in {time} ms").format(address=url, time=round(took_ms)))
     agent = check_agent(await offer_of(url))
@@ -206,7 +205,7 @@ async def check_relays(home: Home) -> list[Check]:
 async def _dial_relays(relays: list[str]) -> list[Check]:
     faults = dict(zip(relays, await asyncio.gather(*map(_fault_of_relay, relays)), strict=True))
     answering = [url for url, fault in faults.items() if fault is None]
-    missing = [url for url, fault in faults.items() if fault is not None and fault.code == "E104"]
+    missing = [url for url, fault in faults.items() if fault is not None and fault.code == codes.NOT_REACHED]
     others = [bad("relay", fault) for url, fault in faults.items() if fault is not None and url not in missing]
     away = hardware.of_relays(missing, answering)
     there = [good("relay", _("{address} answers").format(address=url)) for url in answering]

@@ -18,6 +18,7 @@ from hypothesis import settings
 
 from tests.coordination.engines import migrated_sqlite
 from tests.servers import private_postgres, private_redis
+from tests.warm.client import Warm
 
 __all__ = ["migrated_sqlite", "postgres_url", "redis_url"]
 
@@ -71,3 +72,14 @@ def redis_url() -> Iterator[str]:
         return
     with private_redis() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm | None]:
+    """The process that has loaded torch and forks; None where the system cannot pass it what it needs."""
+    if sys.platform != "linux":
+        yield None
+        return
+    found = Warm()
+    yield found
+    found.end()

@@ -205,6 +205,7 @@ def _contribution(machine: Machine, slot: int, unit: Unit) -> Contribution:
         samples=unit.samples,
         tokens=tokens,
         included=(ChunkRange(0, grid_of(ELEMENTS).chunks),),
+        codec="fp16",
     )
 
 

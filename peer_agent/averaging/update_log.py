@@ -23,12 +23,10 @@ from msgspec.structs import astuple
 
 from peer_agent.averaging.assembly import leaves_of_span, spans_match
 from peer_agent.averaging.reducer import ClosedSpan
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.merkle import LEAF, Leaf, pack_leaves, unpack_leaves
-from peer_agent.protocol.log.reading import open_head, open_record
 from peer_agent.protocol.log.records import (
     GENESIS,
     Entry,
@@ -37,6 +35,8 @@ from peer_agent.protocol.log.records import (
     SpanEntry,
     digest_of,
     from_lines,
+    open_head,
+    open_record,
     to_lines,
 )
 

@@ -4,8 +4,7 @@ import errno
 
 from peer_agent.machine.language import translated
 from peer_agent.machine.sanitize import sanitize
-from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.errors.disk import disk_fault
+from peer_agent.protocol.errors import Fault, Problem, disk_fault
 from peer_agent.protocol.errors.translation import in_words
 
 DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})

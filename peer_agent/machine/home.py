@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from filelock import lock_descriptor
 from msgspec import Meta, Struct
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors, disk_fault
+from peer_agent.protocol.errors import Problem, disk_errors, disk_fault
 from peer_agent.protocol.identifiers import PeerId
 
 

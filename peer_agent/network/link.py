@@ -23,7 +23,7 @@ from peer_agent.network.certificate import fingerprint_of, pinning_context
 from peer_agent.network.data_socket import Dialled, WideSocket, send_all, set_option
 from peer_agent.network.uplink import DOWNLINK, TRAFFIC, Traffic, Uplink
 from peer_agent.protocol.credentials import Credential
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.protocol.errors.agent import AGENT
 from peer_agent.protocol.messages import MAX_MESSAGE, AnyMessage, Message
 from peer_agent.protocol.session import Failed, Identity, Link, MessageReceived, Opened, Session, Side
@@ -34,11 +34,11 @@ CLOSE_S = 2.0  # for last words; a peer that does not read them is cut
 CONTROL_PING_S, CONTROL_PONG_S = 10.0, 15.0
 WRITE_LIMIT = 128 * 1024  # bytes: two of the smallest chunks. More would be out of reach of a `drop`
 READ_QUEUE = 4  # messages that wait to be received before the socket is no longer read
-FORWARDS = Subprotocol("manyhands.forward")  # of WebSockets to a relay: one of before does not take it
+FORWARDS = Subprotocol("manyhands.forward")  # of WebSockets to a relay; a listener that does not forward takes none
 FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # of a message on such a one
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 
-PASSING = frozenset({"E104", "E110"})  # not reached, or not itself in the middle of a restart
+PASSING = frozenset({codes.NOT_REACHED, codes.STRANGE_ANSWER})  # not reached, or not itself in the middle of a restart
 # Of this machine's own errors, those of which the catalogue says that they heal or that work goes on.
 HEALING = PASSING | frozenset({"E108", "E109", "E114", "E126", "E134", "E135", "E136", "E139"})
 CANNOT_HEAL = (frozenset(AGENT) - HEALING) | frozenset(

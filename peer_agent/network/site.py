@@ -25,8 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from peer_agent.network.addresses import check_encrypted, is_loopback
 from peer_agent.network.uplink import DOWNLINK, TRAFFIC, UPLINK, Stream
 from peer_agent.protocol.credentials import REQUEST, sign
-from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Fault, Problem, disk_errors
 
 TIMEOUT_S = 30.0  # for connecting, and for each wait for more
 JSON_LIMIT = 16 * 1024 * 1024  # bytes

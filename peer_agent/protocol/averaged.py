@@ -6,7 +6,6 @@ Exact, and of the record alone: its spans name their reducers, its contributions
 from collections.abc import Iterable
 
 import numpy as np
-from msgspec import UNSET
 
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.grid import Grid
@@ -15,13 +14,12 @@ from peer_agent.protocol.log.records import Contribution, Record
 from peer_agent.protocol.recipe import Codec
 
 
-def averaged_bytes(record: Record, codec_up: Codec) -> dict[PeerId, int]:
-    """By reducer: the encoded size of all chunks that were added. `codec_up`: of gradients that name no other."""
+def averaged_bytes(record: Record) -> dict[PeerId, int]:
+    """Return by reducer the encoded size of all chunks that were added."""
     grid = Grid(record.elements, record.chunk_elements)
     by_codec: dict[Codec, list[Contribution]] = {}
     for contribution in record.contributions:
-        codec = codec_up if contribution.codec is UNSET else contribution.codec
-        by_codec.setdefault(codec, []).append(contribution)
+        by_codec.setdefault(contribution.codec, []).append(contribution)
     added = np.zeros(grid.chunks, np.int64)
     for codec, contributions in by_codec.items():
         added += _added(contributions, grid.chunks) * _sizes(grid, codec)

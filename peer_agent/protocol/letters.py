@@ -14,7 +14,6 @@ from peer_agent.protocol.credentials import PLAN, Signed, is_signed_by, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import is_under, path_of, tree_of
-from peer_agent.protocol.log.reading import open_head
 from peer_agent.protocol.log.records import (
     Contribution,
     Entry,
@@ -23,6 +22,7 @@ from peer_agent.protocol.log.records import (
     contributions_tree,
     digest_of,
     is_in,
+    open_head,
     whole_of,
 )
 
@@ -164,12 +164,10 @@ class CommitLetters:
 
 
 def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> OpenedCommit:
-    """A trainer's view, once signature and path hold; of version 1 its own part is inside. Raises Problem E218."""
+    """A trainer's view, once signature and path hold. Raises Problem E218."""
     head = open_head(commit.record, site_public_key)
     own = commit.contribution
-    if isinstance(head, Record):
-        own = next((part for part in head.contributions if part.peer == peer), None)
-    elif commit.contributions:
+    if commit.contributions:
         own = next((part for part in whole_of(head, commit.contributions).contributions if part.peer == peer), None)
     elif own is not None and not (own.peer == peer and is_in(head, own, commit.position, commit.path)):
         raise Problem.of("E218")
@@ -178,5 +176,4 @@ def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> Opene
 
 def open_whole_commit(commit: m.Commit, site_public_key: bytes) -> Record:
     """A log keeper's view: the whole record, once signature and root hold. Raises Problem E218."""
-    head = open_head(commit.record, site_public_key)
-    return head if isinstance(head, Record) else whole_of(head, commit.contributions)
+    return whole_of(open_head(commit.record, site_public_key), commit.contributions)

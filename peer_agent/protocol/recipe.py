@@ -4,7 +4,6 @@ What is trained, and on what, is said by a subclass in `peer_agent.recipes`, reg
 values have bounds, none names a file.
 """
 
-import functools
 import math
 from abc import ABCMeta, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -144,7 +143,6 @@ class Recipe(
     target_steps: Annotated[int, Meta(ge=1, le=10_000_000)] = 1000
     minimum_trainers: Annotated[int, Meta(ge=1, le=10_000)] = 1  # in sync before the first round
     snapshot_every: Annotated[int, Meta(ge=1, le=100_000)] = 20  # steps
-    mode: Literal["sync"] = "sync"
     staleness: Literal[0, 1] = 0  # steps that work may be old by design: 1 overlaps the round (rule 10)
     codec_up: Codec = "fp16"
     codec_down: Codec = "fp16"
@@ -255,16 +253,6 @@ AnyRecipe = TypeVar("AnyRecipe", bound=type[Recipe])
 KINDS: dict[str, type[Recipe]] = {}  # by objective
 USUAL_OBJECTIVE = "causal_lm"  # of a recipe that does not say it
 FIRST = ("objective", "model", "optimizer", "vocab")  # of the canonical order; the others follow as they are declared
-# Values that agents of before do not know, with what they are where nobody says them: by path.
-LATER: dict[tuple[str, ...], Any] = {
-    ("contributors",): "all",
-    ("codecs",): "stated",
-    ("precision",): "fp32",
-    ("mix",): (),
-    ("model", "kv_heads"): 0,
-    ("end",): 0,
-    ("special",): (0, 1, 2, 3, 4),
-}
 
 
 def register(kind: AnyRecipe) -> AnyRecipe:
@@ -293,15 +281,8 @@ def encode_recipe(recipe: Recipe) -> bytes:
 
 
 def as_values(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as plain values, in their canonical order.
-
-    What came later is there where it says something: older recipes keep their bytes, and older agents read the others.
-    """
+    """A recipe as plain values, in their canonical order."""
     values: dict[str, Any] = msgspec.to_builtins(recipe)
-    for (*within, name), usual in LATER.items():
-        place = functools.reduce(lambda found, part: found.get(part, {}), within, values)
-        if place.get(name) == usual:
-            del place[name]
     order = (*(name for name in FIRST if name in values), *(name for name in values if name not in FIRST))
     return {name: values[name] for name in order}
 

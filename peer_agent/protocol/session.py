@@ -268,6 +268,4 @@ class Session:
         return msgspec.msgpack.decode(self.identity.credential.payload, type=Credential).run
 
     def _claim(self, server: str, nonce: bytes, own: bytes) -> bytes:
-        """Without a certificate of the listener's own as it always was, so that older agents are understood."""
-        pinned = (self.fingerprint,) if self.fingerprint else ()
-        return msgspec.msgpack.encode((server, nonce, own, *pinned))
+        return msgspec.msgpack.encode((server, nonce, own, self.fingerprint))

@@ -18,8 +18,7 @@ from msgspec import Struct
 from safetensors.numpy import save
 from tokenizers import Tokenizer
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, codes, disk_errors
 from peer_agent.publishing.documents import ORDER_KEY, open_documents
 from peer_agent.publishing.hub_client import PAUSE_S, TRIES, api_of, check_name, in_words, opened
 from peer_agent.publishing.row_groups import GROUP_BYTES, Group, Groups, faults_of_this_machine
@@ -139,7 +138,6 @@ class RangeFile(io.RawIOBase):
 
 
 LISTING = ".listing"  # behind the name of a source's folder: what stays on the Hub
-NO_TEXT = "E382"  # of rows without one
 MANY, MOST_PORTIONS = 10_000, 40_000  # of a source: above the first they are larger; a run lists no more
 
 
@@ -255,7 +253,7 @@ def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) ->
             )
             laid = next(in_shards(encoded, sys.maxsize), None)
     except Problem as problem:
-        if problem.fault.code != NO_TEXT:
+        if problem.fault.code != codes.NO_TEXT:
             raise
     out.write_bytes(content_of(filled(laid, portion)))
 
@@ -276,7 +274,6 @@ def filled(found: Sentences | None, portion: Portion) -> Sentences:
 # A shard of texts that stay on the Hub, made on a volunteer's machine, in a process of its own.
 
 READ_BYTES = 256 << 20 | GROUP_BYTES  # of the Hub's file: its footer, and what is wanted of it
-NOT_PARQUET = "E381"
 
 
 def make_portion(
@@ -306,7 +303,7 @@ def _copy_rows(portion: Portion, rows: Path, endpoint: str, tell: Callable[[int]
         try:
             groups = Groups(cast("io.BytesIO", remote))
         except Problem as problem:  # the site has read it: what came is something else
-            if problem.fault.code != NOT_PARQUET:
+            if problem.fault.code != codes.NOT_PARQUET:
                 raise
             said = {"repository": portion.repository, "name": portion.file, "reason": "it is no Parquet file"}
             raise Problem.of("E414", **said) from problem

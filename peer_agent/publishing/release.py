@@ -9,8 +9,7 @@ import torch
 from msgspec import Struct
 
 from peer_agent.plot import Frame, Loss, lay_out, standing_svg
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CURVE, CardFacts, write_card
 from peer_agent.recipes.training import NO_FILES, model_of, training_of

@@ -20,8 +20,7 @@ from peer_agent.network.uplink import Rates
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.averaged import averaged_bytes
 from peer_agent.protocol.errors import Fault, Problem
-from peer_agent.protocol.log.reading import read_record
-from peer_agent.protocol.log.records import Entry, Record
+from peer_agent.protocol.log.records import Entry, Record, read_record
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes import parse_recipe
 from peer_agent.relay.place import SEEN, Place, own_certificate
@@ -152,7 +151,7 @@ class Auxiliary:
         if record.index <= self._index or record.kind != "update" or self._recipe is None:
             return
         self._index = record.index
-        own = averaged_bytes(record, self._recipe.codec_up).get(self.access.peer, 0)
+        own = averaged_bytes(record).get(self.access.peer, 0)
         self.averaged += own
         self.view.made = record.step
         self.now.loss, self.now.averaged_bytes = record.loss, self.averaged

@@ -21,7 +21,7 @@ from peer_agent.network.relay_server import Server, serve_data
 from peer_agent.network.uplink import UPLINK
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId, RunId
 from peer_agent.protocol.messages import MAX_HANDSHAKE
 from peer_agent.protocol.relay import events as e
@@ -219,7 +219,7 @@ class Relay:
 
     def _set_aside(self, run: RunId, error: Exception) -> None:
         """Let go of a run that cannot go on here, and say why. A disk that is full concerns all of them."""
-        if isinstance(error, Problem) and error.fault.code == "E106":
+        if isinstance(error, Problem) and error.fault.code == codes.DISK_FULL:
             self._broken.put_nowait(error)
             return
         relayed = self.runs.pop(run, None)
@@ -281,7 +281,7 @@ class Relay:
         try:
             await self._give_and_take(link)
         except Problem as problem:
-            if problem.fault.code == "E106":
+            if problem.fault.code == codes.DISK_FULL:
                 self._broken.put_nowait(problem)
             log.warning("%s", problem)
             await link.close(problem.fault)

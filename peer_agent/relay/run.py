@@ -22,16 +22,15 @@ from peer_agent.network.sending import Outbox, send_frames
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance
-from peer_agent.protocol.relay.attempts import place_of
 from peer_agent.protocol.relay.opened import OpenPlan
 from peer_agent.protocol.relay.reducing import has_deadlines, is_ahead
-from peer_agent.protocol.relay.state import Keeper, Reducer, RelayState
+from peer_agent.protocol.relay.state import Keeper, Reducer, RelayState, place_of
 from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 
 log = logging.getLogger(__name__)
@@ -391,7 +390,7 @@ class RelayedRun:
         try:
             return e.Appended(self.log.append(action.sealed).index)
         except Problem as problem:
-            if problem.fault.code == "E106":
+            if problem.fault.code == codes.DISK_FULL:
                 raise
             log.warning("run %s: %s", self.run, problem)
             return e.AppendFailed(action.index)
@@ -416,7 +415,7 @@ class RelayedRun:
                 await self.handle(e.Copied(index, span))
                 return
         except Problem as problem:
-            if problem.fault.code == "E106":
+            if problem.fault.code == codes.DISK_FULL:
                 raise
             log.warning("run %s: entry %s is not copied from %s: %s", self.run, index, action.peer[:8], problem)
         await self.handle(e.CopyFailed(index, span, action.peer))

@@ -9,14 +9,13 @@ from bisect import bisect_left, bisect_right
 from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from msgspec import UNSET, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from peer_agent.protocol.coordinator.events import Mark, Target
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.log.reading import read_record
-from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, seal
+from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, read_record, seal
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.simulation.faults import NOBODY, Faults
 
@@ -141,7 +140,7 @@ class Database:
     def _go_back(self, record: Record, digest: str) -> bool:
         """The wish is fulfilled, and the state has its place after this entry; False where nobody wishes it."""
         target = self.back_to
-        if target is None or record.restored is UNSET or record.restored.index != target.index:
+        if target is None or record.restored is None or record.restored.index != target.index:
             return False
         self.back_to, self.rolled_back = None, record.index
         self.snapshot = replace(self.snapshot, index=record.index, step=target.step, digest=digest)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.errors import codes
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Entry
 from peer_agent.protocol.messages import Message
@@ -146,6 +147,6 @@ class Relay(Peer):
         self.sent[number] = after
         for chunk in chunks[int(before) : int(after)]:
             if sender.damaged:
-                self._take(e.ChunkRefused(attempt.place, number, chunk, "E211"))
+                self._take(e.ChunkRefused(attempt.place, number, chunk, codes.CHUNK_DIFFERS))
                 return
             self._take(e.ChunkAdded(attempt.place, number, chunk))

@@ -514,17 +514,10 @@ class Host:
                 self.world.tally.take(command)
             case e.Replay():
                 self.after(REPLAY_S, lambda: self._replayed(command))
-            case e.TurnAway():
-                self._turn_away(command.peer)
             case e.Agreed() | e.Waiting() | e.Elected() | e.Admitted():
                 pass
             case _:
                 assert_never(command)
-
-    def _turn_away(self, peer: PeerId) -> None:
-        socket = self.sockets.pop(peer, None)
-        if socket is not None:
-            socket.peer.kill()
 
     def _send(self, peers: tuple[PeerId, ...], message: m.Message | m.Plan) -> None:
         for peer in peers:

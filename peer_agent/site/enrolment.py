@@ -16,11 +16,10 @@ from peer_agent.machine.sanitize import sanitize
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import Answered, post_json
 from peer_agent.protocol.credentials import REQUEST, Role, public_bytes, sign
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Problem, codes
 from peer_agent.site.credential import Enrolled, RunAccess, log_in, site_of, understood
 from peer_agent.site.login_token import token_of_environment
 
-NOT_YET, TOO_FAST = "E220", "E223"
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 STRANGE_TRIES = 6  # a site that is not itself (E110) may be in the middle of a restart
 
@@ -85,7 +84,7 @@ async def _wait(home: Home, site: str, code: Code, sleep: Sleep, monotonic: Call
             answer = await post_json(url, {"device_code": code.device_code, "proof": proof})
             return understood(answer, Enrolled, url)
         except Problem as problem:
-            strange += problem.fault.code == "E110"
+            strange += problem.fault.code == codes.STRANGE_ANSWER
             if not _is_passing(problem) or strange >= STRANGE_TRIES:
                 raise
             pause_s = problem.retry_after_s if isinstance(problem, Answered) else 0.0
@@ -94,16 +93,16 @@ async def _wait(home: Home, site: str, code: Code, sleep: Sleep, monotonic: Call
 
 
 def _is_passing(problem: Problem) -> bool:
-    return problem.fault.code in {NOT_YET, TOO_FAST, *PASSING}
+    return problem.fault.code in {codes.NOT_APPROVED, codes.TOO_MANY, *PASSING}
 
 
 KINDS = {Role.TRAINER: "agent", Role.AUXILIARY: "agent", Role.RELAY: "relay"}
 # A person can mend these by approving the machine (again); E213: it was approved, and not as a relay. Not E214: whoever
 # revoked it takes that back where it was done, for a key that was shut out gets no second approval (E227).
 ASK_AGAIN = {
-    Role.TRAINER: frozenset({"E101"}),
-    Role.AUXILIARY: frozenset({"E101"}),
-    Role.RELAY: frozenset({"E101", "E213"}),
+    Role.TRAINER: frozenset({codes.MACHINE_UNKNOWN}),
+    Role.AUXILIARY: frozenset({codes.MACHINE_UNKNOWN}),
+    Role.RELAY: frozenset({codes.MACHINE_UNKNOWN, codes.OTHER_CREDENTIAL}),
 }
 
 

@@ -16,7 +16,7 @@ from peer_agent.network.link import DIAL_S, Connected, Connection, LinkLost, Ref
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import FORWARDED
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Problem, codes
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import RecordHead, SpanEntry
 from peer_agent.protocol.messages import Listener
@@ -64,7 +64,7 @@ class Dialling:
         try:
             return await self.access.dial_listener(self.listener, timeout_s)
         except Problem as problem:
-            self._has_failed = problem.fault.code == "E104"
+            self._has_failed = problem.fault.code == codes.NOT_REACHED
             raise
 
     async def _through(self, relays: Sequence[Listener]) -> Connection:

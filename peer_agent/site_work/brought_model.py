@@ -21,8 +21,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.protocol.recipe import ModelFile
 from peer_agent.publishing.documents import open_documents
 from peer_agent.publishing.rows import ChatTemplate, Writer

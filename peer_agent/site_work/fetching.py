@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 from msgspec import Struct
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, codes, disk_errors
 from peer_agent.publishing.hub_client import (
     PAUSE_S,
     TRIES,
@@ -209,7 +208,7 @@ def _chosen(api: "HfApi", wanted: Wanted, commit: str) -> tuple[str, dict[str, A
     try:
         return commit, _files(held, text_files(held, wanted.files, wanted.repository))
     except Problem as problem:
-        converted = _converted(api, wanted) if problem.fault.code == "E398" else None
+        converted = _converted(api, wanted) if problem.fault.code == codes.NO_FILES else None
         if converted is None or converted == commit:
             raise
     held = held_files(api, wanted.repository, converted, kind=wanted.kind, most=MOST_LISTED)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from safetensors.numpy import save
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.publishing.tokenizer import write_content
 from peer_agent.recipes.images.pixels import Images, Pixels
 from peer_agent.recipes.images.preparation import ImagePreparation

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, processors
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.publishing.documents import Documents, open_documents
 from peer_agent.publishing.portions import MOST_PORTIONS, listing_of, portions_of, write_portion
 from peer_agent.publishing.tokenizer import (

@@ -15,8 +15,7 @@ from peer_agent.averaging.update_log import read_span
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
-from peer_agent.protocol.log.reading import open_head
-from peer_agent.protocol.log.records import Entry, RecordHead, SpanEntry, digest_of, from_lines
+from peer_agent.protocol.log.records import Entry, RecordHead, SpanEntry, digest_of, from_lines, open_head
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes.training import NO_FILES
 from peer_agent.site_work.relay_logs import RelayLogs

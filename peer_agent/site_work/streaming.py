@@ -15,8 +15,7 @@ import msgspec
 import numpy as np
 from filelock import FileLock
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.publishing.documents import ORDER_KEY
 from peer_agent.publishing.portions import LISTING, Listing, RangeFile, RemoteFile
 from peer_agent.publishing.row_groups import GROUP_BYTES, Groups, faults_of_this_machine

@@ -29,8 +29,7 @@ from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.trainer import events as e
-from peer_agent.protocol.trainer.advance import advance
-from peer_agent.protocol.trainer.hearing import heard
+from peer_agent.protocol.trainer.advance import advance, heard
 from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
 from peer_agent.protocol.trainer.state import TrainerState, new_trainer
 from peer_agent.protocol.wire import Frame, Kind

@@ -13,8 +13,7 @@ from peer_agent.machine.language import gettext as _
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import download, upload
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, codes, disk_errors
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.site.credential import RunAccess
 
@@ -75,7 +74,7 @@ async def _fetch(access: RunAccess, name: str, path: Path, sha256: str, size_lim
             await download(url, path, sha256=sha256, size_limit=size_limit, headers=access.headers())
         except Problem as problem:
             tries[problem.fault.code] += 1
-            if problem.fault.code not in PASSING or tries["E110"] >= STRANGE_TRIES:
+            if problem.fault.code not in PASSING or tries[codes.STRANGE_ANSWER] >= STRANGE_TRIES:
                 raise
             log.info("%s", problem)
             await asyncio.sleep(min(PAUSE_S * 2 ** min(tries.total(), 16), LONGEST_PAUSE_S))

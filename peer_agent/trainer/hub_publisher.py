@@ -19,7 +19,7 @@ from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
 from peer_agent.network.site import download, get_json
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.protocol.log.records import RecordHead
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.publishing.card import CardFacts, parse_facts, unfinished
@@ -35,7 +35,6 @@ if TYPE_CHECKING:  # torch is loaded by whoever trains
 log = logging.getLogger(__name__)
 
 LAST_S = 1800.0  # how long the last snapshot may take after the run is finished
-AWAY = "E346"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0  # before it is tried again, doubling
 
 
@@ -76,7 +75,7 @@ class HubPublisher:
                 url = await self._send(state, record, replica)
             except Problem as problem:
                 self.view.began(Fault.of("E354", step=record.step, reason=problem))
-                if problem.fault.code == AWAY:
+                if problem.fault.code == codes.HUB_AWAY:
                     self._waiting = self._waiting or (state, record, replica)
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -84,7 +83,7 @@ class HubPublisher:
                 self.view.began(Fault.of("E354", step=record.step, reason=error.strerror or error))
             else:
                 pause_s = FIRST_PAUSE_S
-                self.view.ended("E354")
+                self.view.ended(codes.NOT_PUBLISHED)
                 words = _("The model of step {step} is on the Hub: {url}")
                 self.view.say(words.format(step=f"{record.step:,}", url=url))
 
@@ -103,7 +102,7 @@ class HubPublisher:
         return str(made["url"])
 
     async def _facts(self, record: RecordHead, target_steps: int) -> CardFacts:
-        """What the site says of the run as of this step, as on the card of a release; an older site says nothing."""
+        """Ask the site about the run as of this step; a site that does not answer leaves the card short."""
         where = f"{self.access.site.url}/api/v1/runs/{self.access.slug}/facts?step={record.step}"
         try:
             await self.access.renew()

@@ -21,7 +21,7 @@ from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.limits import GIGABYTE, Limits
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Problem, codes
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.log.records import Record, RecordHead, SpanEntry
 from peer_agent.protocol.trainer import events as e
@@ -264,7 +264,7 @@ class Jobs:
         try:
             digest = await self.follower.load(action.snapshot)
         except Problem as problem:
-            if problem.fault.code != "E326":
+            if problem.fault.code != codes.SNAPSHOT_GONE:
                 raise
             self.agent.handle(e.LoadFailed(action.job))
             return

@@ -21,7 +21,7 @@ from peer_agent.machine.language import translated
 from peer_agent.machine.leave_request import LeaveRequest
 from peer_agent.machine.limits import Limits
 from peer_agent.machine.preflight import Preflight
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Problem, codes
 from peer_agent.publishing.hub_client import check_name
 from peer_agent.relay.place import SEEN, Place
 from peer_agent.site.credential import RunAccess, site_of
@@ -108,7 +108,7 @@ async def compare_versions(run_url: str, view: View) -> None:
     """Raises Problem E205 where this agent cannot work there."""
     offer = await offer_of(site_of(run_url))
     if offer is not None and (fault := difference(offer)) is not None:
-        if fault.code != "E126":
+        if fault.code != codes.NEWER_AGENT:
             raise Problem(fault)
         view.newer(fault)
 

@@ -14,8 +14,7 @@ from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.network.uplink import DOWNLINK, TRAFFIC
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, codes, disk_errors
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.child import run_child
 from peer_agent.publishing.hub_client import hub_endpoint
@@ -24,7 +23,6 @@ from peer_agent.recipes.training import training_of
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.files import fetch_shard, fetch_tokenizer
 
-AWAY = "E346"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # before the Hub is asked again, doubling
 SILENT_S = 900.0  # without a byte of it, while rows are cut too, after which one try is given up
 MADE = ".made-"  # in the names of what is not whole yet
@@ -65,7 +63,7 @@ class Portions:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         finally:
             if self.view is not None:
-                self.view.ended(AWAY)
+                self.view.ended(codes.HUB_AWAY)
 
     async def _try(self, path: Path, tokenizer: Path) -> Problem | None:
         """What makes another try worth while, if it came to nothing."""
@@ -85,9 +83,9 @@ class Portions:
             with disk_errors(path):
                 await asyncio.to_thread(out.replace, path)
         except TimeoutError:
-            return Problem.of(AWAY, endpoint=hub_endpoint(), reason="it sends nothing")
+            return Problem.of(codes.HUB_AWAY, endpoint=hub_endpoint(), reason="it sends nothing")
         except Problem as problem:
-            if problem.fault.code != AWAY:
+            if problem.fault.code != codes.HUB_AWAY:
                 raise
             return problem
         finally:

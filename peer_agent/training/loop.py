@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from msgspec import Struct
 
-from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.errors import Problem, codes
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
@@ -45,9 +45,6 @@ def mean_loss(
     if not loss_units:
         raise ValueError("the data are too little to be evaluated")
     return Mean(loss_sum / loss_units, loss_units)
-
-
-SHORT = "E107"
 
 
 def pick_device() -> torch.device:
@@ -149,7 +146,7 @@ class Trainer:
                 self._scale.accept()
                 return loss_sum
         except Problem as problem:
-            if problem.fault.code != SHORT or not self._takes_less(recipe, len(batch[0])):
+            if problem.fault.code != codes.NO_MEMORY or not self._takes_less(recipe, len(batch[0])):
                 raise
         except Exception as error:  # a compiler may raise anything; what has another cause is raised again without it
             if self.compiled is None or not self.compiled.give_up(error):

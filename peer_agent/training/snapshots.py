@@ -15,8 +15,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.protocol.log.digests import VECTORS
 from peer_agent.training.model import Layout
 

@@ -131,7 +131,7 @@ def last_plan(run: Run) -> Outline | None:
 def _outline(plan: Any) -> Outline | None:
     try:
         return msgspec.convert(plan, Outline | None)
-    except msgspec.ValidationError:  # as a version before wrote it
+    except msgspec.ValidationError:  # as another version of this site wrote it
         return None
 
 

@@ -26,7 +26,7 @@ ANSWERS_KEPT = 16  # entries: the coordinator forgets votes that are older
 
 
 class News(NamedTuple):
-    """What the site has. `verified`: the index of the newest snapshot that a replay gave, or of the anchor.
+    """What the site has. `verified`: the index of the newest snapshot that a replay gave.
 
     No snapshot: the run was taken back to a draft.
     """

@@ -105,7 +105,7 @@ def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts:
     ).update(index=record.index, step=record.step, digest=digest_of(sealed))
     if moved != 1:
         raise rollbacks.Stale
-    averaged = averaged_bytes(record, run.parsed_recipe.codec_up)
+    averaged = averaged_bytes(record)
     entry = LogEntry.objects.create(
         run=run,
         index=record.index,

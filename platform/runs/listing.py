@@ -11,7 +11,6 @@ from uuid import UUID
 from django.db.models import Case, IntegerField, OuterRef, Q, QuerySet, Subquery, Sum, When
 
 from accounts.days import day_of
-from peer_agent.protocol.recipe import USUAL_OBJECTIVE
 from runs.access import Viewer, listed_runs
 from runs.models import IN_MODEL, DailyTotal, LogEntry, Run, Snapshot
 from runs.selectors import Point, places
@@ -59,14 +58,8 @@ def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -
     for word in search.words.split()[:MOST_WORDS]:
         runs = runs.filter(reduce(or_, (Q(**{f"{name}__icontains": word}) for name in SEARCHED)))
     if search.recipe:
-        runs = runs.filter(_of_kind(search.recipe))
+        runs = runs.filter(recipe__contains=OBJECTIVE.format(search.recipe))
     return runs.filter(state__in=STATES[search.state]) if search.state in STATES else runs
-
-
-def _of_kind(objective: str) -> Q:
-    """A recipe of before there were several kinds names none."""
-    named = Q(recipe__contains=OBJECTIVE.format(objective))
-    return named | ~Q(recipe__contains='"objective":') if objective == USUAL_OBJECTIVE else named
 
 
 def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:

@@ -1,4 +1,4 @@
-"""A copy of SQLite before its tables change: `backups/` in the data folder, the newest five."""
+"""What `serve` does before tables change: refuse those of another version, and copy SQLite to `backups/`."""
 
 import sqlite3
 from contextlib import closing
@@ -7,8 +7,20 @@ from pathlib import Path
 
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
 
-KEPT = 5
+from peer_agent.protocol.errors import Problem
+
+KEPT = 5  # copies, the newest
+OURS = frozenset({"accounts", "coordination", "notices", "runs"})  # apps; those of others may merge their migrations
+
+
+def refuse_unknown_changes() -> None:
+    """Raise Problem E418 if the tables have a migration of ours that this version does not know."""
+    loader = MigrationLoader(connection)
+    for app, name in sorted(loader.applied_migrations.keys() - loader.disk_migrations.keys()):
+        if app in OURS:
+            raise Problem.of("E418", change=f"{app}.{name}")
 
 
 def pending_changes() -> int:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.plan import NO_LIMITS, Candidate, Limits, Party, choose, published_bound, solve
+from peer_agent.protocol.plan import NO_LIMITS, Candidate, Limits, Party, choose, solve
+from tests.benchmarks.measures.published import published_bound
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 
 RELAYS = 4

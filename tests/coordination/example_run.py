@@ -9,7 +9,6 @@ from accounts.keys import site_key
 from accounts.models import Person
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
-from peer_agent.protocol.log.reading import read_record
 from peer_agent.protocol.log.records import (
     ChunkRange,
     Contribution,
@@ -18,6 +17,7 @@ from peer_agent.protocol.log.records import (
     Scalars,
     SpanEntry,
     Unit,
+    read_record,
     seal,
     whole,
 )
@@ -66,6 +66,7 @@ def contribution(part: Part, slot: int) -> Contribution:
         samples=samples,
         tokens=7 * samples,
         included=(ChunkRange(0, grid_of(ELEMENTS).chunks),),
+        codec="fp16",
     )
 
 

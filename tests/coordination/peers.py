@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId, RunId
 from peer_agent.protocol.log.merkle import root_over
-from peer_agent.protocol.log.reading import read_head
-from peer_agent.protocol.log.records import RecordHead
+from peer_agent.protocol.log.records import RecordHead, read_head
 from peer_agent.protocol.relay import advance as relay
 from peer_agent.protocol.relay import events as relays
 from peer_agent.protocol.relay.opened import OpenPlan, open_message
@@ -22,8 +21,7 @@ from peer_agent.protocol.relay.state import Reducer as RelaysReducer
 from peer_agent.protocol.session import Failed, Identity
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer import speaking
-from peer_agent.protocol.trainer.advance import advance
-from peer_agent.protocol.trainer.hearing import heard
+from peer_agent.protocol.trainer.advance import advance, heard
 from peer_agent.protocol.trainer.state import new_trainer
 from tests.coordination.peer_link import Closed, PeerLink, linked
 

@@ -72,7 +72,7 @@ class TestCommit:
         head, entry = Head.objects.get(), LogEntry.objects.get()
         assert (head.index, head.step, head.digest) == (1, 1, digest_of(sealed(record)))
         assert (entry.index, entry.peers, entry.samples, entry.attempts) == (1, 2, 4, 2)
-        given = averaged_bytes(record, example.run.parsed_recipe.codec_up)
+        given = averaged_bytes(record)
         assert (entry.learning_rate, entry.bytes_averaged) == (record.scalars.learning_rate, sum(given.values()))
         rows = LedgerEntry.objects.values_list("machine", "person__username", "samples", "weight")
         assert sorted(row[1:] for row in rows) == [("Noor", 2, 14), ("Teo", 2, 14)]

@@ -1,7 +1,6 @@
 """What the journeys share: real English, small enough to be prepared in a second."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from demo.corpus import python_text
 from scripts import build_wheel
 from tests.end_to_end.rig.swarm import Swarm
-from tests.end_to_end.rig.warm import Warm
+from tests.warm.client import Warm
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and what they start does too.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -50,12 +49,8 @@ def rank(path: Path, folder: Path) -> int:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _warm_agents() -> Iterator[None]:
-    """One process a worker that has loaded torch, and forks for each agent."""
-    Swarm.warm = Warm()
-    yield
-    Swarm.warm.end()
-    Swarm.warm = None
+def _forked_agents(warm: Warm | None) -> None:
+    Swarm.warm = warm
 
 
 @pytest.fixture(scope="session")

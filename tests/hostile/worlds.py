@@ -18,9 +18,10 @@ from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import Setting, World
 from tests.hostile.deeds import Deed
 from tests.hostile.puppet import PuppetRelay, PuppetTrainer
+from tests.tier import length
 
 SEED = 7
-STEPS = 64
+STEPS = length(64, 32)
 SETTING = Setting(trainers=3, relays=1, steps=STEPS, seed=SEED, samples_each=16, snapshot_every=8)
 LIMIT_S = 680.0  # virtual; alone it takes half of that
 MOST_BATCHES = 4  # of samples in one accumulator

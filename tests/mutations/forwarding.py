@@ -117,11 +117,11 @@ FORWARDING: tuple[Mutation, ...] = (
         (f"{TESTS}::test_sockets_to_forward_do_not_cost_the_ordinary_link",),
     ),
     Mutation(
-        "a relay of before is taken for one that forwards",
+        "a relay that does not forward is taken for one that does",
         "peer_agent/network/link.py",
         "    if link is Link.FORWARD and opened.subprotocol != FORWARDS:",
         "    if False:",
-        (f"{TESTS}::test_a_relay_of_before_loses_a_fresh_socket_and_nothing_else",),
+        (f"{TESTS}::test_a_relay_that_does_not_forward_loses_a_fresh_socket_alone",),
     ),
     Mutation(
         "a relay decides that coming back cannot help",

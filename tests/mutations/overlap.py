@@ -106,8 +106,8 @@ OVERLAPPING: tuple[Mutation, ...] = (
     Mutation(
         "records of all runs name them",
         f"{COORDINATOR}round/recording.py",
-        "old if old and state.recipe.staleness",
-        "old if old",
+        "    if not state.recipe.staleness:\n        return ()\n",
+        "",
         RECORDING,
     ),
     Mutation(

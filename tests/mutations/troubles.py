@@ -107,7 +107,7 @@ TROUBLES: tuple[Mutation, ...] = (
     Mutation(
         "bytes that have come are missed for ever",
         "peer_agent/protocol/trainer/following.py",
-        '    return [Ended(("E114",))] if was_missing else []',
+        "    return [Ended((codes.UPDATE_MISSING,))] if was_missing else []",
         "    return [] if was_missing else []",
         ("tests/protocol/trainer/test_following.py",),
     ),

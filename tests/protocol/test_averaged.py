@@ -19,7 +19,9 @@ CODECS: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
 SCALARS = Scalars(learning_rate=1.0, clip=1.0, inverse_bias_1=1.0, inverse_bias_2=1.0, inverse_tokens=1.0)
 
 
-def record(grid: Grid, spans: list[tuple[PeerId, int, int]], ranges: list[list[tuple[int, int]]]) -> Record:
+def record(
+    grid: Grid, spans: list[tuple[PeerId, int, int]], ranges: list[list[tuple[int, int]]], codec: Codec
+) -> Record:
     facts: dict[str, Any] = {
         "run": RunId("aa" * 16),
         **dict.fromkeys(("index", "step", "fence", "attempt", "round"), 1),
@@ -36,15 +38,23 @@ def record(grid: Grid, spans: list[tuple[PeerId, int, int]], ranges: list[list[t
             for i, (who, first, stop) in enumerate(spans)
         ),
     }
-    return whole(contributions=tuple(contribution(i, parts) for i, parts in enumerate(ranges)), **facts)
+    return whole(contributions=tuple(contribution(i, parts, codec) for i, parts in enumerate(ranges)), **facts)
 
 
-def contribution(slot: int, ranges: list[tuple[int, int]]) -> Contribution:
+def contribution(slot: int, ranges: list[tuple[int, int]], codec: Codec) -> Contribution:
     given: dict[str, Any] = dict.fromkeys(("weight", "credit", "samples", "tokens"), 1)
     included = tuple(ChunkRange(first, stop) for first, stop in ranges)
     name = AccumulatorId(f"{slot:032x}")
     return Contribution(
-        peer=PeerId(name), person="p", machine="m", slot=slot, accumulator=name, units=(), included=included, **given
+        peer=PeerId(name),
+        person="p",
+        machine="m",
+        slot=slot,
+        accumulator=name,
+        units=(),
+        included=included,
+        codec=codec,
+        **given,
     )
 
 
@@ -68,22 +78,22 @@ def test_it_is_what_each_chunk_counted_by_itself_would_give(case: Any, codec: Co
         for chunk in range(first, stop):
             taken = sum(a <= chunk < b for parts in ranges for a, b in parts)
             expected[who] += taken * encoded_size(codec, grid.length(chunk))
-    assert averaged_bytes(record(grid, spans, ranges), codec) == expected
+    assert averaged_bytes(record(grid, spans, ranges, codec)) == expected
 
 
 @pytest.mark.parametrize(("codec", "size"), [("fp32", 4 * 25), ("fp16", 2 * 25 + 3 * 2), ("int8", 25 + 3 * 4)])
 def test_two_contributions_in_all_of_three_chunks(codec: Codec, size: int) -> None:
     everywhere = [[(0, 3)], [(0, 3)]]
-    assert averaged_bytes(record(Grid(25, 10), [(ANN, 0, 3)], everywhere), codec) == {ANN: 2 * size}
+    assert averaged_bytes(record(Grid(25, 10), [(ANN, 0, 3)], everywhere, codec)) == {ANN: 2 * size}
 
 
 def test_each_contribution_counts_in_its_own_codec() -> None:
-    mixed = record(Grid(25, 10), [(ANN, 0, 3)], [[(0, 3)], [(0, 2)]])
+    mixed = record(Grid(25, 10), [(ANN, 0, 3)], [[(0, 3)], [(0, 2)]], "fp16")
     small = replace(mixed.contributions[1], codec="int8")
-    given = averaged_bytes(replace(mixed, contributions=(mixed.contributions[0], small)), "fp16")
+    given = averaged_bytes(replace(mixed, contributions=(mixed.contributions[0], small)))
     assert given == {ANN: 2 * 25 + 3 * 2 + 20 + 2 * 4}
 
 
 def test_who_reduced_two_spans_is_credited_with_both() -> None:
     spans = [(ANN, 0, 1), (BOB, 1, 2), (ANN, 2, 3)]
-    assert averaged_bytes(record(Grid(30, 10), spans, [[(0, 3)]]), "fp32") == {ANN: 80, BOB: 40}
+    assert averaged_bytes(record(Grid(30, 10), spans, [[(0, 3)]], "fp32")) == {ANN: 80, BOB: 40}

@@ -1,19 +1,13 @@
 """A trainer learns its own part of a plan and a commit, proved; a reducer and a log keeper learn everything."""
 
-from typing import Any
-
-import msgspec
 import pytest
 from msgspec import structs
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.credentials import PLAN as SIGNED_AS_PLAN
-from peer_agent.protocol.credentials import sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import (
     CommitLetters,
-    head_of,
     open_commit,
     open_plan,
     open_whole_commit,
@@ -25,7 +19,6 @@ from peer_agent.protocol.letters import (
 )
 from peer_agent.protocol.log.records import Contribution, SpanEntry, Unit, seal, whole
 from peer_agent.protocol.wire import encode
-from tests.golden import FOLDER
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
 from tests.protocol.log.entries import SAMPLE
 from tests.protocol.strategies import sample
@@ -80,18 +73,6 @@ def test_a_reducer_takes_no_other_slots(slots: tuple[m.Slot, ...]) -> None:
         open_whole_plan(planned, SITE_PUBLIC)
 
 
-def test_a_plan_of_before_has_no_deadlines_and_one_with_them_is_read_by_agents_of_before() -> None:
-    head = head_of(structs.replace(PLAN, sigma=0.25))
-    fields = structs.asdict(head)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(head)).keys() == fields.keys()
-    del fields["sigma"]
-    signed = sign(SITE_KEY, SIGNED_AS_PLAN, msgspec.msgpack.encode(fields))
-    sealed = structs.replace(seal_plan(SITE_KEY, PLAN), signed=signed)
-    assert open_whole_plan(planned_whole(sealed), SITE_PUBLIC) == structs.replace(PLAN, sigma=0.0)
-    before = msgspec.defstruct("HeadOfBefore", [(name, Any) for name in fields])
-    assert structs.asdict(msgspec.msgpack.decode(msgspec.msgpack.encode(head), type=before)).keys() == fields.keys()
-
-
 def test_everybody_learns_its_own_contribution() -> None:
     letters = CommitLetters(ENTRY, RECORD)
     for number, peer in enumerate(PEERS):
@@ -105,15 +86,6 @@ def test_another_contribution_is_refused(change: dict[str, object]) -> None:
     commit = CommitLetters(ENTRY, RECORD).to(PEERS[1], 1)
     with pytest.raises(Problem, match="E218"):
         open_commit(structs.replace(commit, **change), SITE_PUBLIC, PEERS[1])
-
-
-def test_a_commit_of_version_1_has_everything_inside() -> None:
-    payload, signature = (FOLDER / "record_1.lines").read_bytes().splitlines()
-    commit = m.Commit(run=RECORD.run, fence=1, record=type(ENTRY.head)(payload, bytes.fromhex(signature.decode())))
-    opened = open_commit(commit, SITE_PUBLIC, PeerId("b" * 32))
-    assert opened.own is not None
-    assert (opened.own.person, opened.head.contributors) == ("Teo", 2)
-    assert len(open_whole_commit(commit, SITE_PUBLIC).contributions) == 2
 
 
 MEMBERS, SPANS, UNITS = 1000, 64, 8

@@ -167,7 +167,7 @@ def _with_contributions(record: Record, count: int) -> Record:
     """So many, everywhere; in fp32."""
     made = {"version", "contributors", "contributions_root"}
     facts = {name: getattr(record, name) for name in RecordHead.__struct_fields__ if name not in made}
-    return whole(contributions=tuple(contribution(slot, [(0, GRID.chunks)]) for slot in range(count)), **facts)
+    return whole(contributions=tuple(contribution(slot, [(0, GRID.chunks)], "fp32") for slot in range(count)), **facts)
 
 
 @pytest.mark.parametrize(("role", "run"), [(Role.TRAINER, NOWHERE), (Role.AUXILIARY, NOWHERE), (Role.TRAINER, ANY_RUN)])

@@ -268,10 +268,7 @@ async def test_what_a_listener_does_not_read_is_not_held_at_the_relay(tmp_path: 
         link.abort()
 
 
-# Agents of before
-
-
-async def test_a_relay_of_before_loses_a_fresh_socket_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_relay_that_does_not_forward_loses_a_fresh_socket_alone(tmp_path: Path) -> None:
     """It would take such a link for a newer one of the same trainer, and serve the older no more."""
     relay = await access_of(tmp_path, PeerId("0b" * 16), Role.RELAY)
     came: list[Connection] = []

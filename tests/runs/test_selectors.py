@@ -101,7 +101,7 @@ def test_a_point_has_what_its_entry_says(run: Run, laptop: Owned) -> None:
     first, second = selectors.loss_points(run)
     assert first.samples_per_s == pytest.approx(4 / 1.5)
     assert first.machines == 1
-    assert (first.learning_rate, first.bytes_averaged) == (None, None), "a row of before"
+    assert (first.learning_rate, first.bytes_averaged) == (None, None)
     assert second[3:] == (None, 1, 3e-4, 2**40)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
 
 from peer_agent.protocol.errors import Problem
 from server import backup
@@ -73,9 +74,9 @@ class TestBackup:
         assert self.made(tmp_path) is None
 
     def test_a_site_that_is_served_again_after_an_update(self, tmp_path: Path) -> None:
-        """The tables of an older version, made by stopping at one of its migrations."""
+        """Tables that lack the newest changes, made by stopping at one migration."""
         own = {"MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": "", "PATH": "/usr/bin:/bin"}
-        command = [sys.executable, str(ROOT / "manage.py"), "migrate", "-v", "0", "accounts", "0001"]
+        command = [sys.executable, str(ROOT / "manage.py"), "migrate", "-v", "0", "accounts"]
         subprocess.run(command, env=own, check=True, timeout=PATIENCE_S)
         with serving(tmp_path) as site:
             where(tmp_path, site)
@@ -90,6 +91,14 @@ class TestBackup:
             said, _ = site.communicate(timeout=PATIENCE_S)
         assert "kept in" not in said.replace("Everything is kept in", "")
         assert len(list((tmp_path / "backups").iterdir())) == 1
+
+
+@pytest.mark.django_db
+def test_a_database_that_another_version_changed_is_refused() -> None:
+    backup.refuse_unknown_changes()
+    MigrationRecorder(connection).record_applied("runs", "0002_of_a_later_version")
+    with pytest.raises(Problem, match=r"E418.*runs\.0002_of_a_later_version"):
+        backup.refuse_unknown_changes()
 
 
 class TestAddresses:

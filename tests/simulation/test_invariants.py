@@ -13,6 +13,7 @@ from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 from tests.simulation.checked_world import checked_world, relays, trainers
 from tests.simulation.weathers import restless
+from tests.tier import length
 
 FAULTS: tuple[Fault, ...] = ("failed", "answer lost", "unknown and not written")
 
@@ -77,7 +78,7 @@ def _calm(world: World) -> None:
         peer.connect()
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=length(200, 30), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 1000),
     size=st.tuples(st.integers(1, 4), st.integers(1, 3)),
@@ -128,7 +129,7 @@ def test_fifty_peers_in_bad_weather(seed: int) -> None:
     assert sum(record.samples for record in world.database.records) <= computed
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(length(8, 4)))
 def test_few_peers_in_bad_weather(seed: int) -> None:
     count = (1, 2, 3, 7)[seed % 4]
     rates = FailureRates(failed=0.1, answer_lost=0.1)

@@ -10,8 +10,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import advance as coordinator
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import RunState
-from peer_agent.protocol.log.reading import read_record
-from peer_agent.protocol.log.records import whole
+from peer_agent.protocol.log.records import read_record, whole
 from peer_agent.simulation.database import Database
 from peer_agent.simulation.judge import Judge
 from peer_agent.simulation.simulate import Figures, Simulation

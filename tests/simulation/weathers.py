@@ -1,5 +1,7 @@
 """Which weathers the worlds of the tests have."""
 
+import pytest
+
 from peer_agent.simulation import churn
 from peer_agent.simulation.churn import Spell, Weather, only
 from peer_agent.simulation.faults import Kind
@@ -8,7 +10,7 @@ from peer_agent.simulation.world import Setting
 ALL_KINDS: tuple[Kind, ...] = tuple(sorted({*churn.TRAINERS, *churn.RELAYS, *churn.SITE, *churn.ODDS}))
 
 # Trainers and rounds of the worlds with all weathers. Larger ones are in tests/benchmarks/simulator.py.
-SIZES = ((200, 50), (50, 500))
+SIZES = ((30, 30), pytest.param(200, 50, marks=pytest.mark.check), pytest.param(50, 500, marks=pytest.mark.check))
 
 
 def all_at_once(scale: float = 1.0) -> Weather:

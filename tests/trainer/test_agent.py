@@ -28,8 +28,8 @@ from peer_agent.protocol.letters import planned_for, seal_plan
 from peer_agent.protocol.log.records import RecordHead, Unit
 from peer_agent.protocol.messages.machine import OwnerLimits
 from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.protocol.trainer import advance, following
 from peer_agent.protocol.trainer import events as e
-from peer_agent.protocol.trainer import following, hearing
 from peer_agent.protocol.wire import Kind
 from peer_agent.relay.place import Place, own_certificate
 from peer_agent.site.machine_control import MachineControl
@@ -232,7 +232,7 @@ async def test_the_averages_of_a_round_to_which_it_was_not_asked_are_taken_as_th
         await scene.agent._hear_average(RELAY, average, scene.agent.round)
         assert scene.agent.round is not None
         assert not scene.agent.round.keep_chunk(average), "it is here"
-        heard = hearing.heard(scene.log(1)[0], SITE_PUBLIC, TRAINER)
+        heard = advance.heard(scene.log(1)[0], SITE_PUBLIC, TRAINER)
         assert isinstance(heard, e.CommitHeard)
         scene.agent._made(heard.record)
         assert scene.agent.round is None

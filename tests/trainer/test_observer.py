@@ -163,7 +163,7 @@ async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_how_the_run_learns_is_asked_of_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the site says is a claim: no letter of it moves the cursor, and a site of before says nothing."""
+    """What the site says is a claim: no letter of it moves the cursor, and it may say nothing."""
     scene = Scene(tmp_path)
     answers: list[Any] = [
         {"heldout": {"loss": 4.29, "step": 1000}, "warning": "The model is \x1b[2Joverfitting."},

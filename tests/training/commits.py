@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from msgspec import UNSET
 from numpy.typing import NDArray
 
 from peer_agent.protocol.grid import grid_of
@@ -86,7 +85,8 @@ def contribution_of(slot: int, taken: Taken, chunks: int, step: int) -> Contribu
         samples=sum(done.unit.samples for done in taken.units),
         tokens=taken.loss_tokens,
         included=(ChunkRange(0, chunks),),
-        stale=stale or UNSET,
+        codec="fp16",
+        stale=stale,
     )
 
 

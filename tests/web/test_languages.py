@@ -142,7 +142,7 @@ def test_what_people_bring_is_named(run: Run) -> None:
 
 def test_a_card_is_in_english_whoever_asks(run: Run) -> None:
     with translation.override("bn"):
-        assert how_checked(run).startswith("এই প্রকাশের আগে")
+        assert how_checked().startswith("এই প্রকাশের আগে")
         assert "whole log" in _with_digests(CardFacts(slug="a", title="A", steps=1, loss=1.0), run, Snapshot()).checked
 
 

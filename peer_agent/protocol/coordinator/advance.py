@@ -23,7 +23,7 @@ from peer_agent.protocol.coordinator.agreement.snapshots import (
     take_stored,
     take_verified,
 )
-from peer_agent.protocol.coordinator.membership import LOST_S, is_too_old, join, lose, relieve
+from peer_agent.protocol.coordinator.membership import LOST_S, join, lose, relieve
 from peer_agent.protocol.coordinator.probing import probe, take_probed
 from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
 from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
@@ -54,7 +54,6 @@ from peer_agent.protocol.coordinator.workers.leasing import deal, top_up, top_up
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
 
-TOO_OLD = "E233"
 TICK_S = 0.25
 SWEEP_S = 1.0  # between looks at every member
 GAP_TICKS = 3  # a longer pause between two events was the host's
@@ -112,8 +111,6 @@ def _join(state: RunState, event: e.Joined) -> list[e.Command]:
 
     A machine that was started anew in another role is another member.
     """
-    if is_too_old(state, event.hello):
-        return [*_lose(state, event.peer, final=True), e.TurnAway(event.peer, TOO_OLD)]
     known = state.members.get(event.peer)
     commands = _lose(state, event.peer, final=True) if known is not None and known.role is not event.role else []
     is_back = event.peer in state.members and awaits(state, event.peer)

@@ -217,13 +217,6 @@ class Abdicate(Struct, frozen=True):
     """Another host drives this run, or is to."""
 
 
-class TurnAway(Struct, frozen=True):
-    """This peer cannot take part, for the reason that the number of an error says."""
-
-    peer: PeerId
-    code: str
-
-
 Command = (
     Send
     | Announce
@@ -239,5 +232,4 @@ Command = (
     | Finish
     | Replay
     | Abdicate
-    | TurnAway
 )

@@ -8,8 +8,7 @@ from peer_agent.protocol.coordinator import leases
 from peer_agent.protocol.coordinator.events import Goal, Mark
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, Inclusion, RunState
 from peer_agent.protocol.identifiers import AccumulatorId, RunId
-from peer_agent.protocol.log.reading import read_record
-from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, is_everywhere
+from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, is_everywhere, read_record
 from peer_agent.protocol.messages import Shard, Snapshot
 from peer_agent.protocol.recipe import Recipe
 

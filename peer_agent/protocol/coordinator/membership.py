@@ -44,12 +44,6 @@ def join(state: RunState, event: Joined) -> list[Command]:
     return [*answer, *_void_to(state, event.peer, hello), *commands, *resend(state, member, hello.log_index)]
 
 
-def is_too_old(state: RunState, hello: m.Hello) -> bool:
-    """An agent that knows of no rollback cannot read the entry. One that begins after it has no need to."""
-    has_any = hello.step >= 0 or hello.log_index >= 0
-    return has_any and not hello.rolls_back and state.is_undone(hello.log_index)
-
-
 def _arrive(state: RunState, event: Joined) -> Member:
     conduct = state.conducts.pop(event.peer, None) or Conduct()
     member = Member(

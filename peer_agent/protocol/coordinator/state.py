@@ -6,7 +6,6 @@ from enum import StrEnum
 from msgspec import Struct, field
 
 from peer_agent.protocol.bandwidth.flows import Capacity, Direction, Flow
-from peer_agent.protocol.coordinator.chosen import Chosen
 from peer_agent.protocol.coordinator.events import Goal
 from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.credentials import Role
@@ -81,7 +80,7 @@ class Member(Struct):
     reduces: bool = False
     may_keep: bool = False
     reaches: frozenset[PeerId] = frozenset()  # of those who can be dialled, by its own word
-    measures: bool = False  # it knows what a probe is: it has said whom it reaches
+    measures: bool = False  # it has said whom it reaches
     reserve: float = 0.0  # the part of its uplink that its household keeps, by its own word
     uplink_told: float = 0.0  # bytes per second that it was told to keep to; 0: no limit
     told_slow: bool = False  # that averages come to it more slowly than steps are made
@@ -243,6 +242,19 @@ class Keeper(Struct, frozen=True):
     index: int
     step: int
     asked_at: float
+
+
+class Chosen(Struct, frozen=True, kw_only=True):
+    """What the plan has chosen for the next round, as it was last compared: codecs and contributors (rules 14, 30).
+
+    Who is neither in `codecs` nor left out is not known well enough: it contributes in the stated codec.
+    """
+
+    codecs: dict[PeerId, Codec]
+    codec_down: Codec
+    left_out: dict[PeerId, str] = {}  # and why
+    cannot_follow: frozenset[PeerId] = frozenset()  # of those left out, to whom averages come too slowly
+    step_s: float = 0.0  # from one update to the next
 
 
 class RunState(Struct, kw_only=True):
@@ -418,3 +430,8 @@ class RunState(Struct, kw_only=True):
 
 
 LONGEST_OUT_S = 3600.0
+
+
+def stated(recipe: Recipe) -> Chosen:
+    """Everybody, as the recipe says."""
+    return Chosen(codecs={}, codec_down=recipe.codec_down)

@@ -1,5 +1,7 @@
 """Every error a person can meet: a number, its cause, and what to do. `docs/errors.md` is printed from this table."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from msgspec import Struct
@@ -72,3 +74,17 @@ class Problem(Exception):
     def of(cls, code: str, **details: object) -> Self:
         """The problem `code` of the catalogue."""
         return cls(Fault.of(code, **details))
+
+
+def disk_fault(path: object, error: OSError) -> Fault:
+    """E106 for the disk of `path`, in the system's words."""
+    return Fault.of("E106", path=path, reason=error.strerror or error)
+
+
+@contextmanager
+def disk_errors(path: object) -> Iterator[None]:
+    """Report any OSError raised inside as E106. Raises Problem."""
+    try:
+        yield
+    except OSError as error:
+        raise Problem(disk_fault(path, error)) from error

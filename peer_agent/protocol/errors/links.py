@@ -218,13 +218,6 @@ LINKS: dict[str, Entry] = {
         "for the others as far as its connection allows, and computes nothing.",
         means="It catches up from the log where it can, and its work counts whenever it has.",
     ),
-    "E233": Entry(
-        "Agent too old for this run",
-        Severity.MEDIUM,
-        "This run was rolled back to an earlier step, and this version of the agent does not know how to follow.",
-        "Update the agent from the download page and join again.",
-        means=STAYS,
-    ),
     "E232": Entry(
         "Connection not forwarded",
         Severity.LOW,

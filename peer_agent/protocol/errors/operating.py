@@ -58,6 +58,13 @@ OPERATING: dict[str, Entry] = {
         "Choose another snapshot on the manage page, or tell the operator.",
         means=NOTHING_CHANGED,
     ),
+    "E418": Entry(
+        "Database of another version",
+        Severity.HIGH,
+        "Another version of this site changed the database in a way that this one does not know ({change}).",
+        "Start that version again, or begin with an empty data folder and database.",
+        means=NOTHING_CHANGED,
+    ),
     "E409": Entry(
         "No relay connected",
         Severity.HIGH,

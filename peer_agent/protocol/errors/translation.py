@@ -3,10 +3,11 @@
 import string
 from collections.abc import Callable, Iterable
 
-from peer_agent.protocol.errors import CATALOGUE, Fault
+from peer_agent.protocol.errors import CATALOGUE, Fault, codes
 
 Translated = Callable[[str], str]  # a message in the reader's language
-INSIDE = {"E134": ("E104", "E110")}  # errors whose cause may stand in another as its reason (`not_reached`)
+# Errors whose cause may stand in another as its reason (`not_reached`).
+INSIDE = {"E134": (codes.NOT_REACHED, codes.STRANGE_ANSWER)}
 
 
 def in_words(fault: Fault, translated: Translated) -> Fault:

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from msgspec import UNSET, Meta, Struct, UnsetType, structs
+from msgspec import Meta, Struct, structs
 
-from peer_agent.protocol.credentials import RECORD, Signed, sign
+from peer_agent.protocol.credentials import RECORD, Signed, is_signed_by, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import Accumulator, Count, Medium, Peer, Run, Short, Small
 from peer_agent.protocol.log.merkle import is_under, tree_of
@@ -97,10 +97,8 @@ class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tokens: Count
     included: Annotated[tuple[ChunkRange, ...], Meta(max_length=100_000)]  # ascending; where it was averaged in
     clipped: bool = False  # its norm was above the bound of rule 12
-    # Of the units those that were computed one step before the others (rule 10). Not there at all where there are none,
-    # so that agents that do not know of it read every record of a run with staleness 0.
-    stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] | UnsetType = UNSET
-    codec: Codec | UnsetType = UNSET  # of its gradient, where that is not what the recipe says
+    stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] = ()  # of `units`: computed a step early (rule 10)
+    codec: Codec  # of its gradient
 
 
 class Restored(Struct, frozen=True, array_like=True):
@@ -121,7 +119,7 @@ class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     attempt: Small
     round: Count
     previous: Hex  # sha256 of the head before
-    kind: Literal["update", "parameters", "rollback"] = "update"
+    kind: Literal["update", "rollback"] = "update"
     elements: Count
     chunk_elements: Medium
     codec: Codec
@@ -133,8 +131,8 @@ class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tokens: Count
     samples: Count
     exact: bool
-    mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] | UnsetType = UNSET  # of sources, where they are
-    restored: Restored | UnsetType = UNSET  # of a rollback alone: agents that know of none read all other entries
+    mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()  # of sources; empty where none is stated
+    restored: Restored | None = None  # of a rollback alone
 
 
 class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -151,7 +149,7 @@ class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Entry(Struct, frozen=True):
     """An entry as it is kept: its signed head, and the canonical JSON of its contributions.
 
-    Entries of version 1 have their contributions inside the signed part, and nothing beside it.
+    A replay needs the head alone; its entries have no contributions.
     """
 
     head: Signed
@@ -247,6 +245,31 @@ def from_lines(data: bytes) -> Entry:
 def to_json(entry: Entry) -> dict[str, Any]:
     """The entry as plain JSON values, for people."""
     return {**json.loads(entry.head.payload), "contributions": json.loads(entry.contributions or b"[]")}
+
+
+def open_head(signed: Signed, site_public_key: bytes) -> RecordHead:
+    """The head, once its signature holds. Raises Problem E218."""
+    if not is_signed_by(site_public_key, RECORD, signed):
+        raise Problem.of("E218")
+    return read_head(signed)
+
+
+def open_record(entry: Entry, site_public_key: bytes) -> Record:
+    """The whole record, once its signature and its root hold. Raises Problem E218."""
+    return whole_of(open_head(entry.head, site_public_key), entry.contributions)
+
+
+def read_head(signed: Signed) -> RecordHead:
+    """The head of an entry whose signature was checked when it was stored. Raises Problem E218 for another version."""
+    try:
+        return msgspec.json.decode(signed.payload, type=RecordHead)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem.of("E218") from error
+
+
+def read_record(entry: Entry) -> Record:
+    """The whole record of an entry whose signature was checked when it was stored. Raises Problem E218."""
+    return whole_of(read_head(entry.head), entry.contributions)
 
 
 def _canonical(value: RecordHead | Contribution) -> bytes:

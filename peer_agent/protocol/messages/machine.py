@@ -1,6 +1,6 @@
 """On the control link, between a machine and its site: what its owner wants of it, and what it does about that.
 
-Neither host nor coordinator hears of it. The machine speaks first; an agent of before says nothing and is told nothing.
+Neither host nor coordinator hears of it. The machine speaks first.
 """
 
 from enum import StrEnum

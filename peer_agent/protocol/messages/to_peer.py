@@ -117,8 +117,8 @@ class Cut(Attempted, frozen=True, kw_only=True):
 class SitOut(Attempted, frozen=True, kw_only=True):
     """Instead of a cut: this round is made without the peer, whose link would hold up the others (rule 30).
 
-    It offers nothing, takes the averages, and keeps what it holds: that is first in the next round. Said in runs alone
-    whose recipe says `contributors: fast`, which older agents do not join.
+    It offers nothing, takes the averages, and keeps what it holds: that is first in the next round. Only runs whose
+    recipe says `contributors: fast` have it.
     """
 
     round: Count
@@ -186,10 +186,7 @@ class Planned(Message, frozen=True, kw_only=True):
 
 
 class Probe(Message, frozen=True, kw_only=True):
-    """Have the idle link to this peer measured, one way after the other; one of the two begins (rule 31).
-
-    Said to those alone who said whom they reach: older agents do not know it.
-    """
+    """Have the idle link to this peer measured, one way after the other; one of the two begins (rule 31)."""
 
     run: Run
     number: Count

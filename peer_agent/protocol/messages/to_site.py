@@ -68,9 +68,6 @@ class Hello(Message, frozen=True, kw_only=True):
     fingerprint: Short = ""  # of the listener's certificate (rule 38)
     log_index: Index = -1  # the last record it holds or has applied
     reserve_percent: Annotated[int, Meta(ge=0, le=MOST_RESERVED)] = 0  # of its uplink, that its household keeps
-    rolls_back: bool = False  # it knows entries that undo others (rule 15)
-    upload_bps: Count = 0  # said by older agents; what links carry is learned from rounds (rule 31)
-    download_bps: Count = 0
 
 
 class Report(Message, frozen=True, kw_only=True):

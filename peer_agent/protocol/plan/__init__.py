@@ -1,8 +1,7 @@
 """Who contributes, who reduces how much of the vector, and in which chunks: pure arithmetic, by the coordinator alone.
 
 `choose` says who contributes (rule 30), `solve` finds the shares (rules 25 to 29), `spans_of` makes chunks of them,
-`outline_of` says what people see of that, and `published_bound` is what the paper's own program allows, which may
-average an element at two places.
+`outline_of` says what people see of that.
 """
 
 from peer_agent.protocol.plan.comparison import Candidate
@@ -10,7 +9,6 @@ from peer_agent.protocol.plan.contributors import PATIENCE, Choice, choose
 from peer_agent.protocol.plan.outline import Bottleneck, Outline, Participant, outline_of
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Pair, Party
 from peer_agent.protocol.plan.program import Kind
-from peer_agent.protocol.plan.published import published_bound
 from peer_agent.protocol.plan.solve import Limit, Shares, judged, solve
 from peer_agent.protocol.plan.spans import SPAN_BYTES, largest_remainder, spans_of
 
@@ -36,7 +34,6 @@ __all__ = [
     "judged",
     "largest_remainder",
     "outline_of",
-    "published_bound",
     "solve",
     "spans_of",
 ]

@@ -8,11 +8,13 @@ follows which is `reducing.TRANSITIONS`.
 from typing import assert_never
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.relay import events as e
-from peer_agent.protocol.relay import keeping, receiving, reducing
+from peer_agent.protocol.relay import keeping, reducing
 from peer_agent.protocol.relay.opened import OpenCommit, Opened, OpenPlan, Place
-from peer_agent.protocol.relay.state import NOBODY, Keeper, RelayState
+from peer_agent.protocol.relay.state import NOBODY, Attempt, Keeper, RelayState, Said, is_now, named
+from peer_agent.protocol.wire import Frame, Kind
 
 HEARTBEAT_S = 2.0  # without another word
 PAGE_RECORDS = 64  # after so many the coordinator waits to hear that they have come
@@ -63,9 +65,9 @@ def _take(state: RelayState, event: e.Event, now: float) -> list[e.Action]:  # n
         case e.SpanWritten():
             return reducing.span_written(reducer, event, now) if reducer is not None else []
         case e.AverageCame():
-            return receiving.average_came(state, event.peer, event.frame)
+            return average_came(state, event.peer, event.frame)
         case e.SpanReceived():
-            return receiving.span_received(reducer.attempt if reducer is not None else None, event, now)
+            return span_received(reducer.attempt if reducer is not None else None, event, now)
         case e.Appended() | e.AppendFailed() | e.Scanned() | e.Copied() | e.CopyFailed():
             return _of_the_log(state, keeper, event, now) if keeper is not None else []
     assert_never(event)
@@ -249,6 +251,30 @@ def hello(state: RelayState) -> m.Hello:
         keeps_log=state.keeper is not None,
         fingerprint=state.fingerprint,
         reserve_percent=state.reserve_percent,
-        rolls_back=True,
         log_index=state.keeper.index if state.keeper is not None else -1,
     )
+
+
+def average_came(state: RelayState, peer: PeerId, frame: Frame) -> list[e.Action]:
+    """Whether a reducer's average is one that is awaited of it. Whether its bytes are right, the record will tell."""
+    attempt = state.reducer.attempt if state.reducer is not None else None
+    if attempt is None or frame.kind != Kind.AVERAGE or not is_now(attempt, frame):
+        return []
+    span = next((span for span in attempt.plan.plan.spans if span.span == frame.span), None)
+    if span is None or span.reducer != peer or frame.chunk not in attempt.awaited.get(frame.span, ()):
+        return []
+    expected = encoded_size(attempt.plan.plan.codec_down, attempt.plan.grid.length(frame.chunk))
+    if len(frame.payload) != expected:
+        return []
+    attempt.awaited[frame.span].discard(frame.chunk)
+    kept: list[e.Action] = [e.KeepAverage(frame.span, frame.chunk)]
+    return [*kept, e.WriteReceived(span)] if not attempt.awaited[frame.span] else kept
+
+
+def span_received(attempt: Attempt | None, event: e.SpanReceived, now: float) -> list[e.Action]:
+    """A span of another's is on the disk: the coordinator is told, once here and then until the attempt is over."""
+    if attempt is None or attempt.place != event.place or event.span in attempt.received:
+        return []
+    message = m.Have(**named(attempt), span=event.span, root=event.root)
+    attempt.received[event.span] = Said(message, now)
+    return [e.Say(message)]

@@ -8,13 +8,13 @@ from peer_agent.protocol.bandwidth.counting import arrivals_of, count
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.deadlines import batch_chunks
+from peer_agent.protocol.errors import codes
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import LEAF
 from peer_agent.protocol.relay import events as e
-from peer_agent.protocol.relay.attempts import awaited, is_now, named
 from peer_agent.protocol.relay.closing import Closing, Coverage
 from peer_agent.protocol.relay.opened import OpenPlan, Place
-from peer_agent.protocol.relay.state import Attempt, Phase, Reducer, RelayState, Said
+from peer_agent.protocol.relay.state import Attempt, Phase, Reducer, RelayState, Said, awaited, is_now, named
 from peer_agent.protocol.wire import Frame, Kind
 
 PROGRESS_S = 1.0
@@ -144,7 +144,7 @@ def leaves(reducer: Reducer, peer: PeerId, message: m.Leaves, now: float) -> lis
     if message.slot in attempt.leaves:
         return []
     if len(message.leaves) != LEAF.size * attempt.plan.grid.chunks:
-        return _refuse(attempt, message.slot, 0, "E211", now)
+        return _refuse(attempt, message.slot, 0, codes.CHUNK_DIFFERS, now)
     return [e.KeepLeaves(message.slot, message.leaves)]
 
 
@@ -168,9 +168,9 @@ def frame_came(reducer: Reducer, peer: PeerId, frame: Frame, now: float) -> list
     attempt.opened_at.pop(frame.slot, None)
     codec = attempt.plan.slots[frame.slot].codec
     if len(frame.payload) != encoded_size(codec, attempt.plan.grid.length(frame.chunk)):
-        return _refuse(attempt, frame.slot, frame.chunk, "E207", now)
+        return _refuse(attempt, frame.slot, frame.chunk, codes.WRONG_SIZE, now)
     if frame.slot not in attempt.leaves:
-        return _refuse(attempt, frame.slot, frame.chunk, "E208", now)
+        return _refuse(attempt, frame.slot, frame.chunk, codes.NOT_ALLOWED, now)
     # The same again is nothing; other bytes in its place are misconduct (rule 19).
     return [e.AddChunk(frame.slot, frame.chunk, attempt.coverage.has(frame.slot, frame.chunk))]
 

@@ -9,8 +9,11 @@ from typing import assert_never
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer import following, rounds, speaking, work
+from peer_agent.protocol.trainer.events import CommitHeard, Event, Heard, PlanHeard
+from peer_agent.protocol.trainer.opened import open_commit, open_plan
 from peer_agent.protocol.trainer.state import Phase, TrainerState
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
@@ -166,3 +169,14 @@ def _revoked(state: TrainerState, message: m.AccumulatorRevoked, seed: int) -> l
         return []
     told = e.Tell("The site took leased work back: {reason}", {"reason": message.reason})
     return [told, *rounds.start_over(state, Cause.REVOKED, seed)]
+
+
+def heard(message: m.TO_PEER, site_key: bytes, me: PeerId) -> Event:
+    """Raises Problem E218 where the site has not signed what it says it has."""
+    match message:
+        case m.Planned():
+            return PlanHeard(open_plan(message, site_key, me))
+        case m.Commit():
+            return CommitHeard(open_commit(message, site_key, me))
+        case _:
+            return Heard(message)

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.protocol.recipe import parse_recipe
 from peer_agent.protocol.trainer import speaking, tokens
 from peer_agent.protocol.trainer.events import (
@@ -42,7 +42,8 @@ from peer_agent.protocol.trainer.work import (
 )
 
 ASK_AGAIN_S = 10.0  # for bytes that no relay had
-LOADING_ENDS = ("E109", "E114", "E326", "E402")  # troubles that a state which is loaded again puts right
+# Troubles that a state which is loaded again puts right.
+LOADING_ENDS = (codes.COPY_DIFFERS, codes.UPDATE_MISSING, codes.SNAPSHOT_GONE, codes.LOG_DIFFERS)
 PENDING = 256  # records that wait for those before them: more than two pages of the log
 
 
@@ -279,7 +280,7 @@ def take_missing(state: TrainerState, missing: BytesMissing, seed: int) -> list[
 def _found(state: TrainerState) -> list[Action]:
     """Bytes that were missing have come."""
     was_missing, state.retry_at = state.retry_at > 0.0, 0.0
-    return [Ended(("E114",))] if was_missing else []
+    return [Ended((codes.UPDATE_MISSING,))] if was_missing else []
 
 
 def retry(state: TrainerState) -> list[Action]:

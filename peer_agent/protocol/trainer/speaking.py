@@ -59,7 +59,6 @@ def hello_of(state: TrainerState) -> m.Hello:
         fingerprint=state.fingerprint,
         log_index=state.index,
         reserve_percent=state.reserve_percent,
-        rolls_back=True,
     )
 
 

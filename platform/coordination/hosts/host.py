@@ -40,6 +40,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.advance import TICK_S, advance
 from peer_agent.protocol.coordinator.state import RunState
 from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.errors import codes
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import planned_for, planned_whole, seal_plan
 from peer_agent.protocol.wire import decode, encode
@@ -49,8 +50,6 @@ from runs.models import Run
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between looks at the database for what people want
-TAKEN_BACK = "E308"
-BROKE_IT = "E371"
 HEARD = get_args(m.TO_SITE)
 
 HostLetter = ToHost | Answered | PageRead | requests.Wishes  # of sockets, and of its own helpers
@@ -174,7 +173,7 @@ class Host:
     async def _greet(self, said: PeerSaid, hello: m.Hello) -> None:
         rest_s = self.quarantine.left_s(said.peer, time.monotonic())
         if rest_s:
-            await self._turn_away(said.channel, BROKE_IT, rest_s)
+            await self._turn_away(said.channel, codes.BROKE_HOST, rest_s)
         elif said.peer in self.unwanted:
             self._aside[said.peer] = self._looks, said
         else:
@@ -255,7 +254,7 @@ class Host:
         if peer is not None:
             rest_s = self.quarantine.add(peer, time.monotonic())
             await in_thread(self.quarantine.share)(peer, time.monotonic())
-            await self._send_away(peer, BROKE_IT, rest_s)
+            await self._send_away(peer, codes.BROKE_HOST, rest_s)
 
     async def _close(self) -> None:
         """The run was taken back to a draft: its volunteers are sent away, its relays let go of what is open."""
@@ -263,7 +262,7 @@ class Host:
         relays = [member.peer for member in self.state.members.values() if member.role is Role.RELAY]
         await self._say(relays, ended)
         for peer in self.state.members.keys() - set(relays):
-            await self._send_away(peer, TAKEN_BACK)
+            await self._send_away(peer, codes.NOT_OPEN)
 
     # Events in, commands out
 
@@ -300,8 +299,6 @@ class Host:
             case e.Abdicate():
                 log.warning("run %s: it is another host's from here", self.state.slug)
                 self.holding.is_lost = True
-            case e.TurnAway():
-                await self._send_away(command.peer, command.code)
             case _:
                 self.writer.ask(command)
         return []

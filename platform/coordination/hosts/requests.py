@@ -8,10 +8,9 @@ from django.db import transaction
 from coordination import absences, presence, snapshots, store
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import RunState
+from peer_agent.protocol.errors import codes
 from peer_agent.protocol.identifiers import PeerId
 from runs.models import Run
-
-REVOKED, UNINVITED = "E214", "E324"
 
 
 class Asked(NamedTuple):
@@ -40,8 +39,9 @@ def asked_of(
     state: RunState, unwanted: Mapping[PeerId, str], *, left: Collection[PeerId], needed: bool | None
 ) -> Asked:
     """Whoever is here, and whoever was cut off: they stay so until people want it otherwise."""
-    trainers = {member.peer for member in state.trainers()} | {p for p, code in unwanted.items() if code == UNINVITED}
-    members = {*state.members} | {p for p, code in unwanted.items() if code == REVOKED}
+    trainers = {member.peer for member in state.trainers()}
+    trainers |= {peer for peer, code in unwanted.items() if code == codes.REMOVED}
+    members = {*state.members} | {peer for peer, code in unwanted.items() if code == codes.REVOKED}
     gone = frozenset({*left, *unwanted})
     needs = absences.is_needed(state)
     return Asked(presence.shown_of(state), sorted(trainers), sorted(members), gone, needs, needed)
@@ -50,8 +50,8 @@ def asked_of(
 def look(run: Run, asked: Asked) -> Wishes:
     """Show, and ask. Raises DatabaseError."""
     _show(run, asked)
-    unwanted = dict.fromkeys(store.uninvited(run, asked.trainers), UNINVITED)
-    unwanted |= dict.fromkeys(store.revoked(asked.members), REVOKED)
+    unwanted = dict.fromkeys(store.uninvited(run, asked.trainers), codes.REMOVED)
+    unwanted |= dict.fromkeys(store.revoked(asked.members), codes.REVOKED)
     return Wishes(store.directed(run), snapshots.news_of(run), unwanted)
 
 

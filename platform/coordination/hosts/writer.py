@@ -18,8 +18,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import CommitLetters
-from peer_agent.protocol.log.reading import read_record
-from peer_agent.protocol.log.records import seal
+from peer_agent.protocol.log.records import read_record, seal
 from peer_agent.protocol.messages import Hello
 from peer_agent.protocol.wire import encode
 from runs import timeline

@@ -50,7 +50,7 @@ from coordination.sockets.strangers import Strangers, Takeovers
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, public_bytes
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.protocol.identifiers import ANY_RUN, RunId
 from peer_agent.protocol.session import Failed, Identity, Link, MessageReceived, Opened, Session, Side
 from peer_agent.protocol.wire import Frame, encode
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10.0
 SAY_S = 20.0  # for a socket to take what is said to it, while its buffers are full
-CUT_OFF = {"E214", "E324"}  # revoked, or removed from the run
+CUT_OFF = {codes.REVOKED, codes.REMOVED}
 BUSY_S = 5.0  # until somebody comes back for whom the database was away
 SITE = "site"  # what a challenge calls this end
 TOO_LATE, REFUSED, REPLACED = 4000, 4001, 4002  # codes of closed sockets

@@ -17,7 +17,7 @@ def settled(since: datetime | None = None) -> list[m.Snapshotted]:
     finished = Run.objects.filter(state=Run.State.FINISHED).order_by("-finished_at")
     if since is not None:
         finished = finished.filter(finished_at__gte=since)
-    trusted = Snapshot.objects.filter(run=OuterRef("pk"), state__in=Snapshot.TRUSTED, is_stored=True)
+    trusted = Snapshot.objects.filter(run=OuterRef("pk"), state=Snapshot.State.VERIFIED, is_stored=True)
     newest = finished.annotate(newest=Subquery(trusted.order_by("-index").values("pk")[:1]))
     wanted = list(newest.exclude(newest=None).values_list("newest", flat=True)[:MOST])
     return [

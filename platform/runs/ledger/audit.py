@@ -19,8 +19,7 @@ from msgspec.structs import astuple
 from accounts.keys import site_key
 from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.log.reading import open_record
-from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of
+from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, open_record
 from runs import storage
 from runs.ledger.coverage import Place, Ranges, add_units, overlaps
 from runs.ledger.sealed_records import AT_ONCE, sealed_of, with_records
@@ -158,7 +157,7 @@ def _sums(total: MachineTotal | None) -> tuple[int, ...]:
 
 
 def _snapshots(run: Run) -> list[dict[str, Any]]:
-    """How each is known: verified by a replay, admitted by most people, the anchor of version 1, or refused."""
+    """How each is known: verified by a replay, admitted by most people, or refused."""
     kept = [(row.index, row.step, str(row.state), row.file) for row in run.snapshots.order_by("index")]
     gone = [(row.index, row.step, REFUSED, row.file) for row in run.refused_snapshots.all()]
     return [{"step": step, "state": state, "file": file} for _, step, state, file in sorted(kept + gone)]

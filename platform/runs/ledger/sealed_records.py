@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from django.db.models import QuerySet
 
 from peer_agent.protocol.credentials import Signed
-from peer_agent.protocol.log.reading import read_head
-from peer_agent.protocol.log.records import Entry, RecordHead
+from peer_agent.protocol.log.records import Entry, RecordHead, read_head
 from runs.models import LogEntry, Run, SealedRecord
 
 AT_ONCE = 100  # rows of some 54 kB in memory

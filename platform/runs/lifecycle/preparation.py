@@ -12,7 +12,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.recipe import encode_recipe
 from runs import storage
@@ -26,8 +26,6 @@ from runs.processes.faults import faults_to
 from runs.states import NOT_OPEN, Why, move
 from runs.storage import recipe_file
 from runs.timeline import add_line
-
-AWAY_CODE = "E346"  # the Hub cannot be reached
 
 # Data
 
@@ -53,7 +51,7 @@ def _fetch(dataset: Dataset) -> Literal["away", "busy", "done"]:
     try:
         return fetch_missing(dataset.parts())
     except Problem as problem:
-        if problem.fault.code != AWAY_CODE:
+        if problem.fault.code != codes.HUB_AWAY:
             raise
         waiting = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING)
         waiting.update(fault_code=problem.fault.code, fault_text=problem.fault.text)

@@ -17,7 +17,7 @@ from runs.timeline import ROLLING_BACK, add_action
 def targets(run: Run) -> list[Snapshot]:
     """What the run can go back to, the newest first: verified states before its present one whose files are there."""
     rows = run.snapshots.filter(
-        state__in=Snapshot.TRUSTED, is_stored=True, is_undone=False, step__lt=run.head.step
+        state=Snapshot.State.VERIFIED, is_stored=True, is_undone=False, step__lt=run.head.step
     ).order_by("-index")
     return [row for row in rows if storage.snapshot_path(run, row.file).is_file()]
 

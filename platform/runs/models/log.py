@@ -48,7 +48,7 @@ class LogEntry(models.Model):
     attempts = models.IntegerField()
     exact = models.BooleanField()
     state_digest = models.CharField(max_length=16, blank=True)
-    # As in the record; null in rows from before these columns.
+    # As in the record; null where it has none.
     learning_rate = models.FloatField(null=True)
     bytes_averaged = models.BigIntegerField(null=True)  # of gradients, by all reducers together
 
@@ -71,7 +71,7 @@ class SealedRecord(models.Model):
     entry = models.OneToOneField(LogEntry, models.PROTECT, primary_key=True, related_name="sealed")
     payload = models.BinaryField()
     signature = models.BinaryField()
-    contributions = models.BinaryField(default=b"")  # beside a signed head; empty where the payload holds them
+    contributions = models.BinaryField(default=b"")  # their canonical JSON, beside the signed head
 
     def __str__(self) -> str:
         return f"record of entry {self.entry_id}"

@@ -13,9 +13,6 @@ class Snapshot(models.Model):
     class State(models.TextChoices):
         ADMITTED = "admitted"  # most people's copies have this hash
         VERIFIED = "verified"  # the site's own replay of the log, from a verified one, gave it
-        ANCHOR = "anchor"  # the newest of a run begun with version 1, whose early bytes are gone: replays begin here
-
-    TRUSTED = (State.VERIFIED, State.ANCHOR)  # replays begin at these, and these may be released
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="snapshots")
     index = models.BigIntegerField()

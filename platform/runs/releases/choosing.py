@@ -32,7 +32,7 @@ def better_snapshot(run: Run) -> Snapshot | None:
 
 
 def _can_be_released(snapshot: Snapshot) -> bool:
-    return snapshot.is_stored and snapshot.state in Snapshot.TRUSTED and snapshot.step > 0
+    return snapshot.is_stored and snapshot.state == Snapshot.State.VERIFIED and snapshot.step > 0
 
 
 def is_stale(release: Release) -> bool:

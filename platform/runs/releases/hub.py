@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from runs import storage
 from runs.access import MANAGING
 from runs.hub_access import hub_environment, token_of
@@ -107,7 +107,7 @@ def _published(publication: Publication, made: dict[str, Any]) -> None:
 
 def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
     note_failing(publication)
-    is_worth_it = fault.code == "E346" and not _is_given_up(publication)
+    is_worth_it = fault.code == codes.HUB_AWAY and not _is_given_up(publication)
     state = Publication.State.WAITING if is_worth_it else Publication.State.FAILED
     is_settled = _settle(publication, state, fault=str(fault))
     return AWAY if is_worth_it and is_settled else "done"

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from notices import outbox
 from notices.models import Event
-from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.errors import Fault, codes
 from peer_agent.publishing.card import CardFacts
 from runs import storage
 from runs.access import participants
@@ -102,8 +102,8 @@ def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
 
 @transaction.atomic
 def _fail_release(release: Release, fault: Fault) -> None:
-    if fault.code != "E312":
-        fault = Fault.of("E312", reason=fault)
+    if fault.code != codes.RELEASE_FAILED:
+        fault = Fault.of(codes.RELEASE_FAILED, reason=fault)
     if release.state == Release.State.READY:  # there still is one
         logger.error("run %s: %s", release.run.slug, fault)
         return

@@ -55,7 +55,7 @@ def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
 
 def _needed(run: Run, stored: QuerySet[Snapshot]) -> set[int]:
     """The places of the newest verified one, of the best, of the one that is released, and of one to go back to."""
-    trusted = stored.filter(state__in=Snapshot.TRUSTED).order_by("-index").values_list("index", flat=True).first()
+    trusted = stored.filter(state=Snapshot.State.VERIFIED).order_by("-index").values_list("index", flat=True).first()
     best = best_snapshot(run)
     release = Release.objects.filter(run=run).first()
     released = (release.wanted_index, release.index) if release is not None else ()

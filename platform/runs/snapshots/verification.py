@@ -68,12 +68,7 @@ def verified_up_to(run: Run) -> int:
 
 
 def _trusted(run: Run) -> QuerySet[Snapshot]:
-    return run.snapshots.filter(state__in=Snapshot.TRUSTED, is_stored=True).order_by("-index")
-
-
-def anchor_of(run: Run) -> Snapshot | None:
-    """The snapshot of version 1 that is taken on the word of the replicas of then."""
-    return run.snapshots.filter(state=Snapshot.State.ANCHOR).first()
+    return run.snapshots.filter(state=Snapshot.State.VERIFIED, is_stored=True).order_by("-index")
 
 
 def next_goal(run: Run) -> Goal | None:
@@ -98,7 +93,7 @@ def _waiting(run: Run) -> QuerySet[Snapshot]:
 def unverified() -> QuerySet[Run]:
     """Runs in which something waits to be verified."""
     trusted = Snapshot.objects.filter(
-        run=OuterRef("run"), state__in=Snapshot.TRUSTED, is_stored=True, index__gt=OuterRef("index")
+        run=OuterRef("run"), state=Snapshot.State.VERIFIED, is_stored=True, index__gt=OuterRef("index")
     )
     waiting = Snapshot.objects.filter(run=OuterRef("pk"), state=Snapshot.State.ADMITTED, is_stored=True)
     asked = ReplayRequest.objects.filter(run=OuterRef("pk"), state_digest="")
@@ -109,7 +104,7 @@ def is_release_ready(run_id: UUID) -> bool:
     """Whether a release waits, and its model is verified by now."""
     newest = Snapshot.objects.filter(run=run_id).order_by("-index").first()
     waits = Release.objects.filter(run=run_id).exclude(state=Release.State.READY).exists()
-    return waits and newest is not None and newest.state in Snapshot.TRUSTED
+    return waits and newest is not None and newest.state == Snapshot.State.VERIFIED
 
 
 # --- what is asked for
@@ -118,7 +113,7 @@ def is_release_ready(run_id: UUID) -> bool:
 def ask_the_log(run: Run, *, index: int, step: int) -> None:
     """Note that the state of an entry is to be made from the log; answered at once where it is verified already."""
     ReplayRequest.objects.get_or_create(run=run, index=index, defaults={"step": step})
-    for known in run.snapshots.filter(index=index, state__in=Snapshot.TRUSTED):
+    for known in run.snapshots.filter(index=index, state=Snapshot.State.VERIFIED):
         _answer(run, known)
     # Votes on older states than a verified one are of no interest any more.
     run.replays.filter(index__lt=verified_up_to(run), state_digest="").delete()

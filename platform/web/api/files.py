@@ -95,7 +95,7 @@ def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
 def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponseBase:
     """The state after the step `made`, for whoever may see the run: parameters and moments as one file of tensors."""
     run = run_for(request, slug)
-    found = run.snapshots.filter(step=made, state__in=Snapshot.TRUSTED).order_by("-index").first()
+    found = run.snapshots.filter(step=made, state=Snapshot.State.VERIFIED).order_by("-index").first()
     if found is None:
         raise Http404
     path = storage.snapshot_path(run, found.file)

@@ -17,7 +17,7 @@ TRAINER, AUXILIARY, RELAY = "trainer", "auxiliary", "relay"
 class OnlinePeer(NamedTuple):
     """One peer that is connected. `done` is in samples of the step that is being made; `name` is its person's.
 
-    `way`: as `coordination.presence.way_of` has it; empty where a host of before wrote it.
+    `way`: as `coordination.presence.way_of` has it.
     """
 
     peer: str

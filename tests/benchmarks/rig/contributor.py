@@ -25,8 +25,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.trainer import events as e
-from peer_agent.protocol.trainer.advance import advance
-from peer_agent.protocol.trainer.hearing import heard
+from peer_agent.protocol.trainer.advance import advance, heard
 from peer_agent.protocol.trainer.state import new_trainer
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.relay.place import Place

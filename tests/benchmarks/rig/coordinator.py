@@ -239,8 +239,8 @@ class Coordinator:
                 self._resend(command)
             case e.Note():
                 self.notes.append(f"{command.kind}: {command.text}")
-            case e.Abdicate() | e.TurnAway():
-                raise AssertionError("there is no other host, and no older agent")
+            case e.Abdicate():
+                raise AssertionError("there is no other host")
             case e.LeftOut() | e.Agreed() | e.Waiting() | e.Finish() | e.Replay() | e.Elected() | e.Admitted():
                 pass  # rows and files of a site
             case _:

@@ -23,7 +23,7 @@ from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import open_plan
 from peer_agent.protocol.trainer import events as e
-from peer_agent.protocol.trainer.hearing import heard
+from peer_agent.protocol.trainer.advance import heard
 from peer_agent.protocol.trainer.state import new_trainer
 from peer_agent.protocol.wire import Frame, encode
 from peer_agent.site.credential import RunAccess

@@ -239,4 +239,5 @@ def _part(number: int, peer: PeerId, offer: m.Offer, chunks: int) -> Contributio
         samples=SAMPLES,
         tokens=offer.loss_tokens,
         included=(ChunkRange(0, chunks),),
+        codec="fp16",
     )

@@ -24,7 +24,7 @@ from demo.corpus import LICENCE
 from demo.processes import ROOT, bare_environment
 from demo.visitor import TOKEN, Refused, Visitor
 from peer_agent.site.login_token import VARIABLE
-from tests.end_to_end.rig.warm import Forked, Warm
+from tests.warm.client import Forked, Warm
 
 MANYHANDS = str(Path(sys.executable).with_name("manyhands"))
 PASSWORD = "correct horse battery staple"
@@ -178,7 +178,7 @@ class Swarm:
         arguments = ["join", f"{self.url}/runs/{self.slug}/", "--threads", str(threads), "--attached", *options.split()]
         environment = bare_environment(home) | in_variable(token)
         if self.warm is not None and not inside and not more:  # variables may decide what is loaded
-            self.processes[name] = self.warm.start(arguments, environment, home, self._log_of(name))
+            self.processes[name] = self.warm.start("peer_agent.cli", arguments, environment, home, self._log_of(name))
         else:
             self.start(name, [*inside, MANYHANDS, *arguments], environment | more, home)
 

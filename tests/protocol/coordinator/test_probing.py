@@ -112,12 +112,12 @@ def test_no_word_lowers_what_is_known() -> None:
     assert {c.bps for direction, c in stage.state.capacities.items() if direction != (peer, "up")} == {5e6}
 
 
-def test_whose_links_are_known_or_who_does_not_know_of_probes_is_left_alone() -> None:
+def test_whose_links_are_known_or_who_has_not_said_whom_it_reaches_is_left_alone() -> None:
     stage = Stage()
     stage.relay()
     stage.trainer("ann")
     stage.wait(3)
-    assert not sent(stage.said, m.Probe), "older agents end the link at a message that they do not know"
+    assert not sent(stage.said, m.Probe), "it has not said whom it reaches"
     stage = speaking("ann")
     for way in ("up", "down"):
         stage.state.capacities[peer_of("ann"), way] = Capacity(5e6, is_floor=False, measured_at=0)

@@ -3,14 +3,11 @@
 from typing import Any
 
 import pytest
-from msgspec import UNSET
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.log.reading import read_record
-from peer_agent.protocol.log.records import Record, Restored
+from peer_agent.protocol.log.records import Record, Restored, read_record
 from peer_agent.protocol.messages import Snapshot
 from tests.protocol.coordinator.stage import Stage, Trainer, peer_of, sealed, sent
 
@@ -28,7 +25,7 @@ def asks(stage: Stage, goal: e.Goal = "running") -> list[e.Command]:
 
 def at_work(**facts: Any) -> tuple[Stage, Trainer]:
     stage = Stage(**{"index": 7, "step": 7, **facts})
-    stage.relay(rolls_back=True)
+    stage.relay()
     return stage, stage.trainer("ada")
 
 
@@ -47,11 +44,10 @@ def test_the_record_names_what_is_restored_and_credits_nobody() -> None:
     assert sealed(record).head.payload.count(b"restored") == 1
 
 
-def test_other_records_do_not_have_the_field() -> None:
+def test_other_records_restore_nothing() -> None:
     stage, _ = at_work()
     record = stage.commit()
-    assert record.restored is UNSET
-    assert b"restored" not in sealed(record).head.payload
+    assert record.restored is None
 
 
 @pytest.mark.parametrize("phase", [Phase.OFFER, Phase.REDUCE])
@@ -122,10 +118,10 @@ def test_a_finished_run_stays() -> None:
 
 def test_whoever_holds_an_undone_step_of_the_same_number_is_not_at_the_head() -> None:
     stage = after_it()
-    stage.relay(rolls_back=True)
+    stage.relay()
     ada, old = stage.trainer("ada"), stage.trainer("old")
     old.index = 4
-    stage.hello(old, rolls_back=True)
+    stage.hello(old)
     assert not stage.member(old).reconciled
     stage.report(old, digest="0" * 16)
     assert not stage.member(old).counted[0]
@@ -137,30 +133,11 @@ def test_a_trainer_is_sent_the_entry_itself_and_a_log_what_it_lacks() -> None:
     stage = after_it()
     ada = stage.trainer("ada")
     ada.index = ada.step = 5
-    said = stage.hello(ada, rolls_back=True)
+    said = stage.hello(ada)
     assert [(c.first, c.count) for c in said if isinstance(c, e.Resend)] == [(8, 1)]
-    stage.relay("relay", rolls_back=True, log_index=5)
+    stage.relay("relay", log_index=5)
     asked = [c for c in stage.said if isinstance(c, e.Resend) and c.peer == peer_of("relay")]
     assert [(c.first, c.count) for c in asked] == [(6, 3)]
-
-
-def test_an_agent_that_knows_none_is_told_to_update_unless_it_begins_after_it() -> None:
-    stage = after_it()
-    old = stage.trainer("old")
-    assert old.peer in stage.state.members, "it has loaded the snapshot of after"
-    late = Trainer("late", "late")
-    late.step = late.index = 7
-    assert stage.hello(late) == [e.TurnAway(late.peer, "E233")]
-    assert late.peer not in stage.state.members
-    stage.relay("relay", Role.RELAY, log_index=0)
-    assert stage.said[-1] == e.TurnAway(peer_of("relay"), "E233")
-
-
-def test_before_any_rollback_nobody_is() -> None:
-    stage = Stage()
-    late = Trainer("late", "late")
-    late.step = late.index = -1
-    assert not [c for c in stage.hello(late) if isinstance(c, e.TurnAway)]
 
 
 def test_what_was_left_out_of_undone_updates_is_carried_by_nobody() -> None:

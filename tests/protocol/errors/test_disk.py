@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.errors.disk import disk_errors, disk_fault
+from peer_agent.protocol.errors import Problem, disk_errors, disk_fault
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES])

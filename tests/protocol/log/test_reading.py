@@ -3,14 +3,28 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from peer_agent.protocol.credentials import PLAN, RECORD, Signed, sign
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.log.reading import open_head, open_record, read_record
-from peer_agent.protocol.log.records import Entry, Record, RecordHead, from_lines, seal, whole_of
+from peer_agent.protocol.log.records import (
+    ChunkRange,
+    Contribution,
+    Entry,
+    RecordHead,
+    SpanEntry,
+    Unit,
+    from_lines,
+    open_head,
+    open_record,
+    read_record,
+    seal,
+    whole_of,
+)
 from tests.golden import FOLDER
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
-from tests.protocol.log.entries import SAMPLE
+from tests.protocol.log.entries import SAMPLE, rooted
+from tests.protocol.strategies import sample
 
 
 @given(st.data())
@@ -38,11 +52,35 @@ def test_a_head_with_its_contributions_is_the_whole_record() -> None:
     assert whole_of(head, entry.contributions) == open_record(entry, SITE_PUBLIC) == read_record(entry) == SAMPLE
 
 
-def test_the_head_of_version_1_is_the_whole_record() -> None:
-    entry = from_lines((FOLDER / "record_1.lines").read_bytes())
-    head = open_head(entry.head, SITE_PUBLIC)
-    assert isinstance(head, Record)
-    assert head == open_record(entry, SITE_PUBLIC) == read_record(entry)
+KEPT = rooted(  # what tests/golden/entry.lines holds
+    replace(
+        SAMPLE,
+        index=7,
+        step=6,
+        elements=81_000,
+        chunk_elements=16_384,
+        spans=(replace(sample(SpanEntry), first=0, stop=5, root="ab" * 32, sum_squares=1.25),),
+        contributions=(
+            replace(sample(Contribution), units=(Unit(1, 2, 4, 8),), weight=28, credit=7, included=(ChunkRange(0, 5),)),
+            replace(sample(Contribution), slot=1, stale=(Unit(1, 2, 8, 12),), included=(ChunkRange(1, 4),)),
+        ),
+        mix=(0.25, 0.75),
+    )
+)
+
+
+def test_an_entry_of_version_0_1_0_is_read_as_it_was_written() -> None:
+    entry = from_lines((FOLDER / "entry.lines").read_bytes())
+    assert entry == seal(SITE_KEY, KEPT)
+    assert open_record(entry, SITE_PUBLIC) == KEPT
+
+
+def test_a_record_of_another_version_is_refused() -> None:
+    head = seal(SITE_KEY, SAMPLE).head
+    assert head.payload.count(b'"version":2') == 1
+    newer = sign(SITE_KEY, RECORD, head.payload.replace(b'"version":2', b'"version":3'))
+    with pytest.raises(Problem, match="E218"):
+        open_head(newer, SITE_PUBLIC)
 
 
 @pytest.mark.parametrize("payload", [b"", b"{}", b"[]", b"\xff", b'{"run":"\xff"}', b'{"version":2}'])

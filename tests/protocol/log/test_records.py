@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.log.reading import open_record
 from peer_agent.protocol.log.records import (
     Contribution,
     Entry,
@@ -17,6 +16,7 @@ from peer_agent.protocol.log.records import (
     Unit,
     digest_of,
     from_lines,
+    open_record,
     seal,
     to_lines,
 )

@@ -8,8 +8,7 @@ from peer_agent.protocol import letters
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.log.reading import open_head
-from peer_agent.protocol.log.records import GENESIS, Scalars, SpanEntry, seal, whole
+from peer_agent.protocol.log.records import GENESIS, Scalars, SpanEntry, open_head, seal, whole
 from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance
 from peer_agent.protocol.relay.opened import OpenCommit, OpenPlan, Place

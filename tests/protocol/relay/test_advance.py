@@ -33,6 +33,7 @@ from tests.protocol.relay.stage import (
     said,
     told,
 )
+from tests.tier import length
 
 PLAN = plan_of()
 
@@ -205,7 +206,7 @@ def test_every_kind_of_event_is_among_them() -> None:
     assert {type(event) for event in ALL} == set(get_args(e.Event))
 
 
-@settings(max_examples=150)
+@settings(max_examples=length(150, 40))
 @given(st.lists(st.tuples(st.sampled_from(ALL), st.floats(0, 3)), max_size=120), st.booleans(), st.booleans())
 def test_nothing_that_comes_in_any_order_breaks_it(
     steps: list[tuple[e.Event, float]], reduces: bool, keeps: bool

@@ -252,7 +252,9 @@ def _parts(own: dict[str, Any] | None) -> tuple[Contribution, ...]:
         return ()
     facts: dict[str, Any] = {"person": "", "machine": "", "weight": 1, "credit": 1, "samples": 1, "tokens": 1}
     included = tuple(ChunkRange(first, stop) for first, stop in own["ranges"])
-    part = Contribution(peer=ME, slot=1, accumulator=own["accumulator"], units=own["units"], included=included, **facts)
+    part = Contribution(
+        peer=ME, slot=1, accumulator=own["accumulator"], units=own["units"], included=included, codec="fp16", **facts
+    )
     return (part,)
 
 

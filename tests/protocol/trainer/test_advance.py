@@ -31,6 +31,7 @@ from tests.protocol.trainer.stage import (
     unit,
     void,
 )
+from tests.tier import length
 
 
 @pytest.mark.parametrize("kind", get_args(m.TO_PEER), ids=lambda kind: kind.__name__)
@@ -289,7 +290,8 @@ class AnyOrderOverlapping(AnyOrder):
     staleness = 1
 
 
+ANY_ORDER = settings(max_examples=length(150, 30), stateful_step_count=40, deadline=None)
 TestAnyOrderOverlapping = AnyOrderOverlapping.TestCase
-TestAnyOrderOverlapping.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyOrderOverlapping.settings = ANY_ORDER
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyOrder.settings = ANY_ORDER

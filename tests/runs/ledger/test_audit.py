@@ -43,6 +43,7 @@ def record_of(run: Run, machine: Owned, step: int, previous: str, start: int) ->
         samples=4,
         tokens=28,
         included=(ChunkRange(0, 1),),
+        codec="fp16",
     )
     span = SpanEntry(
         span=0,

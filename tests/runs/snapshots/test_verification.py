@@ -26,7 +26,7 @@ from runs.models import RefusedSnapshot, Release, Run, Snapshot, Verification
 from runs.processes import turns
 from runs.processes.child import ChildStopped
 from runs.releases import making
-from runs.releases.card_facts import how_checked, release_facts
+from runs.releases.card_facts import release_facts
 from runs.snapshots import replay, verification
 from runs.snapshots.replay import Reader
 from runs.snapshots.verification import Outcome, next_goal, verify_next
@@ -336,27 +336,6 @@ class TestARunThatWasTakenBack:
         """By a host that has not noticed yet."""
         request_replay(taken_back, index=0, step=0)
         assert verify_next(taken_back.pk) == Outcome.DONE
-
-
-class TestARunOfVersion1:
-    """Its relays have let go of the early bytes: the newest agreed snapshot is where replays begin."""
-
-    @pytest.fixture
-    def anchored(self, long_run: Run) -> Run:
-        long_run.snapshots.filter(index=4).update(state=State.ANCHOR)
-        return long_run
-
-    def test_is_replayed_from_its_anchor(self, anchored: Run, laptop: Owned, children: Children) -> None:
-        hand_in(anchored, laptop, true_state(anchored, 6), 6)
-        anchor = anchored.snapshots.get(index=4)
-        assert news_of(anchored).verified == 4
-        assert verify_next(anchored.pk) == Outcome.MORE
-        assert children.asked == [(anchor.file, 2)]
-        assert how_checked(anchored).startswith("Step 4 was made before")
-        assert [row["state"] for row in audit(anchored)["snapshots"]] == ["verified", "admitted", "anchor", "verified"]
-
-    def test_may_be_released_from_it_and_says_so(self, anchored: Run) -> None:
-        assert "nobody has checked it since" in release_facts(anchored, anchored.snapshots.get(index=4)).checked
 
 
 class TestAudit:

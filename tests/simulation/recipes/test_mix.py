@@ -3,7 +3,6 @@
 from collections import Counter
 
 import pytest
-from msgspec import UNSET
 
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.log.records import Record, Unit
@@ -72,13 +71,13 @@ def test_weights_that_do_not_fit_the_data_mix_nothing(sources: tuple[int, ...]) 
     assert "mixed" not in world.tally.notes
     assert len(state(world).leases.sources) == 1
     assert world.run_steps(2)
-    assert {record.mix for record in world.database.records} == {UNSET}
+    assert {record.mix for record in world.database.records} == {()}
 
 
 def test_weights_of_data_that_name_no_sources_mix_nothing() -> None:
     world, _ = checked_world(thorough=False, trainers=2, steps=8, shards=SHARDS, mix=(1.0, 3.0))
     assert world.run_steps(2)
-    assert {record.mix for record in world.database.records} == {UNSET}, "that is not how they were leased"
+    assert {record.mix for record in world.database.records} == {()}, "that is not how they were leased"
 
 
 def test_an_organizer_who_says_nothing_of_weights_changes_none() -> None:

@@ -6,7 +6,7 @@ from peer_agent.protocol.coordinator.events import Admitted, Command, Elected, F
 from peer_agent.protocol.coordinator.state import Ballot, Keeper, Member, RunState
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import CommitLetters
-from peer_agent.protocol.log.reading import read_record
+from peer_agent.protocol.log.records import read_record
 from peer_agent.protocol.messages import Snapshot
 
 SNAPSHOT_S = 60.0  # an elected keeper that has not handed in its state by then is replaced

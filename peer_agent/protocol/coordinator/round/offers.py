@@ -2,23 +2,24 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.coordinator.chosen import Chosen, stated
 from peer_agent.protocol.coordinator.events import Command, Note, Send
 from peer_agent.protocol.coordinator.phases import Why, enter
 from peer_agent.protocol.coordinator.round.choosing import contributed, may_offer
 from peer_agent.protocol.coordinator.round.planning import patience_s, plan
-from peer_agent.protocol.coordinator.round.screening import scales_of
 from peer_agent.protocol.coordinator.round.voiding import is_current, void
 from peer_agent.protocol.coordinator.round.waiting import awaits_replicas, leave_behind, usual_wait_s
-from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Member, Phase, Round, RunState
+from peer_agent.protocol.coordinator.state import NO_ACCUMULATOR, Chosen, Member, Phase, Round, RunState, stated
 from peer_agent.protocol.coordinator.workers.conduct import is_asked, missed, recount, recount_all, struck, usual_s
 from peer_agent.protocol.coordinator.workers.settlement import end_leases
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
+
+GROSS = 10.0
 
 LATE_ROUNDS = 5  # doublings of the wait while rounds are void for want of offers: slow machines need it
 
@@ -256,3 +257,10 @@ def revoke(state: RunState, member: Member, reason: str) -> list[Command]:
 def revoked(state: RunState, accumulator: AccumulatorId, reason: str) -> m.AccumulatorRevoked:
     """Tell a trainer to forget an accumulator."""
     return m.AccumulatorRevoked(run=state.run, accumulator=accumulator, reason=reason)
+
+
+def scales_of(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
+    """The factor for each offer: 1, or what brings its norm to 10 x median x max(1, sqrt(median tokens / tokens))."""
+    typical, usual = median(norms), median(tokens)
+    bounds = [GROSS * typical * max(1.0, math.sqrt(usual / own)) for own in tokens]
+    return [bound / norm if norm > bound else 1.0 for norm, bound in zip(norms, bounds, strict=True)]

@@ -1,6 +1,6 @@
 """The plan of an attempt: which reducer averages which span, on the offers as they are (rule 6)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -11,7 +11,6 @@ from peer_agent.protocol.bandwidth.pairs import limits_of
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.coordinator.events import Announce, Command, Send
 from peer_agent.protocol.coordinator.reach import look_at_reach
-from peer_agent.protocol.coordinator.reserve import tell_rates, upload_bps
 from peer_agent.protocol.coordinator.round.lateness import sigma_of
 from peer_agent.protocol.coordinator.round.measuring import begin_measuring, learn_links
 from peer_agent.protocol.coordinator.round.outlining import begin_outline
@@ -20,6 +19,8 @@ from peer_agent.protocol.deadlines import AHEAD_OF_PLAN, FAR_AHEAD, MOST_SIGMA
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
 from peer_agent.protocol.plan import Limit, Limits, Party, Shares, judged, solve, spans_of
+
+CHANGED = 0.02  # of its rate: by less an agent is not told anew
 
 LONGER = 1.02  # times what was hoped
 STRAGGLES = 6.0  # times the median of what contributors' own links need
@@ -195,3 +196,20 @@ def drop_message(state: RunState, round_: Round, slot: int) -> Send:
         told |= {span.reducer for span in round_.plan.spans}
     message = m.Drop(run=state.run, step=state.step, fence=state.fence, attempt=round_.attempt, slot=slot)
     return Send(tuple(sorted(told.intersection(state.members))), message)
+
+
+def upload_bps(state: RunState, member: Member, *, hope: float = 1.0) -> float:
+    """Bytes per second that a plan may count on; 0: nothing is known."""
+    return budget_bps(state.capacities, (member.peer, "up"), member.reserve, hope=hope)
+
+
+def tell_rates(state: RunState) -> Iterator[Command]:
+    """How fast each may send, where that is measured and has changed. A least bound would hold it there for ever."""
+    for member in state.members.values():
+        known = state.capacities.get((member.peer, "up"))
+        if not member.reserve or known is None or (known.is_floor and not known.is_tried):
+            continue
+        rate = upload_bps(state, member)
+        if abs(rate - member.uplink_told) > CHANGED * rate:
+            member.uplink_told = rate
+            yield Send((member.peer,), m.Uplink(run=state.run, bytes_per_s=int(rate)))

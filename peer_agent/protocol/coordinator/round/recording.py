@@ -1,14 +1,13 @@
 """The commit record of a round whose spans are all held (rules 13 and 15)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-
-from msgspec import UNSET, UnsetType
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
-from peer_agent.protocol.coordinator.workers.credit import credit_of, ranges_of, rounded
-from peer_agent.protocol.log.records import Contribution, Included, Record, SpanEntry, Unit, whole
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.log.records import ChunkRange, Contribution, Included, Record, SpanEntry, Unit, joined, whole
+from peer_agent.protocol.messages import Slot
 from peer_agent.protocol.schedule import scalars_of
 
 
@@ -40,7 +39,7 @@ def record_of(state: RunState, round_: Round) -> Record:
         tokens=sum(entry.tokens for entry in contributions),
         samples=sum(entry.samples for entry in contributions),
         exact=_is_exact(state, round_, included),
-        mix=state.leases.weights or UNSET,
+        mix=state.leases.weights,
     )
 
 
@@ -89,17 +88,18 @@ def _contributions(state: RunState, round_: Round, included: Sequence[Included])
             included=ranges[slot],
             clipped=entry.scale != 1.0,
             stale=_stale(state, round_.offers[entry.peer]),
-            codec=UNSET if entry.codec == state.recipe.codec_up else entry.codec,
+            codec=entry.codec,
         )
         for slot, entry in enumerate(round_.slots)
         if credit[slot]
     )
 
 
-def _stale(state: RunState, offer: m.Offer) -> tuple[Unit, ...] | UnsetType:
-    """Units that were computed before this step's parameters, for whoever computes them again."""
-    old = tuple(sorted(done.unit for done in offer.units if done.base < state.step))
-    return old if old and state.recipe.staleness else UNSET
+def _stale(state: RunState, offer: m.Offer) -> tuple[Unit, ...]:
+    """Return the units that were computed before this step's parameters, for an audit that computes them again."""
+    if not state.recipe.staleness:
+        return ()
+    return tuple(sorted(done.unit for done in offer.units if done.base < state.step))
 
 
 def _samples_per_token(round_: Round, slot: int, member: Member | None) -> Fraction:
@@ -118,3 +118,35 @@ def _is_exact(state: RunState, round_: Round, included: Sequence[Included]) -> b
     uniform = all(len(slot.weights) == 1 for slot in round_.slots)
     untouched = all(slot.scale == 1.0 for slot in round_.slots)
     return complete and fresh and uniform and untouched
+
+
+def credit_of(slots: Sequence[Slot], included: Iterable[Included], grid: Grid) -> dict[int, int]:
+    """Token-elements per slot: the sum over included chunks of (elements in the chunk x the slot's tokens there)."""
+    credit = dict.fromkeys(range(len(slots)), 0)
+    for part in included:
+        for slot in part.slots:
+            for weight in slots[slot].weights:
+                first, stop = max(part.first, weight.first), min(part.stop, weight.stop)
+                if first < stop:
+                    credit[slot] += weight.tokens * (grid.bounds(stop - 1)[1] - grid.bounds(first)[0])
+    return credit
+
+
+def ranges_of(included: Iterable[Included]) -> dict[int, tuple[ChunkRange, ...]]:
+    """The chunks in which each slot is averaged, of parts in the order of their chunks."""
+    ranges: dict[int, list[ChunkRange]] = {}
+    for part in included:
+        there = ChunkRange(part.first, part.stop)
+        for slot in part.slots:
+            ranges.setdefault(slot, []).append(there)
+    return {slot: joined(parts) for slot, parts in ranges.items()}
+
+
+def rounded(exact: Mapping[int, Fraction]) -> dict[int, int]:
+    """Integers by largest remainder: they sum to the rounded total, ties go to the lower slot."""
+    total = round(sum(exact.values(), Fraction(0)))
+    whole = {slot: int(value) for slot, value in exact.items()}
+    order = sorted(exact, key=lambda slot: (whole[slot] - exact[slot], slot))
+    for slot in order[: total - sum(whole.values())]:
+        whole[slot] += 1
+    return whole

@@ -22,7 +22,7 @@ from coordination.snapshots import expire_pending
 from peer_agent.protocol.errors import Problem
 from runs.storage import clear_workspaces
 from runs.tasks import requeue_unfinished
-from server.backup import back_up_before_changes
+from server.backup import back_up_before_changes, refuse_unknown_changes
 from server.housekeeping import ask_for_delivery, keep_house
 from server.http_server import serve_http, stop_on_signals, stop_with_input
 from server.lock import Place, own_place
@@ -52,7 +52,7 @@ class Command(BaseCommand):
         parser.add_argument("--no-relay", action="store_true", help="leave averaging to relays of their own")
 
     def handle(self, **options: Any) -> None:
-        """Serve until asked to stop. Raises Problem E334, E401, E404, E405."""
+        """Serve until asked to stop. Raises Problem E334, E401, E404, E405, E418."""
         check_parts(options)
         os.umask(0o077)  # tables, texts and logs are for this account alone, as the keys are
         data = Path(settings.DATA)
@@ -66,6 +66,7 @@ class Command(BaseCommand):
             warning = checked_public(public)
             for name, value in public_settings(public).items():
                 setattr(settings, name, value)
+            refuse_unknown_changes()
             if copy := back_up_before_changes(data):
                 self.stdout.write(f"The tables change with this version; as they were, they are kept in {copy}")
             call_command("migrate", verbosity=0, interactive=False)

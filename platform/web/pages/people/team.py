@@ -16,7 +16,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from accounts import teams
 from accounts.models import Person, Team
 from accounts.selectors import names_with_page
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from runs.access import listed_runs
 from runs.ledger.team_standings import given_by_member, given_by_run
 from web.http import rate_limits
@@ -87,7 +87,7 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
         return redirect("web:account")
     except Problem as problem:
         fault = problem.fault
-        if fault.code == "E330":
+        if fault.code == codes.TEAM_LINK_OVER:
             raise missing(fault) from problem
     now_in = None if isinstance(request.user, AnonymousUser) else teams.team_of(person_in(request))
     facts = {"team": team, "fault": fault, "now_in": now_in, "here": request.path}

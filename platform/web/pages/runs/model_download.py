@@ -40,7 +40,7 @@ def release_choice(run: Run) -> dict[str, Any]:
     better = better_snapshot(run)
     is_best = better is not None and better.index == release.index
     return {
-        "checked": how_checked(run),
+        "checked": how_checked(),
         "better": None if is_best else better,
         "last": run.snapshots.order_by("-index").first() if is_best else None,
         "is_remade": is_stale(release),

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from runs.datasets import resumable_upload
 from runs.datasets.text_upload import upload_limit
 from runs.models import Upload
@@ -87,6 +87,6 @@ def _take(upload: Upload, request: HttpRequest) -> Upload:
     try:
         return resumable_upload.take_piece(upload=upload, offset=offset, piece=request.body)
     except Problem as problem:
-        if problem.fault.code == "E302":
+        if problem.fault.code == codes.NOT_UTF8:
             resumable_upload.forget_upload(upload)
         raise

@@ -177,7 +177,7 @@ def test_how_its_gradient_went_a_contributor_says_and_of_its_reducers_alone() ->
     said = {(flow.sender, flow.receiver): flow.full_s for flow in gradients}
     assert said[ann, relays[0]] == 3.5
     assert said[ann, relays[1]] == 0.0, "it says so of its links, and of this one nothing"
-    assert said[bob, relays[0]] is None, "an agent of before says nothing"
+    assert said[bob, relays[0]] is None, "it has said nothing"
 
 
 def test_a_way_that_looked_full_while_its_reducer_read_nothing_was_not() -> None:

@@ -1,14 +1,19 @@
 """The record of a round: whose work is in it, and whether the step is exact."""
 
+from fractions import Fraction
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET
+from hypothesis import given
+from hypothesis import strategies as st
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.protocol.coordinator.round.recording import _joined
+from peer_agent.protocol.coordinator.round.recording import _joined, credit_of, rounded
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import ChunkRange, Included, Record, RecordHead, whole_of
+from peer_agent.protocol.messages import Slot, Weight
 from tests.protocol.coordinator.scenes import left_out, offers_carried, partly, reducing
 from tests.protocol.coordinator.stage import TOKENS, UNIT, Stage, sealed
 
@@ -154,11 +159,64 @@ def test_the_record_names_the_units_that_are_one_step_old_and_is_not_exact() -> 
     assert not record.exact
     stale = {entry.person: entry.stale for entry in record.contributions}
     first = min(unit for entry in record.contributions if entry.person == "ann" for unit in entry.units)
-    assert stale == {"ann": (first,), "bob": UNSET}
+    assert stale == {"ann": (first,), "bob": ()}
     head = msgspec.json.decode(sealed(record).head.payload, type=RecordHead)
     assert whole_of(head, sealed(record).contributions) == record
 
 
-def test_agents_that_know_of_no_such_units_read_all_records_of_a_run_without_them() -> None:
-    assert b"stale" not in sealed(overlapped_record(0)).contributions
+def test_a_run_with_staleness_0_names_no_stale_units() -> None:
+    assert b'"stale":[[' not in sealed(overlapped_record(0)).contributions
     assert b'"stale":[[' in sealed(overlapped_record(1)).contributions
+
+
+def slot(*weights: Weight) -> Slot:
+    return Slot(peer=PeerId("a" * 32), weights=weights, root=bytes(32), norm=1.0, codec="fp32")
+
+
+def cuts(chunks: int) -> st.SearchStrategy[list[tuple[int, int]]]:
+    """The chunks in ranges."""
+    inner = st.sets(st.integers(1, chunks - 1)) if chunks > 1 else st.just(set())
+    return inner.map(lambda edges: list(zip([0, *sorted(edges)], [*sorted(edges), chunks], strict=True)))
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> tuple[Grid, list[Slot], list[Included]]:
+    grid = Grid(draw(st.integers(1, 200)), draw(st.integers(1, 30)))
+    slots = [
+        slot(*(Weight(a, b, draw(st.integers(0, 1000))) for a, b in draw(cuts(grid.chunks))))
+        for _ in range(draw(st.integers(1, 5)))
+    ]
+    every = st.sets(st.integers(0, len(slots) - 1)).map(lambda chosen: tuple(sorted(chosen)))
+    return grid, slots, [Included(a, b, draw(every)) for a, b in draw(cuts(grid.chunks))]
+
+
+@given(rounds())
+def test_credit_is_elements_times_tokens_over_the_included(case: tuple[Grid, list[Slot], list[Included]]) -> None:
+    grid, slots, included = case
+    expected = dict.fromkeys(range(len(slots)), 0)
+    for element in range(grid.elements):
+        chunk = element // grid.chunk_elements
+        part = next(part for part in included if part.first <= chunk < part.stop)
+        for number in part.slots:
+            weight = next(w for w in slots[number].weights if w.first <= chunk < w.stop)
+            expected[number] += weight.tokens
+    assert credit_of(slots, included, grid) == expected
+
+
+def test_the_last_chunk_counts_its_own_length() -> None:
+    grid = Grid(10, 4)
+    assert credit_of([slot(Weight(0, 3, 5))], [Included(2, 3, (0,))], grid) == {0: 2 * 5}
+
+
+@given(st.lists(st.fractions(0, 10_000), max_size=20))
+def test_rounding_keeps_the_sum_and_moves_nothing_by_one_or_more(values: list[Fraction]) -> None:
+    exact = dict(enumerate(values))
+    whole = rounded(exact)
+    assert sum(whole.values()) == round(sum(values, Fraction(0)))
+    assert all(abs(whole[i] - exact[i]) < 1 for i in exact)
+    assert all(whole[i] == exact[i] for i in exact if exact[i] == 0), "nobody is credited for nothing"
+
+
+def test_ties_go_to_the_lower_slot() -> None:
+    thirds = {i: Fraction(4, 3) for i in range(3)}
+    assert rounded(thirds) == {0: 2, 1: 1, 2: 1}

@@ -326,7 +326,7 @@ def test_a_slot_that_stops_for_less_than_chunks_are_waited_for_is_left_to_the_de
     chunks_arrive(stage, relay, 19, 0.5, 0.5, 0.5, 0)
     assert stage.round.dropped == set(), "half of forty seconds"
     chunks_arrive(stage, relay, 3, 0.5, 0.5, 0.5, 0)
-    assert stage.round.dropped == {3}, "a relay of before closes no chunk with the clock"
+    assert stage.round.dropped == {3}
 
 
 def goes_on(stage: Stage, relays: list[PeerId], seconds: float, *, begun: float, still: int) -> None:

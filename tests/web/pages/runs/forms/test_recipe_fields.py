@@ -13,7 +13,7 @@ from peer_agent.recipes.causal_lm import CausalLM
 from web.pages.runs.forms.new_run import form_field
 from web.pages.runs.forms.recipe_fields import fields_of, recipe_from, values_of
 
-NOT_CHOSEN = {"mode", "mix"}  # there is one mode so far; sources are named beside their texts
+NOT_CHOSEN = {"mix"}  # sources are named beside their texts
 
 
 def values(kind: Any, path: str = "") -> Iterator[str]:

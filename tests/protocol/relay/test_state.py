@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.relay.attempts import awaited, is_now, named, place_of
 from peer_agent.protocol.relay.opened import Place
+from peer_agent.protocol.relay.state import awaited, is_now, named, place_of
 from tests.protocol.relay.stage import HERE, ME, OTHER, THERE, Stage, frame, greeting, plan_of
 
 PLAN = plan_of()

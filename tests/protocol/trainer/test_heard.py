@@ -3,7 +3,7 @@
 from peer_agent.protocol.letters import CommitLetters, planned_for, seal_plan
 from peer_agent.protocol.log.records import seal
 from peer_agent.protocol.trainer import events as e
-from peer_agent.protocol.trainer.hearing import heard
+from peer_agent.protocol.trainer.advance import heard
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC
 from tests.protocol.trainer.stage import ME, cut, plan, record
 

@@ -5,9 +5,8 @@ import pytest
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.flows import Capacity
 from peer_agent.protocol.coordinator.events import Send
-from peer_agent.protocol.coordinator.reserve import tell_rates, upload_bps
 from peer_agent.protocol.coordinator.round import planning
-from peer_agent.protocol.coordinator.round.planning import make_plan
+from peer_agent.protocol.coordinator.round.planning import make_plan, tell_rates, upload_bps
 from peer_agent.protocol.identifiers import PeerId
 from tests.protocol.coordinator.scenes import capacities_of, reducing
 from tests.protocol.coordinator.stage import Stage, peer_of

@@ -5,8 +5,9 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from peer_agent.protocol.plan import Limits, Party, published_bound, solve
-from peer_agent.protocol.plan import published as module
+from peer_agent.protocol.plan import Limits, Party, solve
+from tests.benchmarks.measures import published as module
+from tests.benchmarks.measures.published import published_bound
 from tests.protocol.plan.instances import albert, auxiliary, coupled, keeper, peer, trainer, trainers, two_regions
 
 
