@@ -22,10 +22,10 @@ from tokenizers import (
     trainers,
 )
 
-from peer_agent.recipes.json_files import write_json
 from peer_agent.recipes.preparation import DataFile
 from peer_agent.recipes.text.preparation import Language, TextPreparation
 from peer_agent.recipes.text.tokens import Sentences
+from peer_agent.recipes.training import write_json
 
 END_OF_TEXT = "<|endoftext|>"  # parts documents, begins and ends a text
 END_OF_TEXT_ID = 0  # special tokens come first; the model takes it from here

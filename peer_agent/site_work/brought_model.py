@@ -29,7 +29,7 @@ from peer_agent.publishing.tokenizer import pieces_of, text_of
 from peer_agent.recipes.finetune_lora import NAMES, Base
 from peer_agent.recipes.finetune_lora.preparation import AdaptedText
 from peer_agent.recipes.finetune_lora.training import CONFIG, empty_model
-from peer_agent.recipes.json_files import write_json
+from peer_agent.recipes.training import write_json
 from peer_agent.site_work.fetching import (
     CONFIG_FILE,
     INDEX,

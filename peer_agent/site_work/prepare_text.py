@@ -30,11 +30,11 @@ from peer_agent.publishing.tokenizer import (
     write_heldout,
     write_shard,
 )
-from peer_agent.recipes.json_files import write_json
 from peer_agent.recipes.preparation import DataFile, Prepared
 from peer_agent.recipes.text.portion import Cutting, Portion
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.recipes.text.tokens import Sentences
+from peer_agent.recipes.training import write_json
 from peer_agent.site_work.fetching import SPECIAL, TOKENIZER, TOKENIZER_CONFIG
 
 # A tokenizer that somebody brings, for a model that is trained with it from the first parameters on.

@@ -25,8 +25,7 @@ from peer_agent.publishing.tokenizer import (
     write_shard,
 )
 from peer_agent.recipes.text.preparation import TextPreparation
-from peer_agent.recipes.text.tokenizer_files import copy_tokenizer
-from peer_agent.recipes.text.tokens import Sentences, load_sentences, load_shard
+from peer_agent.recipes.text.tokens import Sentences, copy_tokenizer, load_sentences, load_shard
 
 TEXTS = ["Many hands make light work.\n\n", "  two  spaces\tand a tab", "ünïcödé 🤝 語", "a"]
 

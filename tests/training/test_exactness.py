@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from peer_agent.protocol.log.records import Entry, Unit, digest_of, to_lines
 from peer_agent.protocol.recipe import OptimizerName, Recipe, encode_recipe
-from peer_agent.recipes.text.samples import samples_in
+from peer_agent.recipes.text.recipe import samples_in
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
 from peer_agent.training.units import Taken

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from peer_agent.protocol.log.records import Unit
 from peer_agent.recipes import masked_lm
 from peer_agent.recipes.image_ssl import ImageSSL, training
+from peer_agent.recipes.image_ssl.training import cut
 from peer_agent.recipes.images.pixels import Images
 from peer_agent.recipes.images.trunk import Trunk
-from peer_agent.recipes.images.views import cut
 from peer_agent.recipes.masked_lm.training import build_model as build_masked
 from peer_agent.recipes.training import Place
 from peer_agent.training import precision

@@ -21,7 +21,7 @@ from peer_agent.protocol.recipe import Codec, Optimizer
 from peer_agent.protocol.relay.opened import OpenPlan
 from peer_agent.protocol.schedule import scalars_of
 from peer_agent.recipes.causal_lm import CausalLM, Model
-from peer_agent.recipes.text.samples import samples_in
+from peer_agent.recipes.text.recipe import samples_in
 from peer_agent.recipes.text.tokens import Tokens
 from peer_agent.training.loop import Trainer, mean_loss
 from peer_agent.training.optimizers import Moving, update
