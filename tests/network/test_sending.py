@@ -17,7 +17,7 @@ from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import SpanLeaves
 from peer_agent.protocol.wire import Frame, Kind
-from tests.network.loopback import PATIENCE_S, dial_relay, frame, how_it_ends, listening
+from tests.network.loopback import PATIENCE_S, dial_relay, frame, how_it_ends, listening, turns
 from tests.protocol.identities import RUN, trainer
 
 SIZE = BATCH_BYTES // 2 + 1  # each goes out alone
@@ -128,7 +128,7 @@ async def test_while_one_takes_no_more_the_others_get_a_tenth_ahead_and_wait(cou
     ledger, connections, chunks = plan(a=count, b=count)
     connections[A].gate.clear()
     sending = asyncio.create_task(send_chunks(connections, chunks))
-    await asyncio.sleep(0.1)
+    await turns(1000)
     assert [name for name, _ in ledger] == ["b"] * len(ledger)
     assert abs(len(ledger) - ahead) <= 1
     connections[A].gate.set()

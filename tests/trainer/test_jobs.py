@@ -29,6 +29,7 @@ from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
 from peer_agent.training.units import TRIES, DeviceBatch
 from tests.agent.scripted_site import PATIENCE_S, TRAINER, OwnAccess, greeting
+from tests.network.loopback import turns
 from tests.protocol.trainer.stage import commit, cut
 from tests.training.commits import RUN, record_after, small_recipe, some_shards
 from tests.training.test_short_memory import on
@@ -314,7 +315,7 @@ async def test_the_replica_is_not_held_while_data_are_waited_for() -> None:
     jobs.shards = cast("Any", SimpleNamespace(ready=ready))
     action = e.Compute(1, (Unit(0, 3, 0, 4), Unit(0, 3, 4, 8)))
     waiting = asyncio.create_task(jobs._compute(action))
-    await asyncio.sleep(0.05)
+    await turns()
     assert not computed
     is_there.set()
     await waiting

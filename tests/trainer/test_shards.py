@@ -30,6 +30,7 @@ from peer_agent.trainer import shards
 from peer_agent.trainer.files import fetch_shard
 from peer_agent.trainer.shards import AHEAD, Portions, Shards
 from tests.agent.scripted_site import TRAINER, OwnAccess
+from tests.network.loopback import turns
 from tests.publishing.hub_double import Hub, running_hub
 from tests.site_work.test_streaming import prepared, streamed, texts
 
@@ -137,14 +138,15 @@ async def test_the_next_one_has_the_link_to_itself(tmp_path: Path, access: RunAc
     shards = shards_of(tmp_path, access)
     site.is_open.clear()
     shards.prefetch([1, 2])
-    await asyncio.sleep(0.05)
+    await turns()
     assert list(shards._fetching) == [1]
     shards.prefetch([3, 2])  # 3 is needed before 2 by now
-    await asyncio.sleep(0.05)
+    await turns()
     assert list(shards._fetching) == [1], "what is on its way comes"
     asking = asyncio.create_task(content(shards, 5))
-    await asyncio.sleep(0.05)
-    assert sorted(shards._fetching) == [1, 5], "what is needed now waits for nothing"
+    while 5 not in shards._fetching:  # what is needed now waits for nothing
+        await turns(1)
+    assert sorted(shards._fetching) == [1, 5]
     site.is_open.set()
     assert await asking == 5
     await quiet(shards)
@@ -173,7 +175,7 @@ async def test_a_shard_that_is_on_its_way_is_waited_for(tmp_path: Path, access: 
     shards.prefetch([2])
     shards.prefetch([2])
     asking = [asyncio.create_task(content(shards, 2)) for _ in range(3)]
-    await asyncio.sleep(0.05)
+    await turns()
     site.is_open.set()
     assert await asyncio.gather(*asking) == [2, 2, 2]
     assert site.given == [2]
@@ -263,8 +265,7 @@ async def test_whoever_leaves_fetches_nothing_more(tmp_path: Path, access: RunAc
     shards = shards_of(tmp_path, access)
     site.is_open.clear()
     shards.prefetch([2, 4])
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await turns(2)
     shards.close()
     await quiet(shards)
     assert not shards._fetching
@@ -277,7 +278,7 @@ async def test_it_is_waited_for_as_long_as_somebody_wants_it(tmp_path: Path, acc
     shards, wanted = shards_of(tmp_path, access), True
     site.is_open.clear()
     waiting = asyncio.create_task(shards.ready([2, 4, 2], lambda: wanted))
-    await asyncio.sleep(0.1)
+    await turns()
     assert not waiting.done()
     site.is_open.set()
     assert await waiting
