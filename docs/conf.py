@@ -17,3 +17,4 @@ myst_heading_anchors = 4  # as GitHub makes them, so that one link works in both
 myst_enable_extensions = ["html_image"]
 myst_links_external_new_tab = False
 nitpicky = True
+exclude_patterns = ["plan.md"]  # what is being built, while it is being built

@@ -17,7 +17,7 @@ sys.path.append(str(ROOT / "platform"))
 
 from playwright.sync_api import Browser  # noqa: E402
 
-from demo.corpus import python_text  # noqa: E402
+from demo.recipes import python_text  # noqa: E402
 from demo.visitor import Visitor  # noqa: E402
 from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in  # noqa: E402
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm  # noqa: E402

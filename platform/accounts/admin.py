@@ -57,7 +57,6 @@ class PersonAdmin(Kept):
 
     @admin.action(description="Open again (its owner lets machines back)")
     def open(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
-        """Undo deactivation."""
         for person in chosen.filter(is_active=False):
             deactivation.open_account(person=person)
             self.message_user(request, f"The account of {person} is open.")
@@ -76,8 +75,6 @@ class PersonAdmin(Kept):
 
 @admin.register(Machine)
 class MachineAdmin(Kept):
-    """Cut a machine off."""
-
     list_display = ("name", "person", "kind", "created_at", "last_seen_at", "revoked_at")
     list_filter = ("kind", ("revoked_at", admin.EmptyFieldListFilter))
     list_select_related = ("person",)
@@ -88,14 +85,12 @@ class MachineAdmin(Kept):
 
     @admin.action(description="Revoke: cut off within a round")
     def revoke(self, request: HttpRequest, chosen: QuerySet[Machine]) -> None:
-        """From now on they get no credential."""
         for machine in chosen:
             services.bar_machine(machine=machine)
         self.message_user(request, "They are revoked; their keys come back under no name until an operator lets them.")
 
     @admin.action(description="Let back")
     def let_back(self, request: HttpRequest, chosen: QuerySet[Machine]) -> None:
-        """Take a revocation back."""
         for machine in chosen:
             services.unbar_machine(machine=machine)
         self.message_user(request, "They may work again.")

@@ -7,10 +7,8 @@ EPOCH = date(1970, 1, 1)
 
 
 def day_of(at: datetime) -> int:
-    """The day of a moment."""
     return int(at.timestamp() // DAY_S)
 
 
 def date_of(day: int) -> date:
-    """The date of a day."""
     return EPOCH + timedelta(days=day)

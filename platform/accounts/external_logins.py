@@ -40,7 +40,6 @@ def join_from_outside(*, provider: str, uid: str, username: str) -> Person:
 
 
 def connected(person: Person) -> list[str]:
-    """The other sites by which somebody may log in."""
     return list(SocialAccount.objects.filter(user=person).order_by("pk").values_list("provider", flat=True))
 
 

@@ -1,31 +1,40 @@
-"""Secrets that this site keeps for itself: files of mode 0600 under the data folder, made when first needed."""
+"""The key with which this site signs, and people's secrets that it must be able to use again: encrypted at rest."""
 
-import os
-import secrets
-from pathlib import Path
+import base64
 
+from cryptography.fernet import Fernet, InvalidToken
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from django.conf import settings
 
-SECRET_BYTES = 32
+from config.environment import kept_secret
 
-
-def kept_secret(path: Path) -> bytes:
-    """The 32 random bytes in a file, hexadecimal; whoever comes first makes it, everyone reads the same."""
-    if not path.exists():
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-        draft.touch(mode=0o600)
-        draft.write_text(secrets.token_hex(SECRET_BYTES))
-        try:
-            os.link(draft, path)  # unlike a rename, a link never replaces what another process has made
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
-    return bytes.fromhex(path.read_text())
+PURPOSE = b"manyhands: secrets of people at rest"
 
 
 def site_key() -> Ed25519PrivateKey:
     """The Ed25519 key with which this site signs credentials, plans and records."""
     return Ed25519PrivateKey.from_private_bytes(kept_secret(settings.DATA / "keys" / "site"))
+
+
+class Unreadable(Exception):
+    """It was sealed under another secret, or is damaged."""
+
+
+def seal(secret: str) -> str:
+    """The secret, so that only this site can read it."""
+    return _fernet().encrypt(secret.encode()).decode()
+
+
+def unseal(sealed: str) -> str:
+    """Inverse of `seal`. Raises Unreadable."""
+    try:
+        return _fernet().decrypt(sealed.encode()).decode()
+    except InvalidToken as error:
+        raise Unreadable from error
+
+
+def _fernet() -> Fernet:
+    key = HKDF(SHA256(), length=32, salt=None, info=PURPOSE).derive(str(settings.SECRET_KEY).encode())
+    return Fernet(base64.urlsafe_b64encode(key))

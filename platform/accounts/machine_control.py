@@ -32,7 +32,6 @@ class Control(NamedTuple):
 
     @property
     def rest(self) -> Rest:
-        """Why it rests, as it said last."""
         return Rest(self.report.why, self.report.detail) if self.report is not None else Rest()
 
 
@@ -40,7 +39,6 @@ NO_CONTROL = Control(Instructions(revision=0), None)
 
 
 def control_of(machine: Machine) -> Control:
-    """What is wanted of one machine."""
     row = MachineControl.objects.filter(machine=machine).first()
     return _control_in(row) if row is not None else NO_CONTROL
 

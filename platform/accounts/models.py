@@ -34,7 +34,6 @@ class PersonManager(BaseUserManager["Person"]):
         return person
 
     def create_superuser(self, username: str, password: str | None = None, **fields: Any) -> "Person":
-        """An operator."""
         return self.create_user(username, password, is_staff=True, is_superuser=True, **fields)
 
 

@@ -11,12 +11,10 @@ from peer_agent.protocol.errors import Problem
 
 
 def machines_of(person: Person) -> QuerySet[Machine]:
-    """A person's machines, those in use first."""
     return person.machines.order_by("revoked_at", "created_at")
 
 
 def machine_of(person: Person, machine_id: UUID) -> Machine | None:
-    """One of the person's own machines."""
     return person.machines.filter(pk=machine_id).first()
 
 
@@ -48,5 +46,4 @@ def names_with_page(names: Collection[str]) -> set[str]:
 
 
 def has_operator() -> bool:
-    """Whether somebody has taken charge of this site."""
     return Person.objects.filter(is_superuser=True).exists()

@@ -1,24 +1,39 @@
-"""What changes people, machines and tokens, and the one place where credentials are signed."""
+"""What changes people, machines and tokens, and the one place where credentials are asked for and signed."""
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+import msgspec
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext
+from msgspec import Struct
+from msgspec.structs import replace
 
 from accounts.keys import site_key
 from accounts.models import FORMER, KEY_BYTES, RELAY_KEEPER, Machine, PastOwner, Person, Token
+from accounts.selectors import working_machine
 from peer_agent.protocol import credentials
-from peer_agent.protocol.credentials import TOKEN_PREFIX, Credential, Role, Signed
-from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.credentials import (
+    CLOCK_TOLERANCE_S,
+    REQUEST,
+    TOKEN_PREFIX,
+    Credential,
+    Role,
+    Signed,
+    is_signed_by,
+)
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.identifiers import Peer, PeerId, RunId
+from peer_agent.protocol.messages import PROTOCOL
 
 MACHINE_TOKEN_LIFETIME = timedelta(hours=24)
+ASKED_FOR = (Role.TRAINER, Role.AUXILIARY, Role.RELAY)  # the site gives itself whatever else there is
 
 
 class IssuedToken(NamedTuple):
@@ -48,7 +63,6 @@ def make_first_operator(*, username: str, password: str) -> Person:
 
 
 def relay_keeper() -> Person:
-    """The account that owns the site's own relay."""
     keeper = Person.objects.filter(username=RELAY_KEEPER).first()
     return keeper or Person.objects.create_user(RELAY_KEEPER, None, is_staff=True)
 
@@ -66,12 +80,10 @@ def create_token(
 
 
 def create_machine_token(*, person: Person) -> IssuedToken:
-    """A token that enrols one machine within a day."""
     return create_token(person=person, purpose=Token.Purpose.MACHINE, lifetime=MACHINE_TOKEN_LIFETIME)
 
 
 def revoke_token(*, token: Token) -> None:
-    """From now on the token opens nothing."""
     Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
 
 
@@ -137,7 +149,6 @@ def person_of_token(*, secret: str, now: datetime | None = None) -> Person:
 
 
 def rename_machine(*, machine: Machine, name: str) -> None:
-    """Give a machine another name."""
     machine.name = name
     machine.full_clean(exclude=["public_key"])
     machine.save(update_fields=["name"])
@@ -223,3 +234,48 @@ def _usable_token(secret: str, purpose: Token.Purpose, now: datetime) -> Token:
     if is_over or is_spent:
         raise Problem.of("E215")
     return token
+
+
+# A request that a machine signs with its own key: who asks, for which role, and when it was said
+
+
+class CredentialRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request for a credential. `issued_at` is in seconds of UTC; agents of protocol 1 do not name it."""
+
+    machine: Peer
+    role: Role
+    issued_at: float
+    protocol: int = 1
+
+
+def verified_request(
+    *, body: bytes, signature: str, site: str, now: float, upgrade: Callable[[], str]
+) -> tuple[Machine, Role]:
+    """Who asks and as what. Raises Problem E206, E205, E101, E214, E216, E204, E213, in this order.
+
+    `upgrade` gives the line that brings an agent up to date, for one that could not understand this site's messages.
+    """
+    request = _parsed(body)
+    if request.protocol != PROTOCOL:
+        fault = Fault.of("E205", theirs=request.protocol, ours=PROTOCOL)
+        raise Problem(replace(fault, remedy=f"{fault.remedy}\n{upgrade()}"))
+    machine = working_machine(request.machine, site=site)
+    try:
+        signed = Signed(body, bytes.fromhex(signature))
+    except ValueError as error:
+        raise Problem.of("E216") from error
+    if not is_signed_by(bytes(machine.public_key), REQUEST, signed):
+        raise Problem.of("E216")
+    # Only now: a clock that is wrong in a request that somebody else made would mislead its owner.
+    if abs(now - request.issued_at) > CLOCK_TOLERANCE_S:
+        raise Problem.of("E204", minutes=round(abs(now - request.issued_at) / 60))
+    if request.role not in ASKED_FOR:
+        raise Problem.of("E213")
+    return machine, request.role
+
+
+def _parsed(body: bytes) -> CredentialRequest:
+    try:
+        return msgspec.json.decode(body, type=CredentialRequest)
+    except msgspec.DecodeError as error:
+        raise Problem.of("E206", reason=error) from error

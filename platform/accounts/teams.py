@@ -19,12 +19,10 @@ RESERVED = {"new", "leave", ""}  # addresses of the site's own
 
 
 def team_of(person: Person) -> Team | None:
-    """The team that somebody is in."""
     return Team.objects.filter(members__person=person, members__left_day=None).first()
 
 
 def members_of(team: Team) -> QuerySet[TeamMember]:
-    """Those who are in, the first first."""
     return team.members.filter(left_day=None).select_related("person")
 
 

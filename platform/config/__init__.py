@@ -1,5 +1,11 @@
-"""Wiring only: settings, addresses, the ASGI application, the task queue. Decides nothing about runs."""
+"""Settings from the environment, proxies, the task queue: what every room stands on. Decides nothing about runs."""
 
-from config.celery import app as celery_app  # else a shared task would go to Celery's default broker
+import os
 
-__all__ = ["celery_app"]
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+
+celery_app = Celery("manyhands")  # also the default app of shared tasks, which finds every room's tasks.py
+celery_app.config_from_object("django.conf:settings", namespace="CELERY")
+celery_app.autodiscover_tasks()

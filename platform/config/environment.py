@@ -1,7 +1,8 @@
-"""Typed values from the environment. What is set and not understood stops the site at once (E405)."""
+"""Typed values from the environment and from files of secrets. What is not understood stops the site at once (E405)."""
 
 import ipaddress
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ SQLITE_OPTIONS = {
     "timeout": 20,
     "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;",
 }
+SECRET_BYTES = 32
 POOL = {"min_size": 1, "max_size": 16, "timeout": 20}
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+YEAR_S = 31_536_000
 
 
 def text(name: str, default: str = "", *, environ: Mapping[str, str] = os.environ) -> str:
@@ -49,7 +53,6 @@ def flag(name: str, *, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def folder(name: str, default: Path, *, environ: Mapping[str, str] = os.environ) -> Path:
-    """An absolute folder; it need not exist yet."""
     return Path(text(name, environ=environ) or default).expanduser().resolve()
 
 
@@ -130,7 +133,6 @@ def database(name: str, data: Path, *, environ: Mapping[str, str] = os.environ) 
 
 
 def sqlite(path: str) -> dict[str, Any]:
-    """SQLite with write-ahead log; `path` as sqlite3 takes it."""
     return {"ENGINE": "django.db.backends.sqlite3", "NAME": path, "OPTIONS": dict(SQLITE_OPTIONS)}
 
 
@@ -149,4 +151,92 @@ def postgresql(url: str) -> dict[str, Any]:
         "CONN_MAX_AGE": 0,
         "CONN_HEALTH_CHECKS": True,  # a connection of before a restart is replaced, not used
         "OPTIONS": {**options, "pool": dict(POOL)},
+    }
+
+
+# Secrets that this site keeps for itself: files of mode 0600 under the data folder, made when first needed
+
+
+def kept_secret(path: Path) -> bytes:
+    """The 32 random bytes in a file, hexadecimal; whoever comes first makes it, everyone reads the same."""
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        draft.touch(mode=0o600)
+        draft.write_text(secrets.token_hex(SECRET_BYTES))
+        try:
+            os.link(draft, path)  # unlike a rename, a link never replaces what another process has made
+        except FileExistsError:
+            pass
+        finally:
+            draft.unlink()
+    return bytes.fromhex(path.read_text())
+
+
+# Other sites by which people may log in. None are there by default
+
+HUGGING_FACE = "https://huggingface.co"
+# RFC 7636: a code that somebody else catches is of no use to them.
+SAFE = {"oauth_pkce_enabled": True}
+
+
+def login_providers(*, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """allauth's SOCIALACCOUNT_PROVIDERS. Raises Problem E405 where half of a pair is set."""
+    found: dict[str, Any] = {}
+    openid = [app for app in (hugging_face(environ), own_provider(environ)) if app]
+    if openid:
+        found["openid_connect"] = {"APPS": openid}
+    if github := client("GITHUB", environ):
+        found["github"] = {"APPS": [{**github, "name": "GitHub", "settings": SAFE}]}
+    return found
+
+
+def hugging_face(environ: Mapping[str, str]) -> dict[str, Any] | None:
+    """Hugging Face by OpenID Connect: HUGGINGFACE_CLIENT_ID and HUGGINGFACE_CLIENT_SECRET."""
+    found = client("HUGGINGFACE", environ)
+    return openid_app(found, "huggingface", "Hugging Face", HUGGING_FACE) if found else None
+
+
+def own_provider(environ: Mapping[str, str]) -> dict[str, Any] | None:
+    """A school's or lab's own: MANYHANDS_OIDC_CLIENT_ID, …_CLIENT_SECRET, …_URL, and …_NAME as the button says it."""
+    found = client("MANYHANDS_OIDC", environ)
+    if found is None:
+        return None
+    url = text("MANYHANDS_OIDC_URL", environ=environ).rstrip("/")
+    if not url.startswith(("https://", "http://")):
+        raise Problem.of("E405", name="MANYHANDS_OIDC_URL", reason=f"“{url}” is not like https://id.example")
+    name = text("MANYHANDS_OIDC_NAME", "single sign-on", environ=environ)
+    return openid_app(found, "oidc", name, url)
+
+
+def client(prefix: str, environ: Mapping[str, str]) -> dict[str, str] | None:
+    """The id and the secret of a client; None where neither is set. Raises Problem E405."""
+    name, secret = (text(f"{prefix}_CLIENT_{part}", environ=environ) for part in ("ID", "SECRET"))
+    if bool(name) != bool(secret):
+        missing = f"{prefix}_CLIENT_{'SECRET' if name else 'ID'}"
+        raise Problem.of("E405", name=missing, reason="it is empty, and its other half is set")
+    return {"client_id": name, "secret": secret} if name else None
+
+
+def openid_app(found: dict[str, str], provider_id: str, name: str, url: str) -> dict[str, Any]:
+    settings = {**SAFE, "server_url": url, "token_auth_method": "client_secret_basic"}
+    return {**found, "provider_id": provider_id, "name": name, "settings": settings}
+
+
+# What follows from the address under which people reach the site. `serve` applies it again once it knows its port
+
+
+def public_settings(url: str) -> dict[str, Any]:
+    """Django settings for a site at `url` (scheme, host and port)."""
+    parts = urlsplit(url)
+    is_secure = parts.scheme == "https"
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return {
+        "PUBLIC_URL": url,
+        "ALLOWED_HOSTS": [*LOCAL, *([] if host in LOCAL else [host])],
+        "CSRF_TRUSTED_ORIGINS": [url],
+        "SECURE_PROXY_SSL_HEADER": ("HTTP_X_FORWARDED_PROTO", "https") if is_secure else None,
+        "SECURE_HSTS_SECONDS": YEAR_S if is_secure else 0,
+        "SESSION_COOKIE_SECURE": is_secure,
+        "CSRF_COOKIE_SECURE": is_secure,
     }

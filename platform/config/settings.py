@@ -4,10 +4,8 @@ from pathlib import Path
 
 from django.utils.functional import lazy
 
-from accounts.keys import kept_secret
 from config import environment
-from config.providers import login_providers
-from config.public import public_settings
+from config.environment import kept_secret, login_providers, public_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,13 +56,13 @@ INSTALLED_APPS = [
     "web",
     "server",
     "demo",
-    "web.admin_site.apps.OperatingConfig",
+    "web.admin_site.OperatingConfig",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "web.http.compression.compressed",
-    "web.http.headers.content_security_policy",
+    "web.http.middleware.compressed",
+    "web.http.middleware.content_security_policy",
     "django.middleware.locale.LocaleMiddleware",  # before what may fail, so that errors speak it
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -89,8 +87,8 @@ TEMPLATES = [
         },
     },
 ]
-ROOT_URLCONF = "config.urls"
-ASGI_APPLICATION = "config.asgi.application"
+ROOT_URLCONF = "server.urls"
+ASGI_APPLICATION = "server.asgi.application"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 FORM_RENDERER = "django.forms.renderers.DjangoTemplates"
 
@@ -115,7 +113,7 @@ ACCOUNT_USER_MODEL_EMAIL_FIELD = None
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
 PASSWORD_RESET_TIMEOUT = 86_400  # seconds that an operator's link for a new password works
 
-# Cookies and headers; the content security policy is in web.http.headers
+# Cookies and headers; the content security policy is in web.http.middleware
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SECURE_CONTENT_TYPE_NOSNIFF = True

@@ -1,4 +1,4 @@
-"""Who is in a run now: written by its host, read by pages."""
+"""Who is in a run now: written by its host, read by pages and the API, here and nowhere else."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -16,13 +16,18 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Outline
 from runs.models import Run
+from runs.states import HOSTED
 
+TRAINER, AUXILIARY, RELAY = Role.TRAINER.value, Role.AUXILIARY.value, Role.RELAY.value
 CHANGES = 50  # of the number of trainers, that are kept
 FRESH = timedelta(seconds=15)  # an older picture is of a host that is gone
 
 
-class Seen(TypedDict):
-    """One member as a page shows it. `done` is samples in its accumulator, `way` what `way_of` says."""
+class OnlinePeer(NamedTuple):
+    """One peer that is connected. `done` is in samples of the step that is being made; `name` is its person's.
+
+    `way`: what `way_of` says; empty where an older host wrote it.
+    """
 
     peer: str
     name: str
@@ -30,7 +35,7 @@ class Seen(TypedDict):
     state: str
     done: int
     samples_per_s: float
-    way: str
+    way: str = ""
 
 
 class Step(TypedDict):
@@ -58,20 +63,18 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Crowd(NamedTuple):
-    """How many trainers there were from a moment on."""
-
     since: datetime
     trainers: int
 
 
-class Present(NamedTuple):
-    """What is known of a run now. `links` are as they were stored: see `links_in`.
+class Here(NamedTuple):
+    """What a host shows of a run. `links` are as they were stored (see `links_in`), for owners and the organizer.
 
     `crowd`: how the number of trainers changed lately, the newest last; where no host drives the run, nobody is here.
     """
 
-    step: Step | None
-    members: list[Seen]
+    peers: list[OnlinePeer]
+    phase: str  # empty where nobody drives the run
     plan: Outline | None
     links: dict[str, Any]
     crowd: list[Crowd]
@@ -81,46 +84,43 @@ class Shown(NamedTuple):
     """All that a host writes for pages, as plain values."""
 
     step: Step
-    members: list[Seen]
+    members: list[OnlinePeer]
     plan: dict[str, Any] | None
     links: dict[str, Any]
-
-
-def present(run: Run, *, with_links: bool = False) -> Present:
-    """All of it, in one query; where no host drives the run, the last plan alone. Without links where nobody asks."""
-    row = (Presence.objects.all() if with_links else Presence.objects.defer("links")).filter(run=run).first()
-    if row is None:
-        return Present(None, [], None, {}, [])
-    crowd = _crowd_in(row)
-    if row.at < timezone.now() - FRESH:
-        return Present(None, [], _outline(row.plan), {}, crowd)
-    step = Step(phase=row.phase, done=row.done, target=row.target, void_rounds=row.void_rounds)
-    return Present(step, list(row.members), _outline(row.plan), row.links if with_links else {}, crowd)
 
 
 class Before(NamedTuple):
     """What pages showed until now; `at` is when that was written, None where nothing was."""
 
-    members: list[Seen]
+    members: list[OnlinePeer]
     at: datetime | None
 
 
-def online(run: Run) -> list[Seen]:
-    """Members of the run, trainers first; empty where no host drives it."""
+def here(run: Run, *, with_links: bool = False) -> Here:
+    """Return all of it, in one query. A run that ended, or that no host drives, still shows its last plan."""
+    row = (Presence.objects.all() if with_links else Presence.objects.defer("links")).filter(run=run).first()
+    if row is None:
+        return Here([], "", None, {}, [])
+    crowd, plan = _crowd_in(row), _outline(row.plan)
+    if row.at < timezone.now() - FRESH or run.state not in HOSTED:
+        return Here([], "", plan, {}, crowd)
+    return Here(_peers_in(row.members), row.phase, plan, row.links if with_links else {}, crowd)
+
+
+def online(run: Run) -> list[OnlinePeer]:
+    """Return those connected to the run, trainers first."""
     return online_in([run]).get(run.pk, [])
 
 
-def online_in(runs: Iterable[Run]) -> dict[UUID, list[Seen]]:
-    """The same for many runs, in one query; those that no host drives are left out."""
-    fresh = Presence.objects.filter(run__in=[run.pk for run in runs], at__gte=timezone.now() - FRESH)
-    return {run_id: list(members) for run_id, members in fresh.values_list("run_id", "members")}
+def online_in(runs: Iterable[Run]) -> dict[UUID, list[OnlinePeer]]:
+    """Return those connected to each of these runs that a host drives, in one query for all."""
+    driven = [run.pk for run in runs if run.state in HOSTED]
+    fresh = Presence.objects.filter(run__in=driven, at__gte=timezone.now() - FRESH)
+    return {run_id: _peers_in(members) for run_id, members in fresh.values_list("run_id", "members")}
 
 
-def current_step(run: Run) -> Step | None:
-    """The step being made, None where no host drives the run."""
-    narrow = Presence.objects.only("phase", "done", "target", "void_rounds")
-    row = narrow.filter(run=run, at__gte=timezone.now() - FRESH).first()
-    return Step(phase=row.phase, done=row.done, target=row.target, void_rounds=row.void_rounds) if row else None
+def _peers_in(members: Iterable[Mapping[str, Any]]) -> list[OnlinePeer]:
+    return [OnlinePeer(**member) for member in members]
 
 
 def last_plan(run: Run) -> Outline | None:
@@ -137,7 +137,7 @@ def _outline(plan: Any) -> Outline | None:
 
 def links(run: Run) -> dict[PeerId, Link]:
     """What the links of those who are here carry, as far as it is known: for each one's owner and the organizer."""
-    fresh = Presence.objects.filter(run=run, at__gte=timezone.now() - FRESH)
+    fresh = Presence.objects.filter(run=run, run__state__in=HOSTED, at__gte=timezone.now() - FRESH)
     return links_in(fresh.values_list("links", flat=True).first() or {})
 
 
@@ -168,7 +168,6 @@ def forget_plans(person: str) -> None:
 
 
 def shown_of(state: RunState) -> Shown:
-    """What pages show of a coordinator's state."""
     return Shown(*picture_of(state), msgspec.to_builtins(state.outline), msgspec.to_builtins(_links_of(state)))
 
 
@@ -183,12 +182,12 @@ def _links_of(state: RunState) -> dict[PeerId, Link]:
     }
 
 
-def picture_of(state: RunState) -> tuple[Step, list[Seen]]:
+def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
     """Who is here, and how far the step is. For a moment after each commit everybody is one step behind."""
     direct = frozenset(p.peer for p in state.listening.values() if p.role is not Role.RELAY and state.may_reduce(p))
     members = sorted(state.members.values(), key=lambda p: (not p.trains, p.role, p.person, p.peer))
     seen = [
-        Seen(
+        OnlinePeer(
             peer=member.peer,
             name=member.person,
             role=member.role.value,
@@ -199,7 +198,7 @@ def picture_of(state: RunState) -> tuple[Step, list[Seen]]:
         )
         for member in members
     ]
-    done = sum(member["done"] for member in seen)
+    done = sum(member.done for member in seen)
     step = Step(phase=state.phase.value, done=done, target=state.recipe.target_batch, void_rounds=state.void_rounds)
     return step, seen
 
@@ -221,13 +220,13 @@ def show(run: Run, shown: Shown) -> Before:
     """Write who is there, for pages to read. A host that has made no plan yet leaves the last one of another."""
     plan = {"plan": shown.plan} if shown.plan is not None else {}
     now = timezone.now()
-    here: list[float] = [round(now.timestamp(), 1), sum(each["role"] == Role.TRAINER for each in shown.members)]
-    values = {**shown.step, "members": shown.members, "links": shown.links, **plan}
+    here: list[float] = [round(now.timestamp(), 1), sum(each.role == TRAINER for each in shown.members)]
+    values = {**shown.step, "members": [each._asdict() for each in shown.members], "links": shown.links, **plan}
     new = {**values, "crowd": [here]}
     row, is_new = Presence.objects.select_for_update().get_or_create(run=run, defaults=new)
     if is_new:
         return Before([], None)
-    before = Before(row.members, row.at)
+    before = Before(_peers_in(row.members), row.at)
     gone = [[round(row.at.timestamp(), 1), 0]] if row.at < now - FRESH else []
     for name, value in {**values, "crowd": _with(row.crowd, *gone, here)}.items():
         setattr(row, name, value)

@@ -40,7 +40,6 @@ class News(NamedTuple):
 
 
 def carry_out(run: Run, command: Elected | Admitted | Replay) -> None:
-    """A command that is about snapshots."""
     match command:
         case Elected():
             elect_keeper(run, peer=command.peer, index=command.index, step=command.step)
@@ -95,7 +94,6 @@ def news_of(run: Run) -> News:
 
 
 def as_message(snapshot: Snapshot) -> m.Snapshot:
-    """A snapshot row as peers are told of it."""
     return m.Snapshot(
         index=snapshot.index,
         step=snapshot.step,
@@ -110,13 +108,11 @@ def as_message(snapshot: Snapshot) -> m.Snapshot:
 
 
 def election_of(run: Run, peer: PeerId, step: int) -> Election | None:
-    """This machine's election for the state of a step."""
     asked = Election.objects.filter(run=run, peer=peer, step=step, until__gte=timezone.now())
     return asked.select_related("run").first()
 
 
 def admitted_at(run: Run, index: int) -> Admission | None:
-    """The hash that was admitted for an entry."""
     return Admission.objects.filter(run=run, index=index).first()
 
 
@@ -155,12 +151,10 @@ def _keep(run: Run, pending: PendingSnapshot) -> None:
 
 
 def forget_pending(pending: PendingSnapshot) -> None:
-    """Delete a file that waited, and its row."""
     storage.pending_path(pending.run, pending.sha256).unlink(missing_ok=True)
     pending.delete()
 
 
 def expire_pending() -> None:
-    """Delete what has waited for too long."""
     for pending in PendingSnapshot.objects.filter(expires__lt=timezone.now()).select_related("run"):
         forget_pending(pending)

@@ -1,37 +1,61 @@
 """A run's rows as its host reads and writes them. Every write is idempotent or one transaction."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 from django.db import DatabaseError, connection, transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
+from django.utils import timezone
 
 from accounts.keys import site_key
 from accounts.models import Machine
-from coordination import rollbacks
+from coordination.models import Election, PendingSnapshot
 from coordination.snapshots import as_message
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.averaged import averaged_bytes
-from peer_agent.protocol.coordinator.events import Directed, Goal, Mark
+from peer_agent.protocol.coordinator.events import Directed, Goal, Mark, Target
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
 from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
 from peer_agent.protocol.credentials import public_bytes
+from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import Entry, Record, Unit, digest_of
 from peer_agent.recipes import parse_recipe
+from runs import queue, storage
 from runs.access import shut_out
-from runs.ledger.averaged import add_averaged
-from runs.ledger.coverage import add_committed, leave_out, left_out_units, settled_units
-from runs.ledger.sealed_records import keep_sealed, sealed_of, with_records
-from runs.ledger.totals import MOST, add_to_day, add_to_totals
-from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Run
+from runs.ledger.records import (
+    add_committed,
+    keep_sealed,
+    leave_out,
+    left_out_units,
+    sealed_of,
+    settled_units,
+    with_records,
+)
+from runs.ledger.totals import MOST, add_averaged, add_to_day, add_to_totals
+from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Publication, Run, Snapshot
+from runs.queue import TaskName
+from runs.snapshots.state_check import Restated, restate
 from runs.snapshots.verification import verified_up_to
 from runs.states import NOT_OPEN
+from runs.timeline import ROLLED_BACK, add_line
 
 log = logging.getLogger(__name__)
 
 Outcome = Literal["committed", "stale", "failed", "refused"]
+KEPT = ("state", "state_digest", "created_at", "verified_at", "heldout_loss", "heldout_figures", "written")
+DONE = "Rolled back to step {step:,}: {undone} undone. Credit stays."
+
+
+class Stale(Exception):
+    """The head is not where this host left it."""
+
+
+class Refused(Exception):
+    """Nobody wants to go back to that any more, or nobody can."""
 
 
 def load(run: Run, fence: int) -> RunState:
@@ -57,7 +81,7 @@ def load(run: Run, fence: int) -> RunState:
         marks=[Mark(mark.epoch, mark.shard, mark.mark) for mark in run.marks.all()],
         settled=settled_units(run),
         left_out=list(left_out_units(run)),
-        rolled_back=rollbacks.last_index(run),
+        rolled_back=last_index(run),
         index=head.index,
         step=head.step,
         digest=head.digest,
@@ -68,43 +92,49 @@ def load(run: Run, fence: int) -> RunState:
 
 
 def commit(run: Run, sealed: Entry, record: Record, *, duration_s: float, attempts: int) -> Outcome:
-    """Rule 3: one transaction moves the head by one, under this fence, and writes log and ledger with it.
-
-    A database that did not answer is asked again what it holds; only that decides.
-    """
-    try:
-        with transaction.atomic():
-            _write(run, sealed, record, duration_s, attempts)
-    except rollbacks.Stale:
-        return decide(run, sealed, record)
-    except DatabaseError:
-        log.exception("commit of step %s: the database did not answer", record.step)
-        connection.close()
-        return decide(run, sealed, record)
-    return "committed"
+    """Move the head by one in one transaction, under this fence, and write log and ledger with it (rule 3)."""
+    return _outcome(partial(_write, run, sealed, record, duration_s, attempts), run, sealed, record)
 
 
 def roll_back(run: Run, sealed: Entry, record: Record) -> Outcome:
-    """The same for an entry that undoes others. Refused, for good: nobody wants it any more, or its file is gone."""
+    """Write an entry that undoes others. It is refused for good if nobody wants it any more, or its file is gone."""
+    return _outcome(partial(write_rollback, run, sealed, record), run, sealed, record)
+
+
+def _outcome(write: Callable[[], None], run: Run, sealed: Entry, record: Record) -> Outcome:
+    """Write. If the database did not answer, only what it holds afterwards decides."""
     try:
-        rollbacks.write(run, sealed, record)
-    except rollbacks.Stale:
+        write()
+    except Stale:
         return decide(run, sealed, record)
-    except rollbacks.Refused:
+    except Refused:
         return "refused"
     except DatabaseError:
-        log.exception("rollback to step %s: the database did not answer", record.step)
+        log.exception("%s at step %s: the database did not answer", record.kind, record.step)
         connection.close()
         return decide(run, sealed, record)
     return "committed"
 
 
+@contextmanager
+def fenced(run: Run, fence: int) -> Iterator[None]:
+    """Hold the head in a transaction. Raises Stale if another host has the run, or none is to have it."""
+    with transaction.atomic():
+        if not Head.objects.select_for_update().filter(run=run, fence=fence).exists():
+            raise Stale
+        yield
+
+
+def _move_head(head: QuerySet[Head], sealed: Entry, record: Record, *, step: int) -> None:
+    """Let the head follow a record that continues it under its fence. Raises Stale."""
+    mine = head.filter(index=record.index - 1, digest=record.previous, fence=record.fence)
+    if mine.update(index=record.index, step=step, digest=digest_of(sealed)) != 1:
+        raise Stale
+
+
+@transaction.atomic
 def _write(run: Run, sealed: Entry, record: Record, duration_s: float, attempts: int) -> None:
-    moved = Head.objects.filter(
-        run=run, index=record.index - 1, step=record.step - 1, digest=record.previous, fence=record.fence
-    ).update(index=record.index, step=record.step, digest=digest_of(sealed))
-    if moved != 1:
-        raise rollbacks.Stale
+    _move_head(Head.objects.filter(run=run, step=record.step - 1), sealed, record, step=record.step)
     averaged = averaged_bytes(record)
     entry = LogEntry.objects.create(
         run=run,
@@ -158,15 +188,10 @@ def decide(run: Run, sealed: Entry, record: Record) -> Outcome:
     return "failed" if head.fence == record.fence else "stale"
 
 
-def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> bool:
-    """Raise lease marks before anything under them is granted (rule 11). None is ever lowered.
-
-    False, and nothing is written, where another host has the run by now, or none is to have it.
-    """
+def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> None:
+    """Raise lease marks before anything under them is granted (rule 11). None is ever lowered. Raises Stale."""
     asked = {(mark.epoch, mark.shard): mark.mark for mark in marks}
-    with transaction.atomic():
-        if not Head.objects.select_for_update().filter(run=run, fence=fence).exists():
-            return False
+    with fenced(run, fence):
         held = {(row.epoch, row.shard): row.mark for row in run.marks.filter(epoch__in={epoch for epoch, _ in asked})}
         rows = [
             LeaseMark(run=run, epoch=epoch, shard=shard, mark=mark)
@@ -176,16 +201,12 @@ def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> bool:
         LeaseMark.objects.bulk_create(
             rows, update_conflicts=True, unique_fields=["run", "epoch", "shard"], update_fields=["mark"]
         )
-    return True
 
 
-def abandon(run: Run, fence: int, units: Iterable[Unit]) -> bool:
-    """Write that units will be in no update. False, and nothing is written, where another host has the run by now."""
-    with transaction.atomic():
-        if not Head.objects.select_for_update().filter(run=run, fence=fence).exists():
-            return False
+def abandon(run: Run, fence: int, units: Iterable[Unit]) -> None:
+    """Write that units will be in no update. Raises Stale."""
+    with fenced(run, fence):
         leave_out(run, units)
-    return True
 
 
 def agree(run: Run, step: int, digest: str) -> None:
@@ -194,7 +215,6 @@ def agree(run: Run, step: int, digest: str) -> None:
 
 
 def sealed_from(run: Run, first: int, count: int) -> list[Entry]:
-    """Entries from an index on, at most so many."""
     return [sealed_of(entry) for entry in with_records(run, first=first)[:count]]
 
 
@@ -214,7 +234,7 @@ def directed(run: Run) -> Directed:
     """The organizer's wishes as the coordinator takes them."""
     now = Run.objects.only("state", "wanted", "recipe", "rollback_index").get(pk=run.pk)
     asked = parse_recipe(now.recipe)
-    return Directed(goal_in(now.state, now.wanted), asked.target_steps, asked.mix, rollbacks.target_of(now))
+    return Directed(goal_in(now.state, now.wanted), asked.target_steps, asked.mix, target_of(now))
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:
@@ -231,3 +251,87 @@ def uninvited(run: Run, peers: Iterable[PeerId]) -> list[PeerId]:
 def run_named(run_id: RunId) -> Run:
     """The run of an id. Raises Run.DoesNotExist."""
     return Run.objects.select_related("dataset", "head").get(pk=run_id)
+
+
+# A run goes back to a snapshot: the entry that says so, and all that follows from it, in one transaction (rule 15).
+#
+# The snapshot's state gets a place of its own at that entry. By that, newcomers, replicas that follow and replays begin
+# where they always do, at the newest snapshot, and nothing that is undone lies behind it.
+
+
+def target_of(run: Run) -> Target | None:
+    """Where its organizer wants to go back to."""
+    if run.rollback_index is None:
+        return None
+    found = run.snapshots.filter(index=run.rollback_index).first()
+    return Target(found.index, found.step, found.file) if found is not None else None
+
+
+def last_index(run: Run) -> int:
+    """The index of the last entry that undid others; 0 where there is none."""
+    found = run.log.filter(kind=LogEntry.Kind.ROLLBACK).order_by("-index").values_list("index", flat=True).first()
+    return found or 0
+
+
+def write_rollback(run: Run, sealed: Entry, record: Record) -> None:
+    """The state at its new place, then the rows. Raises Stale, Refused and DatabaseError; then no row is changed."""
+    assert record.restored
+    target = run.snapshots.filter(index=record.restored.index, file=record.restored.file, is_undone=False).first()
+    if target is None:  # it was written already, and its answer lost; or something else was undone
+        Run.objects.filter(pk=run.pk, rollback_index=record.restored.index).update(rollback_index=None)
+        raise Stale
+    try:
+        with storage.workspace() as work:
+            source, place = storage.snapshot_path(run, target.file), record.index
+            made = restate(source, work / "state", step=target.step, index=place, log_digest=digest_of(sealed))
+            storage.put(work / "state", storage.snapshot_path(run, made.file))
+    except (OSError, Problem) as error:
+        log.exception("run %s: not rolled back", run.slug)
+        _give_up(run, target, str(getattr(error, "strerror", "") or error))
+        raise Refused from error
+    _write_rollback(run, sealed, record, target, made)
+
+
+def _give_up(run: Run, target: Snapshot, reason: str) -> None:
+    """It would go wrong each second: its organizer is told instead."""
+    fault = Fault.of("E413", step=f"{target.step:,}", reason=reason)
+    with transaction.atomic():
+        if Run.objects.filter(pk=run.pk, rollback_index=target.index).update(rollback_index=None):
+            add_line(run=run, kind="failed", text=str(fault))
+
+
+@transaction.atomic
+def _write_rollback(run: Run, sealed: Entry, record: Record, target: Snapshot, made: Restated) -> None:
+    step, place = Head.objects.values_list("step", flat=True).get(run=run), {"index": record.index}
+    _move_head(Head.objects.filter(run=run), sealed, record, step=target.step)
+    if not Run.objects.filter(pk=run.pk, rollback_index=target.index).update(rollback_index=None):
+        raise Refused
+    _undo(run, target)
+    entry = LogEntry.objects.create(
+        run=run,
+        kind=LogEntry.Kind.ROLLBACK,
+        step=target.step,
+        digest=digest_of(sealed),
+        state_digest=target.state_digest,
+        exact=True,
+        **place,
+        **dict.fromkeys(("loss", "tokens", "samples", "peers", "duration_s", "attempts"), 0),
+    )
+    keep_sealed(entry, sealed)
+    facts = {name: getattr(target, name) for name in KEPT}
+    Snapshot.objects.create(run=run, step=target.step, digest=entry.digest, **place, **made._asdict(), **facts)
+    undone = step - target.step
+    count = f"the {undone:,} steps after it are" if undone != 1 else "the step after it is"
+    add_line(run=run, kind=ROLLED_BACK, text=DONE.format(step=target.step, undone=count))
+    for task in (TaskName.MEASURE_HELDOUT, TaskName.THIN_SNAPSHOTS):
+        queue.enqueue_on_commit(task, run.pk)
+
+
+def _undo(run: Run, target: Snapshot) -> None:
+    """Rows stay, and say that they are undone; what was still to come of those steps is not awaited any more."""
+    run.log.filter(index__gt=target.index).update(is_undone=True)
+    run.snapshots.filter(index__gte=target.index).update(is_undone=True)
+    run.replays.filter(state_digest="").delete()
+    Election.objects.filter(run=run).delete()
+    PendingSnapshot.objects.filter(run=run).update(expires=timezone.now())
+    Publication.objects.filter(run=run, checkpoint_step__gt=target.step).update(checkpoint_step=target.step)

@@ -8,7 +8,6 @@ from runs.departure import forget_lines
 
 @shared_task
 def expire_pending() -> None:
-    """Delete states that were handed in and never admitted."""
     snapshots.expire_pending()
 
 

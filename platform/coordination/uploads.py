@@ -13,7 +13,7 @@ from coordination.tasks import expire_pending
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from runs import storage
-from runs.datasets.text_upload import too_long
+from runs.datasets.uploads import too_long
 from runs.models import LogEntry, RefusedSnapshot, Run, Snapshot
 from runs.snapshots.state_check import Place, Readable, check_state, first_layout, write_body
 
@@ -105,11 +105,9 @@ class Slot:
 
     @property
     def is_old(self) -> bool:
-        """Whether it is time to renew it."""
         return self._until - timezone.now() < SLOT - RENEWED
 
     def renew(self) -> None:
-        """More bytes have come: the place is held on."""
         later = timezone.now() + SLOT
         UploadSlot.objects.filter(machine=self._machine, until=self._until).update(until=later)
         self._until = later

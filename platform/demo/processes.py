@@ -14,8 +14,6 @@ PATIENCE_S = 4.0
 
 
 class Children:
-    """Processes that end with the block."""
-
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -26,7 +24,6 @@ class Children:
         return self
 
     def start(self, name: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
-        """Start one; what it says goes to `logs/<name>.log`."""
         file = (self.logs / f"{name}.log").open("wb")
         self._files.append(file)
         self.running[name] = subprocess.Popen(
@@ -34,11 +31,9 @@ class Children:
         )
 
     def gone(self) -> list[str]:
-        """Names of those that have ended."""
         return [name for name, child in self.running.items() if child.poll() is not None]
 
     def forget(self, names: Iterable[str]) -> None:
-        """Those that have ended and are not missed."""
         for name in names:
             if (stdin := self.running.pop(name).stdin) is not None:
                 stdin.close()
@@ -62,16 +57,13 @@ class Children:
 
 
 def serve_command(port: int) -> list[str]:
-    """The whole platform."""
     return [sys.executable, str(ROOT / "manage.py"), "serve", "--port", str(port), "--attached"]
 
 
 def agent_command(run_url: str) -> list[str]:
-    """One volunteer's agent."""
     agent = str(Path(sys.executable).with_name("manyhands"))
     return [agent, "join", run_url, "--threads", "1", "--attached"]
 
 
 def bare_environment(home: Path) -> dict[str, str]:
-    """What a volunteer's agent gets, and no more."""
     return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(home), "MANYHANDS_HOME": str(home / "manyhands")}

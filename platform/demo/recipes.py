@@ -1,9 +1,92 @@
-"""What the demo can train: a small recipe of each kind, as somebody would fill in the form, and what it learns from."""
+"""What the demo can train: a small recipe of each kind, as somebody would fill in the form, and what it learns from.
 
-from collections.abc import Callable
+Texts are those that every CPython carries; images are handwritten digits (digits/LICENCE.md).
+"""
+
+import ast
+import gzip
+import inspect
+import io
+import sysconfig
+import tarfile
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from pydoc_data import topics
 from typing import NamedTuple
 
-from demo import corpus, digits
+from PIL import Image
+
+LICENCE = "PSF-2.0"
+LEFT_OUT = {"site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "__phello__"}
+SHORTEST = 80  # characters; shorter docstrings say little
+DIGITS_LICENCE = "CC BY 4.0"
+DATA = Path(__file__).parent / "digits" / "digits.csv.gz"
+SIDE, BRIGHTEST = 8, 16
+
+
+def digits_tar() -> bytes:
+    """1,797 images of 8 by 8 pixels: the same bytes each time."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for number, line in enumerate(gzip.decompress(DATA.read_bytes()).decode().splitlines()):
+            *pixels, digit = (int(float(value)) for value in line.split(","))
+            content = _png(pixels)
+            entry = tarfile.TarInfo(f"digits/{digit}/{number:04}.png")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def _png(pixels: list[int]) -> bytes:
+    image = Image.frombytes("L", (SIDE, SIDE), bytes(value * 255 // BRIGHTEST for value in pixels))
+    content = io.BytesIO()
+    image.save(content, "PNG")
+    return content.getvalue()
+
+
+def python_text() -> str:
+    """About two megabytes: the same on every machine with the same Python."""
+    return "\n\n".join([*_reference(), *_docstrings()])
+
+
+def reference_text() -> str:
+    """The part of it that is about the language, half a megabyte."""
+    return "\n\n".join(_reference())
+
+
+def docstring_text() -> str:
+    """The part of it that is about the library."""
+    return "\n\n".join(_docstrings())
+
+
+def _reference() -> Iterator[str]:
+    for name in sorted(topics.topics):
+        yield inspect.cleandoc(topics.topics[name])
+
+
+def _docstrings() -> Iterator[str]:
+    seen: set[str] = set()
+    root = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(root.rglob("*.py")):
+        if LEFT_OUT.isdisjoint(path.relative_to(root).parts):
+            for text in _of_file(path):
+                if len(text) >= SHORTEST and text not in seen:
+                    seen.add(text)
+                    yield text
+
+
+def _of_file(path: Path) -> Iterator[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about escapes in other people's sources
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):
+            return
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and (text := ast.get_docstring(node)):
+            yield text
 
 
 class Material(NamedTuple):
@@ -15,16 +98,12 @@ class Material(NamedTuple):
     words: str
 
 
-TEXT = Material(
-    "python.txt", lambda: corpus.python_text().encode(), corpus.LICENCE, "English: what Python says about itself"
-)
-REFERENCE = Material(
-    "reference.txt", lambda: corpus.reference_text().encode(), corpus.LICENCE, "English: what Python is, by itself"
-)
+TEXT = Material("python.txt", lambda: python_text().encode(), LICENCE, "English: what Python says about itself")
+REFERENCE = Material("reference.txt", lambda: reference_text().encode(), LICENCE, "English: what Python is, by itself")
 DOCSTRINGS = Material(
-    "docstrings.txt", lambda: corpus.docstring_text().encode(), corpus.LICENCE, "English: what Python's library is for"
+    "docstrings.txt", lambda: docstring_text().encode(), LICENCE, "English: what Python's library is for"
 )
-DIGITS = Material("digits.tar", digits.digits_tar, digits.LICENCE, "images: handwritten digits")
+DIGITS = Material("digits.tar", digits_tar, DIGITS_LICENCE, "images: handwritten digits")
 
 
 class Small(NamedTuple):

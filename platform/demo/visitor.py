@@ -35,16 +35,13 @@ class Visitor:
         return self.address.split("/runs/")[1].split("/")[0]
 
     def read(self, path: str) -> str:
-        """A page."""
         return self._open(urllib.request.Request(self.site + path)).decode()  # noqa: S310 (our own site)
 
     def read_json(self, path: str) -> dict[str, Any]:
-        """An answer of the API."""
         found: dict[str, Any] = json.loads(self.read(f"/api/v1/{path}"))
         return found
 
     def read_items(self, path: str) -> list[dict[str, Any]]:
-        """All items of a list of the API."""
         items: list[dict[str, Any]] = []
         cursor = ""
         while True:
@@ -75,7 +72,6 @@ class Visitor:
         return self._open(request).decode()
 
     def download(self, path: str, target: Path) -> None:
-        """A file."""
         target.write_bytes(self._open(urllib.request.Request(self.site + path)))  # noqa: S310
 
     def _open(self, request: urllib.request.Request) -> bytes:

@@ -24,12 +24,11 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from accounts.encryption import Unreadable, unseal
+from accounts.keys import Unreadable, unseal
 from notices import addresses, mail, outbox, posting
 from notices.models import LONGEST_PROBLEM, Choice, Event, Notice, Way, Webhook
-from notices.payloads import Facts, payload
 from notices.services import settings_path
-from notices.words import words_of
+from notices.words import Facts, payload, words_of
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +158,6 @@ def _post(notice: Notice, hook: Webhook, address: str, now: datetime) -> None:
 
 @transaction.atomic
 def sent(notice: Notice, now: datetime) -> None:
-    """It arrived."""
     facts = {"state": Notice.State.SENT, "sent_at": now, "problem": ""}
     Notice.objects.filter(pk=notice.pk).update(**facts)
     if notice.way == Way.WEBHOOK:
@@ -168,7 +166,6 @@ def sent(notice: Notice, now: datetime) -> None:
 
 @transaction.atomic
 def failed(notice: Notice, problem: Undelivered, now: datetime) -> None:
-    """It did not: try again later, or give up."""
     reason = str(problem)[:LONGEST_PROBLEM]
     since = _hook_failing_since(notice, reason, now) if notice.way == Way.WEBHOOK else notice.at
     if since is None:

@@ -1,13 +1,54 @@
-"""A notice as an e-mail: plain text, and a link that ends all of them."""
+"""A notice as an e-mail: plain text, and signed links that confirm an address or end all e-mail to it."""
 
+import hashlib
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from django.conf import settings
+from django.core import signing
 from django.core.mail import EmailMessage
+from django.urls import reverse
 
-from notices.links import CONFIRM, STOP, link
 from notices.models import Event, Mailbox, Notice
 from notices.words import Words
+from peer_agent.protocol.errors import Problem
+
+CONFIRM, STOP = "notices.confirm", "notices.stop"  # what a link is for
+CONFIRM_S = 86_400  # that a link to confirm works
+
+
+class Bearer(NamedTuple):
+    """Whose link it is, and a digest of the address it was sent to."""
+
+    person_id: int
+    address: str
+
+
+def digest_of(address: str) -> str:
+    """So that a link to one address says nothing about another."""
+    return hashlib.sha256(address.encode()).hexdigest()[:16]
+
+
+def link(mailbox: Mailbox, purpose: str) -> str:
+    token = signing.dumps([mailbox.person_id, digest_of(mailbox.address)], salt=purpose)
+    name = "confirm_address" if purpose == CONFIRM else "stop_mail"
+    return f"{settings.PUBLIC_URL}{reverse(f'web:{name}', args=(token,))}"
+
+
+def bearer(token: str, purpose: str) -> Bearer:
+    """Whom a link is of. Raises Problem E358 where it was not made here, or is over."""
+    try:
+        person_id, address = signing.loads(token, salt=purpose, max_age=CONFIRM_S if purpose == CONFIRM else None)
+    except (signing.BadSignature, ValueError, TypeError) as error:
+        raise Problem.of("E358") from error
+    return Bearer(person_id, address)
+
+
+def mailbox_of(token: str, purpose: str) -> Mailbox | None:
+    """The mailbox a link is about; None where its person has another address by now. Raises Problem E358."""
+    found = bearer(token, purpose)
+    mailbox = Mailbox.objects.select_related("person").filter(person=found.person_id, person__is_active=True).first()
+    return mailbox if mailbox is not None and digest_of(mailbox.address) == found.address else None
 
 
 def is_offered() -> bool:

@@ -105,7 +105,6 @@ def withdraw_all(run: str) -> None:
 
 
 def due(now: datetime) -> QuerySet[Notice]:
-    """What is to be sent now, the oldest first."""
     waiting = Notice.objects.filter(state=Notice.State.WAITING, due_at__lte=now)
     return waiting.exclude(way=Way.BROWSER).order_by("due_at", "pk")
 
@@ -117,5 +116,4 @@ def for_browser(person_id: int, now: datetime) -> list[Notice]:
 
 
 def forget_old(now: datetime) -> None:
-    """Delete what is past its time."""
     Notice.objects.filter(at__lt=now - KEPT).delete()

@@ -9,22 +9,18 @@ RECENT = 10  # notices on the settings page
 
 
 def choices_of(person: Person) -> set[tuple[str, str]]:
-    """Which events by which ways."""
     return set(Choice.objects.filter(person=person).values_list("event", "way"))
 
 
 def mailbox_of(person: Person) -> Mailbox | None:
-    """Their address, confirmed or not."""
     return Mailbox.objects.filter(person=person).first()
 
 
 def webhook_of(person: Person) -> Webhook | None:
-    """Their webhook."""
     return Webhook.objects.filter(person=person).first()
 
 
 def recent(person: Person) -> list[Notice]:
-    """The last notices, the newest first."""
     return list(Notice.objects.filter(person=person).order_by("-at", "-pk")[:RECENT])
 
 

@@ -11,9 +11,9 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext
 
-from accounts.encryption import seal
+from accounts.keys import seal
 from accounts.models import Person
-from notices import addresses, links, outbox
+from notices import addresses, mail, outbox
 from notices.models import CHOSEN, Choice, Event, Mailbox, Notice, Way, Webhook
 from peer_agent.protocol.errors import Problem
 
@@ -23,7 +23,6 @@ SECRET_PREFIX = "mhs_"  # noqa: S105  (how a secret begins, for programs that lo
 
 @transaction.atomic
 def choose(*, person: Person, wanted: Collection[tuple[Event, Way]]) -> None:
-    """From now on these and no others."""
     Choice.objects.filter(person=person).delete()
     chosen = sorted({(event, way) for event, way in wanted if event in CHOSEN})
     Choice.objects.bulk_create(Choice(person=person, event=event, way=way) for event, way in chosen)
@@ -45,7 +44,7 @@ def save_address(*, person: Person, address: str) -> Mailbox:
 
 def confirmable(*, token: str) -> Mailbox:
     """What the link in that e-mail confirms. Raises Problem E358 where it is over, or is of another address."""
-    mailbox = links.mailbox_of(token, links.CONFIRM)
+    mailbox = mail.mailbox_of(token, mail.CONFIRM)
     if mailbox is None:
         raise Problem.of("E358")
     return mailbox
@@ -61,7 +60,6 @@ def confirm_address(*, token: str) -> None:
 
 @transaction.atomic
 def remove_address(*, person: Person) -> None:
-    """Forget the address, and what was chosen for it."""
     Mailbox.objects.filter(person=person).delete()
     _end(person.pk, Way.EMAIL)
 
@@ -69,7 +67,7 @@ def remove_address(*, person: Person) -> None:
 @transaction.atomic
 def stop_mail(*, token: str) -> None:
     """The link below every e-mail: none is sent to this address any more. Raises Problem E358 of no link of ours."""
-    mailbox = links.mailbox_of(token, links.STOP)
+    mailbox = mail.mailbox_of(token, mail.STOP)
     if mailbox is not None:
         _end(mailbox.person_id, Way.EMAIL)
 
@@ -98,24 +96,20 @@ def save_webhook(*, person: Person, address: str) -> str:
 
 @transaction.atomic
 def remove_webhook(*, person: Person) -> None:
-    """Forget its address, and what was chosen for it."""
     Webhook.objects.filter(person=person).delete()
     _end(person.pk, Way.WEBHOOK)
 
 
 def switch_on(*, person: Person) -> None:
-    """Try a webhook again that was switched off."""
     Webhook.objects.filter(person=person).update(off_at=None, failing_since=None, problem="")
 
 
 def send_test(*, person: Person, way: Way) -> None:
-    """Something to see whether it arrives."""
     outbox.note_directly(Event.TEST, person.pk, way, about=secrets.token_hex(8), path=settings_path())
 
 
 @transaction.atomic
 def forget_person(*, person: Person) -> None:
-    """Somebody leaves for good."""
     for rows in (Choice, Mailbox, Webhook, Notice):
         rows.objects.filter(person=person).delete()
 
@@ -126,7 +120,6 @@ def forget_unconfirmed(now: datetime) -> None:
 
 
 def settings_path() -> str:
-    """Where all this is chosen."""
     return reverse("web:notifications")
 
 

@@ -7,5 +7,4 @@ from notices.delivery import deliver_due
 
 @shared_task
 def deliver() -> None:
-    """Send what is due."""
     deliver_due()

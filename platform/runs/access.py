@@ -22,7 +22,6 @@ RANKS: dict[Run.Role | None, int] = {Run.Role.ORGANIZER: 3, Run.Role.CO_ORGANIZE
 
 
 def person_of(viewer: Viewer) -> Person | None:
-    """The person, where somebody is logged in."""
     return viewer if isinstance(viewer, Person) and viewer.is_active else None
 
 
@@ -104,12 +103,10 @@ def participants(run: Run) -> QuerySet[Person]:
 
 
 def takes_part(run: Run, person: Person) -> bool:
-    """Whether somebody's machines may take part."""
     return helped_runs(person).filter(pk=run.pk).exists()
 
 
 def is_removed(run: Run, person: Person) -> bool:
-    """Whether somebody was removed, and not let back in."""
     return run.members.filter(person=person, removed_at__isnull=False).exists()
 
 
@@ -190,7 +187,6 @@ def may_see(run: Run, viewer: Viewer) -> bool:
 
 
 def may_manage(run: Run, viewer: Viewer) -> bool:
-    """Whether this is the organizer or a co-organizer."""
     return role_of(run, viewer) in MANAGING
 
 

@@ -21,7 +21,6 @@ def pages_of(kept: Callable[[], int]) -> type[Paginator]:  # type: ignore[type-a
     class KnownLength(Paginator):  # type: ignore[type-arg]
         @cached_property
         def count(self) -> int:
-            """Rows of all pages."""
             rows: Any = self.object_list
             return Paginator(rows, self.per_page).count if rows.query.where else kept()
 
@@ -39,8 +38,6 @@ def rounds() -> int:
 
 
 class ReadOnly(Kept):
-    """Rows to look at."""
-
     show_full_result_count = False  # a log has many rows
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -71,8 +68,6 @@ class RunAdmin(Kept):
 
 @admin.register(Dataset)
 class DatasetAdmin(ReadOnly):
-    """Texts: whose, under which licence."""
-
     list_display = ("title", "organizer", "licence", "size", "tokens", "state", "created_at")
     list_filter = ("state",)
     list_select_related = ("organizer",)
@@ -82,8 +77,6 @@ class DatasetAdmin(ReadOnly):
 
 @admin.register(LogEntry)
 class LogEntryAdmin(ReadOnly):
-    """Committed updates."""
-
     paginator = pages_of(entries)
 
     list_display = ("run", "step", "at", "loss", "samples", "peers", "duration_s", "attempts", "digest")
@@ -95,8 +88,6 @@ class LogEntryAdmin(ReadOnly):
 
 @admin.register(LedgerEntry)
 class LedgerEntryAdmin(ReadOnly):
-    """Who gave what."""
-
     paginator = pages_of(rounds)
 
     list_display = ("run", "step", "person", "machine", "samples", "tokens", "weight", "credit")
@@ -108,8 +99,6 @@ class LedgerEntryAdmin(ReadOnly):
 
 @admin.register(Release)
 class ReleaseAdmin(ReadOnly):
-    """What can be downloaded."""
-
     list_display = ("run", "state", "created_at", "fault")
     list_select_related = ("run",)
     fields = ("run", "state", "archive", "created_at", "fault")

@@ -11,7 +11,7 @@ from accounts.models import Person
 from notices import services as notices
 from peer_agent.protocol.errors import Problem
 from runs import queue, quotas
-from runs.datasets.resumable_upload import forget_upload
+from runs.datasets.uploads import forget_upload
 from runs.lifecycle import roles
 from runs.lifecycle.drafts import delete_draft
 from runs.models import ActivityLine, HubAccount, JoinRequest, Member, NamedVolunteer, Release, Run
@@ -65,7 +65,6 @@ def delete_account(*, person: Person) -> str:
 
 
 def forget_lines(name: str) -> None:
-    """Put another word for somebody in timelines."""
     for line in ActivityLine.objects.filter(text__contains=name).iterator():
         if (text := without_name(line.text, name)) != line.text:
             ActivityLine.objects.filter(pk=line.pk).update(text=text[:300])

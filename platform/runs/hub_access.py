@@ -6,7 +6,7 @@ A token leaves the database only into the standard input of that child.
 import os
 from pathlib import Path
 
-from accounts.encryption import Unreadable, unseal
+from accounts.keys import Unreadable, unseal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs.models import HubAccount
@@ -15,7 +15,6 @@ PASSED_ON = ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FIL
 
 
 def account_of(person: Person) -> HubAccount | None:
-    """Where this person publishes."""
     return HubAccount.objects.filter(person=person).first()
 
 

@@ -8,8 +8,6 @@ from django.db import transaction
 
 
 class TaskName(StrEnum):
-    """Every task, as the queue knows it."""
-
     PREPARE_DATASET = "runs.tasks.prepare_dataset"
     PREPARE_RUN = "runs.tasks.prepare_run"
     MAKE_RELEASE = "runs.tasks.make_release"
@@ -23,7 +21,6 @@ class TaskName(StrEnum):
 
 
 def enqueue(task: TaskName, row_id: UUID, *, after_s: float = 0) -> None:
-    """Hand a row to a task, which takes it after so many seconds at the earliest."""
     current_app.tasks[task].apply_async((row_id.hex,), countdown=after_s)
 
 

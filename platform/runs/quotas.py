@@ -36,7 +36,6 @@ class Use(NamedTuple):
 
 
 def quotas_of(person: Person) -> Quotas | None:
-    """None where there are no bounds."""
     return None if person.is_staff else Quotas(**settings.QUOTAS)
 
 
@@ -48,12 +47,10 @@ def use_of(person: Person) -> Use:
 
 
 def drafts_of(person: Person) -> int:
-    """How many runs of theirs have not been opened."""
     return person.runs.filter(state=Run.State.DRAFT).count()
 
 
 def under_way(person: Person) -> int:
-    """How many of their runs take part in rounds, or are about to."""
     return person.runs.filter(state__in=UNDER_WAY).count()
 
 

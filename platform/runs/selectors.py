@@ -1,18 +1,39 @@
 """What is read about runs. Everything a page shows comes in a handful of queries."""
 
-from collections.abc import Mapping
+import math
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import pairwise
+from operator import or_
+from statistics import median
 from typing import Any, NamedTuple
+from uuid import UUID
 
-from django.db.models import Count, DateTimeField, F, OuterRef, Q, QuerySet, Subquery, Window
+from django.db.models import (
+    Case,
+    Count,
+    DateTimeField,
+    F,
+    IntegerField,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Sum,
+    When,
+    Window,
+)
 from django.db.models.functions import Coalesce, Mod, RowNumber
 
+from accounts.days import day_of
 from runs.access import Viewer, listed_runs
-from runs.ledger.averaged import AveragedLine, averaged_lines
 from runs.ledger.standings import LeaderboardLine, Recent, Shares, Totals, board_and_totals, recent, shares, totals
-from runs.models import IN_MODEL, ActivityLine, Dataset, LedgerEntry, LogEntry, Release, Run, Snapshot
+from runs.ledger.totals import AveragedLine, averaged_lines
+from runs.models import IN_MODEL, ActivityLine, DailyTotal, Dataset, LedgerEntry, LogEntry, Release, Run, Snapshot
+from runs.states import HOSTED, LIVE
 from runs.timeline import STEP, activity_of
 
 POINTS = 360  # of the curve on a page at most
@@ -51,8 +72,6 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RunLine:
-    """A run on a list."""
-
     run: Run
     step: int
     target_steps: int
@@ -61,8 +80,6 @@ class RunLine:
 
 @dataclass(frozen=True, kw_only=True)
 class RunProgress:
-    """How a run learns, so far."""
-
     run: Run
     dataset: Dataset
     points: list[Point]
@@ -122,7 +139,6 @@ def run_progress(run: Run) -> RunProgress:
 
 
 def last_loss(run: Run) -> float | None:
-    """Mean nats per token of the last step."""
     return run.log.filter(IN_MODEL).order_by("-index").values_list("loss", flat=True).first()
 
 
@@ -186,7 +202,6 @@ def activity(run: Run) -> list[ActivityLine]:
 
 
 def void_rounds(run: Run) -> int:
-    """Rounds that could not finish, since the run began."""
     return run.head.void_rounds
 
 
@@ -272,3 +287,121 @@ def steps(run: Run, *, after: int = -1) -> QuerySet[LogEntry]:
 def snapshots(run: Run, *, after: int = -1) -> QuerySet[Snapshot]:
     """Snapshots that can be loaded, in order, behind the index `after`."""
     return _current(run).filter(index__gt=after, is_stored=True).order_by("index")
+
+
+# What losses say of progress: medians, since the loss of one step depends on its samples
+
+TYPICAL = 9  # steps: the training loss of one of them says little
+RISEN = 1.02  # times the best held-out loss: less is what two snapshots of a run differ by
+SINCE_BEST = 2  # snapshots that were measured since, none of them better
+
+
+class Overfitting(NamedTuple):
+    """Held-out loss has risen since the best snapshot, while training loss fell."""
+
+    best: Measured
+    newest: Measured
+
+
+def typical_loss(points: Sequence[Point]) -> float | None:
+    """The median training loss of the last steps, in nats per loss unit; None without a finite one."""
+    losses = [point.loss for point in points[-TYPICAL:] if math.isfinite(point.loss)]
+    return median(losses) if losses else None
+
+
+class Change(NamedTuple):
+    """How training loss moved: by so many nats in so many steps."""
+
+    loss: float
+    steps: int
+
+
+def change(points: Sequence[Point], before: int) -> Change | None:
+    """How the loss of the last steps differs from that of the steps about the place `before`; None where one is none.
+
+    Both are medians of as many steps, of which none is in both, and as far apart as their middles are.
+    """
+    last = max(1, min(TYPICAL, len(points) // 2, len(points) - 1 - before))
+    recent, earlier = points[-last:], points[max(before + 1 - last, 0) : max(before + 1, last)]
+    now, then = typical_loss(recent), typical_loss(earlier)
+    if now is None or then is None:
+        return None
+    return Change(now - then, recent[last // 2].step - earlier[last // 2].step)
+
+
+def overfitting(points: Sequence[Point], heldout: Sequence[Measured]) -> Overfitting | None:
+    """Whether the run learns what only its own data have; None where nothing shows it."""
+    if not heldout:
+        return None
+    newest, best = heldout[-1], min(heldout, key=lambda measured: measured.loss)
+    since = sum(measured.place > best.place for measured in heldout)
+    if since < SINCE_BEST or newest.loss < RISEN * best.loss:
+        return None
+    now, then = typical_loss(points), typical_loss([point for point in points if point.step <= best.step])
+    fell = now is not None and then is not None and now < then
+    return Overfitting(best, newest) if fell else None
+
+
+# Runs on the front page: a few queries for any number of them
+
+CURVE = 40  # points of a curve on a card
+MOST_WORDS = 5  # that are searched for
+MOST_HOSTED = 1000  # runs whose people are counted
+SEARCHED = ("title", "purpose", "organizer__username")
+OBJECTIVE = '"objective":"{}"'  # in a recipe as it is stored
+STATES = {
+    "open": (Run.State.PREPARING, *LIVE, Run.State.FINISHING),
+    "finished": (Run.State.FINISHED,),
+}
+
+
+class Search(NamedTuple):
+    """What somebody looks for; empty for anything. `recipe` is the objective of one, `state` one of `STATES`."""
+
+    words: str = ""
+    recipe: str = ""
+    state: str = ""
+
+
+def hosted_runs(viewer: Viewer) -> list[Run]:
+    """Listed runs in which somebody may be now; of each only what says which it is."""
+    return list(listed_runs(viewer).filter(state__in=HOSTED).only("pk", "state").order_by("-opened_at")[:MOST_HOSTED])
+
+
+def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -> QuerySet[Run]:
+    """Listed runs that fit, with their newest held-out loss as `heldout_loss`. Those that need volunteers come first,
+    then the `busy` ones, in which somebody trains, then the others that are under way; within these the newest.
+    """
+    known = Snapshot.objects.filter(run=OuterRef("pk"), is_undone=False)
+    measured = known.filter(heldout_loss__isnull=False).order_by("-index")
+    need = Case(
+        When(Q(state=Run.State.OPEN) & ~Q(pk__in=list(busy)), then=0),
+        When(state=Run.State.OPEN, then=1),
+        When(state=Run.State.FINISHED, then=3),
+        default=2,
+        output_field=IntegerField(),
+    )
+    runs = listed_runs(viewer).select_related("head", "organizer", "dataset").order_by(need, "-created_at")
+    runs = runs.annotate(heldout_loss=Subquery(measured.values("heldout_loss")[:1]))
+    for word in search.words.split()[:MOST_WORDS]:
+        runs = runs.filter(reduce(or_, (Q(**{f"{name}__icontains": word}) for name in SEARCHED)))
+    if search.recipe:
+        runs = runs.filter(recipe__contains=OBJECTIVE.format(search.recipe))
+    return runs.filter(state__in=STATES[search.state]) if search.state in STATES else runs
+
+
+def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:
+    """The loss of each of these runs at about `CURVE` of its steps, in order: one query, by the steps of the log."""
+    wanted = [Q(run=run, step__in=places(run.head.step, CURVE)) for run in runs if run.head.step]
+    found: dict[UUID, list[Point]] = defaultdict(list)
+    if wanted:
+        rows = LogEntry.objects.filter(IN_MODEL & reduce(or_, wanted)).order_by("run", "index")
+        for run, step, loss in rows.values_list("run", "step", "loss"):
+            found[run].append(Point(step, loss))
+    return found
+
+
+def samples_today(viewer: Viewer, now: datetime) -> int:
+    """Samples that became part of a listed run's model since midnight (UTC)."""
+    today = DailyTotal.objects.filter(day=day_of(now), run__in=listed_runs(viewer).order_by().values("pk"))
+    return int(today.aggregate(given=Sum("samples", default=0))["given"])

@@ -73,3 +73,8 @@ def move(run: Run, why: Why, **values: Any) -> bool:
     is_moved = bool(rows.update(state=step.after, **values))
     run.refresh_from_db()
     return is_moved
+
+
+def ending_word(run: Run) -> str:
+    """The run's state as an error names it."""
+    return "finishing" if run.wanted == Run.Wanted.FINISHED and run.state in LIVE else run.state

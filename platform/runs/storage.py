@@ -15,67 +15,54 @@ MEGABYTE = 1_000_000
 
 
 def root() -> Path:
-    """The storage folder."""
     return Path(settings.DATA) / "storage"
 
 
 def text_path(dataset: Dataset) -> Path:
-    """The text as it was uploaded."""
     return root() / "datasets" / dataset.id.hex / "text"
 
 
 def upload_path(upload: Upload) -> Path:
-    """The first bytes of a text that comes in pieces."""
     return root() / "uploads" / upload.id.hex
 
 
 def prepared_folder(dataset: Dataset) -> Path:
-    """What the data were prepared to."""
     return root() / dataset.folder
 
 
 def shard_path(dataset: Dataset, digest: str) -> Path:
-    """One shard's file."""
     return prepared_folder(dataset) / "shards" / f"{digest}.safetensors"
 
 
 def model_folder(dataset: Dataset) -> Path:
-    """Where those files lie that a model is built from, each by its digest."""
     return prepared_folder(dataset) / "model"
 
 
 def heldout_path(dataset: Dataset) -> Path:
-    """The tokens that nobody trains on."""
     return prepared_folder(dataset) / "heldout.safetensors"
 
 
 def tokenizer_folder(dataset: Dataset) -> Path:
-    """The tokenizer that was made from the text."""
     return prepared_folder(dataset) / "tokenizer"
 
 
 def snapshots_folder(run: Run) -> Path:
-    """Where a run's states lie."""
     return root() / "runs" / run.id.hex / "snapshots"
 
 
 def snapshot_path(run: Run, file: str) -> Path:
-    """A snapshot's file by its sha256."""
     return snapshots_folder(run) / f"{file}.safetensors"
 
 
 def pending_path(run: Run, file: str) -> Path:
-    """A state that was handed in, until its hash is admitted."""
     return root() / "runs" / run.id.hex / "pending" / f"{file}.safetensors"
 
 
 def release_path(release: Release, name: str) -> Path:
-    """One file of a release."""
     return root() / release.folder / name
 
 
 def relative(path: Path) -> str:
-    """A path as rows hold it."""
     return path.relative_to(root()).as_posix()
 
 
@@ -123,12 +110,10 @@ def _workspaces() -> Path:
 
 
 def model_files(run: Run) -> list[str]:
-    """What a child is told where the recipe's model is built from files."""
     return ["--files", str(model_folder(run.dataset))] if run.parsed_recipe.files() else []
 
 
 def recipe_file(run: Run, work: Path) -> Path:
-    """The run's recipe as a file for a child."""
     path = work / "recipe.json"
     path.write_text(run.recipe)
     return path

@@ -5,12 +5,13 @@ from uuid import UUID
 from celery import Task, shared_task
 
 from runs import queue
-from runs.datasets.resumable_upload import forget_stale
-from runs.lifecycle import preparation
+from runs.datasets import preparation
+from runs.datasets.uploads import forget_stale
+from runs.lifecycle import services
 from runs.models import Dataset, Release, Run
 from runs.queue import TaskName
-from runs.releases import checkpoints, hub, making, trials
-from runs.releases.choosing import choose_by_default, is_stale
+from runs.releases import checkpoints, making, publishing, trials
+from runs.releases.making import choose_by_default, is_stale
 from runs.snapshots import heldout, retention, verification
 
 RETRY_S = 60
@@ -24,12 +25,17 @@ AFTER_VERIFYING = (
 )
 
 
+def _later_s(task: "Task[..., None]") -> int:
+    """Return the seconds until the next try: twice as long each time, up to half an hour."""
+    return int(min(RETRY_S * 2 ** min(task.request.retries, 10), publishing.LONGEST_RETRY_S))
+
+
 @shared_task(bind=True, max_retries=None)
 def prepare_dataset(self: "Task[..., None]", dataset_id: str) -> None:
     """Tokenize a text, then go on with the runs that wait for it; tried again where it is on a Hub that is away."""
     match preparation.prepare_dataset(UUID(dataset_id)):
         case "away":
-            raise self.retry(countdown=min(RETRY_S * 2 ** min(self.request.retries, 10), hub.LONGEST_RETRY_S))
+            raise self.retry(countdown=_later_s(self))
         case "busy":
             raise self.retry(countdown=BUSY_S)
     for run_id in Run.objects.filter(dataset=UUID(dataset_id), state=Run.State.PREPARING).values_list("pk", flat=True):
@@ -38,8 +44,7 @@ def prepare_dataset(self: "Task[..., None]", dataset_id: str) -> None:
 
 @shared_task
 def prepare_run(run_id: str) -> None:
-    """Make the first parameters and open the run."""
-    preparation.prepare_run(UUID(run_id))
+    services.prepare_run(UUID(run_id))
 
 
 @shared_task(bind=True, max_retries=None)
@@ -47,26 +52,26 @@ def make_release(self: "Task[..., None]", run_id: str) -> None:
     """Make what people download; tried again where it fails, less and less often. Its model is verified first."""
     state = making.make_release(UUID(run_id))
     if state == Release.State.FAILED:
-        raise self.retry(countdown=min(RETRY_S * 2**self.request.retries, hub.LONGEST_RETRY_S))
+        raise self.retry(countdown=_later_s(self))
     if state == Release.State.PREPARING:
         queue.enqueue(TaskName.VERIFY_SNAPSHOTS, UUID(run_id))  # which has it made when that is done
-    for pk in hub.waiting().filter(run=UUID(run_id)).values_list("run_id", flat=True):
+    for pk in publishing.waiting().filter(run=UUID(run_id)).values_list("run_id", flat=True):
         queue.enqueue(TaskName.PUBLISH_RELEASE, pk)
 
 
 @shared_task(bind=True, max_retries=None)
 def publish_release(self: "Task[..., None]", run_id: str) -> None:
     """Send the release to the Hub; tried again where the Hub was away, and then it goes on where it was."""
-    if hub.push_release(UUID(run_id)) == hub.AWAY:
-        raise self.retry(countdown=hub.retry_in_s(UUID(run_id)))
+    if publishing.push_release(UUID(run_id)) == publishing.AWAY:
+        raise self.retry(countdown=publishing.retry_in_s(UUID(run_id)))
 
 
 @shared_task(bind=True, max_retries=None)
 def publish_checkpoint(self: "Task[..., None]", run_id: str) -> None:
     """Send the newest snapshot to the Hub where its organizer wants one now; tried again where the Hub was away."""
     match checkpoints.push_checkpoint(UUID(run_id)):
-        case hub.AWAY:
-            raise self.retry(countdown=hub.retry_in_s(UUID(run_id)) + 1)
+        case publishing.AWAY:
+            raise self.retry(countdown=publishing.retry_in_s(UUID(run_id)) + 1)
         case checkpoints.BUSY:
             raise self.retry(countdown=BUSY_S)
 
@@ -84,8 +89,8 @@ def remake_release(self: "Task[..., None]", run_id: str) -> None:
     making.make_release(UUID(run_id), anew=True)
     after = releases.get(run=UUID(run_id))
     if is_stale(after):
-        raise self.retry(countdown=min(RETRY_S * 2 ** min(self.request.retries, 10), hub.LONGEST_RETRY_S))
-    if after.folder != before.folder and hub.send_again(UUID(run_id)):
+        raise self.retry(countdown=_later_s(self))
+    if after.folder != before.folder and publishing.send_again(UUID(run_id)):
         queue.enqueue(TaskName.PUBLISH_RELEASE, UUID(run_id))
 
 
@@ -139,7 +144,7 @@ def requeue_unfinished() -> int:
         *((TaskName.PREPARE_RUN, pk) for pk in runs.values_list("pk", flat=True)),
         *((TaskName.MAKE_RELEASE, pk) for pk in releases.values_list("run_id", flat=True)),
         *((TaskName.REMAKE_RELEASE, release.run_id) for release in stale),
-        *((TaskName.PUBLISH_RELEASE, pk) for pk in hub.waiting().values_list("run_id", flat=True)),
+        *((TaskName.PUBLISH_RELEASE, pk) for pk in publishing.waiting().values_list("run_id", flat=True)),
         *((TaskName.PUBLISH_CHECKPOINT, pk) for pk in checkpoints.waiting()),
         *((TaskName.VERIFY_SNAPSHOTS, pk) for pk in verification.unverified().values_list("pk", flat=True)),
         *((TaskName.MEASURE_HELDOUT, pk) for pk in heldout.unmeasured().values_list("run_id", flat=True)),

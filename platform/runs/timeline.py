@@ -78,7 +78,6 @@ def add_action(
 
 
 def add_line(*, run: Run, kind: str, text: str) -> None:
-    """Add a line to the run's timeline."""
     ActivityLine.objects.create(run=run, kind=kind[:20], text=text[:300])
     if kind == STEP:
         _forget_old_steps(run)

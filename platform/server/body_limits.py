@@ -18,10 +18,10 @@ from accounts.models import Person
 from coordination.uploads import Slot
 from peer_agent.protocol.errors import Problem
 from runs.access import person_of
-from runs.datasets.text_upload import FORM_ALLOWANCE, length_fault, upload_limit
+from runs.datasets.uploads import FORM_ALLOWANCE, length_fault, upload_limit
 from runs.quotas import require_disk
 from server.stranger_limits import STRANGER_BYTES
-from web.api.snapshot_admission import admit_snapshot
+from web.api.files import admit_snapshot
 from web.feed.admission import viewer_of
 from web.http.faults import answer
 
@@ -46,7 +46,6 @@ class LengthGuard:
         self.sending: Counter[int] = Counter()  # large bodies under way, by person
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
         if scope["type"] != "http":
             await self.inner(scope, receive, send)
             return
@@ -131,7 +130,6 @@ def _sender(scope: Scope, size: int) -> Person:
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """The request's headers by their names in lower case."""
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
 

@@ -41,7 +41,6 @@ class Requests(HttpToolsProtocol):
     body_bytes = 0  # since the last look
 
     def turn_out(self) -> None:
-        """End the connection at once."""
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -120,7 +119,6 @@ class Requests(HttpToolsProtocol):
             self.unread.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has gone; nothing of it is kept."""
         self._forget()
         if self.unread is not None:
             self.unread.cancel()

@@ -24,7 +24,6 @@ class Server(uvicorn.Server):
         self.is_up = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
         await super().startup(sockets)
         self.is_up.set()
 

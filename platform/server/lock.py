@@ -4,11 +4,14 @@ SQLite and the in-memory queue belong to one process, so there the first place i
 started again finds the first free place, and with it the key and the log of a relay. The lock ends with its process.
 """
 
+import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import IO, NamedTuple
+
+from django.conf import settings
 
 from peer_agent.machine.home import read_holder, sign_lock, try_lock
 from peer_agent.protocol.errors import Problem
@@ -59,3 +62,11 @@ def _try_lock(file: IO[str], folder: Path) -> bool:
         return try_lock(file)
     except OSError as error:
         raise Problem.of("E106", path=folder, reason=error.strerror or error) from error
+
+
+def announced_url() -> str:
+    """The public address of the site process on this data folder; empty where none has announced itself."""
+    for path in sorted(Path(settings.DATA).glob("serve*.json")):
+        with suppress(OSError, ValueError, KeyError):  # it ends as we read
+            return str(json.loads(path.read_text())["url"])
+    return ""

@@ -1,5 +1,7 @@
-"""Who reaches this site: this machine alone, a local network, or the world; and what has to be said about it."""
+"""Ports, and who reaches this site: this machine alone, a local network, or the world; and what to say about it."""
 
+import contextlib
+import errno
 import ipaddress
 import socket
 from urllib.parse import urlsplit
@@ -7,7 +9,6 @@ from urllib.parse import urlsplit
 import psutil
 
 from peer_agent.protocol.errors import Problem
-from server.ports import bound_socket
 
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  (what people write for every address of this machine)
 IN_THE_CLEAR = (
@@ -15,6 +16,39 @@ IN_THE_CLEAR = (
     "For anything else put a TLS proxy in front."
 )
 UNREACHED = "Other computers do not reach it under this address. For them: --public-url http://{address}:{port}"
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that holds the port (0: any free one) from now on. Raises Problem E401, E405."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise Problem.of("E405", name="--host", reason=error.strerror or error) from error
+    bound = socket.socket(family, kind)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+        bound.listen(1024)  # another may bind the same address until somebody listens
+    except OSError as error:
+        bound.close()
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise Problem.of("E401", port=port, holder=holder_of(port)) from error
+        raise Problem.of("E405", name="--host", reason=error.strerror or error) from error
+    return bound
+
+
+def check_port(host: str, port: int) -> None:
+    """Raises Problem E401 where the port is taken."""
+    bound_socket(host, port).close()
+
+
+def holder_of(port: int) -> str:
+    """Who listens on the port, as far as this user may know."""
+    with contextlib.suppress(psutil.Error, PermissionError):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,) and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
+    return "the system" if port < 1024 else "another program"
 
 
 def checked_public(url: str) -> str:
@@ -51,7 +85,6 @@ def addresses_of(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Addres
 
 
 def own_addresses() -> list[str]:
-    """This machine's IPv4 addresses in local networks."""
     entries = [entry for found in psutil.net_if_addrs().values() for entry in found if entry.family == socket.AF_INET]
     return [entry.address for entry in entries if is_of_network(ipaddress.ip_address(entry.address))]
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from accounts.services import create_machine_token, relay_keeper
 from peer_agent.protocol.errors import Fault
 from peer_agent.site.login_token import VARIABLE
-from runs.processes.child import child_environment
+from runs.processes import child_environment
 from server.lock import Place
 
 logger = logging.getLogger(__name__)

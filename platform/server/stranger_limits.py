@@ -83,7 +83,6 @@ class Strangers:
             self._turn_out(next(iter(self._at)))
 
     def leave(self, guest: Guest) -> None:
-        """It is known, or gone. Does nothing where it was not here."""
         address = self._at.pop(guest, None)
         if address is None:
             return
@@ -112,7 +111,6 @@ class Owners:
             oldest.turn_out()
 
     def leave(self, guest: Guest, owner: str) -> None:
-        """A connection has gone: its place is free."""
         links = self._links.get(owner, {})
         links.pop(guest, None)
         if not links:

@@ -8,7 +8,7 @@ from websockets.frames import Frame
 from websockets.http11 import Request
 
 from config.proxies import visitor_of
-from coordination.sockets.proof import PROVED
+from coordination.sockets.limits import PROVED
 from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE
 from server.http_connections import Config
 from server.stranger_limits import HEAD_BYTES, MOST_FRAGMENTS, MOST_UNREAD, MOST_WAITING
@@ -28,7 +28,6 @@ class Sockets(WebSocketsSansIOProtocol):
     timer: asyncio.TimerHandle | None = None
 
     def turn_out(self) -> None:
-        """End the connection at once."""
         self.transport.abort()
 
     def handle_connect(self, event: Request) -> None:
@@ -91,7 +90,6 @@ class Sockets(WebSocketsSansIOProtocol):
             super().send_receive_event_to_app()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has gone; nothing of it is kept."""
         self._forget()
         if self.owner:
             self.config.owners.leave(self, self.owner)

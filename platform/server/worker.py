@@ -11,8 +11,8 @@ from celery.platforms import EX_OK
 from celery.worker import state
 from django.conf import settings
 
-from config.celery import app
-from runs.processes.child import stop_children
+from config import celery_app
+from runs.processes import stop_children
 
 THREADS = 4  # a replay, a measurement, a text for a visitor, and one for everything else
 PATIENCE_S = 2.0
@@ -24,7 +24,7 @@ def running_worker() -> Iterator[threading.Thread]:
     # Celery warns root about pickles; ours takes JSON alone.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     state.should_stop = None
-    worker: Worker = app.Worker(pool="threads", concurrency=THREADS, quiet=True, without_heartbeat=True)
+    worker: Worker = celery_app.Worker(pool="threads", concurrency=THREADS, quiet=True, without_heartbeat=True)
     thread = threading.Thread(target=worker.start, name="worker", daemon=True)
     thread.start()
     try:

@@ -3,8 +3,7 @@
 from django.urls import path
 from django.views.decorators.http import require_http_methods
 
-from web.feed.own import own_links, own_place
-from web.feed.polling import polled_feed
+from web.feed.polling import own_links, own_place, polled_feed
 from web.pages.accounts import (
     account,
     approve_machine,

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from accounts import devices, services
 from accounts.deactivation import close_account, open_account
-from accounts.devices import GRACE, LETTERS, LIFETIME, MEMORY, Asked
+from accounts.devices import GRACE, LETTERS, LIFETIME, MEMORY, Asked, forget_dead
 from accounts.models import DeviceRequest, Machine, Person
 from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
 from peer_agent.protocol.errors import Problem
@@ -271,3 +271,11 @@ class TestKnownMachines:
         again = collect(asked, laptop.key)
         assert (again.pk, again.name, again.revoked_at) == (laptop.machine.pk, "kitchen", None)
         assert Machine.objects.count() == 1
+
+
+def test_codes_that_are_long_dead_are_forgotten() -> None:
+    ask(Ed25519PrivateKey.generate())
+    forget_dead(NOW + LIFETIME + MEMORY - SECOND)
+    assert DeviceRequest.objects.count() == 1
+    forget_dead(NOW + LIFETIME + MEMORY + SECOND)
+    assert DeviceRequest.objects.count() == 0

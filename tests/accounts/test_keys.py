@@ -4,7 +4,8 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from accounts.keys import kept_secret, site_key
+from accounts.keys import site_key
+from config.environment import kept_secret
 from peer_agent.protocol.credentials import public_bytes
 
 

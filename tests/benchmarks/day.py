@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from demo.corpus import python_text
+from demo.recipes import python_text
 from tests.benchmarks.rig.figures import Figures, publish, say
 from tests.end_to_end.rig.swarm import Swarm
 

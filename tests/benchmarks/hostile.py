@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from demo.corpus import python_text
+from demo.recipes import python_text
 from peer_agent.machine.home import Home
 from peer_agent.protocol.credentials import Role
 from peer_agent.site.credential import RunAccess, log_in

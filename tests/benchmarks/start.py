@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from demo.corpus import python_text
+from demo.recipes import python_text
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.benchmarks.rig.processes import own_mb, rss_mb, running
 from tests.end_to_end.rig.swarm import Swarm

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from config import environment
-from config.public import public_settings
+from config.environment import public_settings
 from peer_agent.protocol.errors import Problem
 
 

@@ -21,7 +21,7 @@ from peer_agent.protocol.log.records import (
     seal,
     whole,
 )
-from runs.ledger.sealed_records import each_sealed
+from runs.ledger.records import sealed_of, with_records
 from runs.ledger.totals import SUMS
 from runs.models import Head, LedgerEntry, LogEntry, Run, SealedRecord
 from tests.runs.factories import ELEMENTS, Owned, opened, owned
@@ -116,7 +116,7 @@ def books(run: Run) -> tuple[dict[str, int], dict[str, int]]:
     for row in LedgerEntry.objects.filter(run=run).select_related("machine"):
         ledger[row.machine.peer_id] = ledger.get(row.machine.peer_id, 0) + row.credit
     log: dict[str, int] = {}
-    for _, entry in each_sealed(run):
+    for entry in map(sealed_of, with_records(run)):
         for part in read_record(entry).contributions:
             log[part.peer] = log.get(part.peer, 0) + part.credit
     return ledger, log

@@ -19,7 +19,7 @@ if __name__ == "__main__":
     layers["default"]["CONFIG"]["prefix"] = os.environ["LAYER_PREFIX"]
 
     from coordination.hosts.supervisor import run_hosts
-    from runs.processes.parent import leave_with_parent
+    from runs.parent import leave_with_parent
 
     leave_with_parent()
     asyncio.run(run_hosts(asyncio.Event()))

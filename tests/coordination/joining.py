@@ -14,15 +14,15 @@ from msgspec import Struct
 from coordination.channel_layer.process import site_layer
 from coordination.hosts import writer
 from coordination.sockets.consumer import SITE
-from coordination.sockets.routing import websocket_urlpatterns
 from peer_agent.network.link import Connection, LinkLost, Refused, dial
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.relay import events as relays
 from peer_agent.protocol.session import Failed, Identity, Link
 from peer_agent.protocol.wire import encode
+from server.asgi import sockets
 from server.http_server import serve_http
-from server.ports import bound_socket
+from server.reachability import bound_socket
 from tests.coordination.peer_link import Closed
 from tests.coordination.peers import Reducer
 
@@ -30,10 +30,9 @@ from tests.coordination.peers import Reducer
 @asynccontextmanager
 async def served() -> AsyncIterator[str]:
     """The site's sockets for agents on a port of this machine, as `serve` opens them; the address."""
-    patterns: list[Any] = websocket_urlpatterns
     stop, started = asyncio.Event(), asyncio.Event()
     with contextlib.closing(bound_socket("127.0.0.1", 0)) as bound:
-        serving = asyncio.create_task(serve_http(URLRouter(patterns), bound, stop, started))
+        serving = asyncio.create_task(serve_http(URLRouter(sockets), bound, stop, started))
         try:
             await started.wait()
             yield f"ws://127.0.0.1:{bound.getsockname()[1]}/ws/agents/"

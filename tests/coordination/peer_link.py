@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from accounts.keys import site_key
 from coordination.sockets.consumer import SITE, AgentConsumer
-from coordination.sockets.proof import PROVED
+from coordination.sockets.limits import PROVED
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import RunId

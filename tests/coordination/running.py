@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from coordination.hosts.supervisor import in_thread, run_hosts
+from coordination.hosts.supervisor import run_hosts
+from coordination.threads import in_thread
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.recipe import encode_recipe
-from runs.ledger.coverage import settled_units
+from runs.ledger.records import settled_units
 from runs.models import Head, LogEntry, Run
 from tests.coordination.engines import PATIENCE_S
 from tests.coordination.example_run import Example, example_run, require_equal_books

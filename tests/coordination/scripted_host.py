@@ -13,7 +13,7 @@ from coordination import store
 from coordination.channel_layer.letters import PeerSaid
 from coordination.channel_layer.process import HOST
 from coordination.hosts import host
-from coordination.hosts.held_claim import hold
+from coordination.hosts.claims import hold
 from coordination.hosts.host import Host
 from coordination.hosts.quarantine import Quarantine
 from coordination.threads import in_thread

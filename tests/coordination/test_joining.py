@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coordination.hosts import writer
-from coordination.hosts.supervisor import in_thread
+from coordination.threads import in_thread
 from peer_agent.protocol.coordinator import reports
 from peer_agent.protocol.credentials import Role
 from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer

@@ -38,7 +38,7 @@ def test_only_who_is_more_than_one_step_behind_catches_up(role: Role, step: int,
     peer = PeerId("a" * 32)
     state.members = {peer: Member(peer, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0, step=step)}
     _, (seen,) = presence.picture_of(state)
-    assert seen["state"] == words
+    assert seen.state == words
 
 
 def test_trainers_come_first_then_auxiliaries_then_relays() -> None:
@@ -48,7 +48,7 @@ def test_trainers_come_first_then_auxiliaries_then_relays() -> None:
         peer = PeerId(f"{number:032x}")
         state.members[peer] = Member(peer, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0)
     _, seen = presence.picture_of(state)
-    assert [member["role"] for member in seen] == ["trainer", "auxiliary", "relay"]
+    assert [member.role for member in seen] == ["trainer", "auxiliary", "relay"]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_way_is_what_a_member_says_of_those_who_average(
     if reaches is not None:
         member.measures, member.reaches = True, frozenset(PeerId(letter * 32) for letter in reaches)
     _, seen = presence.picture_of(state)
-    assert next(each["way"] for each in seen if each["peer"] == peer) == way
+    assert next(each.way for each in seen if each.peer == peer) == way
 
 
 def test_where_relays_alone_average_everything_goes_through_them() -> None:
@@ -83,7 +83,7 @@ def test_where_relays_alone_average_everything_goes_through_them() -> None:
     relay = add_listener(state, "e", Role.RELAY)
     member = Member(TEO, "Teo", "laptop", Role.TRAINER, AccumulatorId("b" * 32), 0.0, measures=True)
     member.reaches, state.members[TEO] = frozenset({relay}), member
-    assert [each["way"] for each in presence.picture_of(state)[1]] == ["relayed", ""]
+    assert [each.way for each in presence.picture_of(state)[1]] == ["relayed", ""]
 
 
 def add_listener(state: RunState, letter: str, role: Role) -> PeerId:
@@ -153,16 +153,16 @@ def test_a_plan_of_another_version_is_none(state: RunState, plan: object) -> Non
 
 
 def numbers(run: Run) -> list[int]:
-    return [each.trainers for each in presence.present(run).crowd]
+    return [each.trainers for each in presence.here(run).crowd]
 
 
 def test_when_the_number_of_trainers_changed_is_kept(state: RunState) -> None:
     run, members = shown(state), dict(state.members)
-    (first,) = presence.present(run).crowd
+    (first,) = presence.here(run).crowd
     assert first.trainers == 1
     assert timezone.now() - first.since < timedelta(seconds=5)
     shown(state)
-    assert presence.present(run).crowd == [first], "nothing has changed"
+    assert presence.here(run).crowd == [first], "nothing has changed"
     del state.members[TEO]
     shown(state)
     state.members = {**members, PeerId("c" * 32): members[TEO]}
@@ -175,7 +175,7 @@ def test_while_no_host_drives_a_run_nobody_is_there(state: RunState) -> None:
     gone = timezone.now() - timedelta(hours=1)
     Presence.objects.update(at=gone)
     assert numbers(run) == [1, 0]
-    assert presence.present(run).crowd[1].since == gone
+    assert presence.here(run).crowd[1].since == gone
     shown(state)
     assert numbers(run) == [1, 0, 1]
 
@@ -197,22 +197,22 @@ def test_all_of_it_is_read_in_one_query(state: RunState, django_assert_num_queri
     state.outline = outline(TEO, RELAY)
     run = shown(state)
     with django_assert_num_queries(1):
-        known = presence.present(run, with_links=True)
-    assert known == presence.Present(
-        presence.current_step(run),
+        known = presence.here(run, with_links=True)
+    assert known == presence.Here(
         presence.online(run),
+        state.phase.value,
         presence.last_plan(run),
         Presence.objects.get().links,
         known.crowd,
     )
     assert presence.links_in(known.links) == presence.links(run)
-    assert presence.present(run) == known._replace(links={})
+    assert presence.here(run) == known._replace(links={})
     Presence.objects.update(at=timezone.now() - timedelta(minutes=5))
-    gone = presence.present(run, with_links=True)
-    assert gone == presence.Present(None, [], outline(TEO, RELAY), {}, gone.crowd)
+    gone = presence.here(run, with_links=True)
+    assert gone == presence.Here([], "", outline(TEO, RELAY), {}, gone.crowd)
     assert gone.crowd[-1].trainers == 0
     Presence.objects.all().delete()
-    assert presence.present(run) == presence.Present(None, [], None, {}, [])
+    assert presence.here(run) == presence.Here([], "", None, {}, [])
 
 
 def test_what_pages_are_shown_does_not_change_behind_the_thread_that_writes_it(state: RunState) -> None:

@@ -23,7 +23,7 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.text.recipe import samples_in
 from runs import timeline
 from runs.ledger.audit import audit
-from runs.ledger.coverage import settled_units
+from runs.ledger.records import settled_units
 from runs.lifecycle.services import pause_run, resume_run
 from runs.models import ActivityLine, Head, LeaseMark, LedgerEntry, LogEntry, Run, SealedRecord, Snapshot
 from tests.coordination.engines import in_other_thread
@@ -267,9 +267,10 @@ class TestMarks:
 
     def test_a_host_that_was_deposed_meanwhile_raises_none(self, example: Example) -> None:
         Head.objects.update(fence=2)
-        assert not store.raise_marks(example.run, 1, [Mark(0, 0, 16)])
+        with pytest.raises(store.Stale):
+            store.raise_marks(example.run, 1, [Mark(0, 0, 16)])
         assert marks(example.run) == {}
-        assert store.raise_marks(example.run, 2, [Mark(0, 0, 16)])
+        store.raise_marks(example.run, 2, [Mark(0, 0, 16)])
 
 
 class TestSettledUnits:
@@ -342,7 +343,7 @@ class TestRestart:
         store.raise_marks(example.run, 1, [Mark(0, 0, 16), Mark(1, 0, 4)])
         steps(example, (UNIT,))
         for unit in (Unit(0, 0, 4, 6), Unit(0, 0, 6, 8), Unit(1, 0, 0, 2)):
-            assert store.abandon(example.run, 1, [unit])
+            store.abandon(example.run, 1, [unit])
         steps(example, (SECOND,))
         book = store.load(store.run_named(example.run.run_id), 1).leases
         assert book.orphans == [Unit(0, 0, 8, 16), Unit(1, 0, 2, 4)]
@@ -351,7 +352,8 @@ class TestRestart:
 
     def test_a_host_that_was_deposed_leaves_nothing_out(self, example: Example) -> None:
         Head.objects.update(fence=2)
-        assert not store.abandon(example.run, 1, [UNIT])
+        with pytest.raises(store.Stale):
+            store.abandon(example.run, 1, [UNIT])
         assert not example.run.coverage.exists()
 
     def _through_epochs(self, example: Example, *, epochs: int) -> set[tuple[int, int, int]]:

@@ -31,8 +31,8 @@ def draft() -> None:
     from accounts.models import Person
     from runs.datasets.services import store_upload
     from runs.lifecycle import services
+    from tests.runs.datasets.test_preparation import TEXT
     from tests.runs.factories import RECIPE
-    from tests.runs.lifecycle.test_preparation import TEXT
 
     person = Person.objects.create_user("Amina", None)
     dataset = store_upload(organizer=person, title="W", licence="CC0", filename="w.txt", size=len(TEXT), chunks=[TEXT])
@@ -75,14 +75,16 @@ def main(life: str) -> None:
     from django.core.management import call_command
 
     setup()
-    from runs.lifecycle import preparation
+    from runs.datasets import preparation
+    from runs.lifecycle import services
     from runs.releases import making
-    from tests.runs.lifecycle.test_preparation import ANSWERS
+    from tests.runs.datasets.test_preparation import ANSWERS
 
     def answer(arguments: list[str]) -> dict[str, Any]:
         return ANSWERS[arguments[0]](arguments)
 
-    vars(preparation)["run_child"] = vars(making)["run_child"] = answer
+    for room in (preparation, services, making):
+        vars(room)["run_child"] = answer
     call_command("migrate", verbosity=0)
     if life == "draft":
         draft()

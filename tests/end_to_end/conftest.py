@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.corpus import python_text
+from demo.recipes import python_text
 from scripts import build_wheel
 from tests.end_to_end.rig.swarm import Swarm
 from tests.warm.client import Warm

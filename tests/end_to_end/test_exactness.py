@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from demo.digits import digits_tar
+from demo.recipes import digits_tar
 from demo.visitor import Visitor
 from peer_agent.protocol.log.records import from_lines, to_json
 from tests.end_to_end.rig import image_reference, lora_reference, masked_reference

@@ -13,8 +13,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from playwright.sync_api import Browser
 
-from demo.corpus import python_text
 from demo.processes import bare_environment
+from demo.recipes import python_text
 from peer_agent.protocol.credentials import public_bytes
 from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in, sign_up
 from tests.end_to_end.rig.swarm import MANYHANDS, PASSWORD, SHOWN, Swarm

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Download
 
-from demo.corpus import LICENCE
+from demo.recipes import LICENCE
 from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_up
 from tests.end_to_end.rig.outside import downloaded_wheel, make_environment
 from tests.end_to_end.rig.swarm import PASSWORD, SHOWN, SMALL, Swarm

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from random import Random
 
-from coordination.sockets.budgets import Allowances
+from coordination.sockets.limits import Allowances
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.errors import Fault

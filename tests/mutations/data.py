@@ -8,7 +8,7 @@ FETCHED = ("tests/site_work/test_fetching.py",)
 CHAT, WRITTEN = "peer_agent/publishing/rows.py", ("tests/publishing/test_rows.py",)
 LENT, TAKEN = "peer_agent/trainer/collaboration.py", ("tests/trainer/test_collaboration.py",)
 LOOP, COMPUTED = "peer_agent/training/loop.py", ("tests/training/test_loop.py",)
-BASES = "platform/runs/releases/adaptable.py"
+BASES = "platform/runs/datasets/services.py"
 PAGES = ("tests/web/pages/runs/test_sources.py",)
 
 DATA: tuple[Mutation, ...] = (

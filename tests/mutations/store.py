@@ -10,11 +10,13 @@ def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutatio
     return Mutation(name, f"platform/{file}.py", before, after, tests)
 
 
-STORE, WRITING, HOLDING = "coordination/store", "coordination/hosts/writer", "coordination/hosts/held_claim"
-HEAD = "step=record.step - 1, digest=record.previous, fence=record.fence"
+STORE, WRITING, HOLDING = "coordination/store", "coordination/hosts/writer", "coordination/hosts/claims"
+HEAD = "index=record.index - 1, digest=record.previous, fence=record.fence"
+RAISED = "                await in_thread(store.raise_marks)(self.run, self.holding.fence, command.marks)"
+GRANTED = "                self._answer(e.Reserved(command.marks))"
 RANGE = "    first = bisect_left(ranges, start, key=lambda known: known[1])"
 OURS = "entry is not None and entry.digest == digest_of(sealed)"
-STANDINGS, COVERAGE = "tests/runs/ledger/test_standings.py", "tests/runs/ledger/test_coverage.py"
+STANDINGS, COVERAGE = "tests/runs/ledger/test_standings.py", "tests/runs/ledger/test_records.py"
 HOST = "tests/coordination/hosts/test_host.py::"
 CLAIM, WRITER = f"{HOST}TestTheClaim", f"{HOST}TestTheDatabase"
 
@@ -30,8 +32,8 @@ STORED: tuple[Mutation, ...] = (
     fault(
         "a commit is many transactions",
         STORE,
-        "        with transaction.atomic():\n            _write(",
-        "        if True:\n            _write(",
+        "@transaction.atomic\ndef _write(",
+        "def _write(",
         f"{ROWS}TestCommit",
     ),
     fault(
@@ -52,8 +54,8 @@ STORED: tuple[Mutation, ...] = (
     fault(
         "a deposed host grants samples",
         STORE,
-        "select_for_update().filter(run=run, fence=fence).exists():\n            return False\n        held",
-        "select_for_update().filter(run=run).exists():\n            return False\n        held",
+        "select_for_update().filter(run=run, fence=fence)",
+        "select_for_update().filter(run=run)",
         f"{ROWS}TestMarks",
     ),
     fault(
@@ -65,14 +67,14 @@ STORED: tuple[Mutation, ...] = (
     ),
     fault(
         "a log is resent without its first entry",
-        "runs/ledger/sealed_records",
+        "runs/ledger/records",
         "index__gte=first)",
         "index__gt=first)",
         f"{ROWS}test_records_are_said_again_in_their_order",
     ),
-    fault("ranges that touch stay apart", "runs/ledger/coverage", RANGE, RANGE.replace("_left", "_right"), COVERAGE),
+    fault("ranges that touch stay apart", "runs/ledger/records", RANGE, RANGE.replace("_left", "_right"), COVERAGE),
     fault(
-        "other places' rows are written", "runs/ledger/coverage", " if (row.epoch, row.shard) in places}", "}", COVERAGE
+        "other places' rows are written", "runs/ledger/records", " if (row.epoch, row.shard) in places}", "}", COVERAGE
     ),
     fault(
         "a round counts for each machine of a person",
@@ -84,16 +86,16 @@ STORED: tuple[Mutation, ...] = (
     fault("a page of the log has all records", WRITING, "min(command.count, PAGE)", "command.count", WRITER),
     fault(
         "a host writes whose claim is over",
-        WRITING,
-        "        while self.holding.is_held():",
-        "        while True:",
+        HOLDING,
+        "        while self.is_held():\n            try:\n                await write()",
+        "        while True:\n            try:\n                await write()",
         WRITER,
     ),
     fault(
         "a host grants under marks that were not raised",
         WRITING,
-        "        else:\n            self.holding.is_lost = True\n",
-        "        else:\n            self._answer(e.Reserved(command.marks))\n",
+        f"{RAISED}\n{GRANTED}\n",
+        f"{GRANTED}\n{RAISED}\n",
         WRITER,
     ),
     fault(

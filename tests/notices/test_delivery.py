@@ -15,7 +15,7 @@ from accounts.models import Person
 from notices import delivery, outbox, posting, services
 from notices.delivery import FIRST_RETRY, GIVE_UP, LEASE, LONGEST_RETRY, deliver_due, retry_in
 from notices.models import CHOSEN, Event, Mailbox, Notice, Way, Webhook
-from notices.payloads import SIGNATURE
+from notices.words import SIGNATURE
 from tests.coordination.engines import in_other_thread
 from tests.notices.webhook_double import WebhookDouble, status
 

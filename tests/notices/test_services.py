@@ -7,11 +7,11 @@ import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from accounts.encryption import unseal
+from accounts.keys import unseal
 from accounts.models import Person
-from notices import links, selectors, services
+from notices import mail, selectors, services
 from notices.addresses import Refused
-from notices.links import CONFIRM, CONFIRM_S, STOP
+from notices.mail import CONFIRM, CONFIRM_S, STOP
 from notices.models import Choice, Event, Mailbox, Notice, Way, Webhook
 from peer_agent.protocol.errors import Problem
 
@@ -19,7 +19,7 @@ HOOK = "https://hook.example/secret-path?key=7"
 
 
 def token(mailbox: Mailbox, purpose: str) -> str:
-    return links.link(mailbox, purpose).rstrip("/").rpartition("/")[2]
+    return mail.link(mailbox, purpose).rstrip("/").rpartition("/")[2]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from demo.digits import digits_tar
+from demo.recipes import digits_tar
 from peer_agent.recipes.causal_lm import training as causal_lm
 from peer_agent.recipes.image_classification import ImageClassification
 from peer_agent.recipes.image_classification import training as image_classification

@@ -11,7 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from demo.digits import digits_tar
+from demo.recipes import digits_tar
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CardFacts

@@ -26,15 +26,17 @@ from peer_agent.protocol.identifiers import ANY_RUN
 from peer_agent.protocol.log.records import GENESIS, Entry
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import CausalLM, Model
-from runs import storage
+from runs import processes, storage
 from runs.datasets.services import preparation_of
-from runs.ledger.sealed_records import keep_sealed
+from runs.ledger.records import keep_sealed
 from runs.ledger.totals import add_to_day, add_to_totals
 from runs.models import Dataset, Head, LedgerEntry, LogEntry, Run, Shard, Snapshot
+from tests.warm.client import Warm
 from web.api.identity import encoded
 
 # What the conftest.py of a room with people and runs takes by `*`: its fixtures.
 __all__ = [
+    "_forked_children",
     "any_database",
     "data_folder",
     "laptop",
@@ -199,6 +201,15 @@ def data_folder(settings: Any, tmp_path: Path) -> Path:
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.WHITENOISE_AUTOREFRESH = True  # else every new client hashes all static files, longer than a page takes
     return tmp_path / "data"
+
+
+@pytest.fixture(autouse=True)
+def _forked_children(warm: Warm | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the site's children from a process that has loaded torch; journeys start the real program."""
+    if warm is not None:
+        relay = f"from tests.warm.client import relay; relay({str(warm.socket)!r}, 'peer_agent.publishing')"
+        bootstrap = f"from runs.parent import leave_with_parent; leave_with_parent(); {relay}"
+        monkeypatch.setattr(processes, "BOOTSTRAP", bootstrap)
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from notices import services as notices
 from notices.models import Choice, Event, Mailbox, Notice, Way, Webhook
 from peer_agent.protocol.errors import Problem
 from runs import storage
-from runs.datasets.resumable_upload import begin_upload
+from runs.datasets.uploads import begin_upload
 from runs.departure import delete_account, without_name
 from runs.ledger import standings
-from runs.lifecycle import drafts, ending, membership, roles, services
+from runs.lifecycle import drafts, membership, roles, services
 from runs.models import Dataset, LedgerEntry, Member, NamedVolunteer, Release, Run
-from runs.releases.card_names import set_named
-from runs.releases.choosing import is_stale
+from runs.releases.card_facts import set_named
+from runs.releases.making import is_stale
 from runs.timeline import add_line, trail_of
 from tests.runs.factories import RECIPE, Owned, committed, draft, opened
 from tests.web.requesters import given_role
@@ -126,7 +126,7 @@ def test_their_role_ends_and_the_trail_names_them_no_more(
     drafts.change_words(run=run, title="Other", purpose="", by=volunteer)
     issued = membership.create_invitation(run=run, by=volunteer)
     membership.revoke_invitation(invitation=issued.invitation, by=volunteer)
-    ending.extend_run(run=run, target_steps=200, by=volunteer)
+    services.extend_run(run=run, target_steps=200, by=volunteer)
     roles.take_back(given=roles.invite(run=run, name="Noor", role=Run.Role.MODERATOR, by=volunteer), by=volunteer)
     membership.remove_person(run=run, name="Noor", by=volunteer)
     membership.let_back(member=membership.removed_from(run).get(), by=volunteer)

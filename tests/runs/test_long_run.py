@@ -13,8 +13,7 @@ from runs import selectors
 from runs.ledger.audit import audit
 from runs.lifecycle.membership import keep_helpers, members_of
 from runs.models import NamedVolunteer, Release, Run
-from runs.releases.card_facts import facts_at, is_card_stale
-from runs.releases.card_names import has_given
+from runs.releases.card_facts import facts_at, has_given, is_card_stale
 from tests.long_run import long_run
 from tests.runs.factories import opened
 

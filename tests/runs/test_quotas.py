@@ -8,7 +8,7 @@ import pytest
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import quotas
-from runs.datasets import resumable_upload
+from runs.datasets import uploads
 from runs.datasets.services import store_upload
 from runs.lifecycle import drafts, services
 from runs.models import Dataset, Run, Upload
@@ -79,7 +79,7 @@ def test_a_person_has_so_much_disk(organizer: Person, volunteer: Person) -> None
 
 
 def test_a_text_on_its_way_in_counts_whole(organizer: Person) -> None:
-    resumable_upload.begin_upload(person=organizer, filename="words.txt", size=MEGABYTE - 10)
+    uploads.begin_upload(person=organizer, filename="words.txt", size=MEGABYTE - 10)
     for send in (lambda: store(organizer, 11), lambda: begin(organizer, 11)):
         with pytest.raises(Problem, match="E365"):
             send()
@@ -87,14 +87,14 @@ def test_a_text_on_its_way_in_counts_whole(organizer: Person) -> None:
 
 
 def test_one_that_is_given_up_for_the_new_one_does_not_count(organizer: Person) -> None:
-    for _ in range(resumable_upload.A_PERSON):
-        begin(organizer, MEGABYTE // resumable_upload.A_PERSON)
-    begin(organizer, MEGABYTE // resumable_upload.A_PERSON)
-    assert Upload.objects.count() == resumable_upload.A_PERSON
+    for _ in range(uploads.A_PERSON):
+        begin(organizer, MEGABYTE // uploads.A_PERSON)
+    begin(organizer, MEGABYTE // uploads.A_PERSON)
+    assert Upload.objects.count() == uploads.A_PERSON
 
 
 def begin(person: Person, size: int) -> Upload:
-    return resumable_upload.begin_upload(person=person, filename="words.txt", size=size)
+    return uploads.begin_upload(person=person, filename="words.txt", size=size)
 
 
 def test_operators_have_no_bounds(operator: Person) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from accounts.models import Person
+from runs.lifecycle.services import pause_run, resume_run
 from runs.models import Run
 from runs.states import MOVES, Why, move
+from runs.timeline import resumed_at
 from tests.runs.factories import draft
 from tests.test_house import ROOT, our_files
 
@@ -119,3 +121,15 @@ def test_no_other_place_writes_a_runs_state() -> None:
         for line in written_states(path.read_text())
     ]
     assert places == []
+
+
+def test_when_a_run_was_let_go_on_last(run: Run) -> None:
+    assert resumed_at(run) is None
+    pause_run(run=run)
+    assert resumed_at(run) is None
+    for _ in range(2):
+        resume_run(run=run)
+        pause_run(run=run)
+    newest = run.activity.filter(kind="resumed").order_by("-at").first()
+    assert newest is not None
+    assert resumed_at(run) == newest.at

@@ -3,11 +3,14 @@
 import asyncio
 import shutil
 import sqlite3
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.contrib.sessions.models import Session
 from django.db import OperationalError
+from django.utils import timezone
 from kombu.exceptions import OperationalError as Away
 
 from accounts.models import Person
@@ -70,12 +73,15 @@ async def test_it_is_asked_again_after_the_queue_was_away(monkeypatch: pytest.Mo
         await asking
 
 
-def test_old_notices_go_with_the_rest(volunteer: Person) -> None:
+def test_old_notices_and_sessions_go(volunteer: Person) -> None:
+    for name, left in (("old", -timedelta(seconds=1)), ("new", timedelta(days=1))):
+        Session.objects.create(session_key=name, session_data="", expire_date=timezone.now() + left)
     notices.send_test(person=volunteer, way=Way.WEBHOOK)
     Notice.objects.update(at="2020-01-01T00:00:00Z")
     notices.save_address(person=volunteer, address="teo@example.org")
     housekeeping._clear()
     assert [notice.event for notice in Notice.objects.all()] == ["confirm"]
+    assert list(Session.objects.values_list("session_key", flat=True)) == ["new"]
 
 
 def test_a_site_does_it_as_it_starts(tmp_path: Path, migrated_sqlite: Path) -> None:

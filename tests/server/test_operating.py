@@ -1,5 +1,6 @@
 """What `serve` does before it serves: a backup, a look at its addresses. Then a class on another address."""
 
+import errno
 import http.cookiejar
 import re
 import shutil
@@ -22,7 +23,7 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 
 from peer_agent.protocol.errors import Problem
-from server import backup
+from server import housekeeping, lock
 from server.reachability import checked_public, hint_for_neighbours, own_addresses, relay_port_for
 from tests.server.test_serve import PATIENCE_S, ROOT, relay_of, serving, wait_until, where
 from tests.servers import free_port
@@ -49,12 +50,12 @@ class TestBackup:
             yield path
 
     def made(self, data: Path, now: datetime = NOW) -> Path | None:
-        return backup.back_up_before_changes(data, now=now)
+        return housekeeping.back_up_before_changes(data, now=now)
 
     def test_a_copy_is_made_before_changes_and_the_newest_five_are_kept(
         self, source: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(backup, "pending_changes", lambda: 1)
+        monkeypatch.setattr(housekeeping, "pending_changes", lambda: 1)
         copies = [self.made(source.parent, NOW + timedelta(days=day)) for day in range(7)]
         assert sorted((source.parent / "backups").iterdir()) == copies[2:]
         newest = copies[-1]
@@ -64,13 +65,13 @@ class TestBackup:
             assert database.execute("SELECT word FROM words").fetchall() == [("hand",)]
 
     def test_none_where_nothing_changes(self, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(backup, "pending_changes", lambda: 0)
+        monkeypatch.setattr(housekeeping, "pending_changes", lambda: 0)
         assert self.made(source.parent) is None
         assert not (source.parent / "backups").exists()
 
     def test_none_where_there_is_nothing_to_copy(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(connection.settings_dict, "NAME", str(tmp_path / "none.sqlite3"))
-        monkeypatch.setattr(backup, "pending_changes", lambda: 1)
+        monkeypatch.setattr(housekeeping, "pending_changes", lambda: 1)
         assert self.made(tmp_path) is None
 
     def test_a_site_that_is_served_again_after_an_update(self, tmp_path: Path) -> None:
@@ -95,10 +96,10 @@ class TestBackup:
 
 @pytest.mark.django_db
 def test_a_database_that_another_version_changed_is_refused() -> None:
-    backup.refuse_unknown_changes()
+    housekeeping.refuse_unknown_changes()
     MigrationRecorder(connection).record_applied("runs", "0002_of_a_later_version")
     with pytest.raises(Problem, match=r"E418.*runs\.0002_of_a_later_version"):
-        backup.refuse_unknown_changes()
+        housekeeping.refuse_unknown_changes()
 
 
 class TestAddresses:
@@ -179,3 +180,19 @@ def is_listening(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def test_a_disk_that_knows_no_locks_is_told_with_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> bool:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock, "try_lock", refuse)
+    with pytest.raises(Problem, match="No locks available"), lock.own_place(tmp_path, alone=True):
+        pass
+
+
+def test_a_second_process_finds_the_second_place_or_is_told_who_has_the_first(tmp_path: Path) -> None:
+    with lock.own_place(tmp_path, alone=False) as first, lock.own_place(tmp_path, alone=False) as second:
+        assert (first.number, second.number) == (1, 2)
+        with pytest.raises(Problem, match="E404"), lock.own_place(tmp_path, alone=True):
+            pass

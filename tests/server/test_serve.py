@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from peer_agent.protocol.errors import Problem
-from server.ports import bound_socket, check_port
+from server.reachability import bound_socket, check_port
 from server.relay import advertised
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,10 +10,10 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from coordination.sockets.proof import say_proved
+from coordination.sockets.limits import say_proved
 from peer_agent.protocol.messages import MAX_HANDSHAKE, MAX_MESSAGE
 from server.http_server import serve_http
-from server.ports import bound_socket
+from server.reachability import bound_socket
 from server.stranger_limits import MOST_FRAGMENTS, MOST_UNREAD, MOST_WAITING, PER_CREDENTIAL, Limits
 from server.websocket_connections import AGENTS, HANDSHAKE_BYTES, MAX_WORD
 
@@ -178,7 +178,7 @@ async def test_answers_that_nobody_reads_are_not_kept_for_ever() -> None:
 
 
 async def test_a_socket_at_no_address_is_refused_without_a_word_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    from config.asgi import application
+    from server.asgi import application
 
     with caplog.at_level("WARNING"):
         async with serving(application, LIMITS) as (host, port):

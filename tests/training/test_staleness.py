@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from demo.corpus import python_text
+from demo.recipes import python_text
 from peer_agent.averaging.codecs import Floats, decode_into
 from peer_agent.averaging.contributor import Accumulator, Sending
 from peer_agent.protocol.grid import Grid, grid_of

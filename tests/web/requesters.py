@@ -24,7 +24,7 @@ from peer_agent.protocol.credentials import REQUEST, Role, public_bytes, sign
 from peer_agent.protocol.messages import PROTOCOL
 from runs import storage
 from runs.access import may_see
-from runs.datasets.resumable_upload import begin_upload
+from runs.datasets.uploads import begin_upload
 from runs.lifecycle import membership, roles
 from runs.models import Dataset, JoinRequest, Release, Run, RunRole, Trial
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, state_bytes

@@ -13,8 +13,8 @@ from django.test import Client
 from accounts.models import Person
 from runs.models import Run
 from tests.runs.factories import Owned, committed
-from web import frontend_build
-from web.frontend_build import Entry, built_entry
+from web.templatetags import built
+from web.templatetags.built import Entry, built_entry
 
 MOST_BYTES = 60_000  # as sent, of the page of a run
 MOST_UPLOAD_BYTES = 20_000  # of the script of a form
@@ -57,7 +57,7 @@ def packed_bytes(page: str) -> int:
     """
     scripts = re.findall(r'<script type="module" src="/static/built/([^"]+)"></script>', page)
     shared = set(re.findall(r'<link rel="modulepreload" href="/static/built/([^"]+)">', page))
-    parts = [(frontend_build.FOLDER / script).read_bytes() for script in (*scripts, *shared)]
+    parts = [(built.FOLDER / script).read_bytes() for script in (*scripts, *shared)]
     loaded = {name for part in parts for name in re.findall(rb"(?:\bfrom|\bimport)\s*\(?[\"'`]\./([^\"'`]+)", part)}
     assert {f"assets/{name.decode()}" for name in loaded} == shared
     assert all(name.startswith("assets/words-") for name in shared)
@@ -87,8 +87,9 @@ def test_the_style_of_all_pages_is_named_after_what_is_in_it(client: Client, run
         found = re.search(style, page_at(client, path))
         assert found is not None
     assert found is not None
-    built = frontend_build.FOLDER.parent / found[1]
-    assert gzip.decompress(built.with_name(f"{built.name}.gz").read_bytes()) == built.read_bytes()
+    style_sheet = built.FOLDER.parent / found[1]
+    packed = style_sheet.with_name(f"{style_sheet.name}.gz")
+    assert gzip.decompress(packed.read_bytes()) == style_sheet.read_bytes()
 
 
 def page_at(client: Client, path: str) -> str:

@@ -119,7 +119,8 @@ def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]
     if member.accumulator != hello.accumulator:  # it was started anew: what it offered is gone
         commands = _give_up(state, member)
         member.accumulator = hello.accumulator
-        if _is_anothers(state, member):
+        if state.holders.get(member.accumulator, member.peer) != member.peer:
+            # Accumulators are named in public records: a peer that repeats such a name must not get what it holds.
             member.accumulator = NO_ACCUMULATOR
             return [*commands, Send((member.peer,), revoked(state, hello.accumulator, "it is another machine's"))]
         _resume(state, member, hello)
@@ -146,11 +147,6 @@ def _give_up(state: RunState, member: Member) -> list[Command]:
     member.carried, member.samples_per_token, member.done, member.done_samples = 0, 0.0, {}, 0
     member.granted, member.short_since = (), None
     return withdraw(state, member.peer, "started anew")
-
-
-def _is_anothers(state: RunState, member: Member) -> bool:
-    """Accumulators are named in public records: whoever repeats such a name must not get what it holds."""
-    return state.holders.get(member.accumulator, member.peer) != member.peer
 
 
 def _resume(state: RunState, member: Member, hello: m.Hello) -> None:

@@ -64,11 +64,6 @@ def choose(
     return min((_choice(comparison, others, codecs, limits) for codecs in looked_at), key=lambda choice: choice.step_s)
 
 
-def is_overdue(candidate: Candidate) -> bool:
-    """Whether it must not be left out again."""
-    return candidate.rounds_left_out >= PATIENCE
-
-
 def _order(comparison: Comparison, found: Codecs, steps: Vector) -> NDArray[np.int64]:
     """Those that are as good as the fastest by more samples, then by the more preferred codecs; then by time."""
     is_alike = steps <= ALIKE * steps.min()
@@ -85,7 +80,8 @@ def scanned(comparison: Comparison) -> Codecs:
     candidates, codecs, own = comparison.candidates, np.arange(comparison.codecs), comparison.own_times()
     last = np.array([[len(candidate.up_bytes) - 1] for candidate in candidates])
     quickest = own.argmin(axis=1)
-    otherwise = np.where([is_overdue(candidate) for candidate in candidates], quickest, -1)
+    is_overdue = [candidate.rounds_left_out >= PATIENCE for candidate in candidates]  # not to be left out again
+    otherwise = np.where(is_overdue, quickest, -1)
     cells = (1 + len(codecs)) * len(comparison.table.peers)  # each list has a part of what is compared at once
     found = [np.where(_few(np.eye(len(candidates), dtype=bool), cells), quickest, otherwise)]
     for level in codecs:

@@ -74,7 +74,8 @@ def outline_of(
         if limit.kind not in OF_ONE or (limit.peers[0], limit.kind.value) in measured
     )
     limiting = {who.peer for bottleneck in bottlenecks for who in bottleneck.who}
-    senders = _chosen([named(peer) for peer in contributors], limiting)
+    # Those that the round waits for come first, then by name: the same ones in every round.
+    senders = sorted(map(named, contributors), key=lambda who: (who.peer not in limiting, who))
     averagers = [Averager(named(peer), part) for peer, part in parts_of(plan.spans).items()]
     averagers.sort(key=lambda each: (-round(each.part, 2), each.who))
     count = _count(len(averagers))
@@ -103,11 +104,6 @@ def parts_of(spans: Iterable[PlannedSpan]) -> dict[PeerId, float]:
 def _told(limit: Limit) -> tuple[PeerId, ...]:
     """Of whom a limit is, as far as others may know: who shares an address with whom is nobody else's business."""
     return () if limit.kind is Kind.HOUSEHOLD else limit.peers
-
-
-def _chosen(everybody: Sequence[Participant], first: Container[PeerId]) -> list[Participant]:
-    """Whom the round waits for, then by name: the same ones in every round."""
-    return sorted(everybody, key=lambda who: (who.peer not in first, who))
 
 
 def _count(length: int) -> int:

@@ -1,4 +1,4 @@
-"""What sockets, hosts and watches of a site say to each other: every letter that the channel layer carries.
+"""What sockets, hosts and watches of a site say to each other: every letter that the channel layer carries, and groups.
 
 Between processes a letter is checked as it is decoded. Its tag and its fields stay as they are where another version
 of this site runs beside this one; one that a process does not know is lost there, as any letter may be.
@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId, RunId
+
+RELAYS = "relays"
 
 
 class PeerSaid(Struct, frozen=True, tag_field="type", tag="peer.said"):
@@ -101,3 +103,17 @@ def peer_of(letter: Letter) -> str:
 def size_of(letter: Letter) -> int:
     """Bytes of what it carries; the rest is a few names."""
     return len(letter.data) if isinstance(letter, PeerSaid | HostSaid) else 0
+
+
+def group_of(run: str) -> str:
+    return f"run.{run}"
+
+
+def watchers_of(run: str) -> str:
+    """The group of all who look when a step of the run is committed."""
+    return f"watchers.{run}"
+
+
+def sessions_of(peer: str, run: str) -> str:
+    """The group of the sockets of one machine in one run: of which there is to be one."""
+    return f"sessions.{peer}.{run}"

@@ -149,7 +149,6 @@ class Inbox(Channel):
 
 
 def site_layer() -> "ProcessLayer":
-    """The channel layer of this site's process."""
     layer: Any = get_channel_layer()
     assert isinstance(layer, ProcessLayer)
     return layer
@@ -185,7 +184,6 @@ class ProcessLayer:
         return self.channels[name]
 
     def inbox(self, name: str) -> Inbox:
-        """The inbox of a host's channel."""
         found = self.channel(name)
         assert isinstance(found, Inbox)
         return found
@@ -229,7 +227,6 @@ class ProcessLayer:
         self.groups.setdefault(group, set()).add(channel)
 
     async def group_discard(self, group: str, channel: str) -> None:
-        """Nothing where it is not in it."""
         self._leave(group, channel)
 
     def _leave(self, group: str, channel: str) -> None:
@@ -243,5 +240,4 @@ class ProcessLayer:
         await self.send_many(tuple(self.groups.get(group, ())), message)
 
     async def flush(self) -> None:
-        """Forget every channel and group."""
         self.channels, self.groups = {}, {}

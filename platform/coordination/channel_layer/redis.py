@@ -93,7 +93,6 @@ class RedisLayer(ProcessLayer):
         await super().group_send(group, message)
 
     async def flush(self) -> None:
-        """As new; its connections are closed."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -198,7 +197,6 @@ class RedisLayer(ProcessLayer):
 
 
 def process_of(channel: str) -> str:
-    """The process that reads it."""
     return channel.partition(".")[2].partition("!")[0]
 
 

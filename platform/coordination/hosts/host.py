@@ -17,8 +17,8 @@ from django.db import DatabaseError
 
 from accounts.keys import site_key
 from coordination import snapshots
-from coordination.channel_layer.groups import RELAYS, group_of, watchers_of
 from coordination.channel_layer.letters import (
+    RELAYS,
     HostAnnounced,
     HostSaid,
     LayerRestored,
@@ -27,13 +27,14 @@ from coordination.channel_layer.letters import (
     PeerSaid,
     RunMoved,
     ToHost,
+    group_of,
+    watchers_of,
 )
 from coordination.channel_layer.process import RESTORED, site_layer
 from coordination.hosts import claims, requests
-from coordination.hosts.held_claim import Holding
-from coordination.hosts.lost_letters import LostWords
+from coordination.hosts.claims import Holding
 from coordination.hosts.quarantine import Quarantine
-from coordination.hosts.writer import DRAIN_S, RETRY_S, Answered, Listens, PageRead, Writer
+from coordination.hosts.writer import DRAIN_S, Answered, Listens, PageRead, Writer
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -50,6 +51,7 @@ from runs.models import Run
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0  # between looks at the database for what people want
+MOST_NAMED = 100  # peers whose lost words the timeline tells; the log has them all
 HEARD = get_args(m.TO_SITE)
 
 HostLetter = ToHost | Answered | PageRead | requests.Wishes  # of sockets, and of its own helpers
@@ -64,8 +66,6 @@ class Faulty(Exception):
 
 
 class Host:
-    """One claimed run."""
-
     def __init__(self, run: Run, holding: Holding, state: RunState, quarantine: Quarantine) -> None:
         self.run, self.holding, self.state, self.quarantine = run, holding, state, quarantine
         self.layer = site_layer()
@@ -76,7 +76,7 @@ class Host:
         self._replayed: tuple[e.Replayed, ...] = ()  # as told
         self._aside: dict[PeerId, tuple[int, PeerSaid]] = {}  # hellos of unwanted machines, which a newer look judges
         self.mailbox = self.layer.inbox(holding.owner)
-        self.lost_words = LostWords(self.mailbox)
+        self._named: set[str] = set()  # peers that the timeline says too much of
         self._left: set[PeerId] = set()  # on purpose, since the last look
         self._needed: bool | None = None  # as the last look had it
         self.writer = Writer(run, holding, self.key, self.mailbox)
@@ -119,12 +119,21 @@ class Host:
         """The clock where it is time, and one letter: neither waits for the other, nor anybody else for both."""
         if time.monotonic() >= self._tick_at:
             await self.handle(e.Ticked())
-            for note in self.lost_words.notes(self.state):
-                self.writer.ask(note)
+            self._note_lost_words()
             self._tick_at = time.monotonic() + TICK_S
         if (letter := await self._next(self._tick_at - time.monotonic())) is not None:
             await self._heard(letter)
         await asyncio.sleep(0)
+
+    def _note_lost_words(self) -> None:
+        """Note what the mailbox had no room for since the last look: once for each peer that said too much."""
+        for peer, count in self.mailbox.told().items():
+            member = self.state.members.get(PeerId(peer))
+            name = member.name if member is not None else peer[:8]
+            log.warning("run %s: %s letters of %s were lost, since too much waits", self.state.slug, count, name)
+            if peer not in self._named and len(self._named) < MOST_NAMED:
+                self._named.add(peer)
+                self.writer.ask(e.Note("lost words", f"{name} says more than the site takes; some of it was lost"))
 
     async def _next(self, wait_s: float) -> HostLetter | None:
         """None where none comes in time; one that is there is taken however late it is."""
@@ -295,7 +304,7 @@ class Host:
             case e.Announce():
                 return await self._announce_plan(command)
             case e.Finish():
-                await self._finish()
+                await self.holding.insist(self._finish)
             case e.Abdicate():
                 log.warning("run %s: it is another host's from here", self.state.slug)
                 self.holding.is_lost = True
@@ -313,15 +322,8 @@ class Host:
 
     async def _finish(self) -> None:
         """Extended at the last moment: nobody is told that it ended, and the next host goes on."""
-        while self.holding.is_held():
-            try:
-                if not await in_thread(finish_run)(run=self.run, target_steps=self.state.recipe.target_steps):
-                    self.holding.is_lost = True
-            except DatabaseError:
-                log.warning("run %s: the database is away", self.run.slug, exc_info=True)
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
+        if not await in_thread(finish_run)(run=self.run, target_steps=self.state.recipe.target_steps):
+            self.holding.is_lost = True
 
     async def _say(self, peers: Iterable[PeerId], data: bytes) -> list[e.Event]:
         """The same to all of them. A socket that does not take it is lost, and that alone."""
@@ -336,7 +338,6 @@ class Host:
 
 
 def sender_of(event: e.Event) -> PeerId | None:
-    """Whose message it is."""
     return event.peer if isinstance(event, e.Joined | e.Received) else None
 
 

@@ -49,7 +49,6 @@ class Quarantine:
         return rest_s
 
     def learn(self, now: float) -> None:
-        """What other processes have left for all."""
         later = now - time.time()
         for peer, (times, until) in _read().items():
             before = self._known.get(peer)

@@ -9,17 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from django.db import DatabaseError
 
 from coordination import store
-from coordination.channel_layer.groups import RELAYS, group_of, watchers_of
 from coordination.channel_layer.process import HOST, site_layer
 from coordination.hosts import claims
-from coordination.hosts.held_claim import Holding, hold
+from coordination.hosts.claims import Holding, hold
 from coordination.hosts.host import LOOK_S, Faulty, Host
 from coordination.hosts.quarantine import Quarantine
 from coordination.threads import in_thread
 from peer_agent.protocol.identifiers import RunId
 from runs.models import Run
-
-__all__ = ["RELAYS", "Host", "group_of", "in_thread", "run_hosts", "watchers_of"]
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +26,6 @@ WELL_S = 600.0  # a host that has lived for so long begins this anew
 
 
 class Hosting:
-    """The runs of this process."""
-
     def __init__(self, stop: asyncio.Event) -> None:
         self.stop = stop
         self.tasks: dict[RunId, asyncio.Task[None]] = {}
@@ -41,13 +36,11 @@ class Hosting:
         self.threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="claims")
 
     def begin(self, run: Run) -> None:
-        """A host for this run, where it has none here and does not rest."""
         self.tasks = {run_id: task for run_id, task in self.tasks.items() if not task.done()}
         if run.run_id not in self.tasks and time.monotonic() >= self.rest_until.get(run.run_id, 0.0):
             self.tasks[run.run_id] = asyncio.create_task(self._host(run), name=f"host {run.slug}")
 
     async def end(self) -> None:
-        """Let go of all runs that are hosted here."""
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
         self.threads.shutdown(wait=False)
 

@@ -5,14 +5,14 @@ A database that is away or full is asked again after a pause, as long as the run
 
 import asyncio
 import logging
+from functools import partial
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from django.db import DatabaseError
 from msgspec import Struct
 
 from coordination import snapshots, store
 from coordination.channel_layer.process import Channel
-from coordination.hosts.held_claim import Holding
+from coordination.hosts.claims import RETRY_S, Holding
 from coordination.threads import in_thread
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.errors import Problem
@@ -26,7 +26,6 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 1.0  # before a database that did not answer, or wrote nothing, is asked again
 WAITING = 1_000  # things to be written; words for people beyond that are left out
 DRAIN_S = 5.0  # for what is still to be written when a host ends
 PAGE, PAGE_BYTES = 64, 1024 * 1024  # of the log, for one peer at a time
@@ -96,31 +95,21 @@ class Writer:
     async def work(self) -> None:
         """Until `drain`, or cancelled."""
         while (command := await self._asked.get()) is not None:
-            await self._do(command)
+            await self.holding.insist(partial(self._write, command))
 
     def drain(self) -> None:
         """After what was asked for, there is nothing more."""
         self._asked.put_nowait(None)
-
-    async def _do(self, command: Write) -> None:
-        while self.holding.is_held():
-            try:
-                await self._write(command)
-            except DatabaseError:
-                log.warning("run %s: the database is away", self.run.slug, exc_info=True)
-                await asyncio.sleep(RETRY_S)
-            else:
-                return
 
     async def _write(self, command: Write) -> None:
         match command:
             case e.Persist():
                 await self._persist(command)
             case e.Reserve():
-                await self._reserve(command)
+                await in_thread(store.raise_marks)(self.run, self.holding.fence, command.marks)
+                self._answer(e.Reserved(command.marks))
             case e.LeftOut():
-                if not await in_thread(store.abandon)(self.run, self.holding.fence, command.units):
-                    self.holding.is_lost = True
+                await in_thread(store.abandon)(self.run, self.holding.fence, command.units)
             case e.Resend():
                 await self._resend(command)
             case e.Agreed():
@@ -152,12 +141,6 @@ class Writer:
             await asyncio.sleep(RETRY_S)
         self._persisting = None
         self._answer(e.Persisted(outcome, sealed))
-
-    async def _reserve(self, command: e.Reserve) -> None:
-        if await in_thread(store.raise_marks)(self.run, self.holding.fence, command.marks):
-            self._answer(e.Reserved(command.marks))
-        else:
-            self.holding.is_lost = True
 
     async def _resend(self, command: e.Resend) -> None:
         """A page of at most PAGE records and PAGE_BYTES, one record at least."""

@@ -20,8 +20,8 @@ from accounts.keys import site_key
 from accounts.machine_control import forget_report, take_report
 from accounts.selectors import working_machine
 from config.proxies import visitor_in
-from coordination.channel_layer.groups import RELAYS, group_of, sessions_of
 from coordination.channel_layer.letters import (
+    RELAYS,
     ChannelOverflowed,
     HostAnnounced,
     HostSaid,
@@ -35,18 +35,15 @@ from coordination.channel_layer.letters import (
     SessionReplaced,
     ToHost,
     ToSocket,
+    group_of,
+    sessions_of,
 )
 from coordination.channel_layer.process import RESTORED, site_layer
 from coordination.hosts import claims
-from coordination.sockets import strangers
-from coordination.sockets.budgets import REPORTS, REST_S, Allowance, Allowances
-from coordination.sockets.following import Following, Hosts
-from coordination.sockets.instructions import Instructing
+from coordination.sockets import limits
+from coordination.sockets.limits import REPORTS, REST_S, Allowance, Allowances, Strangers, Takeovers, say_proved
 from coordination.sockets.listening import is_dialled, placed, silenced
-from coordination.sockets.polling import Lookout
-from coordination.sockets.proof import say_proved
-from coordination.sockets.settled import settled
-from coordination.sockets.strangers import Strangers, Takeovers
+from coordination.sockets.polling import Following, Hosts, Instructing, Lookout, settled
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, public_bytes
@@ -224,7 +221,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def _contested(self) -> None:
         """Another agent works with this machine's key."""
-        await self._refuse(Fault.of("E131"), strangers.REST_S)
+        await self._refuse(Fault.of("E131"), limits.REST_S)
 
     # To the host
 
@@ -368,7 +365,6 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 await self.close(code=code)
 
     async def disconnect(self, code: int) -> None:
-        """Its hosts are told at once."""
         del code
         await self._leave()
 

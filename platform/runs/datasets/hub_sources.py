@@ -9,12 +9,11 @@ from django.db import transaction
 from accounts.models import Person
 from peer_agent.publishing.hub_client import Kind, check_name
 from peer_agent.site_work.fetching import SAMPLE_BYTES
-from runs import quotas, storage
+from runs import processes, quotas, storage
 from runs.datasets.services import new_dataset
 from runs.hub_access import account_of, hub_environment, token_of
 from runs.models import Dataset
-from runs.processes import turns
-from runs.processes.child import run_child
+from runs.processes import run_child
 
 LOOK_S = 60.0  # a Hub that takes longer to say what it has counts as away
 FETCH_S = 24 * 3600.0
@@ -82,12 +81,10 @@ def fetch_missing(datasets: Iterable[Dataset]) -> Outcome:
     """
     for dataset in datasets:
         if not dataset.is_fetched:
-            if not turns.fetching.acquire(blocking=False):
-                return "busy"
-            try:
+            with processes.turn(processes.fetching) as is_mine:
+                if not is_mine:
+                    return "busy"
                 _fetch(dataset)
-            finally:
-                turns.fetching.release()
     return "done"
 
 
@@ -107,7 +104,6 @@ def _fetch(dataset: Dataset) -> None:
 
 
 def _most() -> int:
-    """Bytes that this site takes of one repository."""
     return int(settings.HUB_LIMIT_MB) * storage.MEGABYTE
 
 

@@ -1,26 +1,31 @@
-"""What an organizer does with texts: kept whole or from pieces, and prepared again."""
+"""What an organizer does with data: keep them whole, from pieces or from a release, and have them prepared again.
+
+Also what a recipe asks of its data, and what is known of the texts that a run mixes.
+"""
 
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from django.db import transaction
 from django.utils import timezone
+from msgspec.structs import replace
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Recipe
+from peer_agent.protocol.recipe import Recipe, checked
 from peer_agent.recipes.preparation import parse_preparation
 from runs import queue, quotas
-from runs.datasets.batches import is_text
-from runs.datasets.resumable_upload import keep_upload
-from runs.datasets.text_upload import too_long, upload_limit, write_file
-from runs.models import Dataset, Upload
+from runs.access import Viewer, listed_runs
+from runs.datasets.uploads import is_text, keep_upload, too_long, upload_limit, write_file
+from runs.ledger.records import settled_units
+from runs.models import Dataset, Release, Run, Upload
 from runs.queue import TaskName
-from runs.storage import text_path
+from runs.states import NOT_OPEN
+from runs.storage import link, release_path, text_path
 
 
 def store_upload(
@@ -97,5 +102,130 @@ def lacks_base(dataset: Dataset) -> bool:
 
 
 def enqueue_preparation(dataset: Dataset) -> None:
-    """Have the text prepared once this transaction has committed."""
     queue.enqueue_on_commit(TaskName.PREPARE_DATASET, dataset.pk)
+
+
+# What a recipe asks of its data
+
+
+def require_suited(recipe: Recipe, filename: str, on_hub: str = "") -> None:
+    """A file of this name may be what the recipe learns from, or that which is so called on the Hub. Raises E377."""
+    material = recipe.material
+    is_suited = filename.lower().endswith(material.suffixes) or (material.or_text and is_text(filename))
+    if not (on_hub == material.hub if on_hub else is_suited):
+        raise Problem.of("E377", name=filename, file=material.file)
+
+
+def require_data(recipe: Recipe, dataset: Dataset) -> None:
+    """The prepared data are enough for a step. Raises Problem E307, E317."""
+    shards = list(dataset.shards.values_list("tokens", flat=True))
+    require_sample(recipe, size=sum(shards))
+    _require(recipe, samples=sum(map(recipe.samples_in, shards)))
+
+
+def require_batch(recipe: Recipe, *, size: int) -> None:
+    """A step never takes more than data of that size have. Raises Problem E307, E317."""
+    require_sample(recipe, size=size)
+    _require(recipe, samples=recipe.samples_in(size))
+
+
+def require_sample(recipe: Recipe, *, size: int) -> None:
+    """There is at least one whole sample. Raises Problem E317."""
+    if size < recipe.least_size():
+        raise Problem.of("E317", size=f"{size:,}", unit=recipe.material.unit, least=f"{recipe.least_size():,}")
+
+
+def with_usual_steps(recipe: Recipe, dataset: Dataset) -> Recipe:
+    """The recipe with as many steps as prepared data are worth."""
+    samples = sum(map(recipe.samples_in, dataset.shards.values_list("tokens", flat=True)))
+    return checked(replace(recipe, target_steps=recipe.steps_over(samples)))
+
+
+def _require(recipe: Recipe, *, samples: int) -> None:
+    if samples < recipe.target_batch:
+        raise Problem.of("E307", samples=f"{samples:,}", needed=f"{recipe.target_batch:,}")
+
+
+# The texts that a run mixes
+
+
+class SourceLine(NamedTuple):
+    """One text of a run. `share` is its part of what is dealt from now on, 0 to 1."""
+
+    dataset: Dataset
+    tokens: int | None  # once it is prepared
+    share: float
+
+    @property
+    def percent(self) -> str:
+        return percent(self.share)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 or not share else f"{100 * share:.2g} %"
+
+
+def source_lines(run: Run) -> list[SourceLine]:
+    """All texts of a run; two queries at most, none where an open run has one alone."""
+    recipe, first = run.parsed_recipe, run.dataset
+    has_one = not recipe.mix and run.state not in NOT_OPEN  # a run that opens with several has their weights
+    sources = [first] if has_one else first.sources()
+    if len(sources) == 1:
+        return [SourceLine(first, first.tokens, 1.0)]
+    is_ready = first.state == Dataset.State.READY
+    sizes = first.source_tokens(len(sources)) if is_ready else [source.size for source in sources]
+    parts = recipe.mix or sizes
+    together = sum(parts)
+    return [
+        SourceLine(source, size if is_ready else None, part / together if together else 1 / len(sources))
+        for source, size, part in zip(sources, sizes, parts, strict=True)
+    ]
+
+
+def shares_used(run: Run, count: int) -> list[float]:
+    """Which part of the samples in updates is of each of the `count` sources: weights may have changed since."""
+    sources = list(run.dataset.shards.order_by("position").values_list("source", flat=True))
+    used = [0] * count
+    for unit in settled_units(run):
+        used[sources[unit.shard]] += unit.samples
+    return [part / max(sum(used), 1) for part in used]
+
+
+# Models that were trained here, offered to runs that adapt one
+
+LOOKED_AT, MOST = 500, 100  # releases of all kinds, newest first; those that are offered
+
+
+def adaptable_releases(recipe: Recipe, viewer: Viewer) -> list[Release]:
+    """Finished models for the same task, of runs that somebody has on their list; newest first."""
+    ready = Release.objects.filter(state=Release.State.READY, run__in=listed_runs(viewer))
+    newest = ready.select_related("run__dataset").order_by("-created_at", "-pk")[:LOOKED_AT]
+    return [release for release in newest if _is_for(recipe, release.run.parsed_recipe)][:MOST]
+
+
+def _is_for(recipe: Recipe, trained: Recipe) -> bool:
+    return bool(recipe.task) and (recipe.task, recipe.library) == (trained.task, trained.library)
+
+
+@transaction.atomic
+def bring_release(release: Release, *, organizer: Person, title: str, licence: str) -> Dataset:
+    """The files of a release, as a model that somebody brought. `licence`: else that of the text it learned from.
+
+    Raises Problem E365.
+    """
+    release = Release.objects.select_for_update().select_related("run__dataset").get(pk=release.pk)  # its files stay
+    archive = next(file for file in release.files if file["name"] == release.archive)
+    quotas.held(organizer)
+    quotas.require_disk(organizer, archive["size"])
+    dataset = new_dataset(
+        organizer=organizer,
+        title=title,
+        licence=licence or release.run.dataset.licence,
+        filename=archive["name"],
+        size=archive["size"],
+        sha256=archive["sha256"],
+    )
+    with whole_or_gone(dataset):
+        link(release_path(release, archive["name"]), text_path(dataset))
+        dataset.save(force_insert=True)
+    return dataset

@@ -21,8 +21,7 @@ from peer_agent.protocol.credentials import public_bytes
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, open_record
 from runs import storage
-from runs.ledger.coverage import Place, Ranges, add_units, overlaps
-from runs.ledger.sealed_records import AT_ONCE, sealed_of, with_records
+from runs.ledger.records import AT_ONCE, Place, Ranges, add_units, overlaps, sealed_of, with_records
 from runs.ledger.totals import SUMS, count
 from runs.models import Head, LedgerEntry, LogEntry, MachineTotal, Run
 

@@ -1,4 +1,4 @@
-"""Who has given how much, read from the totals that commits write (`runs.ledger.totals`).
+"""Who has given how much, people and teams, read from the totals that commits write (`runs.ledger.totals`).
 
 The ledger of a long run has millions of rows, and a page looks every second: of them only the newest are read.
 """
@@ -8,17 +8,34 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from django.db.models import BigIntegerField, Count, F, FloatField, Func, Min, OuterRef, Subquery, Sum, Value, Window
+from django.db.models import (
+    BigIntegerField,
+    Count,
+    F,
+    FloatField,
+    Func,
+    Min,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Sum,
+    Value,
+    Window,
+)
 from django.db.models.functions import Cast, Coalesce, Power, Rank
 
 from accounts.days import day_of
-from accounts.models import Person
-from runs.models import IN_MODEL, LedgerEntry, Run
+from accounts.models import Person, Team
+from runs.models import IN_MODEL, DailyTotal, LedgerEntry, Run
 
 HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70  # of samples in the week's board; older ones weigh less than a thousandth
 BOARD = ("rank", "person__username", "given", "read", "made", "machines")
 MOVED = ("rank_before", "given_before")  # as it was when the day began
 BARS, BAR_STEPS = 12, 5  # of the small picture of what somebody gave lately: bars at most, and steps in each
+IN_IT = Q(person__in_teams__joined_day__lte=F("day")) & (
+    Q(person__in_teams__left_day=None) | Q(person__in_teams__left_day__gt=F("day"))
+)
 
 
 class LeaderboardLine(NamedTuple):
@@ -37,8 +54,6 @@ class LeaderboardLine(NamedTuple):
 
 
 class MachineLine(NamedTuple):
-    """One machine's row."""
-
     rank: int
     name: str
     machine: str
@@ -48,8 +63,6 @@ class MachineLine(NamedTuple):
 
 
 class Period(StrEnum):
-    """Which samples a leaderboard counts."""
-
     DAY = "day"  # those of the present day (UTC)
     WEEK = "week"  # each half as much for every seven days that it is old
     ALL = "all"
@@ -96,7 +109,6 @@ class Shares(NamedTuple):
 
 
 def totals(run: Run) -> Totals:
-    """What everybody gave to a run, summed."""
     found = run.totals.aggregate(
         people=Count("person", distinct=True),
         machines=Count("pk"),
@@ -221,3 +233,36 @@ def _people(run: Run) -> Any:
     A query set whose annotations the type checker would only follow within one function.
     """
     return run.totals.order_by().values("person").annotate(given=Sum("samples"))
+
+
+# Teams
+
+
+class TeamLine(NamedTuple):
+    rank: int
+    name: str
+    slug: str
+    samples: int
+    people: int  # who gave something
+
+
+def team_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[TeamLine]:
+    sums = DailyTotal.objects.filter(IN_IT, run=run).order_by().values("person__in_teams__team")
+    ranked = sums.annotate(given=Sum("samples"), people=Count("person", distinct=True))
+    rows = ranked.order_by("-given", "person__in_teams__team__name").values_list(
+        "person__in_teams__team__name", "person__in_teams__team__slug", "given", "people"
+    )
+    return [TeamLine(offset + place, *row) for place, row in enumerate(rows[offset : offset + limit], 1)]
+
+
+def given_by_member(team: Team, runs: QuerySet[Run]) -> dict[str, int]:
+    """Samples for the team by name, of whoever was ever in it."""
+    rows = DailyTotal.objects.filter(IN_IT, run__in=runs, person__in_teams__team=team).order_by()
+    return dict(rows.values("person__username").annotate(given=Sum("samples")).values_list("person__username", "given"))
+
+
+def given_by_run(team: Team, runs: QuerySet[Run]) -> list[tuple[str, str, int]]:
+    """Title, slug and the team's samples of each run, most first."""
+    rows = DailyTotal.objects.filter(IN_IT, run__in=runs, person__in_teams__team=team).order_by()
+    sums = rows.values("run__title", "run__slug").annotate(given=Sum("samples")).order_by("-given", "run__slug")
+    return list(sums.values_list("run__title", "run__slug", "given"))

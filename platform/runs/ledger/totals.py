@@ -1,11 +1,17 @@
-"""What each machine has given to a run: sums that a commit writes with its ledger rows, which stay the truth."""
+"""What each machine has given to a run, and averaged: sums that a commit writes beside rows that stay the truth."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
+from django.db.models import Exists, OuterRef, Sum
+
 from accounts.days import day_of
-from runs.models import DailyTotal, LedgerEntry, MachineTotal, Run
+from accounts.models import Machine
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.log.records import RecordHead
+from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
 
 MOST = 2**63 - 1  # that a column holds: 10^10 tokens of a model of 10^9 parameters
 SUMS = ("samples", "tokens", "credit", "rounds", "person_rounds", "last_step")
@@ -57,3 +63,59 @@ def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry])
         total.person_rounds += row.person_id not in counted
         total.last_step = row.step
         counted.add(row.person_id)
+
+
+# What each relay and each auxiliary has averaged in a run: bytes, by the records alone. Nobody is ranked by them
+
+SHOWN = 100  # people
+
+
+class AveragedLine(NamedTuple):
+    """A person, what their machines have averaged, and whether they have a line for samples as well."""
+
+    name: str
+    bytes_averaged: int
+    is_ranked: bool
+
+
+def add_averaged(run: Run, given: Mapping[PeerId, int]) -> None:
+    """Add the bytes that an entry's reducers averaged. Within the commit's transaction, behind the head's fence."""
+    fresh = {UUID(peer): size for peer, size in given.items() if size}
+    held = {row.machine_id: row for row in AveragedTotal.objects.filter(run=run, machine__in=list(fresh))}
+    known = Machine.objects.filter(pk__in=list(fresh)).values_list("pk", "person_id")
+    for machine, person in known:
+        row = held.setdefault(machine, AveragedTotal(run=run, machine_id=machine, person_id=person))
+        row.bytes_averaged = min(MOST, row.bytes_averaged + fresh[machine])
+    AveragedTotal.objects.bulk_create(
+        held.values(),
+        update_conflicts=True,
+        unique_fields=["run", "machine"],
+        update_fields=["bytes_averaged"],
+    )
+
+
+def averaged_lines(run: Run) -> list[AveragedLine]:
+    """People whose machines have averaged something, most bytes first. Relays, the site's own, have no line."""
+    members = run.averaged.exclude(machine__kind=Machine.Kind.RELAY)
+    sums = members.order_by().values("person").annotate(given=Sum("bytes_averaged"))
+    ranked = Exists(run.totals.filter(person=OuterRef("person")))
+    rows = sums.order_by("-given", "person__username").values_list("person__username", "given", ranked)
+    return [AveragedLine(*row) for row in rows[:SHOWN]]
+
+
+def parts_averaged(head: RecordHead) -> dict[PeerId, float]:
+    """Which part of the vector each reducer averaged in an entry, 0 to 1."""
+    chunks: dict[PeerId, int] = {}
+    for span in head.spans:
+        reducer = PeerId(span.reducer)
+        chunks[reducer] = chunks.get(reducer, 0) + span.stop - span.first
+    whole = sum(chunks.values())
+    return {peer: count / whole for peer, count in chunks.items() if count}
+
+
+def in_words(size: int) -> str:
+    """Bytes for people; empty for none."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if size >= scale:
+            return f"{size / scale:,.1f} {unit}"
+    return f"{size / 1e3:,.1f} kB" if size else ""

@@ -4,7 +4,10 @@ An open run becomes a draft again while its log is empty.
 """
 
 import shutil
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
+from uuid import UUID
 
 from django.db import transaction
 from django.db.models import F
@@ -12,13 +15,20 @@ from msgspec.structs import replace
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
+from peer_agent.protocol.recipe import MOST_SOURCES, Material, Recipe, checked, encode_recipe
 from runs import quotas, storage
-from runs.datasets.batches import require_batch, require_data, require_suited, with_usual_steps
-from runs.datasets.services import preparation_of, prepare_anew
+from runs.datasets.services import (
+    preparation_of,
+    prepare_anew,
+    require_batch,
+    require_data,
+    require_suited,
+    source_lines,
+    with_usual_steps,
+)
 from runs.lifecycle.membership import keep_helpers
 from runs.models import Dataset, Head, Run
-from runs.states import LIVE, Why, move
+from runs.states import EXTENDABLE, LIVE, Why, ending_word, move
 from runs.timeline import add_action, quoted
 
 VISIBILITY = {
@@ -35,42 +45,42 @@ def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None
 
     `by`, here and elsewhere: who does it, where it is not the organizer; `role`: as an operator of the site.
     """
-    if (run.title, run.purpose) == (title, purpose):
-        return
     renamed = f" It is called {quoted(title)} now." if run.title != title else ""
-    run.title, run.purpose = title, purpose
-    run.save(update_fields=["title", "purpose"])
+    if not _changed(run, title=title, purpose=purpose):
+        return
     add_action(run=run, kind="edited", deed=f"changed the description.{renamed}", by=by, role=role)
+
+
+def _changed(run: Run, **values: Any) -> bool:
+    """Write values of a run. False, and nothing is written, where it has them already."""
+    if all(getattr(run, name) == value for name, value in values.items()):
+        return False
+    for name, value in values.items():
+        setattr(run, name, value)
+    run.save(update_fields=list(values))
+    return True
 
 
 @transaction.atomic
 def change_prompts(*, run: Run, prompts: str, by: Person | None = None) -> None:
     """Other lines that the model continues, from its next snapshot on."""
-    if run.prompts == prompts:
-        return
-    run.prompts = prompts
-    run.save(update_fields=["prompts"])
-    add_action(run=run, kind="edited", deed="changed the prompts.", by=by)
+    if _changed(run, prompts=prompts):
+        add_action(run=run, kind="edited", deed="changed the prompts.", by=by)
 
 
 @transaction.atomic
 def announce(*, run: Run, text: str, by: Person | None = None) -> None:
     """Tell everybody something at the top of the run's page, and in its activity; empty takes it down."""
-    if run.announcement == text:
-        return
-    run.announcement = text
-    run.save(update_fields=["announcement"])
-    deed = f"announced {quoted(text)}" if text else "removed the announcement."
-    add_action(run=run, kind="announced", deed=deed, by=by, is_internal=not text)
+    if _changed(run, announcement=text):
+        deed = f"announced {quoted(text)}" if text else "removed the announcement."
+        add_action(run=run, kind="announced", deed=deed, by=by, is_internal=not text)
 
 
 @transaction.atomic
 def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> None:
     """Alert those who manage the run while fewer machines than these train; None: never."""
-    if run.least_machines == machines:
+    if not _changed(run, least_machines=machines):
         return
-    run.least_machines = machines
-    run.save(update_fields=["least_machines"])
     deed = (
         f"set an alert for fewer than {machines:,} machines." if machines else "turned off the alert for few machines."
     )
@@ -82,10 +92,8 @@ def change_visibility(
     *, run: Run, visibility: Run.Visibility, by: Person | None = None, role: Run.Role | None = None
 ) -> None:
     """Who may see it and take part. Whoever has helped stays a member of a run that is for members from now on."""
-    if run.visibility == visibility:
+    if not _changed(run, visibility=visibility):
         return
-    run.visibility = visibility
-    run.save(update_fields=["visibility"])
     if run.members_only:
         keep_helpers(run)
     if visibility != Run.Visibility.REQUEST:
@@ -200,3 +208,130 @@ def require_draft(run: Run) -> Run:
     if now.state != Run.State.DRAFT:
         raise Problem.of("E315", state=now.state)
     return now
+
+
+# The texts that a run mixes, in the order of the recipe's weights
+
+# Texts come and go while the run is a draft. Weights change at any time; every record of the log says by which of them
+# its samples were dealt.
+
+USUAL_WEIGHT = 1.0  # of a text that comes to others which have weights
+
+
+def require_base(run: Run, filename: str, on_hub: str = "") -> Material:
+    """A file of this name, here or on the Hub, may be the model that a draft adapts, or a tokenizer of its text.
+
+    What it is to be. Raises Problem E377, E392.
+    """
+    wanted = run.parsed_recipe.material.brought
+    if wanted is None:
+        raise Problem.of("E392")
+    if not (on_hub == wanted.hub if on_hub else filename.lower().endswith(wanted.suffixes)):
+        raise Problem.of("E377", name=filename, file=wanted.file)
+    return wanted
+
+
+@transaction.atomic
+def set_base(*, run: Run, base: Dataset, by: Person | None = None) -> None:
+    """What a draft adapts, or a tokenizer, in the place of another one; the text is cut by it.
+
+    Raises Problem E315, E377, E392.
+    """
+    draft = require_draft(run)
+    wanted = require_base(draft, base.filename, base.on_hub)
+    _put_base(draft, base)
+    what = f"the {wanted.name} {quoted(base.filename)}"
+    add_action(run=run, kind="edited", deed=f"brought {what}.", by=by)
+    run.refresh_from_db()
+
+
+@transaction.atomic
+def remove_base(*, run: Run, by: Person | None = None) -> None:
+    """Take what was brought off a draft again: a tokenizer learns from the text then. Raises Problem E315."""
+    draft = require_draft(run)
+    if (before := draft.dataset.base) is None:
+        return
+    _put_base(draft, None)
+    add_action(run=run, kind="edited", deed=f"took {quoted(before.filename)} off.", by=by)
+    run.refresh_from_db()
+
+
+def _put_base(draft: Run, base: Dataset | None) -> None:
+    before, recipe = draft.dataset.base, draft.parsed_recipe
+    Dataset.objects.filter(pk=draft.dataset_id).update(base=base)
+    draft.dataset.base = base
+    if before is not None:
+        forget_text(before)
+    _change(draft, recipe)
+
+
+def require_source(run: Run, filename: str, on_hub: str = "") -> None:
+    """A further file of this name, here or on the Hub, may become a source of a draft. Raises E377, E385."""
+    if len(run.dataset.sources()) >= MOST_SOURCES:
+        raise Problem.of("E385", most=MOST_SOURCES)
+    require_suited(run.parsed_recipe, filename, on_hub)
+
+
+@transaction.atomic
+def add_source(*, run: Run, source: Dataset, by: Person | None = None) -> None:
+    """A further text of a draft; all of them are prepared again, with one tokenizer. Raises E315, E377, E385."""
+    draft = require_draft(run)
+    require_source(draft, source.filename, source.on_hub)
+    recipe = draft.parsed_recipe
+    Dataset.objects.filter(pk=source.pk).update(first=draft.dataset)
+    _change(draft, replace(recipe, mix=(*recipe.mix, USUAL_WEIGHT) if recipe.mix else ()))
+    add_action(run=run, kind="edited", deed=f"added {quoted(source.filename)}.", by=by)
+    run.refresh_from_db()
+
+
+@transaction.atomic
+def remove_source(*, run: Run, source: UUID, by: Person | None = None) -> None:
+    """Take a further text off a draft again; one that is gone already is nothing. Raises Problem E315."""
+    draft = require_draft(run)
+    sources, recipe = draft.dataset.sources(), draft.parsed_recipe
+    place = next((place for place, each in enumerate(sources) if place and each.pk == source), None)
+    if place is None:
+        return
+    forget_text(sources[place])
+    mix = tuple(weight for at, weight in enumerate(recipe.mix) if at != place)
+    _change(draft, replace(recipe, mix=mix if len(mix) > 1 and any(mix) else ()))
+    add_action(run=run, kind="edited", deed=f"took {quoted(sources[place].filename)} off.", by=by)
+    run.refresh_from_db()
+
+
+def _change(draft: Run, recipe: Recipe) -> None:
+    Run.objects.filter(pk=draft.pk).update(recipe=encode_recipe(recipe).decode(), waiting_for="")
+    prepare_anew(draft.dataset, recipe)
+
+
+@transaction.atomic
+def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None) -> None:
+    """From now on samples are dealt by these weights, a number for each text; of a draft also by size, with none.
+
+    The run's host tells the coordinator within a second. Raises Problem E301, E315, E386.
+    """
+    now = Run.objects.select_for_update().get(pk=run.pk)
+    if now.state != Run.State.DRAFT and (now.state not in EXTENDABLE or now.wanted == Run.Wanted.FINISHED):
+        raise Problem.of("E315", state=ending_word(now))
+    sources = now.dataset.sources()
+    is_by_size = not weights and now.state == Run.State.DRAFT
+    if len(weights) != len(sources) and not is_by_size:
+        raise Problem.of("E386", weights=len(weights), files=len(sources))
+    recipe = now.parsed_recipe
+    mixed = checked(replace(recipe, mix=tuple(weights)))
+    if mixed.mix == recipe.mix:
+        return
+    Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(mixed).decode())
+    run.refresh_from_db()
+    named = recipe.material.named(len(sources))
+    told = ", ".join(f"{line.percent} of {quoted(line.dataset.filename)}" for line in source_lines(run))
+    add_action(run=run, kind="mixed", deed=f"mixes the {named} anew: {told}.", by=by)
+
+
+def state_weights(run: Run) -> None:
+    """Before a run opens: texts that are mixed by their sizes get weights: none could be changed while it goes."""
+    lines, recipe = source_lines(run), run.parsed_recipe
+    if len(lines) > 1 and not recipe.mix:
+        weights = tuple(round(line.share, 6) for line in lines)
+        stated = encode_recipe(replace(recipe, mix=weights)).decode()
+        Run.objects.filter(pk=run.pk, state=Run.State.PREPARING).update(recipe=stated)

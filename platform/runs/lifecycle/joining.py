@@ -17,7 +17,7 @@ from runs import quotas
 from runs.access import is_removed, takes_part
 from runs.lifecycle.membership import held_run
 from runs.models import JoinRequest, Member, Run
-from runs.models.joining import LONGEST_MESSAGE
+from runs.models.run import LONGEST_MESSAGE
 from runs.states import LIVE
 from runs.timeline import MEMBER, add_action
 
@@ -28,8 +28,6 @@ TAKING = (Run.State.PREPARING, *LIVE)
 
 
 class Stage(StrEnum):
-    """Where somebody stands who may want to join."""
-
     PART = "part"  # they take part already, or nobody need ask
     CLOSED = "closed"  # the run takes no requests now
     REMOVED = "removed"
@@ -47,7 +45,6 @@ class Standing(NamedTuple):
 
 
 def takes_requests(run: Run) -> bool:
-    """Whether people can ask to join."""
     return run.visibility == Run.Visibility.REQUEST and run.state in TAKING
 
 

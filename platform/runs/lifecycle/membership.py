@@ -44,12 +44,10 @@ def members_of(run: Run) -> QuerySet[Member]:
 
 
 def removed_from(run: Run) -> QuerySet[Member]:
-    """Those who were removed, the last first."""
     return run.members.exclude(removed_at=None).select_related("person").order_by("-removed_at")
 
 
 def open_invitations(run: Run, now: datetime | None = None) -> QuerySet[Invitation]:
-    """Links that still let somebody in."""
     is_left = Q(most_uses=None) | Q(uses__lt=F("most_uses"))
     lasts = Q(expires_at=None) | Q(expires_at__gt=now or timezone.now())
     return run.invitations.filter(is_left & lasts, revoked_at=None)
@@ -160,7 +158,6 @@ def remove_person(*, run: Run, name: str, by: Person | None = None) -> Member:
 
 @transaction.atomic
 def let_back(*, member: Member, by: Person | None = None) -> None:
-    """Take a removal back."""
     if Member.objects.filter(pk=member.pk).exclude(removed_at=None).update(removed_at=None):
         deed = f"let {member.person.username} back in."
         add_action(run=member.run, kind=MEMBER, deed=deed, by=by, on=member.person)

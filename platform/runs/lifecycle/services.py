@@ -1,21 +1,41 @@
-"""What an organizer does to a run. Long work is left to tasks; they are enqueued when the transaction has committed."""
+"""What an organizer does to a run: makes, opens, pauses, extends and ends it, and goes back to a snapshot.
+
+Long work is left to tasks; they are enqueued when the transaction has committed.
+"""
 
 import secrets
+from typing import Any
+from uuid import UUID
 
+import msgspec
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 from django.utils.text import slugify
 
 from accounts.models import Person
 from notices import outbox
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.log.records import GENESIS
 from peer_agent.protocol.recipe import Recipe, checked, encode_recipe
-from runs import queue, quotas
-from runs.datasets.batches import require_batch, require_data, require_suited
-from runs.datasets.services import enqueue_preparation, lacks_base, preparation_of, prepare_anew
-from runs.models import Dataset, Head, Release, Run
+from runs import queue, quotas, storage
+from runs.datasets.preparation import back_to_draft
+from runs.datasets.services import (
+    enqueue_preparation,
+    lacks_base,
+    preparation_of,
+    prepare_anew,
+    require_batch,
+    require_data,
+    require_suited,
+)
+from runs.lifecycle.drafts import state_weights
+from runs.models import Dataset, Head, Release, Run, Snapshot
+from runs.processes import faults_to, run_child
 from runs.queue import TaskName
-from runs.states import Why, move
-from runs.timeline import add_action, quoted
+from runs.selectors import best_snapshot
+from runs.states import EXTENDABLE, LIVE, Why, ending_word, move
+from runs.storage import recipe_file
+from runs.timeline import ROLLING_BACK, add_action, add_line, quoted
 
 RESERVED = {"new"}  # /runs/new/ is the form
 TITLE_PART = 43  # characters of an address; seventeen more are random
@@ -92,6 +112,39 @@ def open_run(*, run: Run, by: Person | None = None) -> None:
         queue.enqueue_on_commit(TaskName.PREPARE_RUN, run.pk)
 
 
+def prepare_run(run_id: UUID) -> None:
+    """Make the snapshot of step 0, then open the run."""
+    waiting = Run.objects.filter(pk=run_id, state=Run.State.PREPARING, dataset__state=Dataset.State.READY)
+    run = waiting.select_related("dataset").first()
+    if run is None:
+        return
+    with faults_to(lambda fault: back_to_draft(run, fault), "E309"), storage.workspace() as work:
+        recipe = run.parsed_recipe
+        require_data(recipe, run.dataset)
+        made = run_child(["initial", str(recipe_file(run, work)), str(work), *storage.model_files(run)])
+        storage.put(work / f"{made['file']}.safetensors", storage.snapshot_path(run, made["file"]))
+        _begin(run, made)
+
+
+@transaction.atomic
+def _begin(run: Run, made: dict[str, Any]) -> None:
+    state_weights(run)
+    if not move(run, Why.PREPARED, opened_at=timezone.now(), elements=made["elements"], waiting_for=""):
+        return
+    Snapshot.objects.create(
+        run=run,
+        index=0,
+        step=0,
+        digest=GENESIS,
+        state_digest=made["state_digest"],
+        file=made["file"],
+        size=made["size"],
+        state=Snapshot.State.VERIFIED,  # made here
+        verified_at=timezone.now(),
+    )
+    add_line(run=run, kind="opened", text=f"The run is published: a model of {made['elements']:,} parameters.")
+
+
 @transaction.atomic
 def pause_run(*, run: Run, by: Person | None = None) -> None:
     """No further round begins; one that is under way may still commit."""
@@ -101,7 +154,6 @@ def pause_run(*, run: Run, by: Person | None = None) -> None:
 
 @transaction.atomic
 def resume_run(*, run: Run, by: Person | None = None) -> None:
-    """Rounds go on."""
     if move(run, Why.RESUMED):
         add_action(run=run, kind="resumed", deed="resumed the run.", by=by)
 
@@ -150,3 +202,91 @@ def free_slug(title: str, *, is_secret: bool = False) -> str:
     while not slug or slug in RESERVED or Run.objects.filter(slug=slug).exists():
         slug = f"{wanted or 'run'}-{secrets.token_hex(8 if is_secret else 2)}"
     return slug
+
+
+# How long a run is
+
+# Peers hold the recipe they were greeted with, but nothing they do depends on its number of steps: the learning rate of
+# each update is in its record. So a live run may be made longer; its host tells the coordinator within a second.
+
+
+def most_steps() -> int:
+    field = next(field for field in msgspec.inspect.type_info(Recipe).fields if field.name == "target_steps")  # type: ignore[attr-defined]
+    return int(field.type.le)
+
+
+@transaction.atomic
+def extend_run(*, run: Run, target_steps: int, by: Person | None = None) -> None:
+    """More steps; the learning rate falls more slowly from the next one on. Raises Problem E315, E316."""
+    now = Run.objects.select_for_update().get(pk=run.pk)
+    if now.state not in EXTENDABLE or now.wanted == Run.Wanted.FINISHED:
+        raise Problem.of("E315", state=ending_word(now))
+    recipe = now.parsed_recipe
+    if not recipe.target_steps < target_steps <= most_steps():
+        raise Problem.of("E316", steps=f"{recipe.target_steps:,}", most=f"{most_steps():,}")
+    longer = msgspec.structs.replace(recipe, target_steps=target_steps)
+    Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(longer).decode(), automatic_steps=False)
+    run.refresh_from_db()
+    deed = f"extended the run: {target_steps:,} steps instead of {recipe.target_steps:,}."
+    add_action(run=run, kind="extended", deed=deed, by=by)
+
+
+@transaction.atomic
+def end_run(*, run: Run, by: Person | None = None) -> None:
+    """No further round begins; the state of the present step is handed in and released.
+
+    Raises Problem E315, E320, E412.
+    """
+    now = Run.objects.select_for_update().get(pk=run.pk)
+    if now.state not in LIVE:
+        raise Problem.of("E315", state=ending_word(now))
+    if now.wanted == Run.Wanted.FINISHED:
+        return
+    if now.rollback_index is not None:
+        raise Problem.of("E412", reason="it is being rolled back")
+    step = Head.objects.get(run=run).step
+    if not step:
+        raise Problem.of("E320")
+    move(run, Why.ENDED)
+    where = f"at step {step:,}, or after the step under way"
+    add_action(run=run, kind="ending", deed=f"is ending the run {where}.", by=by)
+
+
+# Going back to a snapshot: whoever hosts the run does it within a second
+
+
+def rollback_targets(run: Run) -> list[Snapshot]:
+    """What the run can go back to, the newest first: verified states before its present one whose files are there."""
+    rows = run.snapshots.filter(
+        state=Snapshot.State.VERIFIED, is_stored=True, is_undone=False, step__lt=run.head.step
+    ).order_by("-index")
+    return [row for row in rows if storage.snapshot_path(run, row.file).is_file()]
+
+
+def rollback_facts(run: Run) -> dict[str, Any]:
+    """What a page shows of it: snapshots to choose from, the best of them, and one that is being gone back to."""
+    if not can_roll_back(run):
+        return {}
+    found = run.snapshots.filter(index=run.rollback_index).first() if run.rollback_index is not None else None
+    return {"targets": rollback_targets(run), "best": best_snapshot(run), "rolling_to": found}
+
+
+def can_roll_back(run: Run) -> bool:
+    return run.state in LIVE and run.wanted != Run.Wanted.FINISHED
+
+
+@transaction.atomic
+def ask_rollback(*, run: Run, index: int, by: Person | None = None) -> None:
+    """Have the run go on from the snapshot of this entry. Raises Problem E412, E413; asked twice, it is done once."""
+    now = Run.objects.select_for_update().select_related("head").get(pk=run.pk)
+    if now.rollback_index == index:
+        return
+    if not can_roll_back(now):
+        raise Problem.of("E412", reason=f"the run is {ending_word(now)}")
+    if now.rollback_index is not None:
+        raise Problem.of("E412", reason="it is being rolled back")
+    target = next((row for row in rollback_targets(now) if row.index == index), None)
+    if target is None:
+        raise Problem.of("E412", reason="this snapshot is not kept any more, or its steps were undone")
+    Run.objects.filter(pk=run.pk).update(rollback_index=index)
+    add_action(run=run, kind=ROLLING_BACK, deed=f"is rolling the run back to step {target.step:,}.", by=by)

@@ -72,12 +72,10 @@ class Dataset(models.Model):
 
     @property
     def whole_size(self) -> int:
-        """Bytes of all of it, wherever it is."""
         return self.streamed or self.size
 
     @property
     def is_fetched(self) -> bool:
-        """Whether its files are here."""
         return bool(self.sha256) or not self.origin
 
     def source_tokens(self, count: int) -> list[int]:
@@ -87,7 +85,6 @@ class Dataset(models.Model):
 
     @property
     def fault(self) -> Fault | None:
-        """Why its preparation failed."""
         return Fault(self.fault_code, self.fault_text) if self.fault_code else None
 
 

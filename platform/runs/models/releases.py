@@ -1,4 +1,6 @@
-"""What people download, who is named on it, and its place on the Hub."""
+"""What people download and try, who is named on it, and its place on the Hub."""
+
+import uuid
 
 from django.conf import settings
 from django.db import models
@@ -50,7 +52,7 @@ class NamedVolunteer(models.Model):
 
 
 class HubAccount(models.Model):
-    """An organizer's account on the Hub. The token is sealed (`accounts.encryption`) and never shown again."""
+    """An organizer's account on the Hub. The token is sealed (`accounts.keys`) and never shown again."""
 
     person = models.OneToOneField(Person, models.CASCADE, related_name="hub_account")
     name = models.CharField(max_length=100)
@@ -94,3 +96,31 @@ class Publication(models.Model):
 
     def __str__(self) -> str:
         return self.repository
+
+
+class Trial(models.Model):
+    """A prompt that a visitor has given to a released model, and what it wrote. It is forgotten within the hour."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)  # who knows it reads the text
+    run = models.ForeignKey(Run, models.CASCADE, related_name="trials")
+    asker = models.CharField(max_length=64)  # a keyed digest of the person or the address: nobody can read it back
+    slot = models.PositiveSmallIntegerField(null=True, unique=True)  # one of the site's, while it waits
+    prompt = models.TextField()
+    text = models.TextField(blank=True)
+    is_whole = models.BooleanField(default=True)  # all of the prompt was read
+    fault = models.TextField(blank=True)
+    asked_at = models.DateTimeField(default=timezone.now, db_index=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("asker",), condition=models.Q(slot__isnull=False), name="one_trial_at_a_time"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"trial of {self.run_id}"
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.slot is not None

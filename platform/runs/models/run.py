@@ -1,10 +1,11 @@
-"""A run, who belongs to it, and what happened in it, a line at a time."""
+"""A run; its members, roles, invitations and requests to join; and its timeline."""
 
 import uuid
 from typing import Any
 
 from django.conf import settings
 from django.db import models
+from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import pgettext_lazy
 
@@ -161,3 +162,47 @@ class ActivityLine(models.Model):
 
     def __str__(self) -> str:
         return self.text
+
+
+GIVEN = (Run.Role.CO_ORGANIZER, Run.Role.MODERATOR)
+
+
+class RunRole(models.Model):
+    """A role that somebody holds in a run, or was invited to. Without a row it was refused, given up or taken back."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="roles")
+    person = models.ForeignKey(Person, models.CASCADE, related_name="run_roles")
+    role = models.CharField(max_length=12, choices=[(role.value, role.label) for role in GIVEN])
+    invited_at = models.DateTimeField(default=timezone.now)
+    invited_by = models.ForeignKey(Person, models.PROTECT, related_name="+")
+    accepted_at = models.DateTimeField(null=True, blank=True)  # null: invited
+
+    class Meta:
+        ordering = ("accepted_at", "id")
+        constraints = (
+            models.UniqueConstraint(fields=("run", "person"), name="one_role_a_person"),
+            models.CheckConstraint(condition=Q(role__in=[role.value for role in GIVEN]), name="role_can_be_given"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.person_id} in {self.run_id}: {self.role}"
+
+
+LONGEST_MESSAGE = 500
+
+
+class JoinRequest(models.Model):
+    """Somebody asked. Without a row nobody did, or it was accepted, taken back or forgotten."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="join_requests")
+    person = models.ForeignKey(Person, models.CASCADE, related_name="join_requests")
+    message = models.CharField(max_length=LONGEST_MESSAGE, blank=True)
+    asked_at = models.DateTimeField(default=timezone.now)
+    declined_at = models.DateTimeField(null=True, blank=True)  # null: it waits
+
+    class Meta:
+        ordering = ("asked_at", "id")
+        constraints = (models.UniqueConstraint(fields=("run", "person"), name="one_request_a_person"),)
+
+    def __str__(self) -> str:
+        return f"{self.person_id} asks to join {self.run_id}"

@@ -1,19 +1,24 @@
-"""What a release's card says about where the model comes from, read from log and ledger."""
+"""What a release's card says about where the model comes from, read from log and ledger, and who is named on it."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from django.conf import settings
+from django.db import transaction
 from django.db.models import QuerySet, Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import override
 
+from accounts.models import Person as Account
 from peer_agent.publishing.card import CardFacts, Person, unfinished
-from runs.datasets.sources import percent, shares_used, source_lines
+from runs import queue
+from runs.datasets.services import percent, shares_used, source_lines
 from runs.models import IN_MODEL, Dataset, LedgerEntry, MachineTotal, NamedVolunteer, Release, Run, Snapshot
-from runs.progress import TYPICAL, overfitting, typical_loss
-from runs.selectors import LONG, Measured, Point, heldout_points, loss_points
+from runs.queue import TaskName
+from runs.selectors import LONG, TYPICAL, Measured, Point, heldout_points, loss_points, overfitting, typical_loss
+
+REMAKE_S = 20  # so that whoever changes their mind at once causes no work
 
 
 def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
@@ -148,3 +153,18 @@ def people_of(run: Run, step: int) -> tuple[Person, ...]:
     )
     whole = max(sum(tokens for _, tokens, _ in rows), 1)
     return tuple(Person(name=name, share=tokens / whole, samples=samples) for name, tokens, samples in rows)
+
+
+@transaction.atomic
+def set_named(*, run: Run, person: Account, agreed: bool) -> None:
+    """Agree, or take it back: a card that would name them is made anew. Saying it twice does it once."""
+    if agreed:
+        NamedVolunteer.objects.get_or_create(run=run, person=person)
+    else:
+        NamedVolunteer.objects.filter(run=run, person=person).delete()
+    if has_given(run, person) and Release.objects.filter(run=run, state=Release.State.READY).exists():
+        queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, run.pk, after_s=REMAKE_S)
+
+
+def has_given(run: Run, person: Account) -> bool:
+    return run.totals.filter(person=person).exists()

@@ -3,7 +3,6 @@
 Only the newest snapshot that is due is ever sent; those that it has overtaken are not.
 """
 
-import logging
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -13,24 +12,19 @@ import msgspec
 from django.conf import settings
 from django.utils import timezone
 
-from peer_agent.protocol.errors import Fault, Problem, codes
-from runs import storage
+from peer_agent.protocol.errors import Fault, codes
+from runs import processes, storage
 from runs.hub_access import hub_environment
 from runs.models import Publication, Release, Run, Snapshot
-from runs.processes import turns
-from runs.processes.child import ChildStopped, run_child
-from runs.processes.disk_full import disk_fault
-from runs.releases import hub
+from runs.processes import faults_to, run_child
+from runs.releases import publishing
 from runs.releases.card_facts import checkpoint_facts
 from runs.snapshots.verification import newest_verified
-
-logger = logging.getLogger(__name__)
 
 BUSY: Literal["busy"] = "busy"
 
 
 def waiting() -> list[UUID]:
-    """Runs of which a checkpoint is due."""
     return [row.run_id for row in _scheduled() if due(row) is not None]
 
 
@@ -52,13 +46,11 @@ def push_checkpoint(run_id: UUID) -> Literal["away", "busy", "done"]:
     """Send what is due. `AWAY`: the Hub did not answer, try again later; `BUSY`: another one is being sent."""
     if _due_now(run_id) is None:
         return "done"
-    if not turns.packing.acquire(blocking=False):
-        return BUSY
-    try:
+    with processes.turn(processes.packing) as is_mine:
+        if not is_mine:
+            return BUSY
         found = _due_now(run_id)  # anew: another worker may have sent it
         return _send(*found) if found is not None else "done"
-    finally:
-        turns.packing.release()
 
 
 def _due_now(run_id: UUID) -> tuple[Publication, Snapshot] | None:
@@ -78,30 +70,22 @@ def _scheduled() -> Any:
 
 
 def _send(publication: Publication, snapshot: Snapshot) -> Literal["away", "done"]:
-    try:
-        made = _push(publication, snapshot)
-    except ChildStopped:
-        logger.info("stopped with the site; sent at the next start")
-    except Problem as problem:
-        return _failed(publication, problem.fault)
-    except OSError as error:
-        logger.exception("run %s: step %s was not sent", publication.run.slug, snapshot.step)
-        return _failed(publication, disk_fault(error) or Fault.of("E327", reason=type(error).__name__))
-    else:
-        _published(publication, snapshot, made)
-    return "done"
+    faults: list[Fault] = []
+    with faults_to(faults.append, "E327"):
+        _published(publication, snapshot, _push(publication, snapshot))
+    return _failed(publication, faults[0]) if faults else "done"
 
 
 def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:
     """Pack and send it in a child, out of a folder that is gone afterwards."""
-    token = hub.token_for(publication)
+    token = publishing.token_for(publication)
     with storage.workspace() as work:
         storage.recipe_file(publication.run, work)
         (work / "facts.json").write_bytes(msgspec.json.encode(checkpoint_facts(publication.run, snapshot)))
         (work / "state.safetensors").symlink_to(storage.snapshot_path(publication.run, snapshot.file).resolve())
         return run_child(
             _command(publication, snapshot, work),
-            timeout_s=hub.PUSH_S,
+            timeout_s=publishing.PUSH_S,
             secret=token,
             more=hub_environment(work / "home"),
         )
@@ -126,12 +110,12 @@ def _published(publication: Publication, snapshot: Snapshot, made: dict[str, Any
 
 
 def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
-    hub.note_failing(publication)
-    delay_s = hub.retry_in_s(publication.run_id)
+    publishing.note_failing(publication)
+    delay_s = publishing.retry_in_s(publication.run_id)
     is_away = fault.code == codes.HUB_AWAY
     retry = {"checkpoint_retry_at": timezone.now() + timedelta(seconds=delay_s)} if is_away else {}
     is_settled = _rows(publication).update(checkpoint_fault=str(fault), **retry)
-    return hub.AWAY if is_away and is_settled else "done"
+    return publishing.AWAY if is_away and is_settled else "done"
 
 
 def _rows(publication: Publication) -> Any:

@@ -1,22 +1,155 @@
-"""What an organizer decides about the Hugging Face Hub: which token this site holds, and where a release goes."""
+"""A release on its way to the Hugging Face Hub: whose token sends it, where it goes, and what is known of it there."""
 
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from accounts.encryption import seal
+from accounts.keys import seal
 from accounts.models import Person
-from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.publishing.hub_client import check_name
 from runs import queue, storage
-from runs.hub_access import account_of, hub_environment
-from runs.models import HubAccount, Publication, Run
-from runs.processes.child import run_child
+from runs.access import MANAGING
+from runs.hub_access import account_of, hub_environment, token_of
+from runs.models import HubAccount, Publication, Release, Run
+from runs.processes import faults_to, run_child
 from runs.queue import TaskName
-from runs.timeline import add_action, quoted
+from runs.timeline import add_action, add_line, add_line_once, quoted
 
+PUSH_S = 6 * 3600.0
+LONG = timedelta(hours=1)  # after which nothing having arrived is told where everybody sees it
+GIVE_UP = timedelta(days=1)
+FIRST_RETRY_S, LONGEST_RETRY_S = 60, 1800  # Redis hands out again what waits for an hour
+UNSENT = (Publication.State.WAITING, Publication.State.SENDING)
+AWAY: Literal["away"] = "away"
 CHECK_S = 60.0  # a Hub that takes longer to say whose token it is counts as away
+
+
+def waiting() -> QuerySet[Publication]:
+    """Publications that are to be sent, and whose release is there."""
+    return Publication.objects.filter(state__in=UNSENT, run__release__state=Release.State.READY)
+
+
+def progress_of(run: Run) -> dict[str, Any] | None:
+    """How far the push is: `stage`, `done` and `total` bytes; None before it began."""
+    try:
+        return msgspec.json.decode(_progress_path(run).read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def push_release(run_id: UUID) -> Literal["away", "done"]:
+    """Send it. Doing it again sends nothing twice; `AWAY`: the Hub did not answer, and it is worth trying again."""
+    publication = waiting().filter(run=run_id).select_related("run__organizer", "run__release", "asked_by").first()
+    if publication is None:
+        return "done"
+    Publication.objects.filter(pk=publication.pk).update(state=Publication.State.SENDING)
+    faults: list[Fault] = []
+    with faults_to(faults.append, "E327"):
+        _published(publication, _push(publication))
+    return _failed(publication, faults[0]) if faults else "done"
+
+
+def token_for(publication: Publication) -> str:
+    """The token of who asked for it, as long as they manage the run. Raises Problem E351, E352."""
+    who = publication.asked_by or publication.run.organizer
+    if publication.run.role_of(who) not in MANAGING:
+        raise Problem.of("E351")
+    return token_of(who)
+
+
+def _push(publication: Publication) -> dict[str, Any]:
+    run = publication.run
+    token = token_for(publication)
+    with storage.workspace() as home:
+        return run_child(
+            _command(publication, run.release),
+            timeout_s=PUSH_S,
+            secret=token,
+            more=hub_environment(home),
+        )
+
+
+def _command(publication: Publication, release: Release) -> list[str]:
+    run = publication.run
+    names = [file["name"] for file in release.files if file["name"] != release.archive]
+    where = ["--endpoint", settings.HUB_ENDPOINT, "--repository", publication.repository]
+    flags = [f"--{name}" for name in ("private", "replace") if getattr(publication, name)]
+    known = [f"--known={publication.commit}"] if publication.commit else []
+    step = run.head.step if release.step is None else release.step
+    told = [f"--message=Manyhands: {run.slug}, step {step}", "--progress", str(_progress_path(run))]
+    files = [f"--name={name}" for name in names]
+    return ["hub-push", str(storage.root() / release.folder), *where, *flags, *known, *told, *files]
+
+
+@transaction.atomic
+def _published(publication: Publication, made: dict[str, Any]) -> None:
+    there = Publication.objects.filter(pk=publication.pk, repository=publication.repository)
+    there.update(commit=made["commit"], url=made["url"], published_at=timezone.now(), failing_since=None)
+    if _settle(publication, Publication.State.PUBLISHED):
+        where = "in a repository that its owner alone sees" if publication.private else made["repository"]
+        add_line(run=publication.run, kind="published", text=f"The model is on the Hub: {where}.")
+
+
+def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
+    note_failing(publication)
+    is_worth_it = fault.code == codes.HUB_AWAY and not _is_given_up(publication)
+    state = Publication.State.WAITING if is_worth_it else Publication.State.FAILED
+    is_settled = _settle(publication, state, fault=str(fault))
+    return AWAY if is_worth_it and is_settled else "done"
+
+
+def _is_given_up(publication: Publication) -> bool:
+    """Whether the release has not arrived for too long; before it there were checkpoints that may have failed too."""
+    since = max(publication.failing_since or timezone.now(), publication.run.release.created_at)
+    return timezone.now() - since >= GIVE_UP
+
+
+def note_failing(publication: Publication) -> None:
+    """Nothing reached the Hub; told on the timeline, once, when it has been so for long."""
+    now = timezone.now()
+    Publication.objects.filter(pk=publication.pk, failing_since=None).update(failing_since=now)
+    publication.refresh_from_db(fields=["failing_since"])
+    since = publication.failing_since or now
+    if now - since >= LONG:
+        text = f"Nothing of this run has reached the Hub since {since:%H:%M} on {since:%d %b} (UTC)."
+        add_line_once(run=publication.run, kind="unpublished", text=text)
+
+
+def retry_in_s(run_id: UUID) -> int:
+    """Seconds until it is worth trying again: as long as it has been failing, within bounds."""
+    since = Publication.objects.filter(run=run_id).values_list("failing_since", flat=True).first()
+    failing_s = (timezone.now() - since).total_seconds() if since is not None else 0.0
+    return int(min(max(failing_s, FIRST_RETRY_S), LONGEST_RETRY_S))
+
+
+def _settle(publication: Publication, state: Publication.State, *, fault: str = "") -> bool:
+    """Note the outcome, unless the organizer has asked anew meanwhile: then it is of no interest any more."""
+    sent = Publication.objects.filter(
+        pk=publication.pk, repository=publication.repository, state=Publication.State.SENDING
+    )
+    return bool(sent.update(state=state, fault=fault))
+
+
+def _progress_path(run: Run) -> Path:
+    return storage.root() / "runs" / run.id.hex / "publishing.json"
+
+
+def send_again(run_id: UUID) -> bool:
+    """The release was made anew: what is on the Hub, or on its way there, follows. Whether anything is."""
+    told = (Publication.State.PUBLISHED, Publication.State.SENDING)
+    published = Publication.objects.filter(run=run_id, state__in=told)
+    return bool(published.update(state=Publication.State.WAITING, fault=""))
+
+
+# What an organizer decides about the Hub
 
 
 def save_token(*, person: Person, token: str) -> HubAccount:

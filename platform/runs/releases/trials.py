@@ -15,11 +15,9 @@ from django.utils.crypto import salted_hmac
 
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault
-from runs import queue, storage
+from runs import processes, queue, storage
 from runs.models import Release, Run, Trial
-from runs.processes import turns
-from runs.processes.child import run_child
-from runs.processes.faults import faults_to
+from runs.processes import faults_to, run_child
 from runs.queue import TaskName
 from runs.timeline import add_action
 
@@ -68,7 +66,6 @@ def size_of(run: Run) -> int:
 
 @transaction.atomic
 def set_allowed(*, run: Run, allowed: bool, by: Person | None = None) -> None:
-    """What those say who manage it."""
     Run.objects.filter(pk=run.pk).update(can_be_tried=allowed)
     deed = "let visitors try the model." if allowed else "let nobody try the model any more."
     add_action(run=run, kind="trial", deed=deed, by=by, is_internal=True)
@@ -90,7 +87,6 @@ def waiting() -> QuerySet[Trial]:
 
 
 def before(trial: Trial) -> int:
-    """How many texts are written before this one."""
     return waiting().filter(asked_at__lt=trial.asked_at).count()
 
 
@@ -122,14 +118,12 @@ def write_next() -> Outcome:
     """Write what has waited longest; one text at a time."""
     if not waiting().exists():
         return Outcome.DONE
-    if not turns.trying.acquire(blocking=False):
-        return Outcome.BUSY
-    try:
+    with processes.turn(processes.trying) as is_mine:
+        if not is_mine:
+            return Outcome.BUSY
         trial = waiting().select_related("run").first()
         if trial is not None:
             _write(trial)
-    finally:
-        turns.trying.release()
     return Outcome.DONE
 
 

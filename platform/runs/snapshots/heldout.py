@@ -12,11 +12,9 @@ from django.db import transaction
 from django.db.models import OuterRef, QuerySet, Subquery
 
 from peer_agent.protocol.errors import Fault
-from runs import storage
+from runs import processes, storage
 from runs.models import Release, Run, Snapshot
-from runs.processes import turns
-from runs.processes.child import run_child
-from runs.processes.faults import faults_to
+from runs.processes import faults_to, run_child
 from runs.snapshots.verification import unverified
 from runs.storage import recipe_file
 
@@ -49,14 +47,12 @@ def measure_newest(run_id: UUID, then: Callable[..., object] | None = None) -> O
     if not unmeasured().filter(run=run_id).exists():
         return Outcome.DONE
     packing = Release.objects.filter(state=Release.State.PREPARING).exclude(run__in=unverified())
-    if packing.exists() or not turns.measuring.acquire(blocking=False):
-        return Outcome.BUSY
-    try:
+    with processes.turn(processes.measuring) as is_mine:
+        if packing.exists() or not is_mine:
+            return Outcome.BUSY
         snapshot = unmeasured().select_related("run__dataset").filter(run=run_id).first()
         if snapshot is not None:
             _measure(snapshot, then)
-    finally:
-        turns.measuring.release()
     return Outcome.DONE
 
 

@@ -21,9 +21,9 @@ from peer_agent.protocol.log.records import Entry, to_lines
 from peer_agent.protocol.messages import Listener
 from peer_agent.site_work.relay_logs import MOST_RELAYS, Reach, write_reach
 from runs import storage
-from runs.ledger.sealed_records import AT_ONCE, sealed_of, with_records
+from runs.ledger.records import AT_ONCE, sealed_of, with_records
 from runs.models import RelayAddress, Run, Snapshot
-from runs.processes.child import run_child
+from runs.processes import run_child
 from runs.storage import recipe_file
 
 RENEW_S = LIFETIME_S / 2

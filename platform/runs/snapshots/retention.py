@@ -64,7 +64,6 @@ def _needed(run: Run, stored: QuerySet[Snapshot]) -> set[int]:
 
 
 def crowded() -> list[UUID]:
-    """Runs of which more than that is kept."""
     stored = Snapshot.objects.filter(is_stored=True).order_by().values("run").annotate(files=Count("pk"))
     return list(stored.filter(files__gt=MOST).values_list("run", flat=True))
 

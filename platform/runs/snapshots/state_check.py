@@ -6,11 +6,12 @@ would be admitted and yet harm whoever loads it.
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, NoReturn, Protocol
+from typing import Annotated, NamedTuple, NoReturn, Protocol
 
 import msgspec
 import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem
@@ -131,3 +132,37 @@ def _is_finite(vector: NDArray[np.float32]) -> bool:
 
 def _refuse(step: int) -> NoReturn:
     raise Problem.of("E310", step=step)
+
+
+# The state of a snapshot under another place in the log
+
+# Its values are copied and its header is written anew. What comes out are the canonical bytes that a replica would hand
+# in there, so that whoever begins from it, and whoever replays from it, needs to know of no rollback.
+
+
+class Restated(NamedTuple):
+    """The new file's sha256, hexadecimal, and its size in bytes."""
+
+    file: str
+    size: int
+
+
+def restate(source: Path, target: Path, *, step: int, index: int, log_digest: str) -> Restated:
+    """Write it to `target`. Raises OSError, and Problem E310 where `source` is no snapshot."""
+    header, start = read_header(source, step=step)
+    described = replace(header.metadata, index=str(index), log_digest=log_digest)
+    sha256 = hashlib.sha256()
+    with source.open("rb") as values, target.open("wb") as file:
+        values.seek(start)
+        block = _header_bytes(replace(header, metadata=described))
+        while block:
+            sha256.update(block)
+            file.write(block)
+            block = values.read(BLOCK_BYTES)
+        return Restated(sha256.hexdigest(), file.tell())
+
+
+def _header_bytes(header: Header) -> bytes:
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text

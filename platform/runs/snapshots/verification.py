@@ -16,11 +16,9 @@ from msgspec import Struct
 
 from peer_agent.protocol import reasons
 from peer_agent.protocol.errors import Fault
-from runs import storage
+from runs import processes, storage
 from runs.models import LogEntry, RefusedSnapshot, Release, ReplayRequest, Run, Snapshot, Verification
-from runs.processes import turns
-from runs.processes.child import ChildStopped
-from runs.processes.faults import faults_to
+from runs.processes import ChildStopped, faults_to
 from runs.snapshots import replay
 from runs.snapshots.replay import Made
 from runs.timeline import add_line, add_line_once
@@ -133,12 +131,8 @@ def verify_next(run_id: UUID) -> Outcome:
     goal = next_goal(run)
     if goal is None:
         return Outcome.DONE
-    if not turns.replaying.acquire(blocking=False):
-        return Outcome.BUSY
-    try:
-        return _claimed(run, goal)
-    finally:
-        turns.replaying.release()
+    with processes.turn(processes.replaying) as is_mine:
+        return _claimed(run, goal) if is_mine else Outcome.BUSY
 
 
 def _claimed(run: Run, goal: Goal) -> Outcome:

@@ -5,12 +5,13 @@ from typing import Any
 
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils import timezone
 from ninja import Router
 
+from accounts import devices
 from accounts.keys import site_key
 from accounts.models import Machine
-from accounts.services import enrol_machine, issue_credential
-from accounts.signed_requests import ASKED_FOR, verified_request
+from accounts.services import ASKED_FOR, enrol_machine, issue_credential, verified_request
 from peer_agent import __version__
 from peer_agent.protocol.credentials import Role, public_bytes
 from peer_agent.protocol.errors import Problem
@@ -18,9 +19,10 @@ from peer_agent.protocol.identifiers import ANY_RUN, RunId
 from peer_agent.protocol.messages import PROTOCOL
 from runs.access import access_joinable_run, require_unremoved
 from web.agent_package import install_lines
-from web.api.identity import bearer_secret, encoded, site_of
-from web.api.schemas import AgentOut, CredentialOut, FaultOut, MachineIn, MachineOut
+from web.api.identity import bearer_secret, encoded
+from web.api.schemas import AgentOut, CredentialOut, DeviceIn, DeviceOut, FaultOut, MachineIn, MachineOut, PollIn
 from web.http import rate_limits
+from web.http.requester import address_of, ip_of, site_of
 
 router = Router(tags=["agents"])
 SIGNATURE = "X-Manyhands-Signature"
@@ -46,6 +48,8 @@ SIGNED_BODY = {
         },
     },
 }
+ASKED: dict[Any, Any] = {200: DeviceOut, **dict.fromkeys((400, 403, 422, 429), FaultOut)}
+POLLED: dict[Any, Any] = {200: MachineOut, **dict.fromkeys((400, 401, 403, 410, 422, 428, 429), FaultOut)}
 
 
 @router.get("agent", response={200: AgentOut})
@@ -73,8 +77,7 @@ def enrol(request: HttpRequest, body: MachineIn) -> dict[str, str]:
         proof=bytes.fromhex(body.proof),
         kind=Machine.Kind(body.kind),
     )
-    key = public_bytes(site_key()).hex()
-    return {"machine": machine.peer_id, "person": machine.person.username, "site_key": key}
+    return _approved(machine)
 
 
 @router.post("runs/{slug:slug}/credential", response={200: CredentialOut, **ASKING}, openapi_extra=SIGNED_BODY)
@@ -96,6 +99,11 @@ def relay_credential(request: HttpRequest) -> dict[str, Any]:
         raise Problem.of("E213")
     _require_relay(machine)
     return _answer(request, machine, role, ANY_RUN, slug="", title="")
+
+
+def _approved(machine: Machine) -> dict[str, str]:
+    key = public_bytes(site_key()).hex()
+    return {"machine": machine.peer_id, "person": machine.person.username, "site_key": key}
 
 
 def _asker(request: HttpRequest) -> tuple[Machine, Role]:
@@ -135,3 +143,46 @@ def _answer(request: HttpRequest, machine: Machine, role: Role, run: RunId, *, s
         "slug": slug,
         "title": title,
     }
+
+
+# How a machine gets approved in a browser: it asks for a code, shows it, and polls (the shape of RFC 8628)
+
+
+@router.post("devices", response=ASKED)
+def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
+    """A code to show to a person, who approves this machine at `verification_uri`."""
+    rate_limits.spend("requests of machines", address_of(request))
+    asked = devices.request_approval(
+        name=body.name,
+        public_key=bytes.fromhex(body.public_key),
+        system=body.system,
+        kind=Machine.Kind(body.kind),
+        run=body.run,
+        address=ip_of(request),
+        now=timezone.now(),
+    )
+    url, code = approval_url(request), asked.request.shown_code
+    return {
+        "device_code": asked.device_code,
+        "user_code": code,
+        "verification_uri": url,
+        "verification_uri_complete": f"{url}?code={code}",
+        "expires_in": int(devices.LIFETIME.total_seconds()),
+        "interval": devices.INTERVAL_S,
+    }
+
+
+@router.post("devices/poll", response=POLLED)
+def poll(request: HttpRequest, body: PollIn) -> dict[str, str]:
+    """What became of the request; the machine's name here, once, after a person has approved it."""
+    asked = devices.asked_with(body.device_code)
+    rate_limits.spend("polls", str(asked.request.pk))
+    machine = devices.collect_machine(
+        asked=asked, proof=bytes.fromhex(body.proof), url=approval_url(request), now=timezone.now()
+    )
+    return _approved(machine)
+
+
+def approval_url(request: HttpRequest) -> str:
+    """Where people approve machines, as the asker knows this site."""
+    return request.build_absolute_uri(reverse("web:approve"))

@@ -2,26 +2,30 @@
 
 import hashlib
 from pathlib import Path as Place
-from typing import Any
+from typing import Any, NamedTuple
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from ninja import Path, Router
 
+from accounts.models import Machine
 from accounts.selectors import working_machine
-from coordination.uploads import take_snapshot
+from coordination.models import Election
+from coordination.uploads import require_asked, take_snapshot
 from peer_agent.protocol.credentials import Credential
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import ANY_RUN
 from runs import storage
-from runs.access import helped_runs
+from runs.access import access_peer_run, helped_runs
+from runs.datasets.uploads import length_fault
 from runs.models import Dataset, Run, Snapshot
 from runs.snapshots.retention import was_asked_for
-from web.api.identity import credential_in, run_for, site_of
+from runs.snapshots.state_check import largest_snapshot
+from web.api.identity import credential_in, credential_of, require_run, run_for
 from web.api.schemas import FaultOut, FileDigest, SnapshotTaken, TokenizerOut
-from web.api.snapshot_admission import admit_snapshot
 from web.http.files import send_file
+from web.http.requester import site_of
 
 router = Router(tags=["files"])
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
@@ -42,7 +46,7 @@ SAFETENSORS_BODY = {
 @router.get("files/shards/{digest}", response=FETCHING)
 def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
     """Tokens of the run that the credential is for."""
-    credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
+    credential = credential_of(request)
     dataset = Dataset.objects.filter(shards__digest=digest, runs__in=_runs_of(credential)).first()
     if dataset is None:
         raise Http404
@@ -52,7 +56,7 @@ def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
 @router.get("files/models/{digest}", response=FETCHING)
 def model_file(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
     """What the model of the run that the credential is for is built from."""
-    credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
+    credential = credential_of(request)
     runs = _runs_of(credential).select_related("dataset").filter(recipe__contains=digest)
     run = next((run for run in runs if any(file.digest == digest for file in run.parsed_recipe.files())), None)
     if run is None:
@@ -64,7 +68,7 @@ def model_file(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBa
 @router.get("files/snapshots/{digest}", response=LOADING)
 def snapshot(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
     """A verified state of the run that the credential is for."""
-    credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
+    credential = credential_of(request)
     found = Snapshot.objects.select_related("run").filter(file=digest, run__in=_runs_of(credential)).first()
     if found is None:
         raise Http404
@@ -123,7 +127,7 @@ def _runs_of(credential: Credential) -> QuerySet[Run]:
 
 
 def _tokenizer_folder(request: HttpRequest) -> Place:
-    credential = credential_in(request.headers.get("Authorization"), site=site_of(request))
+    credential = credential_of(request)
     if credential.run == ANY_RUN:
         raise Problem.of("E213")
     run = _runs_of(credential).select_related("dataset").first()
@@ -136,3 +140,31 @@ def _tokenizer_folder(request: HttpRequest) -> Place:
 def _sha256(path: Place) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Whether a replica's snapshot is let in, decided from its headers before its body is read
+
+
+class Admitted(NamedTuple):
+    """Who may hand in what. `size`: as announced, in bytes."""
+
+    machine: Machine
+    election: Election
+    size: int
+
+
+def admit_snapshot(
+    *, slug: str, step: int, authorization: str | None, content_length: str | None, site: str
+) -> Admitted:
+    """The machine, and what it was asked for.
+
+    Raises Problem E201, E202, E203, E101, E214, E305, E324, E213, E311, E304, E355, E356.
+    """
+    credential = credential_in(authorization, site=site)
+    machine = working_machine(credential.machine, site=site)
+    run = access_peer_run(Q(slug=slug), person=None if credential.run == ANY_RUN else machine.person, address=slug)
+    require_run(credential, run)
+    if fault := length_fault(content_length, limit=largest_snapshot(run)):
+        raise Problem(fault)
+    size = int(content_length or 0)
+    return Admitted(machine, require_asked(run=run, peer=credential.peer, step=step, size=size), size)

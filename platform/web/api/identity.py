@@ -14,6 +14,7 @@ from peer_agent.protocol.credentials import Credential, Signed, public_bytes, ve
 from peer_agent.protocol.errors import Fault, Problem
 from runs.access import Viewer, access_run
 from runs.models import Run
+from web.http.requester import site_of
 
 BEARER, CREDENTIAL = "Bearer ", "Credential "
 
@@ -34,7 +35,7 @@ def run_for(request: HttpRequest, slug: str) -> Run:
     header = request.headers.get("Authorization", "")
     if not header.startswith(CREDENTIAL):
         return access_run(slug=slug, viewer=viewer_of(request))
-    credential = credential_in(header, site=site_of(request))
+    credential = credential_of(request)
     run = access_run(slug=slug, viewer=working_machine(credential.machine, site="").person)
     require_run(credential, run)
     return run
@@ -46,6 +47,11 @@ def bearer_secret(request: HttpRequest) -> str:
     if not header.startswith(BEARER):
         raise Problem.of("E215")
     return header.removeprefix(BEARER).strip()
+
+
+def credential_of(request: HttpRequest) -> Credential:
+    """Return the valid credential that a request brings. Raises Problem as `credential_in`."""
+    return credential_in(request.headers.get("Authorization"), site=site_of(request))
 
 
 def credential_in(header: str | None, *, site: str) -> Credential:
@@ -64,11 +70,6 @@ def require_run(credential: Credential, run: Run) -> None:
     """Raises Problem E213 where the credential is for another run."""
     if not credential.covers(run.run_id):
         raise Problem.of("E213")
-
-
-def site_of(request: HttpRequest) -> str:
-    """The address under which the asker knows this site."""
-    return request.build_absolute_uri("/").rstrip("/")
 
 
 def encoded(signed: Signed) -> str:

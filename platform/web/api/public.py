@@ -9,11 +9,16 @@ from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from ninja import Router
 
+from coordination import presence
+from coordination.presence import Carried
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.plan import Participant
 from peer_agent.protocol.recipe import as_values
 from runs import selectors
-from runs.datasets.sources import SourceLine, source_lines
+from runs.access import access_run, person_of
+from runs.datasets.services import SourceLine, source_lines
 from runs.ledger import standings
-from runs.ledger.averaged import averaged_lines
+from runs.ledger.totals import averaged_lines
 from runs.models import LedgerEntry, LogEntry, Release, Run, Snapshot
 from runs.releases.card_facts import facts_at
 from runs.storage import release_path
@@ -23,9 +28,11 @@ from web.api.schemas import (
     Cursor,
     FactsOut,
     FaultOut,
+    LastPlan,
     LeaderboardPage,
     LedgerList,
     Limit,
+    LinkList,
     Offset,
     RunDetailOut,
     RunList,
@@ -33,7 +40,8 @@ from web.api.schemas import (
     StepList,
 )
 from web.http.files import send_file
-from web.run_picture import presence
+from web.run_picture.averaging import names_of
+from web.run_picture.own_links import BITS, MEGA, OwnLink, links_for
 from web.run_picture.status_sentence import overfitting_sentence
 
 Row = TypeVar("Row")
@@ -46,8 +54,8 @@ READING: dict[Any, Any] = dict.fromkeys((401, 403, 404, 422), FaultOut)
 def runs(request: HttpRequest, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
     """Public runs, and one's own."""
     lines = selectors.run_lines(viewer_of(request), offset=cursor, limit=limit + 1)
-    online = presence.numbers_online([line.run for line in lines])
-    facts = [_run_facts(line.run, line.loss, online[line.run.pk]) for line in lines[:limit]]
+    online = presence.online_in(line.run for line in lines)
+    facts = [_run_facts(line.run, line.loss, len(online.get(line.run.pk, ()))) for line in lines[:limit]]
     return {"items": facts, "next": str(cursor + limit) if len(lines) > limit else None}
 
 
@@ -175,3 +183,49 @@ def _page(
     """A list of at most `limit` items from one row more, and the cursor behind its last."""
     shown: Iterable[Row] = rows[:limit]
     return {"items": [facts(row) for row in shown], "next": str(place(rows[limit - 1])) if len(rows) > limit else None}
+
+
+# The last plan of a run, for everybody who sees it; what machines' links carry, for their owners and its organizer
+
+
+@router.get("runs/{slug:slug}/plan", response={200: LastPlan, **READING})
+def plan(request: HttpRequest, slug: str) -> dict[str, Any]:
+    """Who sent and who averaged in the last round, and what it waited for."""
+    outline = presence.last_plan(run_for(request, slug))
+    if outline is None:
+        return {"plan": None}
+    names = ("step", "planned_s", "took_s", "is_void", "other_senders", "other_averagers")
+    averagers = [{**_participant(each.who), "part": each.part} for each in outline.averagers]
+    limits = [
+        {"kind": limit.kind, "machines": list(map(_participant, limit.who)), "part": limit.part}
+        for limit in outline.bottlenecks
+    ]
+    lists = {"senders": list(map(_participant, outline.senders)), "averagers": averagers, "limits": limits}
+    return {"plan": {**{name: getattr(outline, name) for name in names}, **lists}}
+
+
+@router.get("runs/{slug:slug}/links", response={200: LinkList, **READING})
+def links(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
+    """What the links of one's machines in this run carry; to its organizer, those of all."""
+    viewer = viewer_of(request)
+    if person_of(viewer) is None:
+        raise Problem.of("E215")
+    found = links_for(access_run(slug=slug, viewer=viewer), viewer)
+    items = [_link(each) for each in found[cursor : cursor + limit]]
+    return {"items": items, "next": str(cursor + limit) if len(found) > cursor + limit else None}
+
+
+def _participant(who: Participant) -> dict[str, Any]:
+    person, machine = names_of(who)
+    return {"person": person, "machine": machine, "role": who.role}
+
+
+def _link(own: OwnLink) -> dict[str, Any]:
+    ends = {"up": _carried(own.link.up), "down": _carried(own.link.down)}
+    return {"person": own.person, "machine": own.machine, "role": own.link.role, **ends}
+
+
+def _carried(carried: Carried | None) -> dict[str, Any] | None:
+    if carried is None:
+        return None
+    return {"megabits_per_s": BITS * carried.bps / MEGA, "is_floor": carried.is_floor}

@@ -9,8 +9,8 @@ from ninja import NinjaAPI
 from ninja.errors import HttpError, ValidationError
 
 from peer_agent.protocol.errors import Fault, Problem
-from runs.processes.disk_full import disk_fault
-from web.api import agents, averaging, devices, files, public
+from runs.processes import disk_fault
+from web.api import agents, files, public
 from web.http.faults import answer, new_incident
 from web.http.rate_limits import TooOften, refusal
 
@@ -23,11 +23,8 @@ api = NinjaAPI(
     docs_url=None,
     urls_namespace="api",
 )
-api.add_router("", public.router)
-api.add_router("", averaging.router)
-api.add_router("", agents.router)
-api.add_router("", devices.router)
-api.add_router("", files.router)
+for part in (public, agents, files):
+    api.add_router("", part.router)
 
 
 @api.exception_handler(Problem)

@@ -6,6 +6,7 @@ A change holds only what differs:
 `lists`    by name `{set, order}`: rows that are new or differ, and the order of keys where it is another
 """
 
+import json
 from typing import Any
 
 from web.run_picture.picture import Picture
@@ -61,3 +62,20 @@ def _rows_changed(before: list[Row], after: list[Row]) -> Change:
 def _rows_after(before: list[Row], part: Change) -> list[Row]:
     rows = {row["key"]: row for row in [*before, *part.get("set", [])]}
     return [rows[key] for key in part.get("order", [row["key"] for row in before])]
+
+
+AGAIN = "again"  # all that a watcher may say: send me the whole picture
+
+
+def picture_message(seq: int, picture: Picture) -> str:
+    """The whole picture; the next change has the number behind `seq`."""
+    return _text({"type": "picture", "seq": seq, "run": picture})
+
+
+def change_message(seq: int, change: Change) -> str:
+    """One change."""
+    return _text({"type": "change", "seq": seq, "change": change})
+
+
+def _text(message: dict[str, object]) -> str:
+    return json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -11,7 +11,7 @@ from django.db import DatabaseError
 from coordination.threads import in_thread
 from runs.models import Run
 from web.feed.admission import comes_from_here, counted_in, language_of, place_of, visible_run
-from web.feed.messages import AGAIN
+from web.feed.changes import AGAIN
 from web.feed.watch import Subscription, subscribe, unsubscribe
 
 ASK_S = 30.0  # between looks whether a watcher of a private run may see it still

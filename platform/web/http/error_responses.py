@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from peer_agent.protocol.errors import Fault
-from runs.processes.disk_full import disk_fault
+from runs.processes import disk_fault
 from web.http.faults import answer, new_incident
 
 

@@ -1,12 +1,14 @@
 """Who is in front of the page, and from where."""
 
 import ipaddress
-from typing import cast
+from typing import Any, cast
 
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
 
 from accounts.models import Person
 from config.proxies import visitor_of
+from peer_agent.protocol.errors import Fault, Problem
+from runs.models import Run
 
 HOME_BITS = 64  # of an IPv6 address: what one household is given
 
@@ -36,3 +38,19 @@ def household(ip: str) -> str:
 def site_of(request: HttpRequest) -> str:
     """The address under which the visitor knows this site."""
     return request.build_absolute_uri("/").rstrip("/")
+
+
+def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
+    """The run that `access` gives; what the viewer may not see is not there. Raises Http404."""
+    try:
+        run: Run = access(slug=slug, viewer=request.user)
+    except Problem as problem:
+        raise missing(problem.fault) from problem
+    return run
+
+
+def missing(fault: Fault) -> Http404:
+    """A 404 with its reason, which `web.http.error_responses` tells."""
+    nothing = Http404()
+    nothing.fault = fault  # type: ignore[attr-defined]
+    return nothing

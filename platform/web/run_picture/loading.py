@@ -2,21 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from time import monotonic
+from threading import Lock
 from uuid import UUID
 
+from cachetools import TTLCache, cached
 from django.conf import settings
 from django.utils import timezone
 from django.utils.translation import override
 
 from accounts.days import day_of
+from coordination import presence
 from peer_agent.protocol.errors import Fault
 from runs import selectors
 from runs.access import BESIDE
 from runs.ledger.standings import Period, PeriodLine, period_board
 from runs.models import Run
 from runs.timeline import resumed_at
-from web.run_picture import presence
 from web.run_picture.alerts import Watch
 from web.run_picture.picture import LEADERBOARD_LINES, PERIODS, Picture, Seen, picture_of
 from web.run_picture.troubles import run_troubles
@@ -25,8 +26,6 @@ ENGLISH = "en"
 BOARDS_S, MOST_BOARDS = 10.0, 256  # how old boards of a period may be, and of how many runs they are kept
 
 PeriodBoards = Mapping[Period, Sequence[PeriodLine]]
-
-_boards: dict[UUID, tuple[float, PeriodBoards]] = {}
 
 
 def seen_of(run: Run, *, with_links: bool = False) -> Seen:
@@ -57,20 +56,14 @@ def _seen(
     )
 
 
+@cached(TTLCache(MOST_BOARDS, BOARDS_S), key=lambda run: run.pk, lock=Lock())
 def period_boards(run: Run) -> PeriodBoards:
     """The first lines of the boards of the week and of today, at most `BOARDS_S` old.
 
     Their sums are made of a row for each person and day, which no look every second should wait for.
     """
-    known = _boards.get(run.pk)
-    if known is not None and monotonic() - known[0] < BOARDS_S:
-        return known[1]
     now = timezone.now()
-    boards = {period: period_board(run, period, now, limit=LEADERBOARD_LINES) for period in PERIODS}
-    _boards[run.pk] = monotonic(), boards
-    while len(_boards) > MOST_BOARDS:
-        _boards.pop(next(iter(_boards)), None)
-    return boards
+    return {period: period_board(run, period, now, limit=LEADERBOARD_LINES) for period in PERIODS}
 
 
 def troubles_of(seen: Seen) -> Sequence[Fault]:

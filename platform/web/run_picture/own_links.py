@@ -7,12 +7,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from accounts.models import Machine, Person
+from coordination import presence
 from coordination.presence import Carried, Link
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.plan import Kind
 from runs.access import Viewer, may_manage, person_of
 from runs.models import Run
-from web.run_picture import presence
 from web.run_picture.averaging import RELAY, key_of, way_key
 
 LINES = 50  # on a page; the API has them all

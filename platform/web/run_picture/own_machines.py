@@ -10,14 +10,14 @@ from django.utils.translation import pgettext
 from accounts.machine_control import NO_CONTROL, Control, controls_of
 from accounts.models import Machine, Person
 from accounts.selectors import machines_of
+from coordination import presence
+from coordination.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
 from peer_agent.machine.resting import in_words as reason_in_words
 from peer_agent.protocol.errors import Fault
 from runs.access import helped_runs, listed_runs
-from runs.ledger.averaged import in_words
+from runs.ledger.totals import in_words
 from runs.models import Run
 from runs.states import HOSTED
-from web.run_picture import presence
-from web.run_picture.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
 
 MOST_CHOICES = 50  # of runs to move to
 MOST_RUNS = 500  # in which a machine is looked for, the newest first

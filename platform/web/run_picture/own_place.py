@@ -9,12 +9,12 @@ from django.db.models import Exists, OuterRef, Subquery, Sum
 from django.utils.translation import ngettext
 
 from accounts.models import Person
+from coordination.presence import TRAINER, OnlinePeer
 from runs.access import Viewer, person_of
 from runs.ledger import standings
 from runs.ledger.standings import Place
 from runs.models import NamedVolunteer, Run
 from web.run_picture import counts, status_sentence
-from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.step_bars import OWN_BARS, bars_of
 
 

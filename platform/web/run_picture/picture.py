@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from coordination.presence import Crowd
+from coordination.presence import TRAINER, Crowd, OnlinePeer
 from peer_agent.protocol.plan import Outline
-from runs import progress
-from runs.ledger.averaged import in_words
+from runs import selectors
 from runs.ledger.standings import LeaderboardLine, Period, PeriodLine, Recent, Shares
+from runs.ledger.totals import in_words
 from runs.models import ActivityLine
 from runs.selectors import Measured, Point, RunPicture
 from runs.states import LIVE
@@ -24,7 +24,6 @@ from web.run_picture.averaging import averaging_of
 from web.run_picture.charts.further import QUANTITIES, charts_of
 from web.run_picture.charts.loss import summary
 from web.run_picture.counts import with_number
-from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.step_bars import bars_of, step_sums, tint_of
 from web.words import loss_unit_of_page
 
@@ -100,7 +99,7 @@ def _loss(seen: Seen) -> Picture:
     return {
         "step": seen.run.step,
         "target_steps": seen.run.target_steps,
-        "loss": progress.typical_loss(points),
+        "loss": selectors.typical_loss(points),
         "trend": status_sentence.trend(points, seen.now),
         "heldout_loss": heldout[-1].loss if heldout else None,
         "written": str(seen.run.written[0].step) if seen.run.written else "",

@@ -7,14 +7,14 @@ from typing import assert_never
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext, pgettext_lazy
 
+from coordination.presence import TRAINER, OnlinePeer
 from peer_agent.plot import perplexity_text
-from runs import progress
+from runs import selectors
 from runs.datasets.services import lacks_base
 from runs.ledger.standings import Place
 from runs.models import Dataset, Release, Run
 from runs.selectors import Measured, Point, RunPicture, RunProgress
 from web.run_picture.counts import duration, machines, ordinal, people, samples
-from web.run_picture.presence import TRAINER, OnlinePeer
 from web.words import reason_in_words_of_page
 
 RUNNING = "running"  # the state of a run that makes steps
@@ -181,7 +181,7 @@ def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
     last, places = points[-1], range(len(points) - 1, -1, -1)
     hour_ago = _before_hour(points)
     before = next((place for place in places if points[place].step <= last.step - steps), 0)
-    moved = progress.change(points, before if hour_ago is None else hour_ago)
+    moved = selectors.change(points, before if hour_ago is None else hour_ago)
     if moved is None:
         return ""
     loss = f"{'↓' if moved.loss < 0 else '↑'} {abs(moved.loss):.2f}"
@@ -267,7 +267,7 @@ def passes_note(passes: float | None) -> str:
 
 def overfitting_sentence(seen: RunProgress) -> str:
     """Whether the model gets worse at what it has not seen; empty where it does not."""
-    found = progress.overfitting(seen.points, seen.heldout)
+    found = selectors.overfitting(seen.points, seen.heldout)
     if found is None:
         return ""
     best, newest = found

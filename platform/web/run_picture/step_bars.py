@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from django.utils.translation import gettext_lazy
 
+from coordination.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
 from web.run_picture.averaging import key_of
-from web.run_picture.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
 
 BARS = 20  # machines of which everybody is shown a bar; `web.pages.runs.swarm` has them all
 OWN_BARS = 5  # machines of the reader's own that are shown below them

@@ -9,7 +9,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.errors.troubles import first_causes
 from runs.models import Dataset, Publication, Release, Run, Verification
-from runs.releases.hub import LONG
+from runs.releases.publishing import LONG
 from runs.states import LIVE
 from web.run_picture.alerts import Watch, run_alerts, since_words
 from web.run_picture.picture import Seen

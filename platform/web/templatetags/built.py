@@ -1,6 +1,9 @@
 """`{% built "src/run.ts" %}`: the built script of a page and its styles; nothing where nothing was built."""
 
+import json
 from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from django import template
 from django.conf import settings
@@ -9,9 +12,42 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import get_language, to_locale
 
-from web.frontend_build import built_entry
-
 register = template.Library()
+FOLDER = Path(__file__).parents[1] / "static" / "built"
+
+
+class Entry(NamedTuple):
+    """Files of one built script, by their names below /static/."""
+
+    script: str
+    styles: tuple[str, ...]
+    shared: tuple[str, ...] = ()  # what scripts of several pages import: their words
+
+
+def built_entry(source: str, folder: Path = FOLDER) -> Entry | None:
+    """What a source file of `frontend/` was built into, None where it was not."""
+    path = folder / "manifest.json"
+    try:
+        changed_ns = path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+    return _manifest(path, changed_ns).get(source)
+
+
+@lru_cache(maxsize=4)
+def _manifest(path: Path, changed_ns: int) -> dict[str, Entry]:
+    """Read once for every build."""
+    del changed_ns
+    chunks: dict[str, Any] = json.loads(path.read_bytes())
+    return {
+        source: Entry(
+            f"built/{chunk['file']}",
+            tuple(f"built/{name}" for name in chunk.get("css", ())),
+            tuple(f"built/{chunks[name]['file']}" for name in chunk.get("imports", ())),
+        )
+        for source, chunk in chunks.items()
+        if chunk.get("isEntry")
+    }
 
 
 @register.simple_tag

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec import json as encoder
 
-from demo.corpus import python_text
+from demo.recipes import python_text
 from tests.end_to_end.rig.swarm import Swarm
 
 STEPS = 2

@@ -14,13 +14,13 @@ if __name__ == "__main__":
     from django.core.management import execute_from_command_line
 
     setup()
-    from runs.processes import child
+    from runs import processes
     from server import relay
 
-    bare = child.child_environment
+    bare = processes.child_environment
 
     def with_clock() -> dict[str, str]:
         return {**bare(), **{name: os.environ[name] for name in CLOCK}}
 
-    child.child_environment = relay.child_environment = with_clock  # type: ignore[attr-defined]
+    processes.child_environment = relay.child_environment = with_clock  # type: ignore[attr-defined]
     execute_from_command_line(sys.argv)

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from coordination import rollbacks, store
+from coordination import store
 from coordination.hosts import claims
 from coordination.models import Election
 from coordination.snapshots import as_message, elect_keeper, news_of
@@ -209,7 +209,7 @@ def test_what_was_still_to_come_of_undone_steps_is_not_awaited(example: Example)
     elect_keeper(run, peer=PeerId("0a" * 16), index=5, step=5)
     go_back(run, wish(run))
     assert not Election.objects.filter(run=run)
-    assert rollbacks.last_index(run) == 6
+    assert store.last_index(run) == 6
 
 
 def test_back_to_the_first_state_and_twice(example: Example) -> None:

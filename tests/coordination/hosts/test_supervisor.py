@@ -18,23 +18,25 @@ from django.db.models.functions import Now
 
 from accounts.services import revoke_machine
 from coordination import presence, store
-from coordination.channel_layer.letters import RunMoved
-from coordination.hosts import claims
-from coordination.hosts.supervisor import in_thread, watchers_of
-from coordination.models import Election
+from coordination.channel_layer.letters import RunMoved, watchers_of
+from coordination.hosts import claims, host, supervisor
+from coordination.models import Election, Presence
 from coordination.snapshots import admit_hash
+from coordination.threads import in_thread
 from coordination.uploads import take_snapshot
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.advance import advance
 from peer_agent.protocol.credentials import Role
+from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
 from runs import queue
-from runs.ledger.coverage import settled_units
+from runs.ledger.records import settled_units
 from runs.lifecycle.drafts import take_back
-from runs.lifecycle.ending import end_run, extend_run
 from runs.lifecycle.membership import add_member, let_back, remove_member, remove_person
-from runs.lifecycle.services import pause_run, resume_run
+from runs.lifecycle.services import end_run, extend_run, pause_run, resume_run
 from runs.models import Head, LeaseMark, LedgerEntry, LogEntry, Member, Release, Run, Snapshot
 from tests.coordination.engines import PATIENCE_S, fresh_database, use_layer
-from tests.coordination.example_run import Example
+from tests.coordination.example_run import Example, example_run
 from tests.coordination.peer_link import credential_of, identity_of
 from tests.coordination.peers import Contributor, Reducer, taking_part
 from tests.coordination.running import (
@@ -48,7 +50,7 @@ from tests.coordination.running import (
     until,
     until_step,
 )
-from tests.runs.factories import ELEMENTS, RECIPE, owned, state_bytes
+from tests.runs.factories import ELEMENTS, RECIPE, opened, owned, state_bytes
 
 LONG = 10_000  # steps: more than any test makes
 LAST = 12  # the step of a run that is to end
@@ -117,9 +119,8 @@ class TestARun:
     async def test_is_seen_by_pages_while_it_goes(self, example: Example) -> None:
         async with hosts(), at_work(example):
             await until(lambda: len(presence.online(example.run)) == 3, "who is there is shown")
-            step = await in_thread(presence.current_step)(example.run)
-            assert step is not None
-            assert step["target"] == RECIPE.target_batch
+            shown = await in_thread(Presence.objects.get)(run=example.run)
+            assert (bool(shown.phase), shown.target) == (True, RECIPE.target_batch)
             await until(lambda: presence.last_plan(example.run), "the last plan is shown")
             assert len(await in_thread(presence.links)(example.run)) == 3
 
@@ -368,3 +369,79 @@ def end_all_sessions(url: str) -> None:
     ours = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
     with psycopg.connect(url, autocommit=True) as control:
         control.execute(ours, (control.info.backend_pid,))
+
+
+@pytest.fixture
+def short(request: pytest.FixtureRequest, tmp_path: Any, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    use_layer("memory", request, settings)
+    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
+    with fresh_database("sqlite", request, tmp_path):
+        yield example_run()
+
+
+async def test_whoever_breaks_a_host_is_left_out_and_the_run_goes_on(
+    short: Example, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noor = PeerId(short.noor.machine.peer_id)
+    broke: list[int] = []
+
+    def fragile(state: Any, event: e.Event, now: float, seed: int) -> list[e.Command]:
+        if isinstance(event, e.Received) and event.peer == noor and state.step >= 2 and state.fence < 3:
+            broke.append(state.fence)
+            state.step += 5  # half-changed
+            raise OverflowError("cannot convert float infinity to integer")
+        return advance(state, event, now, seed)
+
+    monkeypatch.setattr(host, "advance", fragile)
+    async with hosts(), at_work(short) as (teo, other):
+        await until(lambda: other.refused == "E371", "it is told")
+        await steps_on(3)
+        assert (broke, teo.refused) == ([1], "")
+    assert (await in_thread(Head.objects.get)()).fence == 2
+
+
+async def test_whoever_broke_a_host_is_not_heard_by_that_of_another_process(
+    short: Example, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noor = PeerId(short.noor.machine.peer_id)
+
+    def fragile(state: Any, event: e.Event, now: float, seed: int) -> list[e.Command]:
+        if isinstance(event, e.Received) and event.peer == noor and state.fence == 1:
+            raise OverflowError("cannot convert float infinity to integer")
+        return advance(state, event, now, seed)
+
+    monkeypatch.setattr(host, "advance", fragile)
+    identity = identity_of(credential_of(short.noor, short.run), short.noor.key)
+    async with at_work(short) as (_, other):
+        async with hosts():
+            await until(lambda: other.refused == "E371", "it is told")
+        async with hosts(), taking_part(Contributor, identity, short.run.run_id) as again:
+            await until(lambda: again.refused == "E371", "it is told again")
+            await steps_on(1)
+
+
+async def test_a_run_that_cannot_be_loaded_rests_and_others_have_their_hosts(
+    short: Example, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = await in_thread(opened)(short.run.organizer, slug="riddles")
+    load, tried = store.load, []
+
+    def broken(run: Any, fence: int) -> Any:
+        if run.pk == other.pk:
+            tried.append(fence)
+            raise ValueError("a record that nobody can read")
+        return load(run, fence)
+
+    monkeypatch.setattr(store, "load", broken)
+    monkeypatch.setattr(supervisor, "LOOK_S", 0.0)
+    monkeypatch.setattr(supervisor, "RESTS_S", (0.0, 1e6))
+
+    def step() -> int:
+        return Head.objects.get(run=short.run).step
+
+    async with hosts(), at_work(short):
+        await until(lambda: step() >= 2, "the other goes")
+        await until(lambda: len(tried) == 2, "it is tried again")
+        at = await in_thread(step)()
+        await until(lambda: step() >= at + 2, "the other goes on")
+        assert len(tried) == 2, "and then it rests"

@@ -13,16 +13,18 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from accounts.services import revoke_machine
 from coordination.channel_layer.letters import (
+    RELAYS,
     HostAnnounced,
     HostSaid,
     LayerRestored,
     MachineRevoked,
     PeerLost,
     PeerSaid,
+    group_of,
 )
 from coordination.hosts import claims
-from coordination.hosts.supervisor import RELAYS, group_of, in_thread
 from coordination.sockets import consumer as consumers
+from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId, RunId

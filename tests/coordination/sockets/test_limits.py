@@ -5,17 +5,16 @@ from typing import Any
 
 import pytest
 
-from coordination.channel_layer.groups import RELAYS
-from coordination.channel_layer.letters import ChannelOverflowed, HostAnnounced, HostSaid, LayerRestored
+from coordination.channel_layer.letters import RELAYS, ChannelOverflowed, HostAnnounced, HostSaid, LayerRestored
 from coordination.hosts import claims
-from coordination.sockets import budgets, following, polling, strangers
 from coordination.sockets import consumer as consumers
-from coordination.sockets.budgets import Allowances, Budget
-from coordination.sockets.strangers import Takeovers
+from coordination.sockets import limits, polling
+from coordination.sockets.limits import BUDGETS, Allowance, Allowances, Budget, Strangers, Takeovers
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
-from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.messages import MAX_MESSAGE
 from peer_agent.protocol.session import Identity
 from peer_agent.protocol.wire import decode, encode
 from tests.coordination.engines import fresh_database
@@ -24,6 +23,8 @@ from tests.coordination.peer_link import Closed, PeerLink, connecting, credentia
 from tests.coordination.sockets.test_consumer import REFUSED, hello, received
 
 REPLACED, TOO_LATE = 4002, 4000
+SMALL = Budget(messages_per_s=2, messages=4, bytes_per_s=10, bytes=100)
+TEO, NOOR = PeerId("0a" * 16), PeerId("0b" * 16)
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ class TestBudgets:
         self, example: Example, teo: Identity, noor: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         small = Budget(messages_per_s=0, messages=3, bytes_per_s=1e6, bytes=1e6)
-        monkeypatch.setitem(budgets.BUDGETS, Role.TRAINER, small)
+        monkeypatch.setitem(limits.BUDGETS, Role.TRAINER, small)
         monkeypatch.setattr(consumers, "ALLOWANCES", Allowances())
         host, _ = await hosted(layer, example)
         async with linked(teo) as loud, linked(noor) as quiet:
@@ -137,7 +138,7 @@ class TestHosts:
     async def test_a_hello_that_is_not_answered_is_asked_for_again(
         self, example: Example, teo: Identity, layer: Any, quick: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(following, "UNANSWERED_S", 0.0)
+        monkeypatch.setattr(polling, "UNANSWERED_S", 0.0)
         host, _ = await hosted(layer, example)
         async with linked(teo) as link:
             await greeted(link, layer, example, host)
@@ -174,7 +175,7 @@ class TestSessions:
     async def test_two_that_take_it_from_each_other_are_both_told(
         self, example: Example, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(strangers, "TAKEOVERS", 1)
+        monkeypatch.setattr(limits, "TAKEOVERS", 1)
         monkeypatch.setattr(consumers, "TAKEOVERS", Takeovers())
         async with linked(teo) as one, linked(teo) as two:
             assert await how_it_closes(one) == REPLACED
@@ -187,7 +188,7 @@ class TestStrangers:
     async def test_too_many_make_the_oldest_go(
         self, example: Example, teo: Identity, noor: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(strangers, "STRANGERS", 1)
+        monkeypatch.setattr(limits, "STRANGERS", 1)
         async with connecting(noor) as first, linked(teo):
             await first.dial()
             await first.bytes_from_site()
@@ -202,3 +203,97 @@ class TestStrangers:
             refusal = decode(await link.bytes_from_site())
             assert isinstance(refusal, m.Refusal)
             assert refusal.code == "E210"
+
+
+def test_so_many_at_once_and_then_as_many_as_are_granted() -> None:
+    allowance = Allowance(SMALL, 0.0)
+    assert [allowance.spend(0, 0.0) for _ in range(5)] == [True] * 4 + [False]
+    assert allowance.spend(0, 1.0)
+    assert not allowance.spend(0, 1.0)
+
+
+def test_bytes_count_as_messages_do() -> None:
+    allowance = Allowance(SMALL, 0.0)
+    assert allowance.spend(100, 0.0)
+    assert not allowance.spend(1, 0.0)
+    assert allowance.spend(5, 1.0)
+
+
+def test_rest_saves_up_no_more_than_the_most() -> None:
+    allowance = Allowance(SMALL, 0.0)
+    assert sum(allowance.spend(0, 1e6) for _ in range(10)) == 4
+
+
+def test_an_honest_machine_is_far_below_it() -> None:
+    for budget in BUDGETS.values():
+        assert budget.bytes >= 4 * MAX_MESSAGE, "hellos after a network that failed again and again"
+    allowance = Allowance(BUDGETS[Role.TRAINER], 0.0)
+    assert all(allowance.spend(10_000, second / 50) for second in range(3600 * 50)), "fifty reports a second"
+
+
+def test_a_new_socket_is_no_new_budget() -> None:
+    known = Allowances()
+    first = known.of("a", "run", Role.TRAINER, 0.0)
+    assert known.of("a", "run", Role.TRAINER, 1.0) is first
+    assert known.of("a", "other", Role.TRAINER, 1.0) is not first
+
+
+def test_machines_are_forgotten_the_oldest_first() -> None:
+    known = Allowances()
+    first = known.of("0", "run", Role.TRAINER, 0.0)
+    for number in range(1, limits.KNOWN + 1):
+        known.of(str(number), "run", Role.TRAINER, 0.0)
+    assert known.of("0", "run", Role.TRAINER, 0.0) is not first
+
+
+def test_who_is_heard_is_not_among_the_oldest() -> None:
+    known = Allowances()
+    first = known.of("0", "run", Role.TRAINER, 0.0)
+    for number in range(1, limits.KNOWN + 1):
+        known.of(str(number), "run", Role.TRAINER, 0.0)
+        assert known.of("0", "run", Role.TRAINER, 0.0) is first
+
+
+def test_an_auxiliary_has_a_budget_of_its_own() -> None:
+    """It says a word for each span and slot, of one run: more than a trainer, less than a relay."""
+    trainer, auxiliary, relay = (BUDGETS[role] for role in (Role.TRAINER, Role.AUXILIARY, Role.RELAY))
+    assert trainer.messages < auxiliary.messages < relay.messages
+    assert Allowances().of("a", "run", Role.AUXILIARY, 0.0).budget is auxiliary
+
+
+def test_the_stranger_that_takes_longest_makes_room() -> None:
+    strangers: Strangers[int] = Strangers()
+    assert {strangers.enter(number) for number in range(limits.STRANGERS)} == {None}
+    strangers.leave(0)
+    assert strangers.enter(1000) is None
+    assert strangers.enter(1001) == 1
+
+
+def test_two_that_take_the_session_from_each_other_are_noticed() -> None:
+    takeovers = Takeovers()
+    times = [takeovers.count(TEO, "run", second) for second in range(limits.TAKEOVERS + 1)]
+    assert times == [False] * limits.TAKEOVERS + [True]
+    assert not takeovers.count(TEO, "run", 10.0), "they were told; it is counted anew"
+
+
+def test_a_network_that_fails_now_and_then_is_not_two() -> None:
+    takeovers = Takeovers()
+    between_s = 1.01 * limits.TAKEOVERS_S / limits.TAKEOVERS
+    assert not any(takeovers.count(TEO, "run", number * between_s) for number in range(1000))
+
+
+def test_takeovers_of_so_many_machines_are_counted_and_the_oldest_forgotten() -> None:
+    takeovers = Takeovers()
+    for second in range(limits.TAKEOVERS):
+        takeovers.count(TEO, "run", second)
+    for number in range(limits.KNOWN):
+        takeovers.count(str(number), "run", 1.0)
+    assert not takeovers.count(TEO, "run", 1.0)
+
+
+def test_others_are_not_counted() -> None:
+    takeovers = Takeovers()
+    for second in range(limits.TAKEOVERS):
+        takeovers.count(TEO, "run", second)
+    assert not takeovers.count(NOOR, "run", 1.0)
+    assert not takeovers.count(TEO, "other run", 1.0)

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from safetensors.numpy import load_file
 
-from demo.corpus import LICENCE, python_text
+from demo.recipes import LICENCE, python_text
 from peer_agent.recipes.text.portion import portion_in
 from tests.end_to_end.rig.swarm import SMALL, Swarm
 from tests.publishing.hub_double import Hub, running_hub

@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 import pytest
 from playwright.sync_api import Browser
 
-from demo.corpus import python_text
 from demo.processes import ROOT, bare_environment
+from demo.recipes import python_text
 from demo.visitor import Visitor
 from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in
 from tests.end_to_end.rig.swarm import MANYHANDS, PASSWORD, Swarm

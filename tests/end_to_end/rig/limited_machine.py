@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from demo.corpus import python_text
+from demo.recipes import python_text
 from demo.visitor import Visitor
 from tests.end_to_end.rig.network_change import SITE, Laptop, laptop
 from tests.end_to_end.rig.swarm import Swarm

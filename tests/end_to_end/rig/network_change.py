@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from demo.corpus import python_text
+from demo.recipes import python_text
 from tests.end_to_end.rig.swarm import AWAY, BACK, Swarm
 
 SITE, HOME, CAFE = "10.213.0.1", "10.213.0.2", "10.213.0.77"

@@ -20,8 +20,8 @@ from uuid import UUID
 import psutil
 import psycopg
 
-from demo.corpus import LICENCE
 from demo.processes import ROOT, bare_environment
+from demo.recipes import LICENCE
 from demo.visitor import TOKEN, Refused, Visitor
 from peer_agent.site.login_token import VARIABLE
 from tests.warm.client import Forked, Warm

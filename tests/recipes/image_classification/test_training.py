@@ -11,7 +11,7 @@ import transformers
 from msgspec.structs import replace
 from PIL import Image
 
-from demo.digits import digits_tar
+from demo.recipes import digits_tar
 from peer_agent.machine.hardware import FreeResources
 from peer_agent.machine.preflight import RunFacts, check_fit
 from peer_agent.protocol.errors import Problem

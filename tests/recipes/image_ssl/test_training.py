@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.special import log_softmax
 
-from demo.digits import digits_tar
+from demo.recipes import digits_tar
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.recipe import OutOfBounds, checked

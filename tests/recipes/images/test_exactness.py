@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 from safetensors.numpy import save_file
 
-from demo.digits import digits_tar
+from demo.recipes import digits_tar
 from peer_agent.protocol.log.records import Unit, digest_of, to_lines
 from peer_agent.protocol.recipe import Optimizer, encode_recipe
 from peer_agent.recipes.image_classification import ImageClassification

@@ -11,7 +11,7 @@ import pytest
 from celery.exceptions import Retry
 from pyarrow import parquet
 
-from accounts.encryption import seal
+from accounts.keys import seal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.hub_client import Kind
@@ -20,13 +20,13 @@ from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.masked_lm import Model as Reader
 from peer_agent.recipes.text.portion import portion_in
-from runs import queue, storage, tasks
+from runs import processes, queue, storage, tasks
+from runs.datasets import preparation
 from runs.datasets.hub_sources import NOT_STATED, arrived, bring_from_hub, fetch_missing, look_on_hub, named_on_hub
 from runs.datasets.services import prepare_anew
-from runs.lifecycle import drafts, preparation, services, sources
+from runs.lifecycle import drafts, services
 from runs.lifecycle.drafts import delete_draft
 from runs.models import Dataset, HubAccount, Run
-from runs.processes import turns
 from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.factories import RECIPE
 from tests.site_work.test_prepare_text import llama
@@ -150,7 +150,7 @@ def test_a_hub_that_is_away_is_asked_again(hub: Hub, organizer: Person, monkeypa
 
 def test_one_is_fetched_at_a_time(hub: Hub, organizer: Person) -> None:
     run = drafted(organizer)
-    with turns.fetching, pytest.raises(Retry):
+    with processes.fetching, pytest.raises(Retry):
         tasks.prepare_dataset.apply(args=(run.dataset_id.hex,), throw=True)
     assert Dataset.objects.get().state == "preparing"
 
@@ -184,12 +184,12 @@ def test_a_tokenizer_of_the_hub_cuts_the_text(hub: Hub, organizer: Person, tmp_p
     hub.put_files("meta/llama", {"tokenizer.json": (tmp_path / "tokenizer.json").read_bytes()})
     run = drafted(organizer)
     found = look_on_hub(person=organizer, repository="meta/llama", kind="tokenizer")
-    sources.set_base(run=run, base=bring_from_hub(organizer=organizer, title="P", licence="MIT", found=found))
+    drafts.set_base(run=run, base=bring_from_hub(organizer=organizer, title="P", licence="MIT", found=found))
     assert preparation.prepare_dataset(run.dataset_id) == "done"
     run = Run.objects.get()
     assert isinstance(run.parsed_recipe, CausalLM)
     assert (run.parsed_recipe.vocab, run.parsed_recipe.end) == (400, 2)
-    sources.remove_base(run=run)
+    drafts.remove_base(run=run)
     preparation.prepare_dataset(run.dataset_id)
     run = Run.objects.get()
     assert isinstance(run.parsed_recipe, CausalLM)
@@ -200,7 +200,7 @@ def test_a_tokenizer_goes_where_nothing_can_be_done_with_it(hub: Hub, organizer:
     hub.put_files("meta/llama", {"tokenizer.json": b"{}"})
     run = drafted(organizer)
     found = look_on_hub(person=organizer, repository="meta/llama", kind="tokenizer")
-    sources.set_base(run=run, base=bring_from_hub(organizer=organizer, title="P", licence="MIT", found=found))
+    drafts.set_base(run=run, base=bring_from_hub(organizer=organizer, title="P", licence="MIT", found=found))
     masked = MaskedLM(model=Reader(context=16), target_batch=4, micro_batch=2)
     drafts.change_draft(run=run, recipe=masked, licence="CC0")
     assert run.dataset.base is not None, "a model that reads takes one too"

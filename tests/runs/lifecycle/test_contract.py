@@ -8,9 +8,9 @@ from accounts.models import Person
 from peer_agent.protocol.errors import Problem
 from runs import queue, storage
 from runs.access import access_run, listed_runs, shut_out
-from runs.datasets import resumable_upload
+from runs.datasets import uploads
 from runs.datasets.services import store_pieces
-from runs.lifecycle import drafts, ending, membership, services
+from runs.lifecycle import drafts, membership, services
 from runs.models import Dataset, Member, Run
 from tests.runs.factories import committed, draft, opened, owned
 
@@ -71,18 +71,18 @@ def test_an_open_run_taken_back_unless_a_step_was_made(amina: Person) -> None:
 def test_longer_and_then_ended(amina: Person) -> None:
     run = opened(amina)
     committed(run, (owned(amina).machine, 4))
-    ending.extend_run(run=run, target_steps=200)
+    services.extend_run(run=run, target_steps=200)
     assert not services.finish_run(run=run, target_steps=100)
-    ending.end_run(run=run)
+    services.end_run(run=run)
     assert services.finish_run(run=run, target_steps=100)
     assert Run.objects.get().state == "finishing"
 
 
 def test_a_draft_on_another_text_and_then_none(amina: Person) -> None:
     run = draft(amina)
-    upload = resumable_upload.begin_upload(person=amina, filename="words.txt", size=len(TEXT))
+    upload = uploads.begin_upload(person=amina, filename="words.txt", size=len(TEXT))
     for start in range(0, len(TEXT), 301):
-        upload = resumable_upload.take_piece(upload=upload, offset=start, piece=TEXT[start : start + 301])
+        upload = uploads.take_piece(upload=upload, offset=start, piece=TEXT[start : start + 301])
     dataset = store_pieces(organizer=amina, title="Words", licence="CC0", upload=upload)
     drafts.change_draft(run=run, recipe=run.parsed_recipe, licence="CC BY", dataset=dataset)
     assert Dataset.objects.get() == dataset

@@ -1,7 +1,8 @@
 """What organizers do to runs, on both databases; what is refused, and what stays behind (nothing)."""
 
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -15,8 +16,12 @@ from peer_agent.recipes.causal_lm import Model
 from runs import queue, storage
 from runs.datasets.services import store_upload
 from runs.lifecycle import services
-from runs.models import Dataset, Head, Release, Run
-from tests.runs.factories import RECIPE, draft, opened
+from runs.lifecycle.services import ask_rollback, end_run, finish_run, rollback_targets
+from runs.models import Dataset, Head, Release, Run, Snapshot
+from runs.snapshots.retention import thin_snapshots
+from runs.snapshots.state_check import restate
+from runs.timeline import trail_of
+from tests.runs.factories import RECIPE, Owned, committed, draft, opened, state_bytes, state_file
 
 TEXT = b"Many hands make light work.\n" * 100
 
@@ -189,3 +194,168 @@ class TestOpening:
         for change in (services.open_run, services.pause_run, services.resume_run):
             change(run=run)
             assert run.state == "finished"
+
+
+class TestLonger:
+    @pytest.mark.parametrize("state", ["draft", "open", "paused"])
+    def test_more_steps_and_nothing_else(self, run: Run, state: str) -> None:
+        Run.objects.update(state=state)
+        before = run.parsed_recipe
+        Run.objects.update(automatic_steps=True)
+        services.extend_run(run=run, target_steps=250)
+        assert not Run.objects.get().automatic_steps, "they are stated now, also where it becomes a draft again"
+        after = run.parsed_recipe
+        assert after == msgspec.structs.replace(before, target_steps=250)
+        assert "250 steps instead of 100" in run.activity.get().text
+
+    @pytest.mark.parametrize("steps", [99, 100, 10**8])
+    def test_it_is_longer_and_within_bounds(self, run: Run, steps: int) -> None:
+        with pytest.raises(Problem, match="E316: The run has 100 steps"):
+            services.extend_run(run=run, target_steps=steps)
+        run.refresh_from_db()
+        assert run.parsed_recipe.target_steps == 100
+
+    @pytest.mark.parametrize("state", ["preparing", "finishing", "finished"])
+    def test_not_once_it_is_over(self, run: Run, state: str) -> None:
+        Run.objects.update(state=state)
+        with pytest.raises(Problem, match=f"E315: .*{state}"):
+            services.extend_run(run=run, target_steps=250)
+
+    def test_a_coordinator_that_has_not_heard_of_it_does_not_finish_the_run(self, run: Run) -> None:
+        services.extend_run(run=run, target_steps=250)
+        assert not services.finish_run(run=run, target_steps=100)
+        run.refresh_from_db()
+        assert run.state == "open"
+        assert not Release.objects.exists()
+        assert services.finish_run(run=run, target_steps=250)
+
+
+class TestEarlier:
+    def test_it_ends_where_it_is(self, run: Run, laptop: Owned) -> None:
+        committed(run, (laptop.machine, 4))
+        for _ in range(2):
+            services.end_run(run=run)
+        assert (run.state, run.wanted) == ("open", "finished")
+        assert run.activity.filter(kind="ending").count() == 1
+
+    def test_a_paused_run_too(self, run: Run, laptop: Owned) -> None:
+        committed(run, (laptop.machine, 4))
+        services.pause_run(run=run)
+        services.end_run(run=run)
+        assert (run.state, run.wanted) == ("open", "finished")
+
+    def test_what_was_ended_is_not_paused_or_made_longer(self, run: Run, laptop: Owned) -> None:
+        committed(run, (laptop.machine, 4))
+        services.end_run(run=run)
+        services.pause_run(run=run)
+        assert (run.state, run.wanted) == ("open", "finished")
+        with pytest.raises(Problem, match=r"E315: .*finishing"):
+            services.extend_run(run=run, target_steps=250)
+
+    def test_without_a_step_there_is_no_model(self, run: Run) -> None:
+        with pytest.raises(Problem, match="E320"):
+            services.end_run(run=run)
+        run.refresh_from_db()
+        assert run.wanted == ""
+
+    @pytest.mark.parametrize("state", ["draft", "preparing", "finishing", "finished"])
+    def test_only_a_live_run(self, run: Run, state: str) -> None:
+        Run.objects.update(state=state)
+        with pytest.raises(Problem, match="E315"):
+            services.end_run(run=run)
+
+
+@pytest.fixture
+def trained(run: Run, laptop: Owned) -> Run:
+    """Six steps, with a snapshot at each second."""
+    for step in range(1, 7):
+        committed(run, (laptop.machine, 4))
+        if step % 2 == 0:
+            kept(run, step)
+    return run
+
+
+def kept(run: Run, step: int, **changes: object) -> Snapshot:
+    content = state_bytes(step=step, index=step, log_digest="d" * 64)
+    file = hashlib.sha256(content).hexdigest()
+    storage.snapshot_path(run, file).write_bytes(content)
+    facts = {"state_digest": "5" * 16, "file": file, "size": len(content), "state": Snapshot.State.VERIFIED}
+    return Snapshot.objects.create(run=run, index=step, step=step, **{**facts, **changes})
+
+
+def test_verified_states_before_the_present_one(trained: Run) -> None:
+    assert [row.step for row in rollback_targets(trained)] == [4, 2, 0]
+
+
+@pytest.mark.parametrize(
+    "change", [{"state": Snapshot.State.ADMITTED}, {"is_stored": False}, {"is_undone": True}], ids=str
+)
+def test_nothing_else(trained: Run, change: dict[str, object]) -> None:
+    trained.snapshots.filter(index=4).update(**change)
+    assert [row.step for row in rollback_targets(trained)] == [2, 0]
+    with pytest.raises(Problem, match="E412"):
+        ask_rollback(run=trained, index=4)
+
+
+def test_nor_what_has_lost_its_file(trained: Run) -> None:
+    storage.snapshot_path(trained, trained.snapshots.get(index=4).file).unlink()
+    assert [row.step for row in rollback_targets(trained)] == [2, 0]
+    with pytest.raises(Problem, match="E412"):
+        ask_rollback(run=trained, index=4)
+
+
+def test_it_is_wanted_once_and_stands_in_the_trail(trained: Run, organizer: Person) -> None:
+    ask_rollback(run=trained, index=4, by=organizer)
+    ask_rollback(run=trained, index=4, by=organizer)
+    trained.refresh_from_db()
+    assert trained.rollback_index == 4
+    assert [line.text for line in trail_of(trained)] == ["Amina is rolling the run back to step 4."]
+    with pytest.raises(Problem, match=r"E412: .*being rolled back"):
+        ask_rollback(run=trained, index=2, by=organizer)
+
+
+@pytest.mark.parametrize("state", [Run.State.DRAFT, Run.State.PREPARING, Run.State.FINISHING, Run.State.FINISHED])
+def test_a_run_that_is_not_under_way_stays(trained: Run, state: Run.State) -> None:
+    Run.objects.update(state=state)
+    with pytest.raises(Problem, match=f"E412: .*{state}"):
+        ask_rollback(run=trained, index=4)
+
+
+def test_nor_one_that_is_ending(trained: Run) -> None:
+    end_run(run=trained)
+    with pytest.raises(Problem, match="E412"):
+        ask_rollback(run=trained, index=4)
+
+
+def test_a_paused_one_may(trained: Run) -> None:
+    Run.objects.update(state=Run.State.PAUSED)
+    ask_rollback(run=trained, index=4)
+
+
+@pytest.mark.parametrize("ends", [lambda run: end_run(run=run), lambda run: kept_from_finishing(run=run)])
+def test_until_it_is_done_the_run_does_not_end(trained: Run, ends: Callable[[Run], None]) -> None:
+    ask_rollback(run=trained, index=4)
+    with pytest.raises(Problem, match="E412"):
+        ends(trained)
+
+
+def kept_from_finishing(*, run: Run) -> None:
+    if not finish_run(run=run):
+        raise Problem.of("E412", reason="the next host goes on")
+
+
+def test_what_is_wanted_is_not_thinned_out(trained: Run) -> None:
+    for step in range(7, 60):
+        kept(trained, step)
+    ask_rollback(run=trained, index=4)
+    trained.refresh_from_db()
+    thin_snapshots(trained.pk, now=4e9)
+    assert trained.snapshots.get(index=4).is_stored
+
+
+def test_a_state_at_another_place_has_the_bytes_a_replica_would_hand_in(trained: Run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    source = state_file(tmp_path / "source", step=4, index=4, log_digest="d" * 64)
+    made = restate(source, tmp_path / "target", step=4, index=123456, log_digest="e" * 64)
+    expected = state_bytes(step=4, index=123456, log_digest="e" * 64)
+    assert (tmp_path / "target").read_bytes() == expected
+    assert made == (hashlib.sha256(expected).hexdigest(), len(expected))

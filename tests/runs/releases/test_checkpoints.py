@@ -15,11 +15,9 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.publishing.tokenizer import save_tokenizer, train_tokenizer
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.training.replica import Replica
-from runs import queue, storage, tasks
+from runs import processes, queue, storage, tasks
 from runs.models import Publication, Release, Run, Snapshot
-from runs.processes import child, turns
 from runs.releases import checkpoints, publishing
-from runs.releases import hub as hub_room
 from runs.snapshots import retention, verification
 from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.factories import RECIPE, committed, owned
@@ -136,7 +134,7 @@ def test_nor_one_of_which_a_release_is_made(hub: Hub, training: Run, tmp_path: P
 def test_one_after_another(hub: Hub, training: Run, tmp_path: Path) -> None:
     ask(training, 2)
     snapshot_at(training, 2, tmp_path)
-    with turns.packing:
+    with processes.packing:
         assert checkpoints.push_checkpoint(training.pk) == "busy"
     assert not hub.repositories
 
@@ -156,7 +154,7 @@ def test_what_another_worker_has_sent_meanwhile_is_not_sent_again(
         def release(self) -> None:
             pass
 
-    monkeypatch.setattr(turns, "packing", Turn())
+    monkeypatch.setattr(processes, "packing", Turn())
     assert checkpoints.push_checkpoint(training.pk) == "done"
     assert not hub.repositories
 
@@ -192,17 +190,17 @@ class TestFailures:
         for failing_s, pause_s in ((0, 60), (300, 300), (86_000, 1800)):
             since = timezone.now() - timedelta(seconds=failing_s)
             Publication.objects.filter(pk=publication.pk).update(failing_since=since)
-            assert pause_s <= hub_room.retry_in_s(training.pk) <= pause_s + 1
+            assert pause_s <= publishing.retry_in_s(training.pk) <= pause_s + 1
 
     def test_a_long_failure_is_told_once(self, hub: Hub, training: Run, tmp_path: Path, settings: Any) -> None:
         publication = ask(training, 2)
         settings.HUB_ENDPOINT = "http://127.0.0.1:9"
-        hub_room.note_failing(publication)
+        publishing.note_failing(publication)
         assert not training.activity.filter(kind="unpublished").exists()
-        since = timezone.now() - hub_room.LONG
+        since = timezone.now() - publishing.LONG
         Publication.objects.filter(pk=publication.pk).update(failing_since=since)
         for _ in range(3):
-            hub_room.note_failing(publication)
+            publishing.note_failing(publication)
         assert training.activity.filter(kind="unpublished").count() == 1
 
     def test_somebody_elses_files_need_the_tick(self, hub: Hub, training: Run, tmp_path: Path) -> None:
@@ -234,7 +232,7 @@ class TestFailures:
     ) -> None:
         ask(training, 2)
         snapshot_at(training, 2, tmp_path)
-        run_child = child.run_child
+        run_child = processes.run_child
 
         def meanwhile(*arguments: Any, **more: Any) -> Any:
             ask(training, 2, repository="amina/other")
@@ -256,7 +254,7 @@ def test_the_token_is_in_no_command_and_no_file(
     hub: Hub, training: Run, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commands: list[Any] = []
-    run_child = child.run_child
+    run_child = processes.run_child
 
     def watched(arguments: list[str], **more: Any) -> Any:
         commands.append((arguments, more["more"]))

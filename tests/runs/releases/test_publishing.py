@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from accounts.encryption import Unreadable, seal, unseal
+from accounts.keys import Unreadable, seal, unseal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from runs import queue, storage
+from runs import processes, queue, storage
 from runs.lifecycle import roles
 from runs.models import HubAccount, Publication, Release, Run
-from runs.processes import child
-from runs.releases import hub as hub_room
 from runs.releases import publishing
 from tests.publishing.hub_double import Hub, running_hub
 from tests.web.requesters import given_role
@@ -58,9 +56,8 @@ def held(hub: Hub) -> dict[str, bytes]:
 
 
 def ask(run: Run, **changes: Any) -> Publication:
-    publishing.ask_to_publish(
-        run=run, **{"repository": "amina/proverbs", "private": False, "replace": False, **changes}
-    )
+    usual: dict[str, Any] = {"repository": "amina/proverbs", "private": False, "replace": False}
+    publishing.ask_to_publish(run=run, **usual | changes)
     return Publication.objects.get(run=run)
 
 
@@ -71,9 +68,9 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Non
     def run_child(*arguments: Any, **more: Any) -> Any:
         if acts:
             acts.pop()()
-        return child.run_child(*arguments, **more)
+        return processes.run_child(*arguments, **more)
 
-    monkeypatch.setattr(hub_room, "run_child", run_child)
+    monkeypatch.setattr(publishing, "run_child", run_child)
 
 
 class TestToken:
@@ -114,7 +111,7 @@ class TestPush:
         with django_capture_on_commit_callbacks(execute=True):
             ask(run)
         assert enqueued == ["runs.tasks.publish_release"]
-        assert hub_room.push_release(run.pk) == "done"
+        assert publishing.push_release(run.pk) == "done"
         publication = Publication.objects.get()
         assert (publication.state, publication.fault) == ("published", "")
         assert publication.url == f"{hub.url}/amina/proverbs"
@@ -136,12 +133,12 @@ class TestPush:
         hub.account("teo", "hf_of_teo")
         publishing.save_token(person=volunteer, token="hf_of_teo")
         assert ask(run, by=volunteer, repository="teo/proverbs").asked_by == volunteer
-        assert hub_room.push_release(run.pk) == "done"
+        assert publishing.push_release(run.pk) == "done"
         assert list(hub.repositories) == ["teo/proverbs"]
         assert run.activity.get(kind="publishing").text.startswith("Teo wants the model on the Hub as")
         ask(run, by=volunteer, repository="teo/again")
         roles.give_up(offered=role)
-        assert hub_room.push_release(run.pk) == "done"
+        assert publishing.push_release(run.pk) == "done"
         assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E351")
         assert list(hub.repositories) == ["teo/proverbs"]
 
@@ -161,40 +158,40 @@ class TestPush:
     def test_before_there_is_a_release_it_waits(self, hub: Hub, run: Run) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)
         assert ask(run).state == "waiting"
-        assert hub_room.push_release(run.pk) == "done"
+        assert publishing.push_release(run.pk) == "done"
         assert Publication.objects.get().state == "waiting"
 
     def test_a_hub_that_is_away_is_tried_again(self, hub: Hub, run: Run, release: Release, settings: Any) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run)
         settings.HUB_ENDPOINT = "http://127.0.0.1:9"
-        assert hub_room.push_release(run.pk) == "away"
+        assert publishing.push_release(run.pk) == "away"
         assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("waiting", "E346")
         settings.HUB_ENDPOINT = hub.url
-        assert hub_room.push_release(run.pk) == "done"
+        assert publishing.push_release(run.pk) == "done"
         assert held(hub) == FILES
 
     def test_one_that_stays_away_is_given_up(self, hub: Hub, run: Run, release: Release, settings: Any) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run)
         settings.HUB_ENDPOINT = "http://127.0.0.1:9"
-        assert hub_room.push_release(run.pk) == "away"
-        Publication.objects.update(failing_since=timezone.now() - hub_room.GIVE_UP)  # checkpoints did not arrive
-        assert hub_room.push_release(run.pk) == "away"
+        assert publishing.push_release(run.pk) == "away"
+        Publication.objects.update(failing_since=timezone.now() - publishing.GIVE_UP)  # checkpoints did not arrive
+        assert publishing.push_release(run.pk) == "away"
         assert Publication.objects.get().state == "waiting", "of the day before there was nothing to send"
-        Release.objects.update(created_at=timezone.now() - hub_room.GIVE_UP)
-        assert hub_room.push_release(run.pk) == "done"
+        Release.objects.update(created_at=timezone.now() - publishing.GIVE_UP)
+        assert publishing.push_release(run.pk) == "done"
         assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E346")
 
     def test_somebody_elses_files_need_the_tick(self, hub: Hub, run: Run, release: Release) -> None:
         hub.put("amina/proverbs", README_md=b"# mine")
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run)
-        hub_room.push_release(run.pk)
+        publishing.push_release(run.pk)
         assert Publication.objects.get().fault.startswith("E345")
         assert held(hub) == {"README.md": b"# mine"}
         ask(run, replace=True)
-        hub_room.push_release(run.pk)
+        publishing.push_release(run.pk)
         assert held(hub) == FILES
 
     def test_another_address_asked_for_meanwhile_wins(
@@ -203,10 +200,10 @@ class TestPush:
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run)
         meanwhile(monkeypatch, lambda: ask(run, repository="amina/other"))
-        hub_room.push_release(run.pk)
+        publishing.push_release(run.pk)
         publication = Publication.objects.get()
         assert (publication.repository, publication.state, publication.url) == ("amina/other", "waiting", "")
-        hub_room.push_release(run.pk)
+        publishing.push_release(run.pk)
         assert Publication.objects.get().url == f"{hub.url}/amina/other"
 
     @pytest.mark.parametrize("is_cut", [False, True])
@@ -217,23 +214,23 @@ class TestPush:
         ask(run)
 
         def made_anew() -> None:
-            assert hub_room.send_again(run.pk)
+            assert publishing.send_again(run.pk)
             if is_cut:  # the files that were being sent are gone by now
                 raise Problem.of("E347", reason="no such file")
 
         meanwhile(monkeypatch, made_anew)
-        hub_room.push_release(run.pk)
+        publishing.push_release(run.pk)
         assert (Publication.objects.get().state, Publication.objects.get().fault) == ("waiting", "")
         card = storage.release_path(release, "README.md")
         card.write_bytes(b"# Proverbs, anew\n")
-        hub_room.push_release(run.pk)
+        publishing.push_release(run.pk)
         assert Publication.objects.get().state == "published"
         assert held(hub) == {**FILES, "README.md": card.read_bytes()}
 
     def test_the_timeline_does_not_name_what_only_its_owner_sees(self, hub: Hub, run: Run, release: Release) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run, private=True)
-        hub_room.push_release(run.pk)
+        publishing.push_release(run.pk)
         assert "amina/proverbs" not in run.activity.get(kind="published").text
 
     def test_a_full_disk_is_told(self, hub: Hub, run: Run, release: Release, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,14 +240,14 @@ class TestPush:
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run)
         monkeypatch.setattr(storage, "workspace", full)
-        hub_room.push_release(run.pk)
+        publishing.push_release(run.pk)
         assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E328")
 
     def test_a_secret_that_has_changed_is_told(self, hub: Hub, run: Run, release: Release, settings: Any) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run)
         settings.SECRET_KEY = "another"
-        hub_room.push_release(run.pk)
+        publishing.push_release(run.pk)
         assert Publication.objects.get().fault.startswith("E352")
 
     def test_the_token_is_in_no_command_and_no_file(
@@ -260,12 +257,12 @@ class TestPush:
 
         def run_child(arguments: list[str], **more: Any) -> Any:
             commands.append((arguments, more["more"]))
-            return child.run_child(arguments, **more)
+            return processes.run_child(arguments, **more)
 
-        monkeypatch.setattr(hub_room, "run_child", run_child)
+        monkeypatch.setattr(publishing, "run_child", run_child)
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run)
-        hub_room.push_release(run.pk)
+        publishing.push_release(run.pk)
         assert held(hub) == FILES
         assert commands
         assert TOKEN not in str(commands)

@@ -16,10 +16,9 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.masked_lm import MaskedLM
-from runs import queue, storage, tasks
+from runs import processes, queue, storage, tasks
 from runs.models import Release, Run, Trial
-from runs.processes import turns
-from runs.processes.child import ChildStopped
+from runs.processes import ChildStopped
 from runs.releases import trials
 from tests.recipes.finetune_lora.small_base import model_folder
 
@@ -203,7 +202,7 @@ class TestWriting:
 
     def test_one_is_written_at_a_time(self, released: Run, children: list[Any]) -> None:
         trial = trials.ask(run=released, asker="a", prompt="")
-        with turns.trying, pytest.raises(Retry):
+        with processes.trying, pytest.raises(Retry):
             tasks.write_trial.apply((trial.pk.hex,), throw=True)
         assert children == []
         trial.refresh_from_db()

@@ -11,7 +11,7 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.masked_lm import MaskedLM
 from runs import queue, selectors, storage, tasks
 from runs.models import Dataset, Release, Run, Snapshot
-from runs.processes.child import ChildStopped
+from runs.processes import ChildStopped
 from runs.releases.card_facts import release_facts
 from runs.snapshots import heldout
 from runs.snapshots.heldout import Outcome, measure_newest

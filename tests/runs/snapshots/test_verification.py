@@ -19,12 +19,11 @@ from peer_agent.protocol.credentials import Credential, Role, public_bytes, veri
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.site_work.relay_logs import read_reach
-from runs import queue, storage, tasks
+from runs import processes, queue, storage, tasks
 from runs.ledger.audit import audit
 from runs.lifecycle.drafts import take_back
 from runs.models import RefusedSnapshot, Release, Run, Snapshot, Verification
-from runs.processes import turns
-from runs.processes.child import ChildStopped
+from runs.processes import ChildStopped
 from runs.releases import making
 from runs.releases.card_facts import release_facts
 from runs.snapshots import replay, verification
@@ -155,7 +154,7 @@ class TestOneAfterAnother:
         inner: list[Outcome] = []
         children.in_between = lambda: inner.append(verify_next(long_run.pk))
         assert (verify_next(long_run.pk), inner) == (Outcome.MORE, [Outcome.BUSY])
-        assert not turns.replaying.locked()
+        assert not processes.replaying.locked()
 
     def test_what_fails_is_told_once_and_tried_again_later(self, long_run: Run, children: Children) -> None:
         children.errors = [Problem.of("E341", step=1), Problem.of("E341", step=1)]

@@ -20,7 +20,7 @@ from peer_agent.recipes.text.recipe import HEADER_BYTES
 from runs import storage
 from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Member, Release, Run, Snapshot
-from runs.releases.card_names import set_named
+from runs.releases.card_facts import set_named
 from tests.runs.factories import Owned, committed, opened, owned
 from tests.web.api_client import API, body, get
 

@@ -70,7 +70,7 @@ def test_the_golden_vectors(vector: dict[str, Any]) -> None:
 
 
 def test_the_golden_messages_are_what_a_socket_says() -> None:
-    from web.feed.messages import change_message, picture_message
+    from web.feed.changes import change_message, picture_message
 
     first, second = golden("feed")["messages"]
     vector = golden("feed")["steps"][0]

@@ -16,20 +16,20 @@ from django.test import Client
 
 from accounts.deactivation import close_account
 from accounts.models import Person
-from coordination.channel_layer.letters import RunMoved
-from coordination.hosts.supervisor import in_thread, watchers_of
+from coordination.channel_layer.letters import RunMoved, watchers_of
+from coordination.threads import in_thread
 from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Run
+from server.asgi import sockets
 from tests.coordination.engines import PATIENCE_S, fresh_database
 from tests.coordination.example_run import Example, example_run
 from tests.runs.factories import committed
 from web.feed import admission, consumer, watch
 from web.feed.changes import apply
-from web.feed.routing import websocket_urlpatterns
 from web.run_picture.loading import look
 
 communicator: Any = ApplicationCommunicator  # asgiref's testing module has no types
-routes: list[Any] = list(websocket_urlpatterns)  # Channels' stubs want its own kind of pattern
+routes = sockets
 feed = URLRouter(routes)
 
 

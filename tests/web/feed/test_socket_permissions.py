@@ -9,7 +9,7 @@ from django.test import Client
 
 from accounts.models import Machine, Person
 from accounts.services import revoke_machine
-from coordination.hosts.supervisor import in_thread
+from coordination.threads import in_thread
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.session import Failed, Identity, Opened
 from runs.lifecycle.membership import add_member, remove_member

@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.test import Client, RequestFactory
 
 from runs.models import Run
-from web.http.compression import compressed
+from web.http.middleware import compressed
 
 LONG = b"Many hands make light work. " * 100
 

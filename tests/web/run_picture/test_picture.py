@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
+from coordination.presence import OnlinePeer
 from peer_agent.protocol.recipe import encode_recipe
-from runs.ledger.averaged import AveragedLine
 from runs.ledger.standings import LeaderboardLine, Shares
+from runs.ledger.totals import AveragedLine
 from runs.models import Release
 from runs.selectors import Measured, Point, RunPicture
 from tests.runs.factories import RECIPE
 from tests.web.run_picture.test_status_sentence import AUXILIARY, NOOR, RELAY, TEO, picture
 from web.pages.runs.run import STANDING_ON
 from web.run_picture.picture import Seen, picture_of
-from web.run_picture.presence import OnlinePeer
 from web.run_picture.status_sentence import passes_note
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from coordination.presence import OnlinePeer
 from runs.ledger.standings import Place
 from runs.models import Dataset, Run
 from runs.selectors import Point, RunPicture
 from web.run_picture.counts import duration, ordinal
-from web.run_picture.presence import OnlinePeer
 from web.run_picture.status_sentence import run_sentence, standing, state_word, to_go, trend
 from web.run_picture.step_bars import bars_of, step_sums, tint_of
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from coordination.presence import OnlinePeer
 from peer_agent.protocol.errors import Fault
 from runs.models import Publication, Release, Verification
 from tests.web.run_picture.test_status_sentence import AUXILIARY, RELAY, TEO, picture
 from web.run_picture.picture import Seen
-from web.run_picture.presence import OnlinePeer
 from web.run_picture.troubles import run_troubles
 
 NO_ROOM, NO_HUB = Fault.of("E328"), Fault.of("E346", endpoint="https://hub", reason="refused")

@@ -77,8 +77,10 @@ def top_up(state: RunState, member: Member) -> list[Command]:
     """Lease to one trainer what it needs to go on, and tell it how much of it may lie with it."""
     if not member.counted[0] or not member.accumulator or not _may_lease(state):
         return []
-    if not is_asked(state, member.conduct) or _is_asked_what_it_holds(state, member):
+    if not is_asked(state, member.conduct):
         return []
+    if member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S:
+        return []  # a lease after the question may come before the answer or not
     unit, conduct = state.recipe.micro_batch, member.conduct
     is_known = conduct.pace and is_counted(state, conduct)
     share = member.share if is_known else unit
@@ -98,11 +100,6 @@ def top_up(state: RunState, member: Member) -> list[Command]:
 
 def _may_lease(state: RunState) -> bool:
     return state.goal == "running" and not state.done and state.has_quorum and not state.has_diverged
-
-
-def _is_asked_what_it_holds(state: RunState, member: Member) -> bool:
-    """What is leased after the question may come before the answer or not: so it has to wait."""
-    return member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S
 
 
 def _quota(state: RunState, member: Member, share: int, *, is_known: bool) -> int:

@@ -15,7 +15,7 @@ from demo.processes import ROOT, Children
 from demo.recipes import RECIPES
 from demo.story import Demo
 from peer_agent.protocol.errors import Problem
-from server.ports import check_port
+from server.reachability import check_port
 
 
 class Command(BaseCommand):
@@ -25,7 +25,6 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []  # noqa: RUF012 (Django's own way)
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """What can be chosen."""
         parser.add_argument("--recipe", choices=RECIPES, default="causal_lm", help="default causal_lm")
         parser.add_argument("--peers", type=int, default=3, help="volunteers (default 3)")
         parser.add_argument("--steps", type=int, default=0, help="steps (default 1000, with --exit 40)")

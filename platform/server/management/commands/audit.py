@@ -18,7 +18,6 @@ class Command(BaseCommand):
     help = "Check a run's log, ledger and head against one another."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """What can be chosen."""
         parser.add_argument("run", help="the run's short name, as in its address")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 

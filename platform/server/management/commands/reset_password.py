@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from accounts.deactivation import reset_path
-from server.announcement import announced_url
+from server.lock import announced_url
 
 
 class Command(BaseCommand):
@@ -16,7 +16,6 @@ class Command(BaseCommand):
     help = "Print a one-time link with which a person sets a new password."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Whose password it is."""
         parser.add_argument("name", help="the person's name on this site")
 
     def handle(self, **options: Any) -> None:

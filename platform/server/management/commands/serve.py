@@ -16,18 +16,16 @@ from django.core.management.base import BaseCommand
 
 from accounts.selectors import has_operator
 from config import environment
-from config.public import public_settings
+from config.environment import public_settings
 from coordination.hosts.claims import forget_the_dead
 from coordination.snapshots import expire_pending
 from peer_agent.protocol.errors import Problem
 from runs.storage import clear_workspaces
 from runs.tasks import requeue_unfinished
-from server.backup import back_up_before_changes, refuse_unknown_changes
-from server.housekeeping import ask_for_delivery, keep_house
+from server.housekeeping import ask_for_delivery, back_up_before_changes, keep_house, refuse_unknown_changes
 from server.http_server import serve_http, stop_on_signals, stop_with_input
 from server.lock import Place, own_place
-from server.ports import bound_socket
-from server.reachability import checked_public, hint_for_neighbours, relay_port_for
+from server.reachability import bound_socket, checked_public, hint_for_neighbours, relay_port_for
 from server.relay import advertised, keep_relay
 from server.worker import running_worker
 from web.pages.accounts.first_operator import operator_secret
@@ -42,7 +40,6 @@ class Command(BaseCommand):
     help = "Run the whole platform: pages, API, coordinator, worker and a relay."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """What can be chosen."""
         parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default 127.0.0.1)")
         parser.add_argument("--port", type=int, default=8000, help="port of the pages; 0: any free one (default 8000)")
         parser.add_argument("--relay-port", type=int, default=0, help="port of the relay; 0: any free one (default)")
@@ -104,7 +101,6 @@ class Announcement:
         self.place, self.url = place, url
 
     def write(self) -> None:
-        """Write the file."""
         draft = self.place.announcement.with_suffix(".new")
         draft.write_text(json.dumps({"url": self.url, "pid": os.getpid()}))
         draft.replace(self.place.announcement)
@@ -112,7 +108,6 @@ class Announcement:
 
 @contextlib.contextmanager
 def announced(place: Place, url: str) -> Iterator[Announcement]:
-    """An announcement that is withdrawn at the end."""
     place.announcement.unlink(missing_ok=True)
     try:
         yield Announcement(place, url)
@@ -138,8 +133,8 @@ async def serve(
     bound: socket.socket, ready: Announcement, *, inner: str, host: str, relay_port: int | None, attached: bool
 ) -> None:
     """All parts until one ends or somebody asks to stop; then all of them end. No relay where `relay_port` is None."""
-    from config.asgi import application
     from coordination.hosts.supervisor import run_hosts
+    from server.asgi import application
 
     stop, started = asyncio.Event(), asyncio.Event()
     stop_on_signals(stop)

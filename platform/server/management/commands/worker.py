@@ -24,7 +24,6 @@ class Command(BaseCommand):
     help = "Do the site's background work: texts, first parameters, replays, releases."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """What can be chosen."""
         parser.add_argument("--attached", action="store_true", help="leave when standard input ends")
 
     def handle(self, **options: Any) -> None:

@@ -11,8 +11,8 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
 from accounts import services
-from accounts.keys import kept_secret
 from accounts.selectors import has_operator
+from config.environment import kept_secret
 from web.pages.accounts.forms import SignUpForm
 
 

@@ -19,7 +19,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from accounts.models import Person
 from notices import mail, outbox, selectors, services
 from notices.addresses import Refused
-from notices.links import STOP, bearer
+from notices.mail import STOP, bearer
 from notices.models import CHOSEN, LONGEST_ADDRESS, Mailbox, Notice, Way, Webhook
 from notices.words import words_of
 from peer_agent.protocol.errors import Problem

@@ -14,7 +14,7 @@ from accounts.days import date_of, day_of
 from accounts.models import Person
 from accounts.selectors import person_with_page
 from accounts.teams import team_of
-from runs.ledger.averaged import in_words
+from runs.ledger.totals import in_words
 from runs.people import Contributions, Given, contributions, ledger_of, runs_shown
 from web.http import rate_limits
 from web.http.requester import address_of, person_in

@@ -18,11 +18,10 @@ from accounts.models import Person, Team
 from accounts.selectors import names_with_page
 from peer_agent.protocol.errors import Fault, Problem, codes
 from runs.access import listed_runs
-from runs.ledger.team_standings import given_by_member, given_by_run
+from runs.ledger.standings import given_by_member, given_by_run
 from web.http import rate_limits
-from web.http.access import missing
 from web.http.parts import part_of
-from web.http.requester import address_of, person_in
+from web.http.requester import address_of, missing, person_in
 from web.run_picture import counts
 
 

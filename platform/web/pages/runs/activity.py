@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 
 from runs.access import access_run
 from runs.timeline import GROUPS, STEP, activity_of
-from web.http.access import run_or_404
+from web.http.requester import run_or_404
 from web.run_picture import card_sentences
 
 PAGE = 100  # lines

@@ -9,7 +9,7 @@ from django.views.decorators.http import require_safe
 
 from runs import selectors
 from runs.access import access_run
-from web.http.access import run_or_404
+from web.http.requester import run_or_404
 
 # Nats per token; seconds of UTC in ISO 8601; what the further charts show.
 COLUMNS = ("step", "loss", "heldout_loss", "at", "samples_per_s", "machines", "learning_rate", "bytes_averaged")

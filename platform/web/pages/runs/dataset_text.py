@@ -10,11 +10,9 @@ from django.http import HttpRequest, HttpResponse
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem
 from runs import quotas
-from runs.datasets.batches import require_batch, require_suited
 from runs.datasets.hub_sources import OnHub, bring_from_hub, look_on_hub, named_on_hub
-from runs.datasets.resumable_upload import PIECE_BYTES, upload_of
-from runs.datasets.services import store_pieces, store_upload
-from runs.datasets.text_upload import upload_limit
+from runs.datasets.services import require_batch, require_suited, store_pieces, store_upload
+from runs.datasets.uploads import PIECE_BYTES, upload_limit, upload_of
 from runs.models import Dataset, Run, Upload
 from web.http import rate_limits
 from web.pages.runs.forms.new_run import NewRunForm

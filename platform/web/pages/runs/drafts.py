@@ -16,8 +16,7 @@ from runs.datasets.hub_sources import OnHub
 from runs.lifecycle import drafts, services
 from runs.models import Run
 from web.http import rate_limits
-from web.http.access import run_or_404
-from web.http.requester import person_in
+from web.http.requester import person_in, run_or_404
 from web.pages.runs.dataset_text import found_on_hub, stored_text, too_often, upload_facts
 from web.pages.runs.forms.new_run import NewRunForm, usual_recipe
 from web.pages.runs.forms.organizer import DraftForm, WordsForm

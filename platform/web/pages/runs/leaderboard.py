@@ -14,11 +14,10 @@ from accounts.days import day_of
 from accounts.selectors import names_with_page
 from runs.access import access_run, outranks, role_of
 from runs.ledger import standings
-from runs.ledger.standings import LeaderboardLine, MachineLine, Period, PeriodLine
-from runs.ledger.team_standings import TeamLine, team_board
+from runs.ledger.standings import LeaderboardLine, MachineLine, Period, PeriodLine, TeamLine, team_board
 from runs.lifecycle import membership
 from runs.models import Run
-from web.http.access import run_or_404
+from web.http.requester import run_or_404
 from web.pages.runs.organizing.manage import just_removed
 from web.run_picture import card_sentences
 from web.run_picture.own_place import Own, own_words

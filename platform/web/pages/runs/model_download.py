@@ -7,7 +7,7 @@ from django.http import HttpRequest
 
 from runs.models import Publication, Release, Run
 from runs.releases.card_facts import how_checked
-from runs.releases.choosing import better_snapshot, is_stale
+from runs.releases.making import better_snapshot, is_stale
 from web.run_picture.own_place import Own
 
 CARD = "README.md"

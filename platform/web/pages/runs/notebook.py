@@ -8,7 +8,7 @@ from django.views.decorators.http import require_safe
 
 from runs.access import access_run
 from web.agent_package import install_lines
-from web.http.access import run_or_404
+from web.http.requester import run_or_404
 from web.pages.site.install import download_page
 
 KIND = "application/x-ipynb+json"

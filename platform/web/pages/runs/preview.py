@@ -11,15 +11,15 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import override
 from django.views.decorators.http import condition, require_safe
 
-from runs import listing, selectors
+from coordination import presence
+from coordination.presence import TRAINER, OnlinePeer
+from runs import selectors
 from runs.access import access_run
 from runs.ledger.standings import totals
 from runs.models import Run
-from web.http.access import run_or_404
-from web.run_picture import presence
+from web.http.requester import run_or_404
 from web.run_picture.card_sentences import given_by
 from web.run_picture.charts.image import Shown, curve_png, site_png
-from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.status_sentence import RUNNING, state_label, word_of
 
 MOST = 64  # images that are kept, of some 20 kB
@@ -121,7 +121,7 @@ def _people(run: Run, trainers: list[OnlinePeer]) -> str:
 
 def who_trains() -> str:
     """“12 people on 19 machines are training 3 models now”, in listed runs; empty where nobody is."""
-    here = presence.online_in(listing.hosted_runs(None))
+    here = presence.online_in(selectors.hosted_runs(None))
     training = {run: [peer for peer in peers if peer.role == TRAINER] for run, peers in here.items()}
     peers = [peer for found in training.values() for peer in found]
     if not peers:

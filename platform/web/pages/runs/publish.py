@@ -15,10 +15,9 @@ from peer_agent.protocol.errors import Fault, Problem
 from runs.access import access_managed_run, access_run
 from runs.hub_access import account_of
 from runs.models import Publication, Release, Run
-from runs.releases import card_names, checkpoints, choosing, hub, publishing
-from web.http.access import run_or_404
+from runs.releases import card_facts, checkpoints, making, publishing
 from web.http.faults import answer
-from web.http.requester import person_in
+from web.http.requester import person_in, run_or_404
 
 REFRESH_S = 3
 MOVING = (Publication.State.WAITING, Publication.State.SENDING)
@@ -93,7 +92,7 @@ def publish_run(request: HttpRequest, slug: str) -> HttpResponse:
 def name_me(request: HttpRequest, slug: str) -> HttpResponse:
     """Agree to be named on the card, or take that back."""
     run = run_or_404(access_run, request, slug)
-    card_names.set_named(run=run, person=person_in(request), agreed="agreed" in request.POST)
+    card_facts.set_named(run=run, person=person_in(request), agreed="agreed" in request.POST)
     return redirect(f"/runs/{slug}/#home")
 
 
@@ -103,7 +102,7 @@ def choose_release(request: HttpRequest, slug: str) -> HttpResponse:
     """Release the best snapshot's model, or the last one's."""
     run = run_or_404(access_managed_run, request, slug)
     try:
-        choosing.release_best(run=run, best=request.POST.get("snapshot") == "best", by=person_in(request))
+        making.release_best(run=run, best=request.POST.get("snapshot") == "best", by=person_in(request))
     except Problem as problem:
         return answer(request, problem.fault, status=409)
     return redirect(f"/runs/{slug}/#home")
@@ -136,7 +135,7 @@ def _page(
 ) -> HttpResponse:
     publication = Publication.objects.filter(run=run).first()
     account = account_of(person_in(request))
-    progress = hub.progress_of(run) if publication and publication.state == Publication.State.SENDING else None
+    progress = publishing.progress_of(run) if publication and publication.state == Publication.State.SENDING else None
     release = Release.objects.filter(run=run, state=Release.State.READY).first()
     is_moving = publication is not None and release is not None and publication.state in MOVING
     facts = {

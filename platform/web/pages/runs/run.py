@@ -11,19 +11,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
+from coordination.presence import TRAINER, OnlinePeer
 from peer_agent.machine.sizes import in_bytes
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import Recipe
 from runs.access import MANAGING, access_run, person_of, role_of
-from runs.datasets.sources import source_lines
+from runs.datasets.services import source_lines
 from runs.ledger.standings import Period
 from runs.lifecycle import joining
 from runs.models import Run
 from runs.selectors import RunPicture, written_at
 from runs.states import LIVE, MOVING
 from web.agent_package import install_lines, is_near
-from web.http.access import run_or_404
-from web.http.requester import site_of
+from web.http.requester import run_or_404, site_of
 from web.pages.runs.forms.estimate import estimate_of
 from web.pages.runs.forms.organizer import RequestForm
 from web.pages.runs.model_download import home_facts
@@ -39,7 +39,6 @@ from web.run_picture.loading import seen_of, troubles_of
 from web.run_picture.own_links import links_shown
 from web.run_picture.own_place import Own, own_bars, own_machine_words, own_words
 from web.run_picture.picture import PERIODS, Picture, Seen, picture_of
-from web.run_picture.presence import TRAINER, OnlinePeer
 from web.run_picture.status_sentence import PERPLEXITY
 from web.run_picture.step_bars import machines_without_bar, with_own
 from web.words import loss_unit_of_page

@@ -8,16 +8,16 @@ from django.utils.translation import override
 from django.views.decorators.clickjacking import xframe_options_exempt
 from django.views.decorators.http import condition, require_safe
 
+from coordination import presence
+from coordination.presence import TRAINER
 from runs.access import access_run
 from runs.models import Run
-from web.http.access import run_or_404
-from web.http.headers import POLICY
-from web.run_picture import presence
+from web.http.middleware import POLICY
+from web.http.requester import run_or_404
 from web.run_picture.charts.loss import NARROW, loss_chart
 from web.run_picture.counts import steps
 from web.run_picture.loading import seen_of
 from web.run_picture.picture import picture_of
-from web.run_picture.presence import TRAINER
 from web.run_picture.status_sentence import state_label, word_of
 from web.words import loss_unit_of_page
 

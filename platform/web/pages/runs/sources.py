@@ -16,13 +16,10 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Material
 from runs.access import Viewer, access_managed_run
 from runs.datasets.hub_sources import OnHub
-from runs.datasets.services import whole_or_gone
-from runs.datasets.sources import source_lines
-from runs.lifecycle import sources
+from runs.datasets.services import adaptable_releases, bring_release, source_lines, whole_or_gone
+from runs.lifecycle import drafts
 from runs.models import Dataset, Release, Run
-from runs.releases.adaptable import adaptable_releases, bring_release
-from web.http.access import run_or_404
-from web.http.requester import person_in
+from web.http.requester import person_in, run_or_404
 from web.pages.runs.dataset_text import found_on_hub, stored_beside, too_often, upload_facts
 from web.pages.runs.forms.sources import SourceForm, WeightsForm
 from web.pages.runs.organizing.manage import manage_page, managed
@@ -52,8 +49,8 @@ def text_of(run: Run) -> Beside:
         ),
         legend=_("What it also learns from"),
         material=material,
-        require=sources.require_source,
-        add=lambda run, file, person: sources.add_source(run=run, source=file, by=person),
+        require=drafts.require_source,
+        add=lambda run, file, person: drafts.add_source(run=run, source=file, by=person),
     )
 
 
@@ -70,8 +67,8 @@ def base_of(run: Run, viewer: Viewer) -> Beside:
             ),
             legend=_("The tokenizer"),
             material=own.takes or own,
-            require=sources.require_base,
-            add=lambda run, file, person: sources.set_base(run=run, base=file, by=person),
+            require=drafts.require_base,
+            add=lambda run, file, person: drafts.set_base(run=run, base=file, by=person),
         )
     return Beside(
         title=_("Bring the model"),
@@ -81,8 +78,8 @@ def base_of(run: Run, viewer: Viewer) -> Beside:
         ),
         legend=_("What it adapts"),
         material=own.adapts,
-        require=sources.require_base,
-        add=lambda run, file, person: sources.set_base(run=run, base=file, by=person),
+        require=drafts.require_base,
+        add=lambda run, file, person: drafts.set_base(run=run, base=file, by=person),
         releases=adaptable_releases(recipe, viewer),
     )
 
@@ -101,7 +98,7 @@ def set_base(request: HttpRequest, slug: str) -> HttpResponse:
     """A form for the model that a draft adapts, or a tokenizer; of the latter, also for having it off again."""
     run = run_or_404(access_managed_run, request, slug)
     if request.POST.get("action") == "remove":
-        return managed(request, run, lambda: sources.remove_base(run=run, by=person_in(request)))
+        return managed(request, run, lambda: drafts.remove_base(run=run, by=person_in(request)))
     return bring(request, run, base_of(run, request.user))
 
 
@@ -140,7 +137,7 @@ def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside, found
 def remove_source(request: HttpRequest, slug: str, source: UUID) -> HttpResponse:
     """Take a further text off a draft."""
     run = run_or_404(access_managed_run, request, slug)
-    return managed(request, run, lambda: sources.remove_source(run=run, source=source, by=person_in(request)))
+    return managed(request, run, lambda: drafts.remove_source(run=run, source=source, by=person_in(request)))
 
 
 @login_required
@@ -151,4 +148,4 @@ def mix_sources(request: HttpRequest, slug: str) -> HttpResponse:
     form = WeightsForm(request.POST, lines=source_lines(run), mix=run.parsed_recipe.mix)
     if not form.is_valid():
         return manage_page(request, run, wrong={"weights_form": form})
-    return managed(request, run, lambda: sources.mix_sources(run=run, weights=form.weights, by=person_in(request)))
+    return managed(request, run, lambda: drafts.mix_sources(run=run, weights=form.weights, by=person_in(request)))

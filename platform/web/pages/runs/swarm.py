@@ -21,21 +21,21 @@ from django.views.decorators.http import require_safe
 
 from accounts.models import Machine, Person
 from accounts.selectors import names_with_page
-from coordination.presence import Link
+from coordination import presence
+from coordination.presence import AUXILIARY, TRAINER, Link, OnlinePeer
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from runs.access import MANAGING, access_run, person_of, role_of
-from runs.ledger.averaged import parts_averaged
-from runs.ledger.sealed_records import last_head
+from runs.ledger.records import last_head
+from runs.ledger.totals import parts_averaged
 from runs.models import IN_MODEL, Run
 from runs.states import MOVING
 from runs.timeline import activity_of
-from web.http.access import run_or_404
 from web.http.parts import part_of
-from web.run_picture import card_sentences, counts, presence
+from web.http.requester import run_or_404
+from web.run_picture import card_sentences, counts
 from web.run_picture.averaging import RELAY
 from web.run_picture.own_links import in_words
-from web.run_picture.presence import AUXILIARY, TRAINER, OnlinePeer
 
 REFRESH_S = 15
 ROUNDS = 20  # steps whose times are shown

@@ -13,9 +13,8 @@ from peer_agent.machine.sizes import in_bytes
 from runs.access import access_run, person_of
 from runs.models import Release, Run, Trial
 from runs.releases import trials
-from web.http.access import run_or_404
 from web.http.rate_limits import limited
-from web.http.requester import address_of
+from web.http.requester import address_of, run_or_404
 
 REFRESH_S = 2
 

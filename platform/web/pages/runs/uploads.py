@@ -13,8 +13,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from peer_agent.protocol.errors import Fault, Problem, codes
-from runs.datasets import resumable_upload
-from runs.datasets.text_upload import upload_limit
+from runs.datasets import uploads
+from runs.datasets.uploads import upload_limit
 from runs.models import Upload
 from web.http import rate_limits, tus
 from web.http.faults import answer
@@ -60,7 +60,7 @@ def begin(request: HttpRequest) -> HttpResponse:
         raise Problem.of("E375", reason=f"{tus.LENGTH} is not a number of bytes")
     filename = tus.metadata(request).get("filename", "")
     rate_limits.spend("uploads in pieces", rate_limits.person(request))
-    upload = resumable_upload.begin_upload(person=person_in(request), filename=filename, size=size)
+    upload = uploads.begin_upload(person=person_in(request), filename=filename, size=size)
     return HttpResponse(status=201, headers={"Location": f"/uploads/{upload.pk}/"})
 
 
@@ -68,9 +68,9 @@ def begin(request: HttpRequest) -> HttpResponse:
 @for_programs
 def go_on(request: HttpRequest, upload_id: UUID) -> HttpResponse:
     """How much is here; a piece more; or forget it."""
-    upload = resumable_upload.upload_of(person_in(request), upload_id)
+    upload = uploads.upload_of(person_in(request), upload_id)
     if request.method == "DELETE":
-        resumable_upload.forget_upload(upload)
+        uploads.forget_upload(upload)
         return HttpResponse(status=204)
     if request.method == "PATCH":
         upload = _take(upload, request)
@@ -85,8 +85,8 @@ def _take(upload: Upload, request: HttpRequest) -> Upload:
         given = request.headers.get(tus.OFFSET, "")
         raise Problem.of("E319", offset=upload.offset, given=given[: tus.SHOWN] or "none")
     try:
-        return resumable_upload.take_piece(upload=upload, offset=offset, piece=request.body)
+        return uploads.take_piece(upload=upload, offset=offset, piece=request.body)
     except Problem as problem:
         if problem.fault.code == codes.NOT_UTF8:
-            resumable_upload.forget_upload(upload)
+            uploads.forget_upload(upload)
         raise

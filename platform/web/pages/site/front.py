@@ -12,15 +12,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 from django.views.decorators.http import require_safe
 
+from coordination import presence
+from coordination.presence import RELAY, TRAINER, OnlinePeer
 from peer_agent.protocol.recipe import KINDS
-from runs import listing
+from runs import selectors
 from runs.models import Run
-from runs.progress import TYPICAL, typical_loss
-from runs.selectors import Point
+from runs.selectors import TYPICAL, Point, typical_loss
 from web.http.requester import site_of
-from web.run_picture import presence
 from web.run_picture.charts.image import CARD as PREVIEW
-from web.run_picture.presence import RELAY, TRAINER, OnlinePeer
 from web.run_picture.status_sentence import state_label, word_of
 
 ON_A_PAGE = 48  # runs
@@ -55,21 +54,21 @@ class Card(NamedTuple):
 def front_page(request: HttpRequest) -> HttpResponse:
     """What this is, for who comes for the first time; then all runs by pages, those that need volunteers first."""
     search, begin = _search(request), _begin(request)
-    here = presence.online_in(listing.hosted_runs(request.user))
+    here = presence.online_in(selectors.hosted_runs(request.user))
     busy = [run for run, peers in here.items() if any(peer.role == TRAINER for peer in peers)]
-    found = list(listing.found_runs(request.user, search, busy=busy)[begin : begin + ON_A_PAGE + 1])
+    found = list(selectors.found_runs(request.user, search, busy=busy)[begin : begin + ON_A_PAGE + 1])
     if begin and not found:
         return redirect("web:runs")
     shown = found[:ON_A_PAGE]
-    curves = listing.curves(shown)
+    curves = selectors.curves(shown)
     cards = [_card(run, curves.get(run.pk, []), here.get(run.pk, [])) for run in shown]
     facts = {
         "under_way": sorted((card for card in cards if card.word != FINISHED), key=_by_need),
         "finished": [card for card in cards if card.word == FINISHED],
         "totals": _totals(request, here),
-        "is_new": not request.user.is_authenticated and not begin and search == listing.Search(),
+        "is_new": not request.user.is_authenticated and not begin and search == selectors.Search(),
         "search": search,
-        "is_searched": search != listing.Search(),
+        "is_searched": search != selectors.Search(),
         "recipes": [(name, _(kind.title)) for name, kind in sorted(KINDS.items())],
         "states": STATES,
         "begin": begin,
@@ -82,12 +81,12 @@ def front_page(request: HttpRequest) -> HttpResponse:
     return render(request, "web/site/front.html", facts)
 
 
-def _search(request: HttpRequest) -> listing.Search:
+def _search(request: HttpRequest) -> selectors.Search:
     asked = {name: request.GET.get(name, "").replace("\0", "")[:LONGEST] for name in ("q", "recipe", "state")}
-    return listing.Search(
+    return selectors.Search(
         asked["q"].strip(),
         asked["recipe"] if asked["recipe"] in KINDS else "",
-        asked["state"] if asked["state"] in listing.STATES else "",
+        asked["state"] if asked["state"] in selectors.STATES else "",
     )
 
 
@@ -96,7 +95,7 @@ def _begin(request: HttpRequest) -> int:
     return int(asked) if FROM.fullmatch(asked) else 0
 
 
-def _asked(search: listing.Search) -> dict[str, str]:
+def _asked(search: selectors.Search) -> dict[str, str]:
     """The search as the next page is asked for it."""
     named = {"q": search.words, "recipe": search.recipe, "state": search.state}
     return {name: value for name, value in named.items() if value}
@@ -108,7 +107,7 @@ def _totals(request: HttpRequest, here: dict[Any, list[OnlinePeer]]) -> dict[str
     return {
         "people": len({peer.name for peer in members}),
         "machines": len({peer.peer for peer in members}),
-        "samples": listing.samples_today(request.user, timezone.now()),
+        "samples": selectors.samples_today(request.user, timezone.now()),
     }
 
 

@@ -7,9 +7,9 @@ from django.views.decorators.http import require_safe
 
 from peer_agent.protocol.errors import Fault
 from web.agent_package import PYTORCH_CPU, current_wheel, install_lines
-from web.http.access import missing
 from web.http.faults import status_of
 from web.http.files import send_file
+from web.http.requester import missing
 
 WHEEL_TYPE = "application/zip"
 

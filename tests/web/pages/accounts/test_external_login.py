@@ -16,7 +16,7 @@ from django.test import Client
 
 from accounts.deactivation import close_account
 from accounts.models import Person
-from config.providers import login_providers
+from config.environment import login_providers
 from peer_agent.protocol.errors import Problem
 from tests.runs.factories import PASSWORD
 from tests.web.browsing import as_, page

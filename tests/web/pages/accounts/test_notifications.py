@@ -10,8 +10,8 @@ from django.test import Client
 from django.utils import timezone
 
 from accounts.models import Person
-from notices import links, outbox, selectors, services
-from notices.links import CONFIRM, STOP
+from notices import mail, outbox, selectors, services
+from notices.mail import CONFIRM, STOP
 from notices.models import CHOSEN, Event, Mailbox, Notice, Way, Webhook
 from tests.web.browsing import as_, page
 
@@ -100,7 +100,7 @@ class TestEmail:
         assert [as_(volunteer).post(EMAIL, {"address": to}).status_code for to in others] == [302, 302, 429]
 
     def test_the_link_confirms_by_a_button_without_a_log_in(self, mailbox: Mailbox) -> None:
-        address = links.link(mailbox, CONFIRM).removeprefix("http://testserver")
+        address = mail.link(mailbox, CONFIRM).removeprefix("http://testserver")
         client = Client()
         assert "Teo" in page(client.get(address))
         mailbox.refresh_from_db()
@@ -126,7 +126,7 @@ class TestTheLinkThatEndsIt:
     @pytest.fixture
     def address(self, volunteer: Person, confirmed: Mailbox) -> str:
         services.choose(person=volunteer, wanted=[(Event.NEEDED, Way.EMAIL)])
-        return links.link(confirmed, STOP).removeprefix("http://testserver")
+        return mail.link(confirmed, STOP).removeprefix("http://testserver")
 
     def test_one_post_ends_it_without_cookie_or_token(self, volunteer: Person, address: str) -> None:
         """As mail programs do (RFC 8058)."""

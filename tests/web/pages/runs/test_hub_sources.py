@@ -11,8 +11,8 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.image_classification import ImageClassification
 from runs import queue
+from runs.datasets import preparation
 from runs.datasets.services import preparation_of
-from runs.lifecycle import preparation
 from runs.models import Dataset, Run
 from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.factories import draft

@@ -5,10 +5,10 @@ import re
 import pytest
 from django.test import Client
 
+from coordination.presence import OnlinePeer
 from runs.models import Run, Snapshot
 from tests.web.browsing import page
 from web.pages.runs.run import room_words
-from web.run_picture.presence import OnlinePeer
 
 
 def test_a_page_shows_what_snapshots_write(run: Run, client: Client) -> None:

@@ -1,7 +1,8 @@
 """Everybody's standing: the board on the run's page, the page of all, and the line of the one who asks."""
 
 import re
-from uuid import uuid4
+import time
+from typing import Any
 
 import pytest
 from django.db.models import F
@@ -154,9 +155,9 @@ def test_its_organizer_removes_people_from_where_they_stand(crowd: Run, client: 
 
 
 @pytest.fixture
-def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+def unread() -> None:
     """No look has been had at boards of a period."""
-    monkeypatch.setattr(loading, "_boards", {})
+    loading.period_boards.cache_clear()
 
 
 @pytest.mark.usefixtures("unread")
@@ -189,21 +190,11 @@ def test_a_day_without_a_sample_says_so(crowd: Run, client: Client) -> None:
 
 
 @pytest.mark.usefixtures("unread")
-def test_boards_of_a_period_are_read_anew_after_some_seconds(crowd: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr(loading, "monotonic", lambda: now)
+def test_boards_of_a_period_are_read_anew_after_some_seconds(crowd: Run) -> None:
+    boards: Any = loading.period_boards.cache
+    assert (boards.maxsize, boards.ttl) == (loading.MOST_BOARDS, loading.BOARDS_S)
     assert len(loading.period_boards(crowd)[Period.DAY]) == LEADERBOARD_LINES
     DailyTotal.objects.all().delete()
-    now += loading.BOARDS_S - 0.1
     assert len(loading.period_boards(crowd)[Period.DAY]) == LEADERBOARD_LINES
-    now += 0.2
+    boards.expire(time.monotonic() + loading.BOARDS_S)
     assert loading.period_boards(crowd)[Period.DAY] == []
-
-
-@pytest.mark.usefixtures("unread")
-def test_boards_of_few_runs_are_kept(crowd: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "MOST_BOARDS", 2)
-    for _ in range(4):
-        crowd.pk = uuid4()
-        loading.period_boards(crowd)
-    assert len(loading._boards) == 2

@@ -12,8 +12,8 @@ from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.image_classification import ImageClassification
 from peer_agent.recipes.masked_lm import MaskedLM
-from runs.datasets.resumable_upload import begin_upload, take_piece
 from runs.datasets.services import preparation_of
+from runs.datasets.uploads import begin_upload, take_piece
 from runs.models import Dataset, Release, Run, Shard
 from runs.storage import release_path, text_path
 from runs.storage import root as storage_root
@@ -224,7 +224,7 @@ class TestModel:
         def refused(**_: Any) -> None:
             raise Problem.of("E315", state="open")
 
-        monkeypatch.setattr("runs.lifecycle.sources.set_base", refused)
+        monkeypatch.setattr("runs.lifecycle.drafts.set_base", refused)
         before = set(storage_root().glob("datasets/*"))
         text = page(as_(organizer).post(self.MODEL, {"release": trained.pk, "may_share": "on"}))
         assert "E315" in text

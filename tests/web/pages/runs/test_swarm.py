@@ -13,7 +13,7 @@ from django.utils import timezone
 from accounts.keys import site_key
 from accounts.models import Machine, Person
 from coordination.models import Presence
-from coordination.presence import Carried, Link
+from coordination.presence import Carried, Link, OnlinePeer
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import SpanEntry, seal, whole
 from runs.models import ActivityLine, LogEntry, Run, SealedRecord
@@ -22,7 +22,6 @@ from tests.runs.factories import ELEMENTS, Owned, committed, owned
 from tests.test_house import ROOT
 from tests.web.browsing import as_, page
 from web.pages.runs import swarm
-from web.run_picture.presence import OnlinePeer
 
 CARRIED = Link("trainer", Carried(2_125_000.0, is_floor=False), None)
 COORDINATOR = ROOT / "peer_agent" / "protocol" / "coordinator"

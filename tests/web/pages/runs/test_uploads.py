@@ -18,7 +18,7 @@ from django.test import Client
 from accounts.models import Person
 from demo.visitor import CSRF, Visitor
 from runs import storage
-from runs.datasets import resumable_upload
+from runs.datasets import uploads
 from runs.models import Upload
 from tests.server.test_serve import serving, where
 from tests.web.browsing import as_
@@ -195,7 +195,7 @@ def test_an_upload_whose_bytes_are_gone_is_begun_anew(organizer: Person) -> None
 def test_an_upload_that_another_tab_forgets_meanwhile_is_gone(
     organizer: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, found = as_(organizer), resumable_upload.upload_of
+    client, found = as_(organizer), uploads.upload_of
 
     def forgotten(*who: Any) -> Upload:
         upload = found(*who)
@@ -203,7 +203,7 @@ def test_an_upload_that_another_tab_forgets_meanwhile_is_gone(
         return upload
 
     path = announce(client)["Location"]
-    monkeypatch.setattr(resumable_upload, "upload_of", forgotten)
+    monkeypatch.setattr(uploads, "upload_of", forgotten)
     answer = send(client, path, 0, TEXT)
     assert (answer.status_code, answer.json()["code"]) == (404, "E318")
 
@@ -217,7 +217,7 @@ def test_a_full_disk_is_told_and_the_upload_goes_on_when_there_is_room(
     client = as_(organizer, raise_request_exception=False)
     path = announce(client)["Location"]
     with monkeypatch.context() as patch:
-        patch.setattr(resumable_upload, "_write", full)
+        patch.setattr(uploads, "_write", full)
         answer = send(client, path, 0, TEXT)
     assert (answer.status_code, answer.json()["code"]) == (507, "E328")
     assert "/srv" not in answer.json()["text"]
@@ -302,7 +302,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> I
 def test_an_upload_that_was_cut_off_goes_on_where_the_site_says(served: tuple[Path, Sender]) -> None:
     text = TEXT * 300  # more than one piece
     data, sender = served
-    path, piece = sender.announce(len(text)), resumable_upload.PIECE_BYTES
+    path, piece = sender.announce(len(text)), uploads.PIECE_BYTES
     assert sender.ask("PATCH", path, text[:piece], Upload_Offset="0").status == 204
     sender.drop(path, piece, piece, text[piece : piece + piece // 2])
     at = sender.offset(path)

@@ -11,15 +11,15 @@ from django.utils import timezone
 from accounts.days import day_of
 from accounts.models import Person
 from coordination.models import Presence
+from coordination.presence import OnlinePeer
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.masked_lm import MaskedLM
-from runs import listing
+from runs import selectors
 from runs.models import DailyTotal, Run, Snapshot
 from tests.runs.factories import Owned, committed, draft, opened, owned
 from tests.web.browsing import as_, page
 from web.pages.site import front
 from web.pages.site.front import HIGH, WIDE, small_curve
-from web.run_picture.presence import OnlinePeer
 
 NAMES = re.compile(r'<h3><a href="/runs/([-\w]+)/"')
 
@@ -141,7 +141,7 @@ class TestFigures:
         yesterday = day_of(timezone.now() - timedelta(days=1))
         DailyTotal.objects.create(run=run, person=laptop.machine.person, day=yesterday, samples=5000)
         assert "<dt>samples today</dt><dd>1,234</dd>" in " ".join(page(client.get("/")).split())
-        assert listing.samples_today(None, timezone.now() + timedelta(days=1)) == 0
+        assert selectors.samples_today(None, timezone.now() + timedelta(days=1)) == 0
 
     def test_held_out_loss_leads(self, run: Run, laptop: Owned, client: Client) -> None:
         for loss in (6.0, 5.0, 4.0):
@@ -207,5 +207,5 @@ def test_curves_of_many_runs_are_read_at_once(organizer: Person, laptop: Owned, 
         for _ in range(3):
             committed(run, (laptop.machine, 4))
     with django_assert_num_queries(2):
-        curves = listing.curves(list(listing.found_runs(None, listing.Search())))
+        curves = selectors.curves(list(selectors.found_runs(None, selectors.Search())))
     assert sorted(len(curve) for curve in curves.values()) == [3, 3, 3]

@@ -20,7 +20,7 @@ def test_a_broken_page_says_that_work_is_safe(
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("unforeseen")
 
-    monkeypatch.setattr("runs.listing.found_runs", broken)
+    monkeypatch.setattr("runs.selectors.found_runs", broken)
     monkeypatch.setattr("runs.selectors.run_lines", broken)
     client.raise_request_exception = False
     for path in ("/", "/api/v1/runs"):

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from runs.access import outranks
 from runs.models import Run
-from runs.models.joining import LONGEST_MESSAGE
+from runs.models.run import LONGEST_MESSAGE
 from web.pages.runs.forms.new_run import NewRunForm, short_lines
 from web.words import material_in_words_of_page
 

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Material, OnHub
-from runs.datasets.sources import SourceLine
+from runs.datasets.services import SourceLine
 from runs.models import Release
 from web.pages.runs.forms.new_run import (
     REQUIRED,

@@ -11,8 +11,7 @@ from runs.access import may_see, person_of, takes_part
 from runs.lifecycle import membership
 from runs.models import Run
 from web.http import rate_limits
-from web.http.access import missing
-from web.http.requester import person_in
+from web.http.requester import missing, person_in
 
 
 @never_cache

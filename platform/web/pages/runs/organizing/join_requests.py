@@ -9,8 +9,7 @@ from peer_agent.protocol.errors import Problem
 from runs.access import access_moderated_run, access_run
 from runs.lifecycle import joining
 from web.http import rate_limits
-from web.http.access import run_or_404
-from web.http.requester import person_in
+from web.http.requester import person_in, run_or_404
 from web.pages.runs.forms.organizer import RequestForm
 from web.pages.runs.run import shown_page
 

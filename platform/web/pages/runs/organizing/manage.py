@@ -16,20 +16,19 @@ from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
+from coordination.presence import RELAY
 from peer_agent.protocol.errors import Fault, Problem
 from runs import quotas
 from runs.access import MANAGING, access_managed_run, access_moderated_run, access_own_run, outranks, role_of
 from runs.datasets.hub_sources import arrived
-from runs.datasets.services import lacks_base
-from runs.datasets.sources import SourceLine
-from runs.lifecycle import drafts, ending, joining, membership, roles, services
-from runs.lifecycle.rollback import rollback_facts
+from runs.datasets.services import SourceLine, lacks_base
+from runs.lifecycle import drafts, joining, membership, roles, services
+from runs.lifecycle.services import rollback_facts
 from runs.models import Dataset, Member, Run
 from runs.releases.trials import set_allowed
 from runs.states import LIVE
-from web.http.access import run_or_404
 from web.http.parts import Part, part_of
-from web.http.requester import person_in
+from web.http.requester import person_in, run_or_404
 from web.pages.runs.forms.organizer import (
     AlertForm,
     AnnouncementForm,
@@ -43,7 +42,6 @@ from web.pages.runs.run import REFRESH_S, STANDING_ON, head_facts, standing_fact
 from web.pages.runs.trials import switch_facts
 from web.run_picture.loading import head_of, troubles_of
 from web.run_picture.own_place import Own
-from web.run_picture.presence import RELAY
 from web.words import material_in_words_of_page, titled_in_words_of_page
 
 MOST_DIGITS = 18  # of a row's number in an address
@@ -78,7 +76,7 @@ def extend_run(request: HttpRequest, slug: str) -> HttpResponse:
     if not form.is_valid():
         return manage_page(request, run, wrong={"extend_form": form})
     steps = form.cleaned_data["target_steps"]
-    return managed(request, run, lambda: ending.extend_run(run=run, target_steps=steps, by=person_in(request)))
+    return managed(request, run, lambda: services.extend_run(run=run, target_steps=steps, by=person_in(request)))
 
 
 @login_required
@@ -88,7 +86,7 @@ def end_run(request: HttpRequest, slug: str) -> HttpResponse:
     run = run_or_404(access_managed_run, request, slug)
     answer = redirect("web:manage", slug=slug)
     person = person_in(request)
-    return asked_once_more(request, run, "web/runs/end_run.html", lambda: ending.end_run(run=run, by=person), answer)
+    return asked_once_more(request, run, "web/runs/end_run.html", lambda: services.end_run(run=run, by=person), answer)
 
 
 @login_required

@@ -10,8 +10,7 @@ from peer_agent.protocol.errors import Problem
 from runs.access import access_managed_run, may_see, role_of
 from runs.lifecycle import roles
 from runs.models import Run
-from web.http.access import missing, run_or_404
-from web.http.requester import person_in
+from web.http.requester import missing, person_in, run_or_404
 from web.pages.runs.forms.organizer import RoleForm
 from web.pages.runs.organizing.manage import manage_page
 from web.words import titled_in_words_of_page

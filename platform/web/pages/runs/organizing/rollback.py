@@ -6,9 +6,8 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
 
 from runs.access import access_managed_run
-from runs.lifecycle.rollback import ask_rollback
-from web.http.access import run_or_404
-from web.http.requester import person_in
+from runs.lifecycle.services import ask_rollback
+from web.http.requester import person_in, run_or_404
 from web.pages.runs.organizing.manage import asked_once_more
 
 LARGEST = 2**63 - 1

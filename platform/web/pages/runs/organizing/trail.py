@@ -15,7 +15,7 @@ from runs.access import access_managed_run
 from runs.departure import NOBODY
 from runs.models import ActivityLine
 from runs.timeline import AN_OPERATOR, trail_of
-from web.http.access import run_or_404
+from web.http.requester import run_or_404
 
 PAGE = 50  # lines
 BEFORE = re.compile(r"[0-9]{1,18}")

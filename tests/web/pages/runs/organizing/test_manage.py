@@ -11,7 +11,7 @@ from django.test import Client
 from accounts.models import Person
 from coordination.models import Presence
 from runs import storage
-from runs.datasets.resumable_upload import begin_upload, take_piece
+from runs.datasets.uploads import begin_upload, take_piece
 from runs.lifecycle import membership
 from runs.models import Dataset, Invitation, Member, Run, Upload
 from tests.runs.factories import PASSWORD, Owned, committed, draft

@@ -2,10 +2,10 @@
 
 import pytest
 
-from runs.lifecycle.rollback import ask_rollback
+from runs.lifecycle.services import ask_rollback
 from runs.models import Run
 from tests.runs.factories import Owned, committed
-from tests.runs.lifecycle.test_rollback import kept
+from tests.runs.lifecycle.test_services import kept
 from tests.web.browsing import as_, page
 
 MANAGE, ASK = "/runs/proverbs/manage/", "/runs/proverbs/rollback/2/"

@@ -1,0 +1,123 @@
+"""Data become shards, in a child process: a long work that may be done twice.
+
+Its outcome, good or bad, is written into rows. Files are made in a workspace and moved when they are whole; rows follow
+in one transaction.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+from uuid import UUID
+
+from django.db import transaction
+
+from peer_agent.protocol.errors import Fault, Problem, codes
+from peer_agent.protocol.recipe import encode_recipe
+from runs import storage
+from runs.datasets.hub_sources import fetch_missing
+from runs.datasets.services import lacks_base, preparation_of, require_sample, with_usual_steps
+from runs.models import Dataset, Run, Shard
+from runs.processes import faults_to, run_child
+from runs.states import NOT_OPEN, Why, move
+from runs.timeline import add_line
+
+
+def prepare_dataset(dataset_id: UUID) -> Literal["away", "busy", "done"]:
+    """Make shards of the data, and whatever else their recipe wants of them; what is on the Hub is fetched first.
+
+    `away`: the Hub did not answer, try again later; `busy`: others are being fetched.
+    """
+    unprepared = (Dataset.State.UPLOADED, Dataset.State.PREPARING)
+    waiting = Dataset.objects.filter(pk=dataset_id, state__in=unprepared)
+    if any(lacks_base(each) for each in waiting) or not waiting.update(state=Dataset.State.PREPARING):
+        return "done"
+    dataset = Dataset.objects.select_related("base").get(pk=dataset_id)
+    with faults_to(lambda fault: _fail_dataset(dataset, fault), "E309"):
+        if (outcome := _fetch(dataset)) != "done":
+            return outcome
+        _prepare(dataset)
+    return "done"
+
+
+def _fetch(dataset: Dataset) -> Literal["away", "busy", "done"]:
+    try:
+        return fetch_missing(dataset.parts())
+    except Problem as problem:
+        if problem.fault.code != codes.HUB_AWAY:
+            raise
+        waiting = Dataset.objects.filter(pk=dataset.pk, state=Dataset.State.PREPARING)
+        waiting.update(fault_code=problem.fault.code, fault_text=problem.fault.text)
+        return "away"
+
+
+def _prepare(dataset: Dataset) -> None:
+    with storage.workspace() as work:
+        out = work / "out"
+        text, *further = map(str, map(storage.text_path, sources := dataset.sources()))
+        more = [word for path in further for word in ("--also", path)]
+        more += ["--base", str(storage.text_path(dataset.base))] if dataset.base is not None else []
+        made = run_child(["prepare", text, str(out), "--preparation", dataset.preparation, *more])
+        for run in dataset.runs.filter(state__in=NOT_OPEN):
+            require_sample(run.parsed_recipe, size=made["size"])
+        target = storage.text_path(dataset).parent / work.name
+        storage.put(out, target)
+        if not _keep_dataset(sources, made, target):
+            storage.discard(target)
+
+
+@transaction.atomic
+def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path) -> bool:
+    """Whether it is wanted still: another worker was faster, or it was deleted, or is prepared anew meanwhile."""
+    dataset = sources[0]
+    names = ("vocab", "characters", "unigram_entropy", "pieces", "heldout")
+    facts = {"tokens": made["size"]} | {name: made[name] for name in names if name in made}
+    wanted = Dataset.objects.filter(
+        pk=dataset.pk, state=Dataset.State.PREPARING, preparation=dataset.preparation, base=dataset.base
+    )
+    # The row is held first, as whoever adds a text or takes one off does too.
+    if not wanted.select_for_update().exists() or dataset.sources() != list(sources):
+        return False
+    well = {"state": Dataset.State.READY, "fault_code": "", "fault_text": ""}
+    wanted.update(**well, folder=storage.relative(folder), **facts)
+    Shard.objects.bulk_create(
+        Shard(
+            dataset=dataset,
+            position=position,
+            digest=shard["digest"],
+            tokens=shard["size"],
+            source=shard.get("source", 0),
+        )
+        for position, shard in enumerate(made["shards"])
+    )
+    dataset.refresh_from_db()
+    for run in dataset.runs.filter(state__in=NOT_OPEN):
+        _fit_recipe(run, dataset, made)
+    return True
+
+
+def _fit_recipe(run: Run, dataset: Dataset, made: dict[str, Any]) -> None:
+    recipe = run.parsed_recipe.fitted(made)
+    ready = made["ready"]
+    if run.automatic_steps:
+        recipe = with_usual_steps(recipe, dataset)
+        ready += f" The run is set to {recipe.target_steps:,} steps."
+    run.recipe = encode_recipe(recipe).decode()
+    run.save(update_fields=["recipe"])
+    Dataset.objects.filter(pk=dataset.pk).update(preparation=preparation_of(recipe))
+    add_line(run=run, kind="prepared", text=ready)
+
+
+@transaction.atomic
+def _fail_dataset(dataset: Dataset, fault: Fault) -> None:
+    Dataset.objects.filter(pk=dataset.pk).update(
+        state=Dataset.State.FAILED, fault_code=fault.code, fault_text=fault.text
+    )
+    for run in dataset.runs.filter(state__in=NOT_OPEN):
+        back_to_draft(run, fault)
+
+
+@transaction.atomic
+def back_to_draft(run: Run, fault: Fault) -> None:
+    """Give a run back to its organizer, and say why it was not prepared."""
+    move(run, Why.NOT_PREPARED, waiting_for=str(fault))
+    add_line(run=run, kind="failed", text=str(fault))

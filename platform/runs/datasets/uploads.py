@@ -1,0 +1,196 @@
+"""Files on their way in: whole or in pieces. Their length is known before a byte is read, and a text is UTF-8.
+
+A file that comes in pieces goes on where it stopped, at the offset in its row. The row is the truth: a piece counts
+once it is on disk and the row says so, in one transaction.
+"""
+
+import codecs
+import hashlib
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.models import Person
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.recipes import KINDS
+from runs import quotas
+from runs.models import Dataset, Upload
+from runs.storage import MEGABYTE, link, upload_path
+
+PIECE_BYTES = MEGABYTE  # of one request, at most
+KEPT = timedelta(days=1)
+A_PERSON = 4  # uploads at a time; a fifth takes the place of the one that was not touched for longest
+FORM_ALLOWANCE = MEGABYTE  # the other fields of the form that carries the file
+
+
+def is_text(filename: str) -> bool:
+    """Whether a file is read as text on its way in: all that no recipe takes for something else."""
+    materials = [kind.prepares.material for kind in KINDS.values()]
+    brought = [*materials, *(material.adapts for material in materials if material.adapts is not None)]
+    suffixes = {suffix for material in brought for suffix in material.suffixes}
+    return not filename.lower().endswith(tuple(suffixes))
+
+
+def length_fault(content_length: str | None, *, limit: int, allowance: int = 0) -> Fault | None:
+    """Why a body of this length is not read at all: E311 (no length), E304 (too long). In bytes.
+
+    `allowance` is for what comes beside the file that the limit is about.
+    """
+    if content_length is None or not content_length.isdecimal():
+        return Fault.of("E311")
+    if int(content_length) > limit + allowance:
+        return too_long(int(content_length), limit)
+    return None
+
+
+def too_long(size: int, limit: int) -> Fault:
+    """E304 in whole megabytes, rounded so that the first is the larger."""
+    return Fault.of("E304", size=f"{-(-size // MEGABYTE):,}", limit=f"{limit // MEGABYTE:,}")
+
+
+def upload_limit() -> int:
+    return int(settings.UPLOAD_LIMIT_MB) * MEGABYTE
+
+
+def write_file(chunks: Iterable[bytes], target: Path, *, size: int, is_text: bool) -> str:
+    """Write a file of the announced size, in UTF-8 where it is a text; its sha256. Raises Problem E302, E304."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    written = 0
+    with target.open("wb") as file:
+        for chunk in utf8_checked(chunks) if is_text else chunks:
+            written += len(chunk)
+            if written > size:
+                raise Problem(too_long(written, size))
+            digest.update(chunk)
+            file.write(chunk)
+    return digest.hexdigest()
+
+
+def utf8_checked(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same chunks; a character may be cut between two of them. Raises Problem E302 with the byte that is wrong."""
+    pending = b""
+    start = 0  # of the next chunk
+    for chunk in chunks:
+        pending = utf8_piece(chunk, pending=pending, start=start)
+        start += len(chunk)
+        yield chunk
+    utf8_piece(b"", pending=pending, start=start, is_last=True)
+
+
+def utf8_piece(piece: bytes, *, pending: bytes, start: int, is_last: bool = False) -> bytes:
+    """What of a piece belongs to a character that goes on in the next. `start`: its first byte's place in the text.
+
+    Raises Problem E302 with the byte that is wrong.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder.setstate((pending, 0))
+    _decode(decoder, piece, start, final=is_last)
+    return decoder.getstate()[0]
+
+
+def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, start: int, *, final: bool) -> None:
+    pending, _ = decoder.getstate()
+    try:
+        decoder.decode(chunk, final)
+    except UnicodeDecodeError as error:
+        position = start - len(pending) + error.start
+        raise Problem.of("E302", position=position, byte=f"{error.object[error.start]:02x}") from error
+
+
+def begin_upload(*, person: Person, filename: str, size: int) -> Upload:
+    """A place for a text of the announced size. Raises Problem E303, E304, E365 before a byte of it is sent."""
+    if size <= 0:
+        raise Problem.of("E303")
+    if size > upload_limit():
+        raise Problem(too_long(size, upload_limit()))
+    forget_stale()
+    with transaction.atomic():
+        quotas.held(person)
+        given_up = list(person.uploads.order_by("-touched_at")[A_PERSON - 1 :])
+        quotas.require_disk(person, size, given_up=sum(old.size for old in given_up))
+        upload = Upload.objects.create(person=person, filename=last_part(filename), size=size)
+    for old in given_up:
+        forget_upload(old)
+    path = upload_path(upload)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return upload
+
+
+def last_part(filename: str) -> str:
+    """A name without folders and without what cannot be printed."""
+    name = filename.replace("\\", "/").rsplit("/", 1)[-1]
+    return "".join(letter for letter in name if letter.isprintable())[-200:] or "text.txt"
+
+
+def upload_of(person: Person, upload_id: UUID) -> Upload:
+    """One of the person's own uploads. Raises Problem E318."""
+    upload = person.uploads.filter(pk=upload_id, touched_at__gt=timezone.now() - KEPT).first()
+    if upload is None:
+        raise Problem.of("E318")
+    return upload
+
+
+@transaction.atomic
+def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
+    """Write a piece at its place.
+
+    Raises Problem E318 (it is gone), E319 (not its place, or beyond the size), E302 (not UTF-8).
+    """
+    now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
+    if now is None:
+        raise Problem.of("E318")
+    if offset != now.offset:
+        raise Problem.of("E319", offset=now.offset, given=offset)
+    end = offset + len(piece)
+    if end > now.size:
+        raise Problem.of("E319", offset=now.size, given=end)
+    if is_text(now.filename):
+        now.pending = utf8_piece(piece, pending=bytes(now.pending), start=offset, is_last=end == now.size)
+    _write(upload_path(now), offset, piece)
+    now.offset, now.touched_at = end, timezone.now()
+    now.save(update_fields=["offset", "pending", "touched_at"])
+    return now
+
+
+def _write(path: Path, offset: int, piece: bytes) -> None:
+    """What lies beyond `offset` is of a piece that was never acknowledged. Raises Problem E318."""
+    try:
+        with path.open("r+b") as file:
+            file.seek(offset)
+            file.write(piece)
+            file.truncate()
+    except FileNotFoundError as error:
+        raise Problem.of("E318") from error
+
+
+@transaction.atomic
+def keep_upload(*, upload: Upload, dataset: Dataset, target: Path) -> None:
+    """The whole text becomes a dataset's, as the file `target`. Raises Problem E318 where some is missing."""
+    now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
+    if now is None or now.offset != now.size:
+        raise Problem.of("E318")
+    with upload_path(now).open("rb") as file:
+        dataset.sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    link(upload_path(now), target)
+    dataset.save(force_insert=True)
+    transaction.on_commit(lambda: forget_upload(upload))
+
+
+def forget_upload(upload: Upload) -> None:
+    upload_path(upload).unlink(missing_ok=True)
+    Upload.objects.filter(pk=upload.pk).delete()
+
+
+def forget_stale(now: datetime | None = None) -> int:
+    """Delete what nobody has touched for a day; how many there were."""
+    stale = list(Upload.objects.filter(touched_at__lte=(now or timezone.now()) - KEPT))
+    for upload in stale:
+        forget_upload(upload)
+    return len(stale)

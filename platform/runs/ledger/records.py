@@ -1,0 +1,108 @@
+"""Sealed records in their rows, written by `keep_sealed` and read by `sealed_of` alone; and what they cover."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+from django.db.models import QuerySet
+
+from peer_agent.protocol.credentials import Signed
+from peer_agent.protocol.log.records import Entry, RecordHead, Unit, read_head
+from runs.models import Coverage, LogEntry, Run, SealedRecord
+
+AT_ONCE = 100  # rows of some 54 kB in memory
+Ranges = list[list[int]]  # [[start, stop), …] in ascending order; no two overlap or touch
+Place = tuple[int, int]  # epoch and shard
+
+
+def keep_sealed(entry: LogEntry, sealed: Entry) -> None:
+    SealedRecord.objects.create(
+        entry=entry,
+        payload=sealed.head.payload,
+        signature=sealed.head.signature,
+        contributions=sealed.contributions,
+    )
+
+
+def sealed_of(entry: LogEntry) -> Entry:
+    """An entry's signed record; its row is read where it was not selected with the entry."""
+    row = entry.sealed
+    return Entry(Signed(bytes(row.payload), bytes(row.signature)), bytes(row.contributions))
+
+
+def last_head(run: Run) -> RecordHead | None:
+    """The head of the newest entry's record, without its contributions; None before the first. Raises Problem E218."""
+    rows = SealedRecord.objects.filter(entry__run=run, entry__index=run.head.index)
+    row = rows.values_list("payload", "signature").first()
+    return read_head(Signed(*map(bytes, row))) if row is not None else None
+
+
+def with_records(run: Run, *, first: int = 0) -> QuerySet[LogEntry]:
+    """Entries from an index on, in order, each with its record. Iterate in parts: one record may have 54 kB."""
+    return LogEntry.objects.filter(run=run, index__gte=first).select_related("sealed").order_by("index")
+
+
+# Which samples are in committed updates, as merged ranges by epoch and shard
+
+# Leases are restored from these rows and from lease marks: nothing reads the log for it, which grows with the run.
+
+
+def add_range(ranges: Ranges, start: int, stop: int) -> None:
+    """Add [start, stop) in place, as one with every range that it overlaps or touches. Cost: two binary searches."""
+    first = bisect_left(ranges, start, key=lambda known: known[1])
+    behind = bisect_right(ranges, stop, key=lambda known: known[0])
+    if first < behind:
+        start, stop = min(start, ranges[first][0]), max(stop, ranges[behind - 1][1])
+    ranges[first:behind] = [[start, stop]]
+
+
+def overlaps(ranges: Ranges, start: int, stop: int) -> bool:
+    """Whether a sample of [start, stop) is in these ranges."""
+    first = bisect_right(ranges, start, key=lambda known: known[1])
+    return first < len(ranges) and ranges[first][0] < stop
+
+
+def add_units(held: dict[Place, Ranges], units: Iterable[Unit]) -> None:
+    """Add units to the ranges of their places, in place."""
+    for unit in units:
+        add_range(held.setdefault((unit.epoch, unit.shard), []), unit.start, unit.stop)
+
+
+def add_committed(run: Run, units: Iterable[Unit]) -> None:
+    """Write that the units are in a committed update. Within the commit's transaction, behind the head's fence.
+
+    Reads and writes the rows of the units' own places only.
+    """
+    _add(run, list(units), "ranges")
+
+
+def leave_out(run: Run, units: Iterable[Unit]) -> None:
+    _add(run, list(units), "left_out")
+
+
+def _add(run: Run, units: list[Unit], column: str) -> None:
+    places = {(unit.epoch, unit.shard) for unit in units}
+    known = run.coverage.filter(epoch__in={epoch for epoch, _ in places}, shard__in={shard for _, shard in places})
+    held = {(row.epoch, row.shard): getattr(row, column) for row in known if (row.epoch, row.shard) in places}
+    add_units(held, units)
+    rows = [
+        Coverage(run=run, epoch=epoch, shard=shard, **{"ranges": [], column: ranges})
+        for (epoch, shard), ranges in held.items()
+    ]
+    Coverage.objects.bulk_create(
+        rows, update_conflicts=True, unique_fields=["run", "epoch", "shard"], update_fields=[column]
+    )
+
+
+def settled_units(run: Run) -> Iterator[Unit]:
+    """Everything that is in committed updates, a unit for each merged range, in ascending order."""
+    return _units(run, "ranges")
+
+
+def left_out_units(run: Run) -> Iterator[Unit]:
+    return _units(run, "left_out")
+
+
+def _units(run: Run, column: str) -> Iterator[Unit]:
+    rows = run.coverage.order_by("epoch", "shard").values_list("epoch", "shard", column)
+    for epoch, shard, ranges in rows.iterator(chunk_size=2000):
+        yield from (Unit(epoch, shard, start, stop) for start, stop in ranges)

@@ -1,0 +1,180 @@
+"""What needs torch runs in a child process: `peer_agent.site_work`, a list of arguments in, one JSON object out.
+
+Also what goes with long work: its turns within this process, and its failures as numbered errors.
+"""
+
+import errno
+import logging
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError
+
+from peer_agent.protocol.errors import Fault, Problem, codes
+from peer_agent.publishing.child import facts_of, fault_of
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S = 6 * 3600
+BEAT_S = 5.0
+KILLED = -9
+BOOTSTRAP = (
+    "import runpy; from runs.parent import leave_with_parent; leave_with_parent(); "
+    "runpy.run_module('peer_agent.site_work', run_name='__main__', alter_sys=True)"
+)
+
+_running: set["subprocess.Popen[str]"] = set()
+_lock = threading.Lock()
+_is_stopping = threading.Event()
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+DISK_FULL = "53100"  # PostgreSQL's word for it
+# Locks for `turn`. Replays follow one another without a pause in a run
+# whose steps are short, so what is measured for people to see does not wait for them.
+replaying = threading.Lock()
+measuring = threading.Lock()
+fetching = threading.Lock()  # of texts and models from the Hub
+trying = threading.Lock()  # of released models, by visitors
+packing = threading.Lock()  # of checkpoints for the Hub
+
+
+class ChildStopped(Exception):
+    """The site is going down; the task is done again at the next start."""
+
+
+def run_child(
+    arguments: Sequence[str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    secret: str = "",
+    more: Mapping[str, str] | None = None,
+    beat: Callable[[], None] | None = None,
+) -> dict[str, Any]:
+    """The JSON object on the last line of the child's output. It reads `secret` from its standard input.
+
+    `beat` is called every few seconds while it works; where that raises, the child is ended. Raises Problem with the
+    fault that the child names, or E327 where it dies without one; ChildStopped.
+    """
+    command = [sys.executable, "-c", BOOTSTRAP, *arguments]
+    child = _start(command, {**child_environment(), **(more or {})})
+    try:
+        output, errors = _waited_for(child, secret, timeout_s, beat)
+    except subprocess.TimeoutExpired as error:
+        raise Problem.of("E327", reason=f"it took longer than {timeout_s:g} s") from error
+    finally:
+        with _lock:
+            _running.discard(child)
+    if _is_stopping.is_set() and child.returncode:
+        raise ChildStopped
+    if child.returncode:
+        raise Problem(_fault_in(errors, child.returncode))
+    return facts_of(output)
+
+
+def _waited_for(
+    child: "subprocess.Popen[str]", secret: str, timeout_s: float, beat: Callable[[], None] | None
+) -> tuple[str, str]:
+    """Its output and errors. Raises TimeoutExpired, and whatever `beat` raises."""
+    until, said = time.monotonic() + timeout_s, secret
+    try:
+        while True:
+            left_s = until - time.monotonic()
+            try:
+                return child.communicate(said or None, timeout=left_s if beat is None else min(BEAT_S, left_s))
+            except subprocess.TimeoutExpired:
+                if beat is None or left_s <= BEAT_S:
+                    raise
+                said = ""  # it was said; what the child has answered so far is kept
+                beat()
+    except BaseException:
+        child.kill()
+        child.communicate()
+        raise
+
+
+def stop_children() -> None:
+    """End what runs now and start nothing more: the process is about to leave."""
+    _is_stopping.set()
+    with _lock:
+        for child in _running:
+            child.kill()
+
+
+def child_environment() -> dict[str, str]:
+    """No secrets of the site: only what programs need to be found and not to fight over cores."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "SYSTEMROOT", "TMPDIR") if name in os.environ}
+    paths = (str(settings.ROOT), str(settings.ROOT / "platform"))
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": threads}
+
+
+def _start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[str]":
+    with _lock:
+        if _is_stopping.is_set():
+            raise ChildStopped
+        child = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        _running.add(child)
+        return child
+
+
+def _fault_in(errors: str, status: int) -> Fault:
+    if (fault := fault_of(errors)) is not None:
+        return fault
+    logger.error("a child ended with %s: %s", status, errors[-2000:])
+    reason = "it was killed, as where memory runs out" if status == KILLED else f"status {status}"
+    return Fault.of("E327", reason=reason)
+
+
+def disk_fault(error: BaseException | None) -> Fault | None:
+    """E328 where the error is about the disk; it names no folder."""
+    cause = error.__cause__ if isinstance(error, DatabaseError) else error
+    is_full = (
+        getattr(cause, "errno", None) in NO_ROOM
+        or getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        or getattr(cause, "sqlstate", None) == DISK_FULL
+    )
+    return Fault.of("E328") if is_full else None
+
+
+@contextmanager
+def turn(lock: threading.Lock) -> Iterator[bool]:
+    """Hold the lock if it is free, and tell the block. Long work never waits for it: a thread stays for other tasks."""
+    is_mine = lock.acquire(blocking=False)
+    try:
+        yield is_mine
+    finally:
+        if is_mine:
+            lock.release()
+
+
+@contextmanager
+def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
+    """Record what goes wrong in the block; `code` numbers what nobody foresaw. A site that goes down is no fault."""
+    try:
+        yield
+    except ChildStopped:
+        logger.info("stopped with the site; done again at the next start")
+    except Problem as problem:
+        logger.warning("%s", problem)
+        # A child's words name where its disk is.
+        record(Fault.of("E328") if problem.fault.code == codes.DISK_FULL else problem.fault)
+    except Exception as error:
+        logger.exception("unforeseen")
+        # What else the error says may name this machine's folders; everybody reads the page.
+        record(disk_fault(error) or Fault.of(code, reason=type(error).__name__))

@@ -1,1 +1,0 @@
-"""Long work in child processes, one after another."""

@@ -1,0 +1,57 @@
+"""Who comes in: operators, by the site's one login page."""
+
+from functools import wraps
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib.admin import AdminSite
+from django.contrib.admin.apps import AdminConfig
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+
+
+class OperatorsSite(AdminSite):
+    """The pages of operators."""
+
+    site_title = "Manyhands"
+    site_header = "Manyhands: for operators"
+    index_title = "What this site holds"
+
+    def has_permission(self, request: HttpRequest) -> bool:
+        """Operators; others who are on the staff, as the relay's keeper, have nothing to do here."""
+        return bool(request.user.is_active and request.user.is_superuser)
+
+    def admin_view(self, view: Any, cacheable: bool = False) -> Any:  # noqa: FBT001, FBT002  (Django's)
+        """Every page asks here first."""
+        inner = super().admin_view(view, cacheable)
+
+        @wraps(inner)
+        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            if not self.has_permission(request):
+                return self.turned_away(request, request.get_full_path())
+            answer: HttpResponseBase = inner(request, *args, **kwargs)
+            return answer
+
+        return guarded
+
+    def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The site has one login page, and this is not it."""
+        del extra_context
+        if self.has_permission(request):
+            return redirect("admin:index")
+        return self.turned_away(request, reverse("admin:index"))
+
+    def turned_away(self, request: HttpRequest, wanted: str) -> HttpResponse:
+        """Whoever is nobody logs in; whoever is somebody and still here is no operator. Raises PermissionDenied."""
+        if request.user.is_authenticated:
+            raise PermissionDenied("These pages are for the operators of this site.")
+        return redirect(f"{reverse('web:login')}?{urlencode({'next': wanted})}")
+
+
+class OperatingConfig(AdminConfig):
+    """Keeps Django's label, so that its templates and its table of changes stay where they are."""
+
+    default_site = "web.admin_site.OperatorsSite"
