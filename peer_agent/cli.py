@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from peer_agent.machine.language import ENGLISH, is_english, speak
+from peer_agent.machine.language import ENGLISH, SanitizingFormatter, is_english, sanitize, speak
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.limits import DISK_GB, RESERVE_PERCENT
-from peer_agent.machine.sanitize import SanitizingFormatter, sanitize
 from peer_agent.network.addresses import ANYWHERE
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages.to_site import MOST_RESERVED

@@ -24,10 +24,8 @@ from peer_agent.machine.faults import in_readers_words, sanitize_fault
 from peer_agent.machine.hardware import gpu_name, missing_packages
 from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.language import gettext_noop, ngettext, padded, translated
+from peer_agent.machine.language import gettext_noop, in_bytes, ngettext, padded, sanitize, translated
 from peer_agent.machine.limits import usual_limits
-from peer_agent.machine.sanitize import sanitize
-from peer_agent.machine.sizes import in_bytes
 from peer_agent.network.link import reach
 from peer_agent.network.site import clock_of
 from peer_agent.protocol.errors import Fault, Problem, codes, disk_fault

@@ -11,8 +11,8 @@ import msgspec
 from peer_agent.display.lines import EVERY_S, View
 from peer_agent.display.status import ShownTrouble
 from peer_agent.machine.faults import faults_of, sanitize_fault
+from peer_agent.machine.language import sanitize
 from peer_agent.machine.preflight import Preflight
-from peer_agent.machine.sanitize import sanitize
 from peer_agent.protocol.errors import Fault
 from peer_agent.site.enrolment import Code
 

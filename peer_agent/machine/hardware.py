@@ -13,8 +13,8 @@ import psutil
 from msgspec import Struct
 
 from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import in_bytes
 from peer_agent.machine.limits import usual_limits
-from peer_agent.machine.sizes import in_bytes
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S
 from peer_agent.protocol.errors import Fault
 

@@ -5,10 +5,9 @@ from pathlib import Path
 from msgspec import Struct
 
 from peer_agent.machine.hardware import FreeResources
-from peer_agent.machine.language import columns_of, padded
+from peer_agent.machine.language import columns_of, in_bytes, padded
 from peer_agent.machine.language import gettext as _
 from peer_agent.machine.limits import DISK_GB, GIGABYTE
-from peer_agent.machine.sizes import in_bytes
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe

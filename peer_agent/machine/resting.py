@@ -17,8 +17,7 @@ import psutil
 from msgspec import Struct
 
 from peer_agent.machine.home import Home
-from peer_agent.machine.language import gettext_noop
-from peer_agent.machine.sizes import in_bytes
+from peer_agent.machine.language import gettext_noop, in_bytes
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages.machine import Blind, Hours, Instructions, OwnerLimits, Why
 

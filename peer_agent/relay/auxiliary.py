@@ -11,10 +11,8 @@ from peer_agent.display.on_hold import rest
 from peer_agent.display.status import write_status
 from peer_agent.machine import hardware
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.language import ngettext, translated
+from peer_agent.machine.language import in_bytes, ngettext, sanitize, translated
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest
-from peer_agent.machine.sanitize import sanitize
-from peer_agent.machine.sizes import in_bytes
 from peer_agent.network.link import PASSING, Connected, Waiting, until_one_ends
 from peer_agent.network.uplink import Rates
 from peer_agent.protocol import messages as m

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from peer_agent import __version__
 from peer_agent.machine.home import Home, KnownSite
-from peer_agent.machine.sanitize import sanitize
+from peer_agent.machine.language import sanitize
 from peer_agent.network.addresses import is_local, is_public
 from peer_agent.network.link import DIAL_S, Connection, LinkLost, Refused, dial
 from peer_agent.network.site import post_json, sign_request

@@ -11,8 +11,7 @@ from msgspec import Meta, Struct
 from peer_agent.machine.hardware import system_in_words
 from peer_agent.machine.home import Home, KnownSite
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.language import translated
-from peer_agent.machine.sanitize import sanitize
+from peer_agent.machine.language import sanitize, translated
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import Answered, post_json
 from peer_agent.protocol.credentials import REQUEST, Role, public_bytes, sign

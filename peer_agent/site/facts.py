@@ -13,8 +13,8 @@ from packaging.version import InvalidVersion, Version
 from peer_agent import __version__
 from peer_agent.machine.hardware import device_in_words, free_resources, usable_gpu
 from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import sanitize
 from peer_agent.machine.preflight import Preflight, RunFacts, RunSizes, check_fit
-from peer_agent.machine.sanitize import sanitize
 from peer_agent.network.site import Headers, get_json
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Fault, Problem

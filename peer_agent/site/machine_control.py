@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.language import translated
+from peer_agent.machine.language import sanitize, translated
 from peer_agent.machine.limits import Limits, narrowed
 from peer_agent.machine.resting import (
     MOST_REFUSALS,
@@ -27,7 +27,6 @@ from peer_agent.machine.resting import (
     in_words,
     reason_to_rest,
 )
-from peer_agent.machine.sanitize import sanitize
 from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep, until_one_ends
 from peer_agent.network.uplink import DOWNLINK, TRAFFIC, UPLINK
 from peer_agent.protocol import messages as m

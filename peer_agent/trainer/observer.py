@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from peer_agent.display.status import write_status
 from peer_agent.machine import hardware
-from peer_agent.machine.sanitize import sanitize
+from peer_agent.machine.language import sanitize
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import get_json
 from peer_agent.network.uplink import Rates
