@@ -39,8 +39,8 @@ TokenFile = Annotated[
     str,
     typer.Option(
         help=_(
-            "A file with a one-time token of the site's machines page (- for standard input), instead of your "
-            "approval in a browser. MANYHANDS_TOKEN holds one, too."
+            "File with a one-time token from the site's machines page (- for standard input), to skip approval "
+            "in a browser. MANYHANDS_TOKEN works too."
         )
     ),
 ]
@@ -51,7 +51,7 @@ Auxiliary = Annotated[
     bool,
     typer.Option(
         "--auxiliary",
-        help=_("Train nothing: average for the others, who connect to this machine. Needs an open port, and no GPU."),
+        help=_("Train nothing: average for the others, who connect to this machine. Needs an open port but no GPU."),
     ),
 ]
 Listen = Annotated[
@@ -59,34 +59,31 @@ Listen = Annotated[
     typer.Option(
         "--listen",
         help=_(
-            "Train, and average for the others too, who connect to this machine: quicker rounds. Needs an open port."
+            "Train, and also average for the others, who connect to this machine: faster steps. Needs an open port."
         ),
     ),
 ]
 Reserve = Annotated[
     int,
-    typer.Option(min=0, max=MOST_RESERVED, help=_("Percent of your upload that stays free for others in your home.")),
+    typer.Option(min=0, max=MOST_RESERVED, help=_("Percent of upload bandwidth to leave free.")),
 ]
 Compile = Annotated[
     bool,
     typer.Option(
         "--compile",
-        help=_(
-            "Compile the model's layers before they are computed, which may be quicker. Needs a C++ compiler, and on a "
-            "GPU Triton."
-        ),
+        help=_("Compile the model's layers, which may be faster. Needs a C++ compiler, and Triton on a GPU."),
     ),
 ]
-Disk = Annotated[int, typer.Option(min=1, help=_("GB of a run's data that are kept; the longest unused leave first."))]
-Host = Annotated[str, typer.Option(help=_("With --auxiliary or --listen: address to listen at."))]
-Port = Annotated[int, typer.Option(min=0, max=65535, help=_("With these: port to listen at; 0: any free one."))]
+Disk = Annotated[int, typer.Option(min=1, help=_("Disk cache in GB (least recently used is deleted first)."))]
+Host = Annotated[str, typer.Option(help=_("With --auxiliary or --listen: address to listen on."))]
+Port = Annotated[int, typer.Option(min=0, max=65535, help=_("With these: port to listen on; 0: any free one."))]
 Advertise = Annotated[
-    int, typer.Option(min=0, max=65535, help=_("With these: the port that the router forwards, if another."))
+    int, typer.Option(min=0, max=65535, help=_("With these: external port, if your router forwards a different one."))
 ]
 LEAVE_S = 15.0  # for an agent that has finished its step to be gone
 
 
-@app.command(help=_("Make this machine known to SITE; without a token you approve it in your browser."))
+@app.command(help=_("Connect this machine to SITE; without a token, you approve it in your browser."))
 def login(site: str, *, token_file: TokenFile = "", token: Token = "") -> None:  # noqa: ARG001 (refused if given)
     from peer_agent.machine.leave_request import LeaveRequest
 
@@ -103,7 +100,7 @@ async def _login(home: "Home", site: str, token: str) -> None:
     typer.echo(_("This machine now works for {person} at {site}.").format(person=known.person, site=known.url))
 
 
-@app.command(help=_("Help to train the run at RUN_URL, until it is finished or you press Ctrl-C."))
+@app.command(help=_("Train the run at RUN_URL until it is finished or you press Ctrl-C."))
 def join(
     run_url: str,
     *,
@@ -189,9 +186,9 @@ async def _average(
         prepared = await moved(prepared, owner, view, disk_gb=None)
 
 
-@app.command(help=_("Ask the agent of this machine to finish its step and leave."))
+@app.command(help=_("Ask this machine's agent to finish its step and leave."))
 def leave(
-    *, now: Annotated[bool, typer.Option("--now", help=_("Leave the step that it is in to the others."))] = False
+    *, now: Annotated[bool, typer.Option("--now", help=_("Leave now; other machines finish the step."))] = False
 ) -> None:
     from peer_agent.machine.leave_request import FINISH_S, request_leave
 
@@ -199,7 +196,7 @@ def leave(
     typer.echo(_("The agent (process {pid}) has left.").format(pid=holder))
 
 
-@app.command(help=_("Say what the agent of this machine is doing."))
+@app.command(help=_("Show what this machine's agent is doing."))
 def status(*, json: Json = False) -> None:
     import time
 
@@ -213,7 +210,7 @@ def status(*, json: Json = False) -> None:
     typer.echo(msgspec.json.encode(facts) if json else "\n".join(status_lines(home, facts)))
 
 
-@app.command(help=_("Remove what this machine keeps for SITE: its identity there, and the files of its runs."))
+@app.command(help=_("Remove what this machine stores for SITE: its identity and the files of its runs."))
 def forget(
     site: str, *, yes: Annotated[bool, typer.Option("--yes", help=_("Do not ask."))] = False, json: Json = False
 ) -> None:
@@ -231,11 +228,11 @@ def forget(
             typer.confirm(question.format(site=address, person=known.person), abort=True)
         freed = forget_site(home, address)
     facts = {"site": address, "person": known.person, "freed_bytes": freed}
-    words = _("{site} is forgotten; {size} MB are free again. What was accepted stays in the model.")
+    words = _("{site} is forgotten; {size} MB freed. Accepted contributions stay in the model.")
     typer.echo(msgspec.json.encode(facts) if json else words.format(site=address, size=f"{freed / 1e6:.1f}"))
 
 
-@app.command(help=_("Look for what could keep this machine from training, and say what helps."))
+@app.command(help=_("Diagnose problems that keep this machine from training."))
 def doctor(
     site: Annotated[str, typer.Argument(help=_("A site or a run; default: all known ones."))] = "",
     *,
@@ -256,21 +253,21 @@ def doctor(
         raise typer.Exit(1)
 
 
-@app.command(help=_("Average and keep the log for the runs of SITE."))
+@app.command(help=_("Average gradients and keep the log for the runs of SITE."))
 def relay(
     site: str,
     *,
     token_file: TokenFile = "",
     token: Token = "",  # noqa: ARG001 (refused if given)
-    host: Annotated[str, typer.Option(help=_("Address to listen at."))] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help=_("Port to listen at; 0: any free one."))] = 0,
-    advertise: Annotated[str, typer.Option(help=_("ws(s):// address under which agents reach this relay."))] = "",
+    host: Annotated[str, typer.Option(help=_("Address to listen on."))] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help=_("Port to listen on; 0: any free one."))] = 0,
+    advertise: Annotated[str, typer.Option(help=_("ws(s):// address where agents reach this relay."))] = "",
     attached: Attached = False,
 ) -> None:
     from peer_agent.machine.leave_request import LeaveRequest
 
     if host in ANYWHERE and not advertise:
-        raise Problem.of("E112", thing=_("The address under which agents reach this relay (--advertise)"))
+        raise Problem.of("E112", thing=_("The address where agents reach this relay (--advertise)"))
     secret, home = token_in(token_file), _home()
     with home.locked():
         work = _relay(home, site, secret, host=host, port=port, advertise=advertise)
@@ -285,7 +282,7 @@ async def _relay(home: "Home", site: str, token: str, *, host: str, port: int, a
     from peer_agent.relay.process import Relay
     from peer_agent.site.enrolment import Enrolment, access_for
 
-    show = partial(show_code, lead=_("To let this machine be a relay of the site, its operator opens"))
+    show = partial(show_code, lead=_("To approve this machine as a relay, an operator of the site opens"))
     access = await access_for(home, site, Enrolment(show=show, say=_say, role=Role.RELAY, token=token))
     await Relay(home, access, host=host, port=port, advertise=advertise).run()
 

@@ -24,7 +24,7 @@ from peer_agent.machine.faults import in_readers_words, sanitize_fault
 from peer_agent.machine.hardware import gpu_name, missing_packages
 from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.language import gettext_noop, in_bytes, ngettext, padded, sanitize, translated
+from peer_agent.machine.language import gettext_noop, in_bytes, ngettext, padded, translated
 from peer_agent.machine.limits import usual_limits
 from peer_agent.network.link import reach
 from peer_agent.network.site import clock_of
@@ -179,9 +179,9 @@ async def check_site(url: str) -> list[Check]:
 def check_agent(offer: Offer | None) -> Check:
     """This agent and the one that the site offers."""
     if offer is None:
-        return good("agent", _("{version}; the site does not say which one it offers").format(version=__version__))
-    words = _("{version} fits the site, which offers {theirs}")
-    return found("agent", difference(offer), words.format(version=__version__, theirs=sanitize(offer.version)))
+        return good("agent", _("{version}; the site doesn't say which version it offers").format(version=__version__))
+    words = _("{version}, up to date")
+    return found("agent", difference(offer), words.format(version=__version__))
 
 
 def check_clock(theirs: float, ours: float) -> Check:
@@ -196,7 +196,7 @@ async def check_relays(home: Home) -> list[Check]:
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         last = Status()
     if not last.relays:
-        return [good("relay", _("not known yet; joining a run tells"))]
+        return [good("relay", _("checked when you join a run"))]
     return [replace(check, site=last.site) for check in await _dial_relays(last.relays)]
 
 

@@ -94,7 +94,9 @@ def add_recipes(found: Catalog) -> None:
     common = [each for words in COMMON.values() for each in words]
     ours = ((name, kind) for name, kind in sorted(KINDS.items()) if kind.__module__.startswith("peer_agent."))
     for name, kind in ours:
-        words = (part for each in (*common, *kind.words) for part in (each.label, each.help))
+        words = (
+            part for each in (*common, *kind.words) for part in (each.label, each.help, *dict(each.choices).values())
+        )
         said = (
             kind.title,
             kind.about,

@@ -24,9 +24,9 @@ USUAL = (
 CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
 # Of tables whose words are marked there, or are found by `scripts.messages.add_recipes`.
 OF_TABLES = {
-    *("field.label", "field.help", "kind.title", "quantity.told", "each.name"),
+    *("field.label", "field.help", "kind.title", "quantity.told", "each.name", "shown"),
     *("material.name", "material.unit", "material.file", "material.more", "material.shown[0]", "material.shown[1]"),
-    *("recipe.material.named(len(lines))", "one", "many"),
+    *("one", "many"),
 }
 PLACE = re.compile(r"\{\w+\}")
 

@@ -20,7 +20,7 @@ function addCopyButtons(part: ParentNode): void {
 
 async function copied(code: HTMLElement, button: HTMLElement): Promise<void> {
   const works = await write(code);
-  button.textContent = works ? say("Copied") : say("Select and copy by hand");
+  button.textContent = works ? say("Copied") : say("Select and copy it yourself");
   setTimeout(() => (button.textContent = say("Copy")), 2000);
 }
 

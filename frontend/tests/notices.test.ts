@@ -1,7 +1,7 @@
 import { expect, test, vi } from "vitest";
 import { ASK_MS, type Answer, type Around, type Notice, watch } from "../src/notices/watching";
 
-const first: Notice = { id: 1, headline: "“Proverbs” is finished", text: "Its model can be downloaded.", path: "/runs/proverbs/" };
+const first: Notice = { id: 1, headline: "“Proverbs” is finished", text: "The model is ready to download.", path: "/runs/proverbs/" };
 const second: Notice = { ...first, id: 2 };
 
 function browser(answers: (Answer | Error)[], memory: { text: string } = { text: "" }) {

@@ -16,7 +16,7 @@ it("waits ever longer, up to a quarter of a minute, while nobody answers", () =>
 });
 
 it("waits as long as the site says and with its words", () => {
-  const words = "The disk is full. The upload goes on by itself then.";
+  const words = "The disk is full. The upload will then resume automatically.";
   expect(waitFor(answer(507, full, "60"), 3)).toEqual({ words, wait_s: 60 });
   expect(waitFor(answer(429, full), 1)).toEqual({ words, wait_s: 2 });
   expect(waitFor(answer(429, "<html>", "Wed, 21 Oct"), 0)).toEqual({ words: AWAY, wait_s: 1 });
@@ -29,7 +29,7 @@ it("asks again without a word where the site is elsewhere in the text", () => {
 it("a refusal is said with the site's number and words", () => {
   expect(refusal(answer(507, full))).toBe("Disk full (E328). The disk is full.");
   for (const body of ["", "null", "[]", "{}", "<p>", '"x"']) {
-    expect(refusal(answer(403, body))).toBe("Upload not taken (403). Load the page again, then repeat.");
+    expect(refusal(answer(403, body))).toBe("Upload not accepted (403). Reload the page and try again.");
   }
 });
 

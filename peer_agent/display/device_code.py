@@ -14,7 +14,7 @@ from peer_agent.site.enrolment import Code
 
 def show_code(code: Code, lead: str = "") -> None:
     """The code, large, where to enter it, and a browser where a person sits in front of one; `lead` asks for it."""
-    lead = lead or _("To let this machine work for you, open")
+    lead = lead or _("To approve this machine, open")
     for line in code_in_words(code, sys.stdout, lead):
         print(line, flush=True)
     if has_screen():
@@ -26,8 +26,8 @@ def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
     large = in_large_letters(code.user_code, "█" if _writes(stream, "█") else "#") if stream.isatty() else []
     minutes = round(code.expires_in / 60)
     waiting = ngettext(
-        "Waiting for your approval for {minutes} minute. Ctrl-C stops.",
-        "Waiting for your approval for {minutes} minutes. Ctrl-C stops.",
+        "Waiting for approval ({minutes} minute left). Press Ctrl-C to stop.",
+        "Waiting for approval ({minutes} minutes left). Press Ctrl-C to stop.",
         minutes,
     )
     return [
@@ -35,12 +35,13 @@ def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
         "",
         f"    {code.verification_uri_complete}",
         "",
-        _("and see that it shows this code (or enter it at {address}):").format(address=code.verification_uri),
+        _("and check that the page shows this code:"),
         "",
         *(f"    {line}".rstrip() for line in large),
         *([""] if large else []),
         f"    {code.user_code}",
         "",
+        _("You can also enter it at {address}").format(address=code.verification_uri),
         waiting.format(minutes=minutes),
     ]
 

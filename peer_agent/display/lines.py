@@ -20,7 +20,7 @@ from peer_agent.protocol.log.records import Contribution, RecordHead
 EVERY_S = 5.0  # between lines about progress
 STATES = {
     "running": gettext_noop("The run is training."),
-    "waiting": gettext_noop("Waiting: {reason}."),
+    "waiting": gettext_noop("{reason}."),
     "paused": gettext_noop("The organizer has paused the run."),
     "finishing": gettext_noop("The run is finishing."),
     "finished": gettext_noop("The run is finished. Thank you! Your work is in the model."),
@@ -140,7 +140,7 @@ class View:
             self.now.doing = state
         said = reasons.in_words(reason, translated)
         words = translated(STATES.get(state, STATES[""])).format(state=state, reason=said)
-        self.tell("state", words, state=state, reason=reason)
+        self.tell("state", f"{words[:1].upper()}{words[1:]}", state=state, reason=reason)
 
     @property
     def run_state(self) -> str:
@@ -196,7 +196,7 @@ class View:
     def leaves(self, step: int) -> None:
         """The person has asked the agent to leave, and it finishes a step first."""
         self.is_leaving = True
-        words = _("Finishing step {step}; then this machine leaves. Ctrl-C again leaves at once.")
+        words = _("Finishing step {step}, then leaving. Press Ctrl-C again to leave now.")
         self.tell("leaving", words.format(step=f"{step + 1:,}"))
 
     def farewell(self) -> None:

@@ -76,15 +76,15 @@ class Status(Struct, kw_only=True):
 SENTENCES = {
     "joining": gettext_noop("Joining the run."),
     "loading": gettext_noop("Loading the model."),
-    "catching up": gettext_noop("Catching up with the others, who are training step {step}."),
+    "catching up": gettext_noop("Catching up; the others are training step {step}."),
     "training": gettext_noop("Training step {step}."),
-    "resting": gettext_noop("Done with this machine's part of step {step}; waiting for the others."),
-    "averaging": gettext_noop("Averaging step {step} with the others."),
-    "helping": gettext_noop("Averaging for the others, who are training step {step}."),
-    "waiting": gettext_noop("Waiting: {reason}."),
+    "resting": gettext_noop("Share of step {step} done; waiting for others."),
+    "averaging": gettext_noop("Averaging step {step}."),
+    "helping": gettext_noop("Averaging for the machines that train step {step}."),
+    "waiting": gettext_noop("{reason}."),
     "paused": gettext_noop("The organizer has paused the run."),
     "away": gettext_noop("Waiting for the site."),
-    "leaving": gettext_noop("Finishing step {step}; then this machine leaves."),
+    "leaving": gettext_noop("Finishing step {step}, then leaving."),
     "on hold": gettext_noop("On hold: {reason}."),
     "finished": gettext_noop("The run is finished. Thank you! Your work is in the model."),
 }
@@ -92,9 +92,9 @@ SENTENCES = {
 
 def sentence(status: Status) -> str:
     """The one line that matters."""
-    return translated(SENTENCES[status.doing]).format(
-        step=f"{status.step:,}", reason=reasons.in_words(status.reason, translated) or _("nobody has said why")
-    )
+    reason = reasons.in_words(status.reason, translated) or _("waiting, no reason given")
+    text = translated(SENTENCES[status.doing]).format(step=f"{status.step:,}", reason=reason)
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def write_status(home: Home, status: Status, now: float) -> None:
@@ -127,9 +127,9 @@ def status_facts(home: Home, now: float) -> dict[str, Any]:
 def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
     """The status of an agent, as lines for people."""
     if not facts["running"]:
-        return [_("No agent works in {folder}.").format(folder=home.folder)]
+        return [_("No agent is running in {folder}.").format(folder=home.folder)]
     if "sentence" not in facts:
-        words = _("Process {pid} works in {folder}; it has not said what it does.")
+        words = _("Process {pid} is running in {folder} but has reported nothing yet.")
         return [words.format(pid=facts["pid"], folder=home.folder)]
     about = _("{run} at {site}, for {person} (process {pid})")
     lines = [
@@ -139,7 +139,7 @@ def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
         *filter(None, [facts["warning"]]),
         "; ".join([", ".join(_progress(facts)), *_given(facts)]),
     ]
-    silent = _("It has said nothing for more than a few seconds: it sleeps, or this machine is very busy.")
+    silent = _("No update for a few seconds: asleep or very busy.")
     return [*lines, silent] if facts["stale"] else lines
 
 

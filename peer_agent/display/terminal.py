@@ -34,8 +34,8 @@ ROW = sum(FIGURE_COLUMNS) + 2 * len(FIGURE_COLUMNS)
 ALIVE, BROKEN = "green", "red"  # what has a colour says the same without it
 MOST_TROUBLES = 3  # on the page
 LOG_BYTES = 1_000_000
-HOLD_HINT = gettext_noop("Ctrl-C leaves. What keeps it on hold is set on your machines page: {site}/machines/")
-HINT = gettext_noop("Ctrl-C finishes this step and leaves; press it again to leave at once.")
+HOLD_HINT = gettext_noop("Press Ctrl-C to leave. Change what keeps it on hold on your machines page: {site}/machines/")
+HINT = gettext_noop("Press Ctrl-C to finish this step and leave; press it again to leave now.")
 
 
 class LiveView(View):
@@ -184,12 +184,12 @@ def _loss(now: Status) -> tuple[str, str]:
     """The held-out loss where one is known: training loss says how well a model knows what it has seen."""
     if now.heldout_loss is not None:
         return _("held-out loss"), f"{now.heldout_loss:.3f}"
-    return _("training loss"), _("not yet") if now.loss is None else f"{now.loss:.3f}"
+    return _("training loss"), "–" if now.loss is None else f"{now.loss:.3f}"
 
 
 def _rank(now: Status) -> str:
     if now.rank is None:
-        return _("none yet")
+        return "–"
     if not now.people:
         return f"{now.rank:,}"
     return _("{rank} of {people}").format(rank=f"{now.rank:,}", people=f"{now.people:,}")

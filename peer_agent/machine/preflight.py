@@ -95,7 +95,7 @@ class Preflight(Struct, frozen=True, kw_only=True):
 
     def lines(self) -> list[str]:
         if self.memory_bytes is None:
-            unknown = _("The site does not tell how large this run is; it is tried.")
+            unknown = _("The site doesn't say how large this run is; trying anyway.")
             return [*in_columns([(_("device"), self.device)]), unknown]
         return in_columns(
             [
@@ -105,7 +105,7 @@ class Preflight(Struct, frozen=True, kw_only=True):
                 (_("disk"), _fits(self.disk_bytes, self.disk_free_bytes)),
                 (
                     _("download"),
-                    _("{size} at most, before the first step").format(size=in_bytes(self.download_bytes or 0)),
+                    _("up to {size} before the first step").format(size=in_bytes(self.download_bytes or 0)),
                 ),
                 (_("traffic"), self._traffic()),
             ]
@@ -115,17 +115,17 @@ class Preflight(Struct, frozen=True, kw_only=True):
         """The GPU, where there is one, and what has to be done so that the work fits."""
         rows = [(_("GPU"), _fits(self.gpu_bytes, self.gpu_free_bytes))] if self.gpu_bytes else []
         if self.at_once:
-            fewer = _("{count} at a time instead of {usual}, so that it fits; slower, and every one counts")
+            fewer = _("{count} at a time instead of {usual} to fit; slower, but all of them count")
             rows.append((_("samples"), fewer.format(count=self.at_once, usual=self.micro_batch)))
         if self.recomputes:
-            rows.append((_("layers"), _("computed twice, so that it fits; slower, and the same work")))
+            rows.append((_("layers"), _("computed twice to fit; slower, with the same result")))
         return rows
 
     def _traffic(self) -> str:
         up, down = in_bytes(self.up_bytes or 0), in_bytes(self.down_bytes or 0)
         if self.pace_s is None:
-            return _("{up} up and {down} down in each step; no step tells the pace yet").format(up=up, down=down)
-        return _("about {up} up and {down} down in an hour, at the run's recent pace").format(up=up, down=down)
+            return _("{up} up, {down} down per step (speed not known yet)").format(up=up, down=down)
+        return _("about {up} up, {down} down per hour at the run's recent pace").format(up=up, down=down)
 
 
 def in_columns(rows: list[tuple[str, str]]) -> list[str]:
@@ -135,7 +135,7 @@ def in_columns(rows: list[tuple[str, str]]) -> list[str]:
 
 
 def _fits(needed: int | None, free: int | None) -> str:
-    words = _("about {needed} needed, {free} free: fits")
+    words = _("needs {needed}, {free} free: OK")
     return words.format(needed=in_bytes(needed or 0), free=in_bytes(free or 0))
 
 

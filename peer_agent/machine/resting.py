@@ -57,23 +57,23 @@ class Rest(Struct, frozen=True):
 UNTIL_TOLD = frozenset({Why.REFUSED, Why.MEMORY})
 
 WORDS = {
-    Why.WORKS: gettext_noop("It works."),
-    Why.PAUSED: gettext_noop("You paused it."),
+    Why.WORKS: gettext_noop("Working."),
+    Why.PAUSED: gettext_noop("Paused by you."),
     Why.REFUSED: gettext_noop("Its last contributions were refused: {detail}"),
-    Why.HOURS: gettext_noop("Outside the hours that you set. Next: {detail}."),
-    Why.TRAFFIC: gettext_noop("It has moved the {detail} that you allow in a month."),
-    Why.BATTERY: gettext_noop("It runs on battery."),
+    Why.HOURS: gettext_noop("Outside its hours. Next: {detail}."),
+    Why.TRAFFIC: gettext_noop("Monthly limit of {detail} reached."),
+    Why.BATTERY: gettext_noop("Running on battery."),
     Why.PROGRAM: gettext_noop("{detail} is running."),
-    Why.IN_USE: gettext_noop("Somebody is using it."),
-    Why.MEMORY: gettext_noop("It took {detail} of memory, which is more than you allow."),
+    Why.IN_USE: gettext_noop("Someone is using it."),
+    Why.MEMORY: gettext_noop("It used {detail} of memory, more than you allow."),
 }
 DAYS = (
     *(gettext_noop("Monday"), gettext_noop("Tuesday"), gettext_noop("Wednesday"), gettext_noop("Thursday")),
     *(gettext_noop("Friday"), gettext_noop("Saturday"), gettext_noop("Sunday")),
 )
 WORDS_OF_BLIND = {
-    Blind.IDLE: "This machine cannot tell whether somebody is using it, so this limit has no effect there.",
-    Blind.BATTERY: "This machine cannot tell whether it runs on battery, so this limit has no effect there.",
+    Blind.IDLE: "This machine cannot tell whether someone is using it, so this limit has no effect.",
+    Blind.BATTERY: "This machine cannot tell whether it runs on battery, so this limit has no effect.",
 }
 
 

@@ -295,7 +295,7 @@ def _answer(url: str, said: bytes) -> dict[str, Any]:
         raise Problem.of("E110", url=url, reason=f"more than {JSON_LIMIT} bytes")
     answer = _object(said or b"{}")
     if answer is None:
-        raise Problem.of("E110", url=url, reason="no JSON object")
+        raise Problem.of("E110", url=url, reason="not a JSON object")
     return answer
 
 

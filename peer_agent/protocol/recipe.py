@@ -51,12 +51,19 @@ class Rule(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A value of a recipe in a form: `path` leads to it from the recipe, as in `optimizer.name`."""
+    """A value of a recipe in a form: `path` leads to it from the recipe, as in `optimizer.name`.
+
+    `choices` are the values of a literal with their words, in the order of a form, which shows the values without them.
+    """
 
     name: str
     path: str
     label: str
     help: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+
+
+NO_YES = (("0", "no"), ("1", "yes"))
 
 
 OnHub = Literal["", "dataset", "model", "tokenizer"]

@@ -141,20 +141,20 @@ def _use(recipe: Recipe, facts: CardFacts) -> str:
 def _training(recipe: Recipe, facts: CardFacts) -> str:
     optimizer, (_, many) = recipe.optimizer, recipe.loss_unit
     entropy = facts.unigram_entropy
-    known = [] if entropy is None else [("Loss of token frequencies alone", _nats(recipe, entropy))]
+    known = [] if entropy is None else [("Unigram baseline", _nats(recipe, entropy))]
     rows = [
         ("Steps", f"{facts.steps:,}"),
         ("Samples", f"{facts.samples:,}"),
         (many.capitalize(), f"{facts.tokens:,}"),
-        ("Training loss, median of the last steps", _nats(recipe, facts.loss)),
+        ("Training loss (median of the last steps)", _nats(recipe, facts.loss)),
         ("Held-out loss", _heldout(recipe, facts)),
         *((f"Held-out {plain(name)}", figure(name, value)) for name, value in _figures(facts)),
         *known,
         ("Optimizer", f"{optimizer.name}, learning rate {optimizer.learning_rate:g}, {optimizer.decay} decay"),
-        ("Samples in a step", f"{recipe.target_batch:,}"),
+        ("Batch size", f"{recipe.target_batch:,}"),
         ("Data", plain(facts.data_title) or "not named"),
         ("Licence of the data", plain(facts.data_licence) or "not stated"),
-        *([("May be shared, according to", plain(facts.data_vouched))] if facts.data_vouched else []),
+        *([("Sharing confirmed by", plain(facts.data_vouched))] if facts.data_vouched else []),
     ]
     return "## Training\n\n" + _table(("", ""), rows)
 

@@ -106,7 +106,7 @@ def check_token(token: str, endpoint: str) -> Account:
         said = api.whoami()
     namespaces = _writable(said)
     if not namespaces:
-        raise Problem.of("E343", reason="it may read, not write", endpoint=endpoint)
+        raise Problem.of("E343", reason="it can read but not write", endpoint=endpoint)
     return Account(name=str(said["name"]), namespaces=tuple(namespaces))
 
 

@@ -100,7 +100,7 @@ class RangeFile(io.RawIOBase):
             self._go_on(found, wanted)
             failed = 0 if len(found) > had else failed + 1
             if failed >= TRIES:
-                raise Problem.of("E346", endpoint=self.endpoint, reason="it sends nothing")
+                raise Problem.of("E346", endpoint=self.endpoint, reason="it sends no data")
             if failed:
                 time.sleep(PAUSE_S)
         self._at += wanted

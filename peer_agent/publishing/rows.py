@@ -107,7 +107,7 @@ class Writer:
             process.stdin.write(_line([self.template.source, dict(self.template.special)]))
             process.stdin.flush()
         if process.stdout.readline(len(LOADED)) != LOADED:
-            raise Problem.of("E394", reason="the process that would run it does not begin")
+            raise Problem.of("E394", reason="the process that would run it does not start")
         return process
 
 

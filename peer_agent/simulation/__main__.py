@@ -49,7 +49,7 @@ def judged(peers: int, rounds: int, churn: float, seed: int, relays: int) -> Fig
 def report(figures: Figures, command: str, *, json: bool) -> int:
     """Print the figures; where something is wrong also how to replay it. The exit status."""
     if not figures.is_sound:
-        print(f"seed {figures.seed} is not sound; replay it by\n  {command}", file=sys.stderr)
+        print(f"Seed {figures.seed} failed; replay it with\n  {command}", file=sys.stderr)
         for reason in figures.reasons:
             print(f"  {reason}", file=sys.stderr)
     if json:
@@ -64,7 +64,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m peer_agent.simulation", description=__doc__)
     parser.add_argument("--peers", type=int, default=50, help="trainers")
     parser.add_argument("--rounds", type=int, default=100, help="updates to make")
-    parser.add_argument("--churn", type=float, default=1.0, help="how bad the weather is; 0: nothing goes wrong")
+    parser.add_argument("--churn", type=float, default=1.0, help="how many faults are injected; 0: none")
     parser.add_argument("--seed", type=int, default=1, help="the same seed gives the same run")
     parser.add_argument("--relays", type=int, default=2)
     parser.add_argument("--json", action="store_true", help="figures for programs")

@@ -55,7 +55,7 @@ def _checked(line: str, where: str) -> str:
     """The token that a line is. Raises Problem E133, in which nothing of it stands."""
     token = line.strip().removeprefix(BYTE_ORDER_MARK)
     if not re.fullmatch(rf"{TOKEN_PREFIX}[\w-]+", token, re.ASCII):
-        reason = _("what is there is not {prefix} and then letters, digits, dashes and underscores")
+        reason = _("it is not {prefix} followed by letters, digits, dashes and underscores")
         raise Problem.of("E133", where=where, reason=reason.format(prefix=TOKEN_PREFIX))
     return token
 

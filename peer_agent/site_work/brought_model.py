@@ -191,7 +191,7 @@ def _config_of(files: ModelFiles) -> dict[str, Any]:
     config = files.values(CONFIG_FILE)
     kind = config.get("model_type")
     if "auto_map" in config:
-        raise Problem.of("E390", reason="it brings code of its own", known=", ".join(NAMES))
+        raise Problem.of("E390", reason="it needs custom code", known=", ".join(NAMES))
     if not isinstance(kind, str) or kind not in NAMES:
         raise Problem.of("E390", reason=f"it is of the kind {str(kind)[:40]!r}", known=", ".join(NAMES))
     if config.get("quantization_config"):

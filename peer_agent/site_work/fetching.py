@@ -253,7 +253,7 @@ def _fetch(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> 
                 raise
         failed = 0 if _size_of(path) > size else failed + 1
         if failed > TRIES:
-            raise Problem.of("E346", endpoint=wanted.endpoint, reason="it sends nothing")
+            raise Problem.of("E346", endpoint=wanted.endpoint, reason="it sends no data")
         if failed:
             time.sleep(PAUSE_S)
     path.touch()  # one without a byte is asked for from nobody

@@ -92,7 +92,7 @@ def replay(
     replica = Replica(recipe, files=files)
     replica.load(snapshot)
     if begins and replica.state_hash()[0] != begins:
-        raise Problem.of("E342", step=replica.step, reason="the snapshot it begins with has changed on the disk")
+        raise Problem.of("E342", step=replica.step, reason="its first snapshot has changed on disk")
     for path in sorted(records.iterdir()):
         _apply(replica, from_lines(path.read_bytes()), logs, site_key)
         tell(replica.step)

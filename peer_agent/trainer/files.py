@@ -86,11 +86,11 @@ async def hand_in(home: Home, access: RunAccess, state: "State", view: View) -> 
     try:
         await asyncio.to_thread(_save, state, path)
         if not await _upload(access, path, state.step):
-            words = _("The site did not take this machine's copy of step {step}; another machine hands it in.")
+            words = _("The site did not accept this machine's copy of step {step}; another machine uploads it.")
             view.say(words.format(step=f"{state.step:,}"))
     except Problem as problem:
         view.fault(problem.fault)
-        view.say(_("Another machine hands in the copy of step {step}.").format(step=f"{state.step:,}"))
+        view.say(_("Another machine uploads the copy of step {step}.").format(step=f"{state.step:,}"))
     finally:
         with contextlib.suppress(OSError):
             path.unlink()

@@ -62,7 +62,7 @@ class HubPublisher:
     async def finish(self) -> None:
         """Wait for what is on its way."""
         if self._sending is not None and not self._sending.done():
-            self.view.say(_("The last model is on its way to the Hub; Ctrl-C leaves it there."))
+            self.view.say(_("Uploading the last model to the Hub. Press Ctrl-C to leave without it."))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_S):
                     await self._sending

@@ -280,7 +280,7 @@ class Jobs:
         files = await fetch_model_files(agent.home, agent.access, recipe)
         replica = await asyncio.to_thread(Replica, recipe, pick_device(), files)
         if replica.layout.elements != greeting.elements:
-            raise Problem.of("E206", reason="the model built here has another size than the run's; update the agent")
+            raise Problem.of("E206", reason="the model built here differs in size from the run's; update the agent")
         if agent.publisher is not None:
             agent.publisher.shards = greeting.shards
         limits, loop = agent.owner.limits, asyncio.get_running_loop()
@@ -393,7 +393,7 @@ class Jobs:
         if compiled is None or not compiled.error or self._told_of_compiling:
             return
         self._told_of_compiling = True
-        words = _("Layers cannot be compiled here, so they are computed without: {reason}")
+        words = _("Layers cannot be compiled here; training without: {reason}")
         self.agent.view.say(words.format(reason=compiled.error))
 
     def _is_wanted(self, job: int) -> bool:

@@ -67,7 +67,7 @@ async def join_run(
     while True:
         owner.fit(replace(limits, at_once=prepared.preflight.at_once, recomputes=prepared.preflight.recomputes))
         owner.needed_bytes = prepared.preflight.memory_bytes or 0
-        view.say(_("Loading torch, which takes some seconds."))
+        view.say(_("Loading PyTorch (a few seconds)…"))
         await asyncio.to_thread(importlib.import_module, "torch")  # in a thread, so that Ctrl-C is heard meanwhile
         await run_trainer(
             prepared.access, owner, leave_request, view, publish=publish, place=place, collaboration=collaboration

@@ -83,7 +83,7 @@ class Portions:
             with disk_errors(path):
                 await asyncio.to_thread(out.replace, path)
         except TimeoutError:
-            return Problem.of(codes.HUB_AWAY, endpoint=hub_endpoint(), reason="it sends nothing")
+            return Problem.of(codes.HUB_AWAY, endpoint=hub_endpoint(), reason="it sends no data")
         except Problem as problem:
             if problem.fault.code != codes.HUB_AWAY:
                 raise

@@ -55,7 +55,7 @@ class PersonAdmin(Kept):
             deactivation.close_account(person=person)
             self.message_user(request, f"The account of {person} is closed.")
 
-    @admin.action(description="Open again (its owner lets machines back)")
+    @admin.action(description="Reopen (its owner can restore machines)")
     def open(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
         for person in chosen.filter(is_active=False):
             deactivation.open_account(person=person)
@@ -83,13 +83,13 @@ class MachineAdmin(Kept):
     fields = readonly_fields = ("id", "name", "person", "kind", "created_at", "last_seen_at", "revoked_at", "is_barred")
     actions = ("revoke", "let_back")
 
-    @admin.action(description="Revoke: cut off within a round")
+    @admin.action(description="Revoke: disconnect within seconds")
     def revoke(self, request: HttpRequest, chosen: QuerySet[Machine]) -> None:
         for machine in chosen:
             services.bar_machine(machine=machine)
         self.message_user(request, "They are revoked; their keys come back under no name until an operator lets them.")
 
-    @admin.action(description="Let back")
+    @admin.action(description="Restore")
     def let_back(self, request: HttpRequest, chosen: QuerySet[Machine]) -> None:
         for machine in chosen:
             services.unbar_machine(machine=machine)

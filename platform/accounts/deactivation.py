@@ -35,7 +35,7 @@ def set_password(*, person: Person, password: str) -> None:
 def change_password(*, person: Person, current: str, password: str) -> None:
     """The same by somebody who knows the present one, where there is one. Raises ValidationError by field."""
     if person.has_usable_password() and not person.check_password(current):
-        raise ValidationError({"current": gettext("This is not your present password.")})
+        raise ValidationError({"current": gettext("That's not your current password.")})
     try:
         set_password(person=person, password=password)
     except ValidationError as error:

@@ -40,7 +40,13 @@ class PersonManager(BaseUserManager["Person"]):
 class Person(AbstractBaseUser, PermissionsMixin):
     """Someone. `username` is the public name; nothing else is asked for."""
 
-    username = models.CharField("name", max_length=30, unique=True, validators=[NAME_RULE])
+    username = models.CharField(
+        "name",
+        max_length=30,
+        unique=True,
+        validators=[NAME_RULE],
+        error_messages={"unique": gettext_lazy("That name is taken.")},
+    )
     is_staff = models.BooleanField(default=False)  # an operator of this site
     is_active = models.BooleanField(default=True)
     date_joined = models.DateTimeField(default=timezone.now)
@@ -58,7 +64,7 @@ class Person(AbstractBaseUser, PermissionsMixin):
             models.UniqueConstraint(
                 Lower("username"),
                 name="person_name_unique_in_any_case",
-                violation_error_message=gettext_lazy("This name is taken."),
+                violation_error_message=gettext_lazy("That name is taken."),
             ),
         )
 
@@ -211,7 +217,7 @@ class Team(models.Model):
             models.UniqueConstraint(
                 Lower("name"),
                 name="team_name_unique_in_any_case",
-                violation_error_message=gettext_lazy("This name is taken."),
+                violation_error_message=gettext_lazy("That name is taken."),
             ),
         )
 

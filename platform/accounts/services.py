@@ -52,7 +52,7 @@ def sign_up(*, username: str, password: str) -> Person:
 def require_free(username: str) -> None:
     """Names of the site's own, and those of accounts that were deleted, are nobody's. Raises ValidationError."""
     if username.lower() == RELAY_KEEPER or username.lower().startswith(FORMER):
-        raise ValidationError({"username": gettext("This name is taken.")})
+        raise ValidationError({"username": gettext("That name is taken.")})
 
 
 def make_first_operator(*, username: str, password: str) -> Person:

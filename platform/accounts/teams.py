@@ -36,7 +36,7 @@ def make_team(*, leader: Person, name: str) -> Team:
         with transaction.atomic():
             team.save()
     except IntegrityError as error:  # twice at once
-        raise ValidationError({"name": gettext("This name is taken.")}) from error
+        raise ValidationError({"name": gettext("That name is taken.")}) from error
     _move(leader, team)
     return team
 

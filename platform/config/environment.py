@@ -214,7 +214,7 @@ def client(prefix: str, environ: Mapping[str, str]) -> dict[str, str] | None:
     name, secret = (text(f"{prefix}_CLIENT_{part}", environ=environ) for part in ("ID", "SECRET"))
     if bool(name) != bool(secret):
         missing = f"{prefix}_CLIENT_{'SECRET' if name else 'ID'}"
-        raise Problem.of("E405", name=missing, reason="it is empty, and its other half is set")
+        raise Problem.of("E405", name=missing, reason="it is empty, but its counterpart is set")
     return {"client_id": name, "secret": secret} if name else None
 
 

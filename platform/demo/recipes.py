@@ -134,7 +134,7 @@ USUAL = {
 }
 BASE = Small(
     title="A small model of what Python is",
-    purpose="It learns how Python's reference speaks; then it is adapted to how its library does.",
+    purpose="A tiny model learning to write like Python's reference, to be adapted to its library.",
     fields={
         **USUAL,
         "family": "llama",
@@ -154,7 +154,7 @@ BASE = Small(
 RECIPES: dict[str, Small] = {
     "causal_lm": Small(
         title="A small model of Python's own words",
-        purpose="It learns how Python's documentation speaks, from the text that every Python carries.",
+        purpose="A tiny model learning to write like Python's own documentation.",
         fields={
             **USUAL,
             "family": "gpt2",
@@ -171,7 +171,7 @@ RECIPES: dict[str, Small] = {
     ),
     "masked_lm": Small(
         title="A small reader of Python's own words",
-        purpose="It learns to find hidden words in Python's documentation, from the text that every Python carries.",
+        purpose="A tiny model learning to fill in hidden words in Python's documentation.",
         fields={
             **USUAL,
             "family": "albert",
@@ -190,7 +190,7 @@ RECIPES: dict[str, Small] = {
     ),
     "finetune_lora": Small(
         title="A small model that learns Python's library",
-        purpose="Adapters for a model of Python's reference, which learn how the library's own words differ.",
+        purpose="Adapters that teach a model of Python's reference to write like the library's documentation.",
         fields={
             **USUAL,
             "optimizer": "adamw",
@@ -210,7 +210,7 @@ RECIPES: dict[str, Small] = {
     ),
     "image_classification": Small(
         title="A small reader of handwritten digits",
-        purpose="It learns to tell ten handwritten digits apart, from 1,797 of them.",
+        purpose="A tiny model learning to recognize handwritten digits, from 1,797 images.",
         fields={
             **USUAL,
             "optimizer": "sgd",
@@ -231,7 +231,7 @@ RECIPES: dict[str, Small] = {
     ),
     "image_ssl": Small(
         title="A small eye for handwritten digits",
-        purpose="It learns to tell handwritten digits apart without being told which they are, from 1,797 of them.",
+        purpose="A tiny model learning to tell handwritten digits apart without labels, from 1,797 images.",
         fields={
             **USUAL,
             "optimizer": "larc",

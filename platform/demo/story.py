@@ -126,7 +126,7 @@ class Demo:
             self.people[name] = person
             token = TOKEN.search(person.submit("/machines/", {}))
             if token is None:
-                raise Problem.of("E403", reason="the machines page gave no token", folder=self.folder)
+                raise Problem.of("E403", reason="the machines page returned no token", folder=self.folder)
             home = self.folder / folder / name
             home.mkdir(parents=True)
             command = agent_command(f"{self.site}/runs/{self.slug}/")

@@ -76,7 +76,7 @@ def _deliver(clock: Callable[[], datetime]) -> int:
                     failed(notice, problem, clock())
                 except Exception as error:
                     log.exception("notice %s", notice.pk)
-                    failed(notice, Undelivered(f"Something here broke: {type(error).__name__}."), clock())
+                    failed(notice, Undelivered(f"Something went wrong: {type(error).__name__}."), clock())
                 else:
                     sent(notice, clock())
                     arrived += 1

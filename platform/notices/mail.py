@@ -66,5 +66,6 @@ def message(notice: Notice, words: Words, mailbox: Mailbox, address: str) -> Ema
         stop = link(mailbox, STOP)
         # RFC 8058: a mail program ends it with one click, by a POST.
         headers |= {"List-Unsubscribe": f"<{stop}>", "List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}
-        end = f"{address}\n\n-- \nYou chose to get this by e-mail at {settings.PUBLIC_URL}\nEnd all e-mail: {stop}"
+        why = f"You're receiving this because you turned on e-mail notifications at {settings.PUBLIC_URL}"
+        end = f"{address}\n\n-- \n{why}\nUnsubscribe: {stop}"
     return EmailMessage(words.headline, f"{words.text}\n\n{end}\n", to=[mailbox.address], headers=headers)

@@ -16,8 +16,8 @@ class Event(models.TextChoices):
 
     NEEDED = "needed", gettext_lazy("A run you are in needs volunteers")
     FINISHED = "finished", gettext_lazy("A run you are in is finished")
-    STOPPED = "stopped", gettext_lazy("A machine of yours stopped")
-    REQUEST = "request", gettext_lazy("Somebody asks to join a run you manage")
+    STOPPED = "stopped", gettext_lazy("Your machine stopped")
+    REQUEST = "request", gettext_lazy("Someone asks to join a run you manage")
     ACCEPTED = "accepted", gettext_lazy("Your request to join a run is accepted")
     DECLINED = "declined", gettext_lazy("Your request to join a run is declined")
     TEST = "test", "A test"

@@ -71,44 +71,43 @@ def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
         case Event.NEEDED:
             return Words(
                 _("%(run)s needs volunteers") % {"run": run},
-                _("Nobody is training right now. It continues as soon as a machine joins."),
+                _("Nobody is training right now. The run will continue as soon as a machine joins."),
             )
         case Event.FINISHED:
-            return Words(_("%(run)s is finished") % {"run": run}, _("Its model can be downloaded."))
+            return Words(_("%(run)s is finished") % {"run": run}, _("The model is ready to download."))
         case Event.STOPPED:
             return Words(
                 _("%(machine)s stopped") % {"machine": quoted(machine)},
-                _("Your machine worked for %(run)s and has been away for a while.") % {"run": run},
+                _("Your machine was training %(run)s and has been offline for a while.") % {"run": run},
             )
         case Event.REQUEST:
             return Words(
                 _("New requests to join %(run)s") % {"run": run},
-                _("Accept or decline them on the page where you manage the run."),
+                _("Accept or decline them on the manage page."),
             )
         case Event.ACCEPTED:
             return Words(
                 _("You can join %(run)s") % {"run": run},
-                _("Your request was accepted. The run's page shows how a machine joins."),
+                _("Your request was accepted. See the run page for how to join."),
             )
         case Event.DECLINED:
-            return Words(
-                _("%(run)s declined your request to join") % {"run": run}, _("You can ask again a week from now.")
-            )
+            return Words(_("%(run)s declined your request to join") % {"run": run}, _("You can ask again in a week."))
         case Event.CONFIRM:
             return Words(
                 _("Confirm your e-mail address"),
                 _(
-                    "%(name)s on this site asked for notifications at this address. Open the link below to confirm it. "
-                    "If that was not you, do nothing: no further e-mail is sent."
+                    "%(name)s on this site asked for notifications at this address. Open the link below to "
+                    "confirm it. If that was not you, ignore this e-mail; you will not get another."
                 )
                 % {"name": one_line(title)},
             )
         case Event.SWITCHED_OFF:
             return Words(
-                _("Your webhook was switched off"), _("It failed for a day. %(problem)s") % {"problem": one_line(title)}
+                _("Your webhook was switched off"),
+                _("It had been failing for a day. %(problem)s") % {"problem": one_line(title)},
             )
         case _:
-            return Words(_("A test from Manyhands"), _("Notifications reach you here."))
+            return Words(_("A test from Manyhands"), _("Notifications will reach you here."))
 
 
 # What is posted to a webhook, as its service takes it

@@ -56,7 +56,7 @@ def access_run(*, slug: str, viewer: Viewer) -> Run:
     """A run that may be seen by whoever has its address. Raises Problem E305."""
     run = visible_runs(viewer).select_related(*BESIDE).filter(slug=slug).first()
     if run is None:
-        raise Problem.of("E305", address=slug)
+        raise Problem.of("E305", address=f"/runs/{slug}/")
     return run
 
 

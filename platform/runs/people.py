@@ -58,7 +58,7 @@ def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: int) ->
     if not ahead or not so_far:
         return Reached(found, "")
     return Reached(
-        found, _("%(missing)s to %(goal)s samples") % {"missing": f"{ahead - so_far:,}", "goal": f"{ahead:,}"}
+        found, _("%(goal)s samples (%(missing)s to go)") % {"missing": f"{ahead - so_far:,}", "goal": f"{ahead:,}"}
     )
 
 

@@ -17,8 +17,8 @@ class OperatorsSite(AdminSite):
     """The pages of operators."""
 
     site_title = "Manyhands"
-    site_header = "Manyhands: for operators"
-    index_title = "What this site holds"
+    site_header = "Manyhands admin"
+    index_title = "Site data"
 
     def has_permission(self, request: HttpRequest) -> bool:
         """Operators; others who are on the staff, as the relay's keeper, have nothing to do here."""

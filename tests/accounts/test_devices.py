@@ -273,6 +273,7 @@ class TestKnownMachines:
         assert Machine.objects.count() == 1
 
 
+@pytest.mark.django_db
 def test_codes_that_are_long_dead_are_forgotten() -> None:
     ask(Ed25519PrivateKey.generate())
     forget_dead(NOW + LIFETIME + MEMORY - SECOND)

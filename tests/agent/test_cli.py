@@ -207,7 +207,7 @@ def test_a_newer_agent_is_told_of_and_only_another_protocol_ends_it(tmp_path: Pa
         done = manyhands(tmp_path, "join", f"{url}/runs/a/")
     assert (done.returncode, done.stderr[:6]) == (1, f"{ends}: ")
     assert (done.stdout if ends == "E306" else done.stderr).endswith("-m pip install it\n")
-    assert ("The site offers version 9.0.0" in done.stdout) == (ends == "E306")
+    assert ("The site offers agent 9.0.0" in done.stdout) == (ends == "E306")
 
 
 @pytest.mark.parametrize(("host", "code"), [("127.0.0.1", "E401"), ("192.0.2.1", "E407")])

@@ -77,12 +77,12 @@ OFFERS = {"protocol": PROTOCOL, "upgrade_pip": "pip install that\x1b[2J", "upgra
 @pytest.mark.parametrize(
     ("offer", "verdict", "words"),
     [
-        ({"version": __version__}, "ok", f"{__version__} fits the site, which offers {__version__}"),
-        ({"version": "0.0.9"}, "ok", "which offers 0.0.9"),
-        ({"version": "9.10.0"}, "warn", f"The site offers version 9.10.0 of the agent, and this one is {__version__}."),
+        ({"version": __version__}, "ok", f"{__version__}, up to date"),
+        ({"version": "0.0.9"}, "ok", "up to date"),
+        ({"version": "9.10.0"}, "warn", f"The site offers agent 9.10.0; this machine runs {__version__}."),
         ({"version": "9.10.0", "protocol": PROTOCOL + 1}, "fail", f"This agent speaks protocol {PROTOCOL}, the other"),
         ({"version": "9.10.0", "upgrade_pip": None}, "warn", "see the site's download page"),
-        ({"version": 7}, "ok", "the site does not say which one it offers"),
+        ({"version": 7}, "ok", "the site doesn't say which version it offers"),
     ],
 )
 async def test_the_agent_that_the_site_offers(offer: dict[str, Any], verdict: str, words: str) -> None:

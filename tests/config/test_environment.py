@@ -126,7 +126,7 @@ def test_every_setting_stands_in_the_docs_for_operators() -> None:
     """By its whole name, in the first column; and nothing stands there that is no setting."""
     root = Path(__file__).resolve().parents[2]
     code = "".join(source.read_text() for source in (root / "platform").rglob("*.py"))
-    settings = set(re.findall(r"\benvironment\.\w+\(\s*\"([A-Z_]+)\"", code))
+    settings = set(re.findall(r"\b(?:environment\.\w+|text)\(\s*\"([A-Z_]+)\"", code))
     for prefix in re.findall(r"\bclient\(\"([A-Z_]+)\"", code):
         settings |= {f"{prefix}_CLIENT_ID", f"{prefix}_CLIENT_SECRET"}
     assert len(settings) > 20

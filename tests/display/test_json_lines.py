@@ -68,7 +68,7 @@ def test_figures_and_errors_have_their_numbers() -> None:
     assert (error["code"], error["title"], error["severity"]) == ("E109", "Copy of the model differs", "medium")
     trouble = {"code": "E138", "title": "Little disk space left", "severity": "medium"}
     assert trouble.items() <= told["trouble"].items()
-    assert told["trouble"]["text"].startswith("Only 1 GB are free on the disk of /a. ")
+    assert told["trouble"]["text"].startswith("Only 1 GB is free on the disk of /a. ")
     assert (told["solved"]["code"], told["solved"]["title"]) == ("E138", "Little disk space left")
     assert {"step": 1, "loss": 1.0, "machines": 0, "samples": 1, "from_here": 0}.items() <= told["step"].items()
     assert (told["approval"]["code"], told["state"]["state"]) == ("BCDF-GHJK", "running")

@@ -142,19 +142,19 @@ def test_json_is_english_whoever_reads_it(tmp_path: Path) -> None:
 def test_troubles_are_written_down_in_english() -> None:
     speak("bn")
     (told,) = [event for event in everything() if event["event"] == "trouble"]
-    assert told["text"].startswith("Only 1 GB are free on the disk of /a. ")
+    assert told["text"].startswith("Only 1 GB is free on the disk of /a. ")
 
 
 def test_why_a_run_waits_is_written_down_in_english_and_shown_in_the_readers_language() -> None:
     speak("bn")
     shown, written = io.StringIO(), io.StringIO()
     for view in (View(shown), JsonLinesView(written)):
-        view.state("waiting", "needs 2 more volunteers")
-        assert view.now.reason == "needs 2 more volunteers"
+        view.state("waiting", "waiting for 2 more volunteers")
+        assert view.now.reason == "waiting for 2 more volunteers"
         view.now.doing = "waiting"
-        assert "আরও 2 জন স্বেচ্ছাসেবক দরকার" in sentence(view.now)
-    assert "আরও 2 জন স্বেচ্ছাসেবক দরকার" in shown.getvalue()
-    assert json.loads(written.getvalue())["reason"] == "needs 2 more volunteers"
+        assert "আরও 2 জন স্বেচ্ছাসেবকের অপেক্ষা" in sentence(view.now)
+    assert "আরও 2 জন স্বেচ্ছাসেবকের অপেক্ষা" in shown.getvalue()
+    assert json.loads(written.getvalue())["reason"] == "waiting for 2 more volunteers"
 
 
 # Bengali
@@ -191,7 +191,7 @@ def test_help_is_in_the_readers_language(tmp_path: Path) -> None:
         language: manyhands(tmp_path, "join", "--help", LANG=language, COLUMNS="200").stdout
         for language in ("C", "xx_YY.UTF-8", "bn_BD.UTF-8")
     }
-    assert "Help to train the run at RUN_URL" in said["C"]
+    assert "Train the run at RUN_URL" in said["C"]
     assert said["xx_YY.UTF-8"] == said["C"]
     assert "RUN_URL-এর রানের প্রশিক্ষণে সাহায্য করে" in said["bn_BD.UTF-8"]
     assert ("│" in said["C"], "│" in said["bn_BD.UTF-8"]) == (True, False), "frames break in many terminals"

@@ -96,8 +96,8 @@ def test_a_warning_is_told_when_it_begins(view: View) -> None:
 
 def test_what_kept_a_machine_on_hold_is_no_reason_of_the_run(view: View) -> None:
     """The run says the same as before when the machine is back."""
-    view.state("waiting", "needs a volunteer")
-    view.hold("You paused it.")
-    assert sentence(view.now) == "On hold: You paused it."
-    view.state("waiting", "needs a volunteer")
-    assert view.now.reason == "needs a volunteer"
+    view.state("waiting", "waiting for volunteers")
+    view.hold("Paused by you.")
+    assert sentence(view.now) == "On hold: Paused by you."
+    view.state("waiting", "waiting for volunteers")
+    assert view.now.reason == "waiting for volunteers"

@@ -79,7 +79,7 @@ def test_a_status_that_is_damaged_is_none(tmp_path: Path, content: bytes) -> Non
     home = Home(tmp_path)
     home.write("status.json", content)
     with home.locked():
-        assert "has not said what it does" in status_lines(home, status_facts(home, 0.0))[0]
+        assert "has reported nothing yet" in status_lines(home, status_facts(home, 0.0))[0]
 
 
 def test_an_agent_that_sleeps_is_told_from_one_that_works(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_wrong_an_expired_and_a_used_code(site: tuple[Swarm, Browser]) -> None
     amina, teo = person(site, "Amina"), person(site, "Teo")
 
     said = types(amina, swarm, "BBBB-BBBB")
-    assert "(E224). No machine asks with the code “BBBB-BBBB”. Compare it with the one in the terminal" in said
+    assert "(E224). No machine is showing the code “BBBB-BBBB”. Compare it with the one in the terminal" in said
     assert "Nothing was approved." in said
     assert nothing_to_approve(amina)
 
@@ -121,7 +121,7 @@ def test_a_wrong_an_expired_and_a_used_code(site: tuple[Swarm, Browser]) -> None
     let_expire(swarm, code)
     said = types(amina, swarm, code)
     assert f"(E225). The code {code} has expired" in said
-    assert "Run the same command in the terminal again: it shows a new one." in said
+    assert "Run the same command in the terminal again for a new one." in said
     assert nothing_to_approve(amina)
     assert swarm.processes["desk"].wait(60) == 1
     assert "E222: The code has expired" in swarm.log("desk")
@@ -134,7 +134,7 @@ def test_a_wrong_an_expired_and_a_used_code(site: tuple[Swarm, Browser]) -> None
     amina.page.wait_for_selector("h1:has-text('is approved')")
     assert swarm.processes["desk"].wait(60) == 0
     said = types(teo, swarm, fresh)
-    assert f"(E226). The code {fresh} was answered already, and not by you." in said
+    assert f"(E226). Someone else has already answered the code {fresh}." in said
     assert nothing_to_approve(teo)
     assert "is approved" in types(amina, swarm, fresh)
     assert nothing_to_approve(amina)
@@ -281,7 +281,7 @@ def test_a_machine_is_sent_away_and_let_back_and_a_run_without_a_step_begins_ane
     reader.page.click("button:has-text('Return to draft')")
     assert goes(swarm) == "E308"
     reader.page.click("a:has-text('Edit draft')")
-    reader.page.click("summary:has-text('Details')")
+    reader.page.click("summary:has-text('Model and training settings')")
     reader.page.fill("input[name=minimum_trainers]", "1")
     reader.page.fill("input[name=width]", "64")
     reader.page.click("button:has-text('Save draft')")

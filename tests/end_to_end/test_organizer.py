@@ -85,7 +85,7 @@ def test_a_run_by_invitation_from_the_first_link_to_the_release(tmp_path: Path, 
         organizer.download(f"/api/v1/runs/{swarm.slug}/release/{archive}", tmp_path / "model.zip")
         card = organizer.read(f"/api/v1/runs/{swarm.slug}/release/README.md")
         assert f"| Steps | {step:,} |" in card
-        assert "| May be shared, according to | amina, " in card
+        assert "| Sharing confirmed by | amina, " in card
         with pytest.raises(Refused, match="HTTP 404"):
             zoe.download(f"/api/v1/runs/{swarm.slug}/release/{archive}", tmp_path / "stolen.zip")
         assert any("is ending the run" in line for line in swarm.timeline())

@@ -47,7 +47,7 @@ def fill_in(organizer: Reader) -> None:
     page.fill("[name=title]", TITLE)
     page.fill("[name=licence]", LICENCE)
     page.check("[name=may_share]")
-    page.click("summary:has-text('Details')")
+    page.click("summary:has-text('Model and training settings')")
     for name, value in {**SMALL, "target_steps": str(STEPS), "minimum_trainers": "1"}.items():
         field = page.locator(f"[name={name}]")
         if field.evaluate("field => field.tagName") == "SELECT":

@@ -123,12 +123,10 @@ def test_the_reason_why_a_site_is_not_reached_is_told_in_the_same_language() -> 
 
 def test_why_a_machine_rests() -> None:
     rest = Rest(Why.HOURS, "Monday 08:00")
-    assert in_words(rest) == "Outside the hours that you set. Next: Monday 08:00."
+    assert in_words(rest) == "Outside its hours. Next: Monday 08:00."
     speak("bn")
     assert in_words(rest, gettext) == "আপনার ঠিক করা সময়ের বাইরে। পরের সময়: সোমবার 08:00।"
-    assert in_words(rest) == "Outside the hours that you set. Next: Monday 08:00.", (
-        "a page of the site, whoever runs it"
-    )
+    assert in_words(rest) == "Outside its hours. Next: Monday 08:00.", "a page of the site, whoever runs it"
 
 
 @pytest.mark.parametrize(

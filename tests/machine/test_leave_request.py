@@ -122,7 +122,7 @@ async def test_an_agent_finishes_the_round_it_is_in(tmp_path: Path, monkeypatch:
         scene.agent.finish()
         core = scene.agent.core
         async with asyncio.timeout(PATIENCE_S):
-            while "Finishing step 1; then this machine leaves." not in scene.words.getvalue():  # noqa: ASYNC110
+            while "Finishing step 1, then leaving." not in scene.words.getvalue():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             reported_at = core.reported_at
             while core.reported_at == reported_at and not scene.running.done():  # noqa: ASYNC110

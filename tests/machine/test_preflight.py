@@ -36,10 +36,10 @@ PLENTY = FreeResources(10**11, 10**12)
 def test_what_fits_is_said_in_a_line_each() -> None:
     assert check_fit(FACTS, PLENTY, Path("home"), "CPU").lines() == [
         "device    CPU",
-        "memory    about 1.4 GB needed, 100.0 GB free: fits",
-        "disk      about 344 MB needed, 1000.0 GB free: fits",
-        "download  184 MB at most, before the first step",
-        "traffic   about 1.0 GB up and 2.0 GB down in an hour, at the run's recent pace",
+        "memory    needs 1.4 GB, 100.0 GB free: OK",
+        "disk      needs 344 MB, 1000.0 GB free: OK",
+        "download  up to 184 MB before the first step",
+        "traffic   about 1.0 GB up, 2.0 GB down per hour at the run's recent pace",
     ]
 
 
@@ -53,7 +53,7 @@ def test_no_more_data_are_kept_than_is_allowed() -> None:
 
 def test_a_run_without_a_pace_tells_what_a_step_moves() -> None:
     facts = msgspec.structs.replace(FACTS, pace_s=None)
-    assert "10 MB up and 20 MB down in each step" in check_fit(facts, PLENTY, Path("home"), "CPU").lines()[-1]
+    assert "10 MB up, 20 MB down per step" in check_fit(facts, PLENTY, Path("home"), "CPU").lines()[-1]
 
 
 def test_where_memory_is_short_fewer_samples_are_computed_at_a_time() -> None:
@@ -62,7 +62,7 @@ def test_where_memory_is_short_fewer_samples_are_computed_at_a_time() -> None:
     tight = check_fit(FACTS, FreeResources(least, 10**12), Path("home"), "CPU")
     assert (whole.at_once, tight.at_once) == (0, 1)
     assert tight.memory_bytes == least < (whole.memory_bytes or 0)
-    assert "samples   1 at a time instead of 8, so that it fits; slower, and every one counts" in tight.lines()
+    assert "samples   1 at a time instead of 8 to fit; slower, but all of them count" in tight.lines()
     between = needs_of(RECIPE, FACTS.parameters, at_once=4, on_gpu=False).memory
     assert check_fit(FACTS, FreeResources(between, 10**12), Path("home"), "CPU").at_once == 4
 
@@ -72,7 +72,7 @@ def test_where_one_is_too_many_layers_are_computed_twice() -> None:
     tight = check_fit(FACTS, FreeResources(one - 1, 10**12), Path("home"), "CPU")
     assert tight.recomputes
     assert tight.at_once > 1, "as many samples at a time as fit so"
-    assert "layers    computed twice, so that it fits; slower, and the same work" in tight.lines()
+    assert "layers    computed twice to fit; slower, with the same result" in tight.lines()
     assert not check_fit(FACTS, FreeResources(one, 10**12), Path("home"), "CPU").recomputes
 
 
@@ -83,7 +83,7 @@ def test_a_gpu_has_a_memory_of_its_own() -> None:
     assert check_fit(FACTS, FreeResources(10**11, 10**12, gpu=least), Path("home"), "RTX 4090").at_once == 1
     least = needs_of(RECIPE, FACTS.parameters, at_once=1, on_gpu=True, recomputes=True).gpu
     assert check_fit(FACTS, FreeResources(10**11, 10**12, gpu=least), Path("home"), "RTX 4090").recomputes
-    with pytest.raises(Problem, match="E125: This run does not fit into the GPU's memory"):
+    with pytest.raises(Problem, match=r"E125: This run needs about .* of GPU memory"):
         check_fit(FACTS, FreeResources(10**11, 10**12, gpu=least - 1), Path("home"), "RTX 4090")
 
 
@@ -92,11 +92,11 @@ def test_a_gpu_has_a_memory_of_its_own() -> None:
     [
         (
             FreeResources(5 * 10**8, 10**12),
-            "E123: This run does not fit into this machine's memory: it needs about 1.0 GB, and 500 MB",
+            "E123: This run needs about 1.0 GB of memory; 500 MB is free",
         ),
         (
             FreeResources(10**11, 10**8),
-            "E124: This run does not fit on the disk of home: it needs about 344 MB, and 100 MB",
+            "E124: This run needs about 344 MB on the disk of home; 100 MB is free",
         ),
     ],
 )

@@ -62,10 +62,10 @@ async def test_a_site_says_when_it_would_like_to_be_asked_again(server: Site, sa
         (404, b"<html>not found</html>", "HTTP 404"),
         (502, b'{"detail": "no"}', "HTTP 502"),
         (500, b'{"code": 5, "text": []}', "HTTP 500"),
-        (200, b"<html>", "no JSON object"),
-        (200, b"[1]", "no JSON object"),
-        (200, b"\xff", "no JSON object"),
-        (200, b"[" * 100_000, "no JSON object"),
+        (200, b"<html>", "not a JSON object"),
+        (200, b"[1]", "not a JSON object"),
+        (200, b"\xff", "not a JSON object"),
+        (200, b"[" * 100_000, "not a JSON object"),
     ],
 )
 async def test_anything_else_is_e110(server: Site, status: int, body: bytes, reason: str) -> None:
@@ -84,7 +84,7 @@ async def test_what_is_packed_is_not_unpacked(server: Site) -> None:
     """A bomb of a hundred kilobytes stays one; nor is packing asked for."""
     bomb = gzip.compress(b'{"a": "' + bytes(JSON_BOMB) + b'"}')
     answer = partial(Handler.reply, status=200, body=bomb, Content_Encoding="gzip")
-    with pytest.raises(Problem, match=r"E110.*no JSON object"):
+    with pytest.raises(Problem, match=r"E110.*not a JSON object"):
         await get_json(server.url("/", answer))
     assert server.seen[0][2]["accept-encoding"] == "identity"
 

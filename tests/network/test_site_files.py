@@ -278,7 +278,7 @@ async def test_an_answer_that_breaks_off_is_none(server: Site, tmp_path: Path) -
 async def test_what_is_answered_packed_is_not_unpacked(server: Site, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     answer = partial(Handler.reply, status=200, body=gzip.compress(b"{}"), Content_Encoding="gzip")
-    with pytest.raises(Problem, match=r"E110.*no JSON object"):
+    with pytest.raises(Problem, match=r"E110.*not a JSON object"):
         await upload(server.url("/put", answer), tmp_path / "file")
 
 

@@ -96,7 +96,7 @@ class TestWebhooks:
         deliver_due(clock)
         (message,) = django_mail.outbox
         assert message.subject == "Your webhook was switched off"
-        assert "It failed for a day. It answered 500." in message.body
+        assert "It had been failing for a day. It answered 500." in message.body
         assert outbox.note(Event.FINISHED, [hooked.pk], about="next", path="/") == 0, "nothing is written for it"
 
     def test_what_waits_behind_one_that_fails_waits_with_it(
@@ -296,7 +296,7 @@ class TestMail:
         [
             (smtplib.SMTPRecipientsRefused({}), "The mail server refused it"),
             (ConnectionRefusedError(), "The mail server cannot be reached"),
-            (RuntimeError("a bug"), "Something here broke"),
+            (RuntimeError("a bug"), "Something went wrong"),
         ],
     )
     def test_a_mail_server_that_is_away_is_asked_again_and_given_up_after_a_day(

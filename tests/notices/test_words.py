@@ -136,7 +136,7 @@ def test_a_program_gets_facts() -> None:
         "run": "A <b>model</b>",
         "machine": None,
         "headline": "“A <b>model</b>” is finished",
-        "text": "Its model can be downloaded.",
+        "text": "The model is ready to download.",
         "address": ADDRESS,
         "at": "2026-11-27T12:00:00Z",
     }

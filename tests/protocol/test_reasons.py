@@ -25,7 +25,7 @@ def test_each_is_found_again_and_is_no_other(english: str) -> None:
     assert in_words(english.format(**details), marked) == marked(english).format(**details)
 
 
-@pytest.mark.parametrize("reason", ["", "of another version", "E312: No memory.", "needs a volunteer now"])
+@pytest.mark.parametrize("reason", ["", "of another version", "E312: No memory.", "waiting for volunteers now"])
 def test_what_is_none_of_them_stays(reason: str) -> None:
     assert in_words(reason, marked) == reason
 

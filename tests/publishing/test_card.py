@@ -76,8 +76,8 @@ def test_what_else_was_measured_is_said_beside_the_loss() -> None:
 
 
 def test_who_vouched_for_the_text_is_named() -> None:
-    assert "| May be shared, according to | Ann, 2026-11-21 |" in card(data_vouched="Ann, 2026-11-21")
-    assert "May be shared" not in card()
+    assert "| Sharing confirmed by | Ann, 2026-11-21 |" in card(data_vouched="Ann, 2026-11-21")
+    assert "Sharing confirmed" not in card()
 
 
 def test_what_is_not_known_is_not_said() -> None:

@@ -69,12 +69,12 @@ class TestToken:
         hub.account("amina", "hf_fine", role="fineGrained", scopes=("repo.content.read", "repo.write"))
         assert check_token("hf_fine", hub.url).namespaces == ("amina",)
         hub.account("amina", "hf_narrow", role="fineGrained", scopes=("repo.content.read",))
-        with pytest.raises(Problem, match=r"E343: .*may read, not write"):
+        with pytest.raises(Problem, match=r"E343: .*can read but not write"):
             check_token("hf_narrow", hub.url)
 
     def test_a_reading_token_is_told_apart(self, hub: Hub) -> None:
         hub.account("amina", "hf_read", role="read")
-        with pytest.raises(Problem, match=r"E343: .*may read, not write"):
+        with pytest.raises(Problem, match=r"E343: .*can read but not write"):
             check_token("hf_read", hub.url)
 
     def test_an_unknown_token(self, hub: Hub) -> None:

@@ -381,7 +381,7 @@ def test_texts_need_no_template(tmp_path: Path) -> None:
 
 def test_a_process_that_does_not_begin_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with Writer(TEMPLATE) as writer, pytest.raises(Problem, match=r"E394.*does not begin"):
+    with Writer(TEMPLATE) as writer, pytest.raises(Problem, match=r"E394.*does not start"):
         writer.write(SAID)
 
 

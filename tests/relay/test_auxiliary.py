@@ -227,7 +227,7 @@ async def test_another_command_is_told_what_it_does(tmp_path: Path) -> None:
                     await asyncio.sleep(0.05)
             lines = status_lines(one.home, status_facts(one.home, status.at))
         assert status.role == "auxiliary"
-        assert sentence(status) == "Averaging for the others, who are training step 8."
+        assert sentence(status) == "Averaging for the machines that train step 8."
         assert lines[-1].endswith("0.0 MB averaged here")
 
 

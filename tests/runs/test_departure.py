@@ -163,7 +163,7 @@ def test_the_name_is_free_again_and_that_of_a_former_volunteer_is_nobodys(volunt
     delete_account(person=volunteer)
     assert sign_up(username=name, password="correct horse battery").username == name
     for taken in (f"{FORMER}1", f"{FORMER.upper()}1"):
-        with pytest.raises(Exception, match="This name is taken"):
+        with pytest.raises(Exception, match="That name is taken"):
             sign_up(username=taken, password="correct horse battery")
 
 

@@ -36,7 +36,7 @@ def store(person: Person, size: int) -> Dataset:
 def test_a_person_has_so_many_drafts(organizer: Person, volunteer: Person) -> None:
     draft(organizer)
     new_run(organizer)
-    with pytest.raises(Problem, match=r"E364: You have 2 drafts; one person may have 2"):
+    with pytest.raises(Problem, match=r"E364: You have 2 drafts; the limit is 2"):
         new_run(organizer)
     assert new_run(volunteer)
     drafts.delete_draft(run=organizer.runs.filter(state=Run.State.DRAFT).latest("created_at"))
@@ -63,7 +63,7 @@ def test_a_draft_of_before_the_bound_is_not_opened(organizer: Person, settings: 
 @pytest.mark.parametrize("state", UNDER_WAY)
 def test_so_many_runs_are_under_way_at_once(organizer: Person, state: str) -> None:
     first, second = opened(organizer, state=state), draft(organizer, slug="second")
-    with pytest.raises(Problem, match=r"E367: You have 1 runs under way"):
+    with pytest.raises(Problem, match=r"E367: You have 1 active runs"):
         services.open_run(run=second)
     Run.objects.filter(pk=first.pk).update(state=Run.State.FINISHED)
     services.open_run(run=second)
@@ -72,7 +72,7 @@ def test_so_many_runs_are_under_way_at_once(organizer: Person, state: str) -> No
 
 def test_a_person_has_so_much_disk(organizer: Person, volunteer: Person) -> None:
     store(organizer, MEGABYTE - 10)
-    with pytest.raises(Problem, match=r"E365.*would take 2 MB here; one person's may take 1 MB"):
+    with pytest.raises(Problem, match=r"E365.*would take 2 MB; the limit is 1 MB"):
         store(organizer, 11)
     assert store(organizer, 10)
     assert store(volunteer, 11)

@@ -127,11 +127,11 @@ def test_one_person_sends_few_large_bodies_at_once(volunteer: Person, stranger: 
 def test_the_refusal_is_a_page_for_people_and_json_for_programs(db: None) -> None:
     status, text = ask("POST", "/runs/new/", content_length=str(10**12))
     assert status == 413
-    assert "this site takes up to 512 MB" in text
+    assert "this site accepts up to 512 MB" in text
     assert "<h1>" in text
     text = ask("POST", "/api/v1/machines", content_length=str(10**9))[1]
     assert text.startswith('{"code": "E304"')
-    assert "1,000 MB; this site takes up to 1 MB" in text
+    assert "1,000 MB; this site accepts up to 1 MB" in text
 
 
 @pytest.mark.parametrize("path", ["/runs/new/", "/api/v1/machines", SNAPSHOT + "0"])

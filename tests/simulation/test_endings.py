@@ -44,7 +44,7 @@ def test_an_ended_run_waits_for_somebody_who_has_its_model() -> None:
     world.direct("finishing")
     world.wait(3 * SNAPSHOT_S)
     assert not world.tally.finished
-    assert state(world).waiting == "the last step is made; the model is handed in or made from the log"
+    assert state(world).waiting == "the last step is done; the final model is being uploaded or rebuilt from the log"
     trainers(world)[0].start()
     assert world.run(lambda: world.tally.finished, 200)
     assert world.database.snapshot.step == world.database.step

@@ -119,7 +119,7 @@ def test_where_nobody_is_left_the_site_is_asked_for_the_last_state() -> None:
     assert 2 <= len(asked.at) <= 4
     assert asked.at[0] >= gone_at + REPLAY_S
     assert all(late - early >= SNAPSHOT_S for early, late in pairwise(asked.at))
-    assert "made from the log" in state(world).waiting
+    assert "rebuilt from the log" in state(world).waiting
     world.store_snapshot(world.database.records[-1])
     assert world.run(lambda: world.tally.finished, 10)
 

@@ -44,7 +44,7 @@ def test_the_first_round_waits_for_enough_trainers() -> None:
     world, _ = checked_world(trainers=3, minimum_trainers=3, steps=3)
     trainers(world)[2].kill()
     world.wait(30)
-    assert state(world).waiting == "needs 1 more volunteer"
+    assert state(world).waiting == "waiting for 1 more volunteer"
     trainers(world)[2].start()
     assert world.run_steps(2)
 
@@ -99,7 +99,7 @@ def test_all_trainers_gone_and_back() -> None:
         trainer.kill()
     world.wait(60)
     assert world.database.step == 2
-    assert state(world).waiting == "needs a volunteer"
+    assert state(world).waiting == "waiting for volunteers"
     for trainer in trainers(world):
         trainer.start()
     assert world.run_steps(5, 200)

@@ -263,7 +263,7 @@ def test_a_relay_is_approved_in_the_same_way(tmp_path: Path, site: DeviceSite) -
     site.more = lambda path: (401, refusal("E204", minutes=9)) if path.endswith("/relays/credential") else None
     done = manyhands(tmp_path, "relay", site.url)
     assert "    BCDF-GHJK\n" in done.stdout
-    assert done.stdout.startswith("To let this machine be a relay of the site, its operator opens\n")
+    assert done.stdout.startswith("To approve this machine as a relay, an operator of the site opens\n")
     assert done.stderr.startswith("E204: ")
     assert [asked["kind"] for asked in site.asked] == ["relay"]
 

@@ -51,7 +51,7 @@ async def test_the_machine_speaks_first_and_answers_at_once(owned: Owned) -> Non
     owned.hear(m.Instructions(revision=4, pause=True))
     assert (owned.reports[-1].revision, owned.reports[-1].why) == (4, Why.PAUSED)
     assert owned.rest == Rest(Why.PAUSED)
-    assert owned.told == ["on_hold: On hold. You paused it."]
+    assert owned.told == ["on_hold: On hold. Paused by you."]
     owned.hear(m.Instructions(revision=5))
     assert (owned.reports[-1].revision, owned.reports[-1].why) == (5, Why.WORKS)
     assert owned.told[1:] == ["resumed: Working again."]

@@ -117,7 +117,7 @@ def test_one_that_is_none_is_left_out(folder: Path, tmp_path: Path, setting: Any
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"auto_map": {"AutoModel": "evil.py"}}, "E390", "code of its own"),
+        ({"auto_map": {"AutoModel": "evil.py"}}, "E390", "needs custom code"),
         ({"model_type": "mamba"}, "E390", "mamba"),
         ({"model_type": ["llama"]}, "E390", ""),
         ({"quantization_config": {"bits": 4}}, "E390", "quantized"),

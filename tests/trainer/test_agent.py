@@ -197,7 +197,7 @@ async def test_a_round_without_this_machine_is_told_of_and_followed(tmp_path: Pa
         place = {"step": 0, "fence": 1, "attempt": 1, "round": 1}
         await scene.site.says(m.SitOut(run=RUN, reason="its link is slow", **place), REHELLO)
         assert (await scene.site.hears(m.Hello)).in_doubt == (m.InDoubt(0, 1, 1),)
-        assert "made without this machine: its link is slow" in scene.words.getvalue()
+        assert "continues without this machine: its link is slow" in scene.words.getvalue()
         assert scene.agent.round is not None, "it takes the averages"
         await scene.site.says(m.Void(run=RUN, reason="a test", **place), REHELLO)
         assert (await scene.site.hears(m.Hello)).in_doubt == ()

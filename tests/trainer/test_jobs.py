@@ -367,7 +367,7 @@ async def test_layers_are_compiled_where_the_volunteer_says_so_and_the_agents_ow
         if accumulation.trainer.compiled is not None:
             accumulation.trainer.compiled.error = error
         jobs._tell_of_compiling(accumulation.trainer.compiled)
-    assert said == (["Layers cannot be compiled here, so they are computed without: no compiler"] if is_own else [])
+    assert said == (["Layers cannot be compiled here; training without: no compiler"] if is_own else [])
 
 
 @pytest.mark.parametrize(("wanted", "told"), [(7, [e.Applied(7, "5" * 16)]), (8, [])])

@@ -96,8 +96,8 @@ def test_what_scripts_say_is_found(script: str, found: list[object]) -> None:
     ("reason", "told"),
     [
         ("no relay is connected", "কোনো রিলে সংযুক্ত নেই।"),
-        ("needs 2 more volunteers", "আরও 2 জন স্বেচ্ছাসেবক দরকার।"),
-        ("waiting for Teo's PC to compute", "Teo's PC-এর গণনার অপেক্ষা।"),
+        ("waiting for 2 more volunteers", "আরও 2 জন স্বেচ্ছাসেবকের অপেক্ষা।"),
+        ("waiting for Teo's PC to finish computing", "Teo's PC-এর গণনার অপেক্ষা।"),
         ("of another version", "Of another version।"),
     ],
 )

@@ -3,10 +3,10 @@
 import { say } from "../words";
 
 const WORDS = {
-  none: () => say("This browser shows no notifications from a page. Use e-mail or a webhook instead."),
-  insecure: () => say("Browsers show notifications only from pages with an https:// address."),
+  none: () => say("This browser cannot show notifications from pages. Use e-mail or a webhook instead."),
+  insecure: () => say("Browsers only show notifications from https:// pages."),
   denied: () => say("This browser blocks notifications from this site. You can allow them in its settings for this site."),
-  granted: () => say("This browser shows them."),
+  granted: () => say("Notifications are on in this browser."),
 };
 
 /** Fill the place that the settings page has for it. */
@@ -30,7 +30,7 @@ export function offerPermission(place: HTMLElement, start: () => void): void {
 /** Browsers of phones have the name and refuse to show anything by it. */
 function works(): boolean {
   try {
-    new Notification("Manyhands", { body: say("Notifications are shown like this."), tag: "manyhands-works" });
+    new Notification("Manyhands", { body: say("Notifications will look like this."), tag: "manyhands-works" });
     return true;
   } catch {
     return false;

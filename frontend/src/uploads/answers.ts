@@ -3,9 +3,9 @@
 import { say } from "../words";
 
 const WAITS_S = [1, 2, 4, 8, 15]; // before the site is asked again
-const goesOn = () => say("The upload goes on by itself then.");
-export const AWAY = say("The site does not answer. The upload waits and goes on by itself; nothing is lost.");
-export const UNREADABLE = say("The file cannot be read any more; it may have been changed or moved. Choose it again.");
+const goesOn = () => say("The upload will then resume automatically.");
+export const AWAY = say("The site does not answer. The upload will resume automatically; nothing is lost.");
+export const UNREADABLE = say("The file can no longer be read; it may have changed or moved. Choose it again.");
 
 /** An answer of the site, or that there was none. `retryAfter` as the header has it. */
 export interface Answer {
@@ -33,7 +33,7 @@ export function waitFor({ status, body, retryAfter }: Answer, attempt: number): 
 
 /** Why the site does not take a text. */
 export function refusal({ status, body }: Answer): string {
-  const unknown = { code: status, title: say("Upload not taken"), text: say("Load the page again, then repeat.") };
+  const unknown = { code: status, title: say("Upload not accepted"), text: say("Reload the page and try again.") };
   const { code, title, text } = faultOf(body) ?? unknown;
   return `${title} (${code}). ${text}`;
 }

@@ -88,7 +88,7 @@ export class UploadField {
     this.bar.max = file.size;
     this.bar.value = done;
     const places = { done: megabytes(done), size: megabytes(file.size) };
-    this.show(say("{done} of {size} uploaded. You can fill in the rest meanwhile.", places), "");
+    this.show(say("{done} of {size} uploaded. You can fill in the rest of the form meanwhile.", places), "");
   }
 
   private show(words: string, fault: string): void {

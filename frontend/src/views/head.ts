@@ -11,13 +11,13 @@ function told(link: Link): string {
     case "live":
       return "";
     case "polling":
-      return say("· looked at every {seconds} s, since live sockets do not get through here", { seconds: POLL_MS / 1000 });
+      return say("· updated every {seconds} s, since live connections do not get through here", { seconds: POLL_MS / 1000 });
     case "offline":
-      return say("· you are offline; this is how it was, and it goes on when you are back");
+      return say("· you are offline; showing the last known state");
     case "away":
-      return say("· the site does not answer; this is how it was, and we try again");
+      return say("· the site does not answer; showing the last known state, retrying");
     case "gone":
-      return say("· this run is not to be seen any more");
+      return say("· this run is no longer visible");
   }
 }
 

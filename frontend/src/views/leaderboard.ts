@@ -56,7 +56,7 @@ function ofAllTime(picture: Picture, me: string, you: string): TemplateResult {
 
 function ofPeriod(picture: Picture, lines: readonly PeriodLine[], me: string): TemplateResult {
   const note = board === "week"
-    ? say("Samples count half as much for every seven days that have passed since.")
+    ? say("Recent work counts more: a sample's weight halves every week.")
     : say("Samples since midnight, UTC.");
   const table = html`<table>
       <thead><tr><th scope="col" class="number"><span class="hidden">${say("Rank")}</span></th><th scope="col">${say("Name")}</th>

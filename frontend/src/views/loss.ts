@@ -39,7 +39,7 @@ export function showLoss(picture: Picture): void {
     ${picture.warning ? html`<p class="warning">${picture.warning}</p>` : nothing}`);
   fill("charts", picture.charts.length ? offered(picture) : html``);
   fill("summary", picture.points.length ? summary : "");
-  fill("chart", picture.points.length ? html`<div class="curve" role="img" tabindex="0" aria-label=${`${summary} ${say("Arrow keys read it point by point.")}`} @keydown=${step} ${ref(mount)}></div>${choices()}` : html`<p class="empty">${picture.without_curve}</p>`);
+  fill("chart", picture.points.length ? html`<div class="curve" role="img" tabindex="0" aria-label=${`${summary} ${say("Use the arrow keys to read it point by point.")}`} @keydown=${step} ${ref(mount)}></div>${choices()}` : html`<p class="empty">${picture.without_curve}</p>`);
   draw();
 }
 
@@ -114,9 +114,9 @@ function choices() {
   const chooseSmoothing = (event: Event) => ((smoothing = chosen(event)), draw());
   const chooseLog = (event: Event) => ((isLog = (event.target as HTMLInputElement).checked), draw());
   return html`<p class="choices">
-    <label>${say("along")} <select @change=${chooseAxis}><option value="step">${say("steps")}</option><option value="time">${say("time")}</option></select></label>
-    <label>${say("smooth")} <select @change=${chooseSmoothing}><option value="none">${say("not")}</option><option value="some">${say("some")}</option><option value="much">${say("much")}</option></select></label>
-    ${asPerplexity() || drawn() !== "loss" ? nothing : html`<label><input type="checkbox" @change=${chooseLog}> ${say("log")}</label>`}
+    <label>${say("X axis")} <select @change=${chooseAxis}><option value="step">${say("steps")}</option><option value="time">${say("time")}</option></select></label>
+    <label>${say("Smoothing")} <select @change=${chooseSmoothing}><option value="none">${say("off")}</option><option value="some">${say("light")}</option><option value="much">${say("strong")}</option></select></label>
+    ${asPerplexity() || drawn() !== "loss" ? nothing : html`<label><input type="checkbox" @change=${chooseLog}> ${say("Log scale")}</label>`}
     <button class="plain reset" type="button" ?hidden=${!zoom} @click=${wholeAgain}>${say("Reset zoom")}</button>
     <span class="readout" aria-hidden="true"></span><span class="hidden told" aria-live="polite"></span></p>`;
 }

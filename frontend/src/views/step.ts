@@ -32,7 +32,7 @@ function step(picture: Picture): TemplateResult {
 
 /** Steps that are too short to be watched are shown together; where one has its bar there is as much room. */
 function lastSteps(picture: Picture): TemplateResult {
-  return html`<div class="no-bar"></div><p class="under"><span class="figure"><eased-number .value=${picture.done}></eased-number></span> ${say("samples, by person")}</p>`;
+  return html`<div class="no-bar"></div><p class="under"><span class="figure"><eased-number .value=${picture.done}></eased-number></span> ${say("samples by person")}</p>`;
 }
 
 function machine(bar: Bar): TemplateResult {

@@ -6,15 +6,15 @@ JOINING: dict[str, Entry] = {
     "E410": Entry(
         "Members only",
         Severity.MEDIUM,
-        "Only members train in this run, and you are not one of them.",
-        "Ask to join on the run's page, and start the agent again once you are let in.",
+        "Only members can train this run, and you are not one of them.",
+        "Ask to join on the run's page, and start the agent again once you are accepted.",
         means=NOTHING_BEGUN,
     ),
     "E411": Entry(
         "Request to join not sent",
         Severity.LOW,
         "You cannot ask to join: {reason}.",
-        "The run's page shows what became of your request.",
+        "The run's page shows the status of your request.",
         means=NOTHING_CHANGED,
     ),
 }

@@ -194,7 +194,7 @@ def seal(site_key: Ed25519PrivateKey, record: Record) -> Entry:
     except (msgspec.MsgspecError, OverflowError, Problem) as error:
         raise Problem.of("E230", step=record.step, reason=error) from error
     if again != record:
-        raise Problem.of("E230", step=record.step, reason="it is read back as another")
+        raise Problem.of("E230", step=record.step, reason="it was read back differently")
     return Entry(sign(site_key, RECORD, _canonical(head)), contributions)
 
 

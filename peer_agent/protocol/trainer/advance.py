@@ -167,7 +167,7 @@ def _ask(state: TrainerState, message: m.Rehello) -> list[e.Action]:
 def _revoked(state: TrainerState, message: m.AccumulatorRevoked, seed: int) -> list[e.Action]:
     if message.accumulator != state.accumulator or ignores(state, Cause.REVOKED):
         return []
-    told = e.Tell("The site took leased work back: {reason}", {"reason": message.reason})
+    told = e.Tell("The site took back work assigned to this machine: {reason}", {"reason": message.reason})
     return [told, *rounds.start_over(state, Cause.REVOKED, seed)]
 
 

@@ -184,7 +184,7 @@ def _go_back(state: TrainerState, seed: int) -> list[Action]:
     if state.snapshot is None or state.snapshot.index < state.rolled_back:
         return [] if state.unanswered else hello(state)  # the answer names it
     facts: dict[str, str | int] = {"step": f"{state.snapshot.step:,}"}
-    told = Tell("The run was rolled back to step {step}: loading the model again. Your credit stays.", facts)
+    told = Tell("The run was rolled back to step {step}: loading the model again. You keep your credit.", facts)
     state.reloaded_at = -1
     return [told, *reload(state, seed)]
 
@@ -249,8 +249,7 @@ def _given_back(state: TrainerState) -> list[Action]:
     if not has_too_old(state):
         return []
     told = Tell(
-        "{samples} samples that were computed here go back to the others: "
-        "they were left out of two updates, and are too old for the next.",
+        "{samples} samples computed here return to the pool: they missed two steps and are too old for the next.",
         {"samples": state.samples},
     )
     return [told]

@@ -46,7 +46,7 @@ def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
     state.round = Round(message, message.attempt, 0)
     move(state, Cause.LEFT_OUT, Phase.OFFER)
     told = Tell(
-        "This round is made without this machine: {reason}. What it has goes into the next one.",
+        "This step continues without this machine: {reason}. Its work counts in the next one.",
         {"reason": message.reason},
     )
     return [*actions, Hold(message), told, *work(state)]
@@ -194,7 +194,7 @@ def take_void(state: TrainerState, void: m.Void) -> list[Action]:
         return []
     if (void.fence, void.attempt) < (round_.cut.fence, round_.attempt):
         return []
-    told = Tell("A round was void: {reason}. Nothing was lost.", {"reason": void.reason})
+    told = Tell("A step is retried: {reason}. Nothing was lost.", {"reason": void.reason})
     return [told, *end_round(state)]
 
 

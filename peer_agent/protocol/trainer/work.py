@@ -187,7 +187,9 @@ def give_up_held(state: TrainerState) -> list[Action]:
     """With staleness 1, what was offered, left out and is too old goes back; what was computed since then stays."""
     units = tuple(state.kept)
     state.kept, state.held = {}, tokens.nothing(state.chunks)
-    told = Tell("A step was made without this machine's part; that is too old for the next one and goes back.")
+    told = Tell(
+        "A step was made without this machine's share, which is too old for the next one and returns to the pool."
+    )
     return [told, DiscardHeld(), *say(state, m.UnitsReturned(run=state.run, units=units, reason="stale"))]
 
 

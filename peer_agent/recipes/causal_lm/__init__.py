@@ -49,20 +49,25 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
     summaries = ("a {name} language model of {layers} layers of width {width}, context {context}, {vocab} tokens",)
 
     title = "Language model"
-    about = "Learns to continue text: the kind that writes."
+    about = "Learns to continue text. Choose this if unsure."
     writes = True
     training = "peer_agent.recipes.causal_lm.training"
     task = "text-generation"
     largest = "model.layers"
     from_data = ("end",)
     words = (
-        Words("family", "model.family", "Family", "GPT-2 is the simplest; Llama and Qwen are what tools expect today."),
-        Words("layers", "model.layers", "Layers", "2 to 4 learn on laptops within the hour."),
+        Words("family", "model.family", "Family", "GPT-2 is simplest; Llama and Qwen have the widest tool support."),
+        Words("layers", "model.layers", "Layers", "With 2 to 4 layers, laptops train it within an hour."),
         Words("width", "model.width", "Width", "A multiple of the heads."),
         Words("heads", "model.heads", "Heads"),
-        Words("kv_heads", "model.kv_heads", "Key heads", "Fewer need less memory as it writes; 0: as many as heads."),
-        Words("context", "model.context", "Context", "Tokens in a sample: how far the model looks back."),
-        Words("vocab", "vocab", "Vocabulary", "Pieces that words are cut into; fewer suit a small text."),
+        Words(
+            "kv_heads",
+            "model.kv_heads",
+            "Key/value heads",
+            "Fewer key/value heads use less memory when generating. 0 = same as heads.",
+        ),
+        Words("context", "model.context", "Context", "Tokens per sample: how far the model looks back."),
+        Words("vocab", "vocab", "Vocabulary", "Number of tokens. Fewer suit a small text."),
     )
 
     model: Model = Model()

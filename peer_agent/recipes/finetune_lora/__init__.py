@@ -75,7 +75,7 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
 
     usual_passes = 3
     title = "Fine-tune a language model"
-    about = "Adapts a model that exists to your text; little is sent."
+    about = "Adapts an existing model to your text (LoRA). Small uploads."
     writes = True
     training = "peer_agent.recipes.finetune_lora.training"
     prepares: ClassVar[type[Preparation]] = AdaptedText
@@ -83,10 +83,10 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
     largest = "rank"
     from_data = ("base",)
     words = (
-        Words("rank", "rank", "Rank", "How much adapters can learn, and how much is sent. 8 to 32 are usual."),
-        Words("alpha", "alpha", "Alpha", "How strongly adapters act, by rank; often twice the rank."),
-        Words("matrices", "matrices", "Matrices", "Those of attention, or all; all learn more and are sent too."),
-        Words("context", "context", "Context", "Tokens in a sample; no more than the base takes."),
+        Words("rank", "rank", "Rank", "Higher ranks learn more and upload more. 8 to 32 is usual."),
+        Words("alpha", "alpha", "Alpha", "How strongly adapters act; often twice the rank."),
+        Words("matrices", "matrices", "Matrices", "Attention only, or all layers (learns more, uploads more)."),
+        Words("context", "context", "Context", "Tokens per sample, up to the base model's limit."),
     )
 
     optimizer: Optimizer = Optimizer(name="adamw", learning_rate=2e-4, beta2=0.999, epsilon=1e-8, weight_decay=0.0)

@@ -11,14 +11,14 @@ class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
 
     material: ClassVar[Material] = TextPreparation.material._replace(
         takes=None,
-        file="one file of UTF-8 text, or rows with texts or conversations: JSON lines or Parquet",
+        file="a plain-text file (UTF-8), or texts or conversations in JSON Lines or Parquet",
         adapts=Material(
             "model",
             "parameters",
-            "one zip of a model's folder, with safetensors",
+            "a .zip of a model's folder, with safetensors",
             (
-                "The model that is adapted",
-                "Bring it next: a release of a run here, a model of the Hub, or one of your own.",
+                "The base model",
+                "Add it next: a release from this site, a model on the Hub, or your own.",
             ),
             (".zip",),
             hub="model",

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from msgspec import Meta
 from msgspec.structs import replace
 
-from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
+from peer_agent.protocol.recipe import NO_YES, Optimizer, Rule, Words, register
 from peer_agent.recipes.images.recipe import LARC, OF_TRUNK, ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk
 
@@ -24,17 +24,17 @@ class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_cla
 
     usual_passes = 30  # images are cut anew each time
     title = "Image classifier"
-    about = "Learns to name what is in a picture."
+    about = "Learns to name what a picture shows."
     training = "peer_agent.recipes.image_classification.training"
     task = "image-classification"
     from_data = ("classes",)
     words = (
         *OF_TRUNK,
-        Words("side", "side", "Side", "Pixels: every image is made a square of this size."),
+        Words("side", "side", "Side", "Pixels. Every image is resized to a square of this size."),
         Words(
-            "shift", "shift", "Shift", "Images are moved by up to this part of their side, so that they last longer."
+            "shift", "shift", "Shift", "Images are shifted by up to this fraction of their side, to delay overfitting."
         ),
-        Words("flip", "flip", "Mirrored", "1: half of the images are mirrored. Not for letters or digits."),
+        Words("flip", "flip", "Mirrored", "Mirror half of the images. Not for letters or digits.", NO_YES),
     )
 
     optimizer: Optimizer = Optimizer(

@@ -49,39 +49,39 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
 
     usual_passes = 100  # images are cut anew each time (arXiv 2006.09882, section 4)
     title = "Images without labels"
-    about = "Learns what pictures have in common (SwAV)."
+    about = "Learns from unlabelled pictures (SwAV). For researchers."
     training = "peer_agent.recipes.image_ssl.training"
     task = "image-feature-extraction"
     loss_unit: ClassVar[tuple[str, str]] = ("pair of crops", "pairs of crops")
     unit_rows: ClassVar[tuple[str, ...]] = ("prototypes.weight",)
     words = (
         *OF_TRUNK,
-        Words("side", "side", "Side", "Pixels: every image is made a square of this size, of which crops are cut."),
-        Words("large_side", "crops.large_side", "Large crops", "Pixels: the side of the two large crops."),
-        Words("large_least", "crops.large_least", "Large: least", "The least part of an image that one shows."),
-        Words("large_most", "crops.large_most", "Large: most", "The most."),
-        Words("small", "crops.small", "Small crops", "How many there are of each image."),
+        Words("side", "side", "Side", "Pixels. Every image is resized to a square of this size, then cropped."),
+        Words("large_side", "crops.large_side", "Large crops", "Pixels. Side of the two large crops."),
+        Words("large_least", "crops.large_least", "Large: least", "Smallest fraction of an image that a crop shows."),
+        Words("large_most", "crops.large_most", "Large: most", "Largest fraction."),
+        Words("small", "crops.small", "Small crops", "Number of small crops per image."),
         Words("small_side", "crops.small_side", "Small: side", "Pixels."),
-        Words("small_least", "crops.small_least", "Small: least", "The least part of an image that one shows."),
-        Words("small_most", "crops.small_most", "Small: most", "The most."),
-        Words("flip", "looks.flip", "Mirrored", "How often a crop is. 0 for letters or digits."),
-        Words("jitter", "looks.jitter", "Colours", "How often brightness, contrast, saturation and hue are changed."),
+        Words("small_least", "crops.small_least", "Small: least", "Smallest fraction of an image that a crop shows."),
+        Words("small_most", "crops.small_most", "Small: most", "Largest fraction."),
+        Words("flip", "looks.flip", "Mirrored", "Probability that a crop is mirrored. 0 for letters or digits."),
+        Words("jitter", "looks.jitter", "Colours", "Probability that brightness, contrast, saturation and hue change."),
         Words("strength", "looks.strength", "Colours: how far", "0.8 is usual, 0.4 for images without colour."),
-        Words("grey", "looks.grey", "Grey", "How often a crop is grey."),
-        Words("blur", "looks.blur", "Blurred", "How often a crop is. On small images it is hardly seen."),
-        Words("hidden", "hidden", "Hidden width", "Of the two layers behind the trunk."),
-        Words("projection", "projection", "Projection", "Numbers that crops are compared by."),
-        Words("prototypes", "prototypes", "Prototypes", "Directions that images are assigned to."),
+        Words("grey", "looks.grey", "Grey", "Probability that a crop is grey."),
+        Words("blur", "looks.blur", "Blurred", "Probability that a crop is blurred. Hardly visible on small images."),
+        Words("hidden", "hidden", "Hidden width", "Width of the two layers after the trunk."),
+        Words("projection", "projection", "Projection", "Size of the vectors that are compared."),
+        Words("prototypes", "prototypes", "Prototypes", "Number of directions that images are assigned to."),
         Words("temperature", "temperature", "Temperature", "0.1 is usual."),
-        Words("sharpness", "sharpness", "Assignment's epsilon", "0.05 or 0.03; smaller: harder assignments."),
-        Words("sinkhorn_steps", "sinkhorn_steps", "Sinkhorn steps", "Of the assignment; 3 is usual."),
-        Words("frozen_steps", "frozen_steps", "Frozen steps", "At the start, in which prototypes stay as they are."),
+        Words("sharpness", "sharpness", "Assignment epsilon", "0.05 or 0.03. Smaller values make assignments harder."),
+        Words("sinkhorn_steps", "sinkhorn_steps", "Sinkhorn steps", "Iterations of the assignment; 3 is usual."),
+        Words("frozen_steps", "frozen_steps", "Frozen steps", "Steps at the start during which prototypes stay fixed."),
         Words(
             "queue", "queue", "Queue",
-            "Further images for each, that only take part in the assignment: for units of fewer images than there are "
-            "prototypes. Each costs a forward pass.",
+            "Extra images that only take part in the assignment, for units with fewer images than prototypes. "
+                "Each costs a forward pass.",
         ),
-        Words("queue_from", "queue_from", "Queue from step", "Committed steps before there is one."),
+        Words("queue_from", "queue_from", "Queue from step", "Step at which the queue starts."),
     )  # fmt: skip
 
     optimizer: Optimizer = replace(LARC, weight_decay=1e-6, warmup_steps=10, final_ratio=0.002)

@@ -15,8 +15,8 @@ class ImagePreparation(Preparation, frozen=True, tag="images"):
     material: ClassVar[Material] = Material(
         "images",
         "images",
-        "one tar of folders with images in them, a folder for each class where there are classes",
-        ("Images of each class", "The largest classes. What is wrong here was packed so."),
+        "a .tar of images, one folder per class (if there are classes)",
+        ("Images of each class", "The largest classes. If something looks wrong, check how the file was packed."),
         (".tar", ".tar.gz", ".tgz"),
         more="more images",
     )

@@ -14,7 +14,7 @@ KEPT, KEPT_OF_BOTTLENECKS = 3.6, 2.6
 
 
 OF_TRUNK = (
-    Words("family", "trunk.family", "Family", "ResNet-18 learns small images on laptops; ResNet-50 wants a GPU."),
+    Words("family", "trunk.family", "Family", "ResNet-18 suits small images and laptops; ResNet-50 needs a GPU."),
     Words("width", "trunk.width", "Width", "Channels of the first stage; 64 is usual."),
 )
 LARC = Optimizer(name="larc", learning_rate=2.4, beta1=0.9, epsilon=1e-8, clip_norm=0.0, warmup_steps=500)  # as SwAV's

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from peer_agent.protocol.recipe import Optimizer, Rule, Words, register
+from peer_agent.protocol.recipe import NO_YES, Optimizer, Rule, Words, register
 from peer_agent.recipes.text.preparation import Language, TextPreparation, TokenizerName
 from peer_agent.recipes.text.recipe import TextRecipe, even_heads, kept_floats, operations, recomputed_floats
 
@@ -44,25 +44,25 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     )
 
     title = "Masked language model"
-    about = "Learns to fill in hidden words: the kind that reads."
+    about = "Learns to fill in blanks. Good for search and classification; cannot write."
     training = "peer_agent.recipes.masked_lm.training"
     loss_unit = ("masked word", "masked words")
     task = "fill-mask"
     largest = "model.layers"
     from_data = ("special",)
     words = (
-        Words("family", "model.family", "Family", "ALBERT uses one layer again and again: few parameters to send."),
+        Words("family", "model.family", "Family", "ALBERT reuses one layer: few parameters to send."),
         Words("layers", "model.layers", "Layers"),
         Words("width", "model.width", "Width", "A multiple of the heads."),
         Words("heads", "model.heads", "Heads"),
-        Words("context", "model.context", "Context", "Tokens in a sample."),
-        Words("embedding", "model.embedding", "Embedding", "Width of a token by itself, in ALBERT."),
-        Words("vocab", "vocab", "Vocabulary", "Pieces that words are cut into; fewer suit a small text."),
-        Words("tokenizer", "tokenizer", "Tokenizer", "Unigram is usual for models of this kind."),
-        Words("language", "language", "Language", "How letters are normalized before words are cut."),
-        Words("lowercase", "lowercase", "Lower case", "1: capital letters are read as small ones."),
-        Words("masked", "masked", "Masked", "The part of all words that is hidden."),
-        Words("order", "order", "Sentence order", "1: it also learns which of two parts comes first."),
+        Words("context", "model.context", "Context", "Tokens per sample."),
+        Words("embedding", "model.embedding", "Embedding", "Width of a token's embedding (ALBERT only)."),
+        Words("vocab", "vocab", "Vocabulary", "Number of tokens. Fewer suit a small text."),
+        Words("tokenizer", "tokenizer", "Tokenizer", "Unigram is usual for masked language models."),
+        Words("language", "language", "Language", "How letters are normalized before tokenizing."),
+        Words("lowercase", "lowercase", "Ignore capitals", choices=NO_YES),
+        Words("masked", "masked", "Masked", "Fraction of words that are hidden."),
+        Words("order", "order", "Sentence order", "Also learn which of two parts comes first.", NO_YES),
     )
 
     model: Model = Model()

@@ -18,8 +18,11 @@ class TextPreparation(Preparation, frozen=True, tag="text"):
     material: ClassVar[Material] = Material(
         "text",
         "tokens",
-        "one file of UTF-8 text, or rows with texts: JSON lines or Parquet",
-        ("Three random pieces", "As the model reads them. Odd characters mean that the file has another encoding."),
+        "a plain-text file (UTF-8), JSON Lines or Parquet",
+        (
+            "Three random pieces",
+            "This is what the model sees. Strange characters? Your file may use a different encoding.",
+        ),
         (".jsonl", ".ndjson", ".parquet"),
         or_text=True,
         more="another text",
@@ -28,7 +31,7 @@ class TextPreparation(Preparation, frozen=True, tag="text"):
             "tokenizer",
             "tokens",
             "a tokenizer.json",
-            ("The tokenizer", "It learns from the text, unless you bring one."),
+            ("The tokenizer", "Learned from the text, unless you add one."),
             (".json",),
             hub="tokenizer",
         ),

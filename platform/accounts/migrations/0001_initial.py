@@ -41,7 +41,7 @@ class Migration(migrations.Migration):
                 ('password', models.CharField(max_length=128, verbose_name='password')),
                 ('last_login', models.DateTimeField(blank=True, null=True, verbose_name='last login')),
                 ('is_superuser', models.BooleanField(default=False, help_text='Designates that this user has all permissions without explicitly assigning them.', verbose_name='superuser status')),
-                ('username', models.CharField(max_length=30, unique=True, validators=[django.core.validators.RegexValidator('^\\w[\\w.-]{1,29}\\Z', 'Use 2 to 30 letters, digits, dots, dashes or underscores, and begin with a letter or digit.')], verbose_name='name')),
+                ('username', models.CharField(error_messages={'unique': 'That name is taken.'}, max_length=30, unique=True, validators=[django.core.validators.RegexValidator('^\\w[\\w.-]{1,29}\\Z', 'Use 2 to 30 letters, digits, dots, dashes or underscores, and begin with a letter or digit.')], verbose_name='name')),
                 ('is_staff', models.BooleanField(default=False)),
                 ('is_active', models.BooleanField(default=True)),
                 ('date_joined', models.DateTimeField(default=django.utils.timezone.now)),
@@ -140,7 +140,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='person',
-            constraint=models.UniqueConstraint(django.db.models.functions.text.Lower('username'), name='person_name_unique_in_any_case', violation_error_message='This name is taken.'),
+            constraint=models.UniqueConstraint(django.db.models.functions.text.Lower('username'), name='person_name_unique_in_any_case', violation_error_message='That name is taken.'),
         ),
         migrations.AddConstraint(
             model_name='devicerequest',
@@ -152,7 +152,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='team',
-            constraint=models.UniqueConstraint(django.db.models.functions.text.Lower('name'), name='team_name_unique_in_any_case', violation_error_message='This name is taken.'),
+            constraint=models.UniqueConstraint(django.db.models.functions.text.Lower('name'), name='team_name_unique_in_any_case', violation_error_message='That name is taken.'),
         ),
         migrations.AddConstraint(
             model_name='teammember',

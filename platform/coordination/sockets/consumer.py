@@ -338,7 +338,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def _overflowed(self) -> None:
         """More waited for this socket than may; what is lost comes with the next hello."""
-        await self._refuse(Fault.of("E373", reason="too much of it waited here"), 0.0)
+        await self._refuse(Fault.of("E373", reason="too many messages were waiting for it"), 0.0)
 
     async def _refuse(self, fault: Fault, retry_after_s: float = -1.0) -> None:
         self.session.refuse(fault, retry_after_s)

@@ -46,7 +46,7 @@ def _port_of(url: str) -> int:
     if parts.scheme != "wss" or not parts.hostname:
         raise Problem.of("E376", reason="its address does not begin with wss://")
     if parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
-        raise Problem.of("E376", reason="its address has more in it than a port")
+        raise Problem.of("E376", reason="its address contains more than a port")
     if not port:
         raise Problem.of("E376", reason="its port is 0")
     return port
@@ -57,7 +57,7 @@ def _host(seen: str) -> str:
     try:
         address = ip_address(seen)
     except ValueError as error:
-        raise Problem.of("E376", reason="the site cannot see the address that it comes from") from error
+        raise Problem.of("E376", reason="the site cannot see its source address") from error
     if "%" in seen:
-        raise Problem.of("E376", reason="its address is one of a single network card")
+        raise Problem.of("E376", reason="its address is local to one network card")
     return f"[{address}]" if address.version == 6 else str(address)

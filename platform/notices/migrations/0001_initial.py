@@ -44,7 +44,7 @@ class Migration(migrations.Migration):
             name='Choice',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('event', models.CharField(choices=[('needed', 'A run you are in needs volunteers'), ('finished', 'A run you are in is finished'), ('stopped', 'A machine of yours stopped'), ('request', 'Somebody asks to join a run you manage'), ('accepted', 'Your request to join a run is accepted'), ('declined', 'Your request to join a run is declined'), ('test', 'A test'), ('confirm', 'Whether an address is theirs'), ('off', 'Their webhook was switched off')], max_length=8)),
+                ('event', models.CharField(choices=[('needed', 'A run you are in needs volunteers'), ('finished', 'A run you are in is finished'), ('stopped', 'Your machine stopped'), ('request', 'Someone asks to join a run you manage'), ('accepted', 'Your request to join a run is accepted'), ('declined', 'Your request to join a run is declined'), ('test', 'A test'), ('confirm', 'Whether an address is theirs'), ('off', 'Their webhook was switched off')], max_length=8)),
                 ('way', models.CharField(choices=[('browser', 'Browser'), ('email', 'E-mail'), ('webhook', 'Webhook')], max_length=8)),
                 ('person', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='notice_choices', to=settings.AUTH_USER_MODEL)),
             ],
@@ -56,7 +56,7 @@ class Migration(migrations.Migration):
             name='Notice',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('event', models.CharField(choices=[('needed', 'A run you are in needs volunteers'), ('finished', 'A run you are in is finished'), ('stopped', 'A machine of yours stopped'), ('request', 'Somebody asks to join a run you manage'), ('accepted', 'Your request to join a run is accepted'), ('declined', 'Your request to join a run is declined'), ('test', 'A test'), ('confirm', 'Whether an address is theirs'), ('off', 'Their webhook was switched off')], max_length=8)),
+                ('event', models.CharField(choices=[('needed', 'A run you are in needs volunteers'), ('finished', 'A run you are in is finished'), ('stopped', 'Your machine stopped'), ('request', 'Someone asks to join a run you manage'), ('accepted', 'Your request to join a run is accepted'), ('declined', 'Your request to join a run is declined'), ('test', 'A test'), ('confirm', 'Whether an address is theirs'), ('off', 'Their webhook was switched off')], max_length=8)),
                 ('way', models.CharField(choices=[('browser', 'Browser'), ('email', 'E-mail'), ('webhook', 'Webhook')], max_length=8)),
                 ('about', models.CharField(max_length=80)),
                 ('day', models.IntegerField()),

@@ -37,7 +37,7 @@ def role_offered(*, slug: str, person: Person) -> RunRole:
     offered = RunRole.objects.select_related("run__organizer", "invited_by").filter(run__slug=slug, person=person)
     found = offered.first()
     if found is None:
-        raise Problem.of("E305", address=slug)
+        raise Problem.of("E305", address=f"/runs/{slug}/")
     return found
 
 
@@ -78,7 +78,7 @@ def accept(*, offered: RunRole) -> None:
     """
     run, person, role = held_run(offered.run_id), offered.person, Run.Role(offered.role)
     if not RunRole.objects.filter(pk=offered.pk, role=role).exists():
-        raise Problem.of("E305", address=run.slug)
+        raise Problem.of("E305", address=f"/runs/{run.slug}/")
     if RunRole.objects.filter(pk=offered.pk, accepted_at=None).update(accepted_at=timezone.now()):
         Member.objects.get_or_create(run=run, person=person)
         forget_request(run, person)

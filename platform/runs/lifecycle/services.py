@@ -287,6 +287,6 @@ def ask_rollback(*, run: Run, index: int, by: Person | None = None) -> None:
         raise Problem.of("E412", reason="it is being rolled back")
     target = next((row for row in rollback_targets(now) if row.index == index), None)
     if target is None:
-        raise Problem.of("E412", reason="this snapshot is not kept any more, or its steps were undone")
+        raise Problem.of("E412", reason="this snapshot is no longer stored, or its steps were undone")
     Run.objects.filter(pk=run.pk).update(rollback_index=index)
     add_action(run=run, kind=ROLLING_BACK, deed=f"is rolling the run back to step {target.step:,}.", by=by)

@@ -50,7 +50,9 @@ def _with_digests(known: CardFacts, run: Run, snapshot: Snapshot) -> CardFacts:
 
 def how_checked() -> str:
     """Return one sentence for people: how it is known that the log gives the newest model."""
-    return _("Before this release the site replayed the whole log, from the first step on, and got this model.")
+    return _(
+        "Before this release the site replayed the whole log from the first step and arrived at exactly this model."
+    )
 
 
 def facts_at(run: Run, step: int) -> CardFacts:

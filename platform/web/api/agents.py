@@ -54,7 +54,7 @@ POLLED: dict[Any, Any] = {200: MachineOut, **dict.fromkeys((400, 401, 403, 410, 
 
 @router.get("agent", response={200: AgentOut})
 def offered_agent(request: HttpRequest) -> dict[str, Any]:
-    """The agent that this site offers, and how an older one is brought up to date."""
+    """The agent that this site offers, and how to update an older one."""
     install = install_lines(request)
     return {
         "version": install.wheel.version if install else __version__,
@@ -69,7 +69,7 @@ def offered_agent(request: HttpRequest) -> dict[str, Any]:
 
 @router.post("machines", response={200: MachineOut, **dict.fromkeys((400, 401, 403, 422), FaultOut)})
 def enrol(request: HttpRequest, body: MachineIn) -> dict[str, str]:
-    """Approve this machine with a one-time token (Bearer) of the machines page."""
+    """Approve this machine with a one-time token (Bearer) from the machines page."""
     machine = enrol_machine(
         secret=bearer_secret(request),
         name=body.name,
@@ -93,7 +93,7 @@ def run_credential(request: HttpRequest, slug: str) -> dict[str, Any]:
 
 @router.post("relays/credential", response={200: CredentialOut, **ASKING}, openapi_extra=SIGNED_BODY)
 def relay_credential(request: HttpRequest) -> dict[str, Any]:
-    """A credential for every run of this site: for relays of its operators."""
+    """A credential for every run of this site, for its operators' relays."""
     machine, role = _asker(request)
     if role != Role.RELAY:
         raise Problem.of("E213")
@@ -148,9 +148,9 @@ def _answer(request: HttpRequest, machine: Machine, role: Role, run: RunId, *, s
 # How a machine gets approved in a browser: it asks for a code, shows it, and polls (the shape of RFC 8628)
 
 
-@router.post("devices", response=ASKED)
+@router.post("devices", response=ASKED, summary="Request approval")
 def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
-    """A code to show to a person, who approves this machine at `verification_uri`."""
+    """A code for a person to approve this machine at `verification_uri`."""
     rate_limits.spend("requests of machines", address_of(request))
     asked = devices.request_approval(
         name=body.name,
@@ -172,9 +172,9 @@ def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
     }
 
 
-@router.post("devices/poll", response=POLLED)
+@router.post("devices/poll", response=POLLED, summary="Check approval")
 def poll(request: HttpRequest, body: PollIn) -> dict[str, str]:
-    """What became of the request; the machine's name here, once, after a person has approved it."""
+    """The status of the request; after approval, once, the machine's name here."""
     asked = devices.asked_with(body.device_code)
     rate_limits.spend("polls", str(asked.request.pk))
     machine = devices.collect_machine(

@@ -86,8 +86,8 @@ def _operation(schema: Mapping[str, Any], method: str, path: str, said: Mapping[
 
 
 def _parameter(schema: Mapping[str, Any], said: Mapping[str, Any]) -> Parameter:
-    kind = "any of " if "anyOf" in said["schema"] else ""
-    kind += ", ".join(dict.fromkeys(_kinds(schema, said["schema"]))) or "text"
+    kinds = list(dict.fromkeys(_kinds(schema, said["schema"]))) or ["text"]
+    kind = f"{'any of ' if len(kinds) > 1 else ''}{', '.join(kinds)}"
     return Parameter(said["name"], said["in"], kind, bool(said.get("required")), said.get("description", ""))
 
 

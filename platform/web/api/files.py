@@ -45,7 +45,7 @@ SAFETENSORS_BODY = {
 
 @router.get("files/shards/{digest}", response=FETCHING)
 def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
-    """Tokens of the run that the credential is for."""
+    """One shard of the credential's run."""
     credential = credential_of(request)
     dataset = Dataset.objects.filter(shards__digest=digest, runs__in=_runs_of(credential)).first()
     if dataset is None:
@@ -55,7 +55,7 @@ def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
 
 @router.get("files/models/{digest}", response=FETCHING)
 def model_file(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
-    """What the model of the run that the credential is for is built from."""
+    """A file that the model of the credential's run is built from."""
     credential = credential_of(request)
     runs = _runs_of(credential).select_related("dataset").filter(recipe__contains=digest)
     run = next((run for run in runs if any(file.digest == digest for file in run.parsed_recipe.files())), None)
@@ -67,7 +67,7 @@ def model_file(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBa
 
 @router.get("files/snapshots/{digest}", response=LOADING)
 def snapshot(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
-    """A verified state of the run that the credential is for."""
+    """A verified snapshot of the credential's run."""
     credential = credential_of(request)
     found = Snapshot.objects.select_related("run").filter(file=digest, run__in=_runs_of(credential)).first()
     if found is None:
@@ -81,7 +81,7 @@ def snapshot(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase
 
 @router.get("files/tokenizer", response={200: TokenizerOut, 401: FaultOut, 403: FaultOut, 404: FaultOut})
 def tokenizer(request: HttpRequest) -> dict[str, Any]:
-    """The tokenizer's files of the run that the credential is for."""
+    """The tokenizer files of the credential's run."""
     folder = _tokenizer_folder(request)
     return {"files": [{"name": name, "sha256": _sha256(folder / name)} for name in TOKENIZER]}
 
@@ -97,7 +97,7 @@ def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
 
 @router.get("runs/{slug:slug}/states/{int:made}", response={**FETCHING, 410: FaultOut})
 def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponseBase:
-    """The state after the step `made`, for whoever may see the run: parameters and moments as one file of tensors."""
+    """The state after the step `made`, for all who can see the run: parameters and moments as one file of tensors."""
     run = run_for(request, slug)
     found = run.snapshots.filter(step=made, state=Snapshot.State.VERIFIED).order_by("-index").first()
     if found is None:
@@ -110,7 +110,7 @@ def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponse
 
 @router.put("runs/{slug:slug}/snapshots/{int:step}", response=OFFERING, openapi_extra=SAFETENSORS_BODY)
 def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]:
-    """The state at `step` of the machine that was asked for it; it is kept once its sha256 is what most people have."""
+    """Upload the state at `step` when asked for it. The site keeps it if its sha256 is what most people have."""
     authorization, site = request.headers.get("Authorization"), site_of(request)
     length = request.META.get("CONTENT_LENGTH") or None
     asked = admit_snapshot(slug=slug, step=step, authorization=authorization, content_length=length, site=site)

@@ -52,7 +52,7 @@ READING: dict[Any, Any] = dict.fromkeys((401, 403, 404, 422), FaultOut)
 
 @router.get("runs", response={200: RunList, 401: FaultOut, 422: FaultOut})
 def runs(request: HttpRequest, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
-    """Public runs, and one's own."""
+    """Public runs and your own."""
     lines = selectors.run_lines(viewer_of(request), offset=cursor, limit=limit + 1)
     online = presence.online_in(line.run for line in lines)
     facts = [_run_facts(line.run, line.loss, len(online.get(line.run.pk, ()))) for line in lines[:limit]]
@@ -73,7 +73,7 @@ def run(request: HttpRequest, slug: str) -> dict[str, Any]:
 
 @router.get("runs/{slug:slug}/steps", response={200: StepList, **READING})
 def steps(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: Limit = ITEMS) -> dict[str, Any]:
-    """The run's log."""
+    """The log of committed steps."""
     found = run_for(request, slug)
     rows = selectors.steps(found, after=-1 if cursor is None else cursor)[: limit + 1]
     return _page(list(rows), limit, _step_facts, lambda row: row.index)
@@ -81,7 +81,7 @@ def steps(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: 
 
 @router.get("runs/{slug:slug}/leaderboard", response={200: LeaderboardPage, **READING})
 def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
-    """People and what the ledger says they gave."""
+    """Contributors and their samples."""
     found = run_for(request, slug)
     lines = standings.leaderboard(found, offset=cursor, limit=limit + 1)
     items = [line._asdict() for line in lines[:limit]]
@@ -91,7 +91,7 @@ def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limi
 
 @router.get("runs/{slug:slug}/ledger", response={200: LedgerList, **READING})
 def ledger(request: HttpRequest, slug: str, cursor: Cursor = 0, limit: Limit = ITEMS) -> dict[str, Any]:
-    """Every contribution that was ever averaged in."""
+    """Every contribution ever averaged in."""
     found = run_for(request, slug)
     rows = selectors.ledger_rows(found, after=cursor)[: limit + 1]
     return _page(list(rows), limit, _ledger_facts, lambda row: row.pk)
@@ -99,16 +99,16 @@ def ledger(request: HttpRequest, slug: str, cursor: Cursor = 0, limit: Limit = I
 
 @router.get("runs/{slug:slug}/snapshots", response={200: SnapshotList, **READING})
 def snapshots(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: Limit = ITEMS) -> dict[str, Any]:
-    """Verified states from which a replica may begin."""
+    """Verified snapshots."""
     found = run_for(request, slug)
     rows = selectors.snapshots(found, after=-1 if cursor is None else cursor)[: limit + 1]
     best = selectors.best_snapshot(found)
     return _page(list(rows), limit, partial(_snapshot_facts, best), lambda row: row.index)
 
 
-@router.get("runs/{slug:slug}/facts", response={200: FactsOut, **READING})
+@router.get("runs/{slug:slug}/facts", response={200: FactsOut, **READING}, summary="Model card facts")
 def facts(request: HttpRequest, slug: str, step: Cursor | None = None) -> dict[str, Any]:
-    """What a model card says of the run as it was after a step, by default the newest: only who agreed is named."""
+    """The facts of the model card after a step (default: the newest). Only people who agreed are named."""
     found = run_for(request, slug)
     newest = found.head.step
     known: dict[str, Any] = msgspec.to_builtins(facts_at(found, newest if step is None else min(step, newest)))
@@ -118,7 +118,7 @@ def facts(request: HttpRequest, slug: str, step: Cursor | None = None) -> dict[s
 @router.get("runs/{slug:slug}/release/{name}", response={200: None, 206: None, 416: None, **READING})
 @router.api_operation(["HEAD"], "runs/{slug:slug}/release/{name}", include_in_schema=False)
 def release_file(request: HttpRequest, slug: str, name: str) -> HttpResponseBase:
-    """One file of the release; ranges are served, `X-Sha256` is of the whole file."""
+    """One file of the release. Ranges are supported; `X-Sha256` covers the whole file."""
     found = run_for(request, slug)
     release = Release.objects.filter(run=found, state=Release.State.READY).first()
     file = next((file for file in release.files if file["name"] == name), None) if release else None
@@ -190,7 +190,7 @@ def _page(
 
 @router.get("runs/{slug:slug}/plan", response={200: LastPlan, **READING})
 def plan(request: HttpRequest, slug: str) -> dict[str, Any]:
-    """Who sent and who averaged in the last round, and what it waited for."""
+    """Who sent and who averaged in the last step, and what limited it."""
     outline = presence.last_plan(run_for(request, slug))
     if outline is None:
         return {"plan": None}
@@ -206,7 +206,7 @@ def plan(request: HttpRequest, slug: str) -> dict[str, Any]:
 
 @router.get("runs/{slug:slug}/links", response={200: LinkList, **READING})
 def links(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
-    """What the links of one's machines in this run carry; to its organizer, those of all."""
+    """Measured connection speeds of your machines in this run; the organizer gets those of all."""
     viewer = viewer_of(request)
     if person_of(viewer) is None:
         raise Problem.of("E215")

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 api = NinjaAPI(
     title="Manyhands",
     version="1",
-    description="Runs as programs see them. Times are UTC; lists are `{items, next}`, and `?cursor=` takes `next`.",
+    description="Runs for programs. Times are UTC; lists are `{items, next}`, and `?cursor=` takes `next`.",
     docs_url=None,
     urls_namespace="api",
 )
@@ -50,7 +50,7 @@ def _nothing(request: HttpRequest, _: Any) -> HttpResponse:
 
 @api.exception_handler(PermissionDenied)
 def _forbidden(request: HttpRequest, _: Any) -> HttpResponse:
-    return answer(request, Fault("403", "This is not yours to see."), status=403)
+    return answer(request, Fault("403", "You don't have access to this."), status=403)
 
 
 @api.exception_handler(HttpError)

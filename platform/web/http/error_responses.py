@@ -16,20 +16,20 @@ from web.http.faults import answer, new_incident
 
 def nothing_here(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """404. A numbered reason is told where there is one."""
-    fault = getattr(exception, "fault", None) or Fault("404", _("Check the address, or start from the list of runs."))
+    fault = getattr(exception, "fault", None) or Fault("404", _("Check the address, or browse all runs."))
     return answer(request, fault, status=404)
 
 
 def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """403. A reason is told where there is one."""
-    text = str(exception or "") or _("This takes a role in the run that you do not have. Nothing was changed.")
+    text = str(exception or "") or _("Your role in this run does not allow this. Nothing was changed.")
     return answer(request, Fault("403", text), status=403)
 
 
 def not_understood(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """The page for a request that is not understood (400), or is longer than is read of one (413)."""
     if isinstance(exception, RequestDataTooBig):
-        return answer(request, Fault("413", _("The request is too long. Nothing was changed.")), status=413)
+        return answer(request, Fault("413", _("The request is too large. Nothing was changed.")), status=413)
     return answer(request, Fault("400", _("The request was malformed. Nothing was changed.")), status=400)
 
 
@@ -38,11 +38,11 @@ def broken(request: HttpRequest) -> HttpResponse:
     if fault := disk_fault(sys.exc_info()[1]):  # Django calls this while it handles the error
         return answer(request, fault)
     incident = new_incident(request)
-    text = "Your work is safe: what was committed stays. Try again; if it happens again, tell the operator this number."
+    text = "Your work is safe: committed steps are kept. Try again; if it happens again, send the operator this code."
     return answer(request, Fault(f"500-{incident}", text), status=500)
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:  # noqa: ARG001
     """A form that came from elsewhere, or from a page that lay open too long."""
-    text = "The form was too old or came from another site. Go back, load the page again and repeat."
+    text = "The form was too old or came from another site. Go back, reload the page and try again."
     return answer(request, Fault("403", text), status=403)

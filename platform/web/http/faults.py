@@ -76,12 +76,12 @@ STATUS = {
 }
 UNLISTED = 400
 HEADLINES = {
-    400: gettext_lazy("This cannot be understood"),
-    401: gettext_lazy("This needs a proof of who asks"),
-    403: gettext_lazy("This is not yours to see"),
-    404: gettext_lazy("There is nothing at this address"),
-    413: gettext_lazy("This is too long"),
-    500: gettext_lazy("Something here broke"),
+    400: gettext_lazy("Invalid request"),
+    401: gettext_lazy("You need to log in"),
+    403: gettext_lazy("You don't have access to this page"),
+    404: gettext_lazy("Page not found"),
+    413: gettext_lazy("This is too large"),
+    500: gettext_lazy("Something went wrong"),
 }
 
 

@@ -68,9 +68,8 @@ def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
     least = seen.run.run.least_machines or 0
     since = _since(crowd, lambda trainers: trainers < least)
     if since is not None and seen.now - since > timedelta(seconds=FEW_S):
-        here = crowd[-1].trainers
-        told = f"{here:,} machine{' has' if here == 1 else 's have'}" if here else "No machine has"
-        yield Fault.of("E422", machines=told, since=since_words(since), least=f"{least:,}")
+        few = f"Fewer than {least:,} machines have" if least > 1 else "No machine has"
+        yield Fault.of("E422", few=few, since=since_words(since))
 
 
 def _since(crowd: Sequence[Crowd], holds: Callable[[int], bool]) -> datetime | None:

@@ -28,13 +28,13 @@ HELPERS = frozenset({Role.AUXILIARY.value, Role.RELAY.value})
 AT_WORK = frozenset({"reduce", "commit"})  # phases in which the last plan is carried out
 
 RELAY = "relay"  # its name, to everybody
-NEVER = gettext_lazy("No step has been averaged yet. From the first one on, this shows who sends what to whom.")
-NOT_MEASURED = gettext_lazy("It takes a few steps to measure what the connections carry.")
-NOTHING_TRAVELS = gettext_lazy("One machine works alone, so nothing has to travel.")
-MORE_WOULD_HELP = gettext_lazy("More machines that average would make it faster.")
+NEVER = gettext_lazy("No step has been averaged yet. After the first step, this shows who sends what to whom.")
+NOT_MEASURED = gettext_lazy("Measuring connection speeds takes a few steps.")
+NOTHING_TRAVELS = gettext_lazy("Only one machine is training, so nothing has to be sent.")
+MORE_WOULD_HELP = gettext_lazy("More averaging machines would speed it up.")
 NOTE = gettext_lazy(
-    "Each machine on the left sends what it learned to those on the right, to each the part that it averages. "
-    "The averages go back to everybody."
+    "Machines on the left send their gradients to those on the right, each of which averages one part and "
+    "sends it back to everyone."
 )
 
 
@@ -57,23 +57,23 @@ def time_sentence(outline: Outline, phase: str) -> str:
     """What the plan said beside what it took."""
     facts = {"step": f"{outline.step:,}", "planned": _seconds(outline.planned_s) if outline.planned_s else ""}
     if outline.is_void:
-        return _("Step %(step)s could not be averaged and is tried again. Nothing was lost.") % facts
+        return _("Step %(step)s could not be averaged and is being retried. Nothing was lost.") % facts
     if outline.took_s is not None:
         return _averaged_sentence(outline.took_s, facts)
     if phase in AT_WORK:
         if facts["planned"]:
-            return _("Step %(step)s is being averaged; the plan says %(planned)s.") % facts
-        return _("Step %(step)s is being averaged.") % facts
+            return _("Averaging step %(step)s (planned: %(planned)s).") % facts
+        return _("Averaging step %(step)s.") % facts
     if facts["planned"]:
-        return _("Step %(step)s was planned last; the plan said %(planned)s.") % facts
-    return _("Step %(step)s was planned last.") % facts
+        return _("The last plan is for step %(step)s (planned: %(planned)s).") % facts
+    return _("The last plan is for step %(step)s.") % facts
 
 
 def _averaged_sentence(took_s: float, facts: dict[str, str]) -> str:
     facts = {**facts, "took": _seconds(took_s)}
     if facts["planned"]:
-        return _("Step %(step)s was averaged in %(took)s; the plan said %(planned)s.") % facts
-    return _("Step %(step)s was averaged in %(took)s.") % facts
+        return _("Averaging step %(step)s took %(took)s (planned: %(planned)s).") % facts
+    return _("Averaging step %(step)s took %(took)s.") % facts
 
 
 def _seconds(seconds: float) -> str:
@@ -93,21 +93,19 @@ def limit_sentence(outline: Outline, *, is_over: bool = False) -> str:
 
 def _limit_of(told: Sequence[Bottleneck], *, is_over: bool) -> str:
     facts = {"limit": _phrase(told[0])}
-    return (_("%(limit)s limited the averaging.") if is_over else _("%(limit)s limits the averaging.")) % facts
+    return (_("Averaging was limited by %(limit)s.") if is_over else _("Averaging is limited by %(limit)s.")) % facts
 
 
 def _limits_of(outline: Outline, told: Sequence[Bottleneck], *, is_over: bool) -> str:
     """Two that are named, and whether there are more."""
     if len(outline.bottlenecks) > len(told):
         message = (
-            _("%(limits)s and others limited the averaging together.")
+            _("Averaging was limited by %(limits)s and others.")
             if is_over
-            else _("%(limits)s and others limit the averaging together.")
+            else _("Averaging is limited by %(limits)s and others.")
         )
         return message % {"limits": _phrases(told, has_more=True)}
-    message = (
-        _("%(limits)s limited the averaging together.") if is_over else _("%(limits)s limit the averaging together.")
-    )
+    message = _("Averaging was limited by %(limits)s.") if is_over else _("Averaging is limited by %(limits)s.")
     return message % {"limits": _phrases(told, has_more=False)}
 
 
@@ -131,7 +129,7 @@ def _phrases(told: Sequence[Bottleneck], *, has_more: bool) -> str:
     kinds = {limit.kind for limit in told}
     if kinds < {Kind.UP, Kind.DOWN}:
         names = _pair(*(_name(limit.who[0]) for limit in told), has_more=has_more)
-        return (_("the uploads of %(names)s") if Kind.UP in kinds else _("the downloads of %(names)s")) % {
+        return (_("the upload speeds of %(names)s") if Kind.UP in kinds else _("the download speeds of %(names)s")) % {
             "names": names
         }
     return _pair(*map(_phrase, told), has_more=has_more)
@@ -146,15 +144,15 @@ def _phrase(limit: Bottleneck) -> str:
     names = [_name(who) for who in limit.who]
     match limit.kind:
         case Kind.UP:
-            return _("the upload of %(name)s") % {"name": names[0]}
+            return _("the upload speed of %(name)s") % {"name": names[0]}
         case Kind.DOWN:
-            return _("the download of %(name)s") % {"name": names[0]}
+            return _("the download speed of %(name)s") % {"name": names[0]}
         case Kind.DUPLEX:
             return _("the connection of %(name)s") % {"name": names[0]}
         case Kind.PAIR:
             return _("the connection from %(one)s to %(other)s") % {"one": names[0], "other": names[1]}
         case Kind.HOUSEHOLD:
-            return _("a connection that several machines share")
+            return _("a connection shared by several machines")
         case _:
             assert_never(limit.kind)
 

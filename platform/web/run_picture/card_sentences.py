@@ -8,14 +8,14 @@ from runs.models import Run
 from runs.selectors import RunPicture
 from web.run_picture import counts
 
-NOBODY = gettext_lazy("No samples yet. The first volunteers appear here within a minute of joining.")
+NOBODY = gettext_lazy("No samples yet. The first volunteers will appear here within a minute of joining.")
 PERIOD_NAMES = {
     Period.ALL: gettext_lazy("All time"),
     Period.WEEK: gettext_lazy("This week"),
     Period.DAY: gettext_lazy("Today"),
 }
 PERIOD_NOTES = {
-    Period.WEEK: gettext_lazy("Samples count half as much for every seven days that have passed since."),
+    Period.WEEK: gettext_lazy("Recent work counts more: a sample's weight halves every week."),
     Period.DAY: gettext_lazy("Samples since midnight, UTC."),
 }
 NOBODY_IN = {
@@ -35,7 +35,7 @@ def resting(picture: RunPicture) -> str:
     """What stands in place of the step's bars while no machine is here."""
     if picture.run.state == Run.State.FINISHED:
         return _("Training is finished, after %(samples)s.") % {"samples": counts.samples(picture.samples)}
-    return _("No machines are training right now. A step takes %(samples)s samples from all machines together.") % {
+    return _("No machines are training right now. A step needs %(samples)s samples from all machines together.") % {
         "samples": f"{picture.target_batch:,}"
     }
 
@@ -47,7 +47,7 @@ def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
         counts.with_number(ngettext("%(number)s auxiliary", "%(number)s auxiliaries", auxiliaries), auxiliaries)
         if auxiliaries
         else "",
-        counts.with_number(ngettext("%(number)s void round", "%(number)s void rounds", void_rounds), void_rounds),
+        counts.with_number(ngettext("%(number)s retried step", "%(number)s retried steps", void_rounds), void_rounds),
     ]
     return " · ".join(filter(None, parts))
 
@@ -71,10 +71,10 @@ def given_by(people: int, machines: int) -> str:
 
 def without_curve(unigram: float | None) -> str:
     """What stands in place of the curve. `unigram`: the text's unigram entropy in nats per token."""
-    begins = _("The curve starts with the first step.")
+    begins = _("The curve will start with the first step.")
     if not unigram:
         return begins
-    to_beat = _("Baseline: %(loss)s nats per token, the loss of guessing by frequency alone.")
+    to_beat = _("Baseline: %(loss)s nats per token (guessing by frequency alone).")
     return f"{begins} {to_beat % {'loss': f'{unigram:.2f}'}}"
 
 

@@ -22,10 +22,9 @@ NOT_YET = gettext_lazy("not measured yet")
 EVERYBODYS = gettext_lazy("Measured connections")
 OWN = gettext_lazy("Your connections, as measured")
 NOTE = gettext_lazy(
-    "Only a machine's owner, the run's organizer and co-organizers see this. “At least” means that nobody has needed "
-    "more yet."
+    "Only the machine's owner and the organizers see this. “At least” means that more was never needed."
 )
-MORE = gettext_lazy("The API has those of all machines.")
+MORE = gettext_lazy("The API lists all machines.")
 
 
 class OwnLink(NamedTuple):

@@ -14,6 +14,7 @@ from coordination import presence
 from coordination.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
 from peer_agent.machine.resting import in_words as reason_in_words
 from peer_agent.protocol.errors import Fault
+from peer_agent.protocol.messages.machine import Why
 from runs.access import helped_runs, listed_runs
 from runs.ledger.totals import in_words
 from runs.models import Run
@@ -47,10 +48,10 @@ class OwnMachine(NamedTuple):
         if control.report is None or control.is_heard:
             return ""
         if control.wanted.move_to:
-            return _("Asked to move to another run")
+            return _("Moving to another run…")
         if control.wanted.finish:
-            return _("Asked to finish")
-        return _("Asked to pause") if control.wanted.pause else _("Asked to follow new settings")
+            return _("Finishing…")
+        return _("Pausing…") if control.wanted.pause else _("Applying new limits…")
 
     @property
     def could_not(self) -> str:
@@ -97,7 +98,8 @@ def _row(
 ) -> OwnMachine:
     run, peer = here if here is not None else (None, None)
     if control.rest:  # its host may show it for a moment longer
-        state = _("On hold. %(reason)s") % {"reason": reason_in_words(control.rest)}
+        reason = reason_in_words(control.rest)
+        state = reason if control.rest.why is Why.PAUSED else _("On hold. %(reason)s") % {"reason": reason}
         return OwnMachine(machine, run, state, True, "", samples, in_words(averaged), control)  # noqa: FBT003
     speed = _speed(peer) if peer is not None and peer.samples_per_s else ""
     return OwnMachine(machine, run, _state(run, peer), peer is not None, speed, samples, in_words(averaged), control)

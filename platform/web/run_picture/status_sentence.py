@@ -80,15 +80,15 @@ def draft_sentence(picture: RunPicture) -> str:
     if lacks_base(picture.dataset):
         return _("Draft: the model to adapt is still missing.")
     if picture.dataset.state != Dataset.State.READY:
-        return _("Draft: the dataset is being prepared. This takes seconds to minutes.")
-    return _("Draft: everything is ready for the organizer to publish it.")
+        return _("Draft: the dataset is being prepared. This takes up to a few minutes.")
+    return _("Draft: ready to publish.")
 
 
 def preparing_sentence(picture: RunPicture) -> str:
     """What must be there before the first step."""
     if picture.dataset.state != Dataset.State.READY:
-        return _("Preparing the dataset. The run starts by itself.")
-    return _("Preparing the initial model. The run starts by itself.")
+        return _("Preparing the dataset. The run will start automatically.")
+    return _("Preparing the initial model. The run will start automatically.")
 
 
 def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
@@ -107,9 +107,9 @@ def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 def empty_sentence(picture: RunPicture) -> str:
     """Nobody trains."""
     if not picture.step:
-        return _("Nobody is training right now. The run starts as soon as a machine joins.")
+        return _("Nobody is training right now. The run will start as soon as a machine joins.")
     return _(
-        "Nobody is training right now. The run is at step %(step)s and continues as soon as a machine joins."
+        "Nobody is training right now. The run is at step %(step)s and will continue as soon as a machine joins."
     ) % at_step(picture)
 
 
@@ -258,10 +258,12 @@ def passes_note(passes: float | None) -> str:
     if not passes:
         return ""
     if passes < 0.1:
-        return _("less than 0.1 passes over the dataset")
+        return _("less than 0.1 passes through the dataset (epochs)")
     number = f"{passes:,.0f}" if passes >= 10 else f"{passes:.1f}"
     return ngettext(
-        "%(number)s pass over the dataset", "%(number)s passes over the dataset", 1 if number == "1.0" else 2
+        "%(number)s pass through the dataset (epoch)",
+        "%(number)s passes through the dataset (epochs)",
+        1 if number == "1.0" else 2,
     ) % {"number": number}
 
 

@@ -63,7 +63,7 @@ def test_from_the_front_page_to_a_run_that_takes_volunteers(
     person.press("main a:text-is('New run') >> nth=0")
     person.choose("input[name=text]", text)
     person.fill("input[name=licence]", "CC0")
-    person.press("label:has-text('I may share the text')")
+    person.press("label:has-text('I have the right to share the text')")
     person.fill("input[name=title]", "Words on a phone" if device else "Words")
     person.press("button:text-is('Publish run')")
     reader.page.wait_for_selector("button:text-is('Pause')", timeout=120_000)

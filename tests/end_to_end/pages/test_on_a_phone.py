@@ -113,10 +113,10 @@ def test_an_owner_sets_a_limit_and_pauses(run: tuple[Swarm, Browser]) -> None:
     report = "select report from accounts_machinecontrol where reported_at is not null"
     swarm.wait(lambda: any('"revision":1' in row[0] for row in swarm.rows(report)), 30, "the machine has heard of it")
     tap(reader, "button:text-is('Pause')")
-    swarm.wait(lambda: "You paused it" in swarm.log("teo"), 30, "the machine rests")
+    swarm.wait(lambda: "Paused by you" in swarm.log("teo"), 30, "the machine rests")
     reader.page.wait_for_timeout(2000)  # its row says it after the machine
     reader.page.goto(f"{swarm.url}/machines/")
-    assert "You paused it" in reader.page.inner_text("#mine >> xpath=..")
+    assert "Paused by you" in reader.page.inner_text("#mine >> xpath=..")
     tap(reader, "button:text-is('Resume')")
     swarm.wait(lambda: "Working again" in swarm.log("teo"), 30, "the machine works again")
     reader.context.close()
@@ -147,7 +147,7 @@ def test_a_moderator_removes_somebody_and_lets_them_back(run: tuple[Swarm, Brows
     swarm.start_agent("teo")
     swarm.wait(lambda: len(swarm.online("trainer")) == 2, 90, "Teo trains again")
     organizer.page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")
-    tap(organizer, "a:has-text('Trail')")
+    tap(organizer, "a:has-text('Audit log')")
     assert "Noor" in organizer.page.inner_text("main")
     fits(organizer)
     for reader in (organizer, moderator):

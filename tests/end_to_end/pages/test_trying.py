@@ -49,7 +49,7 @@ def without_a_script(swarm: Swarm, reader: Reader) -> None:
     reader.page.fill("textarea[name=prompt]", MARKUP)
     reader.page.click("[data-try] button")
     reader.page.wait_for_url(lambda address: not address.endswith("/try/"))
-    reader.page.wait_for_selector("text=This text's address", timeout=120_000)
+    reader.page.wait_for_selector("text=Link to this text", timeout=120_000)
     assert reader.page.inner_text("blockquote").startswith(MARKUP)
 
 
@@ -69,6 +69,6 @@ def through_a_restart(swarm: Swarm) -> None:
 def is_written(visitor: Visitor, path: str) -> bool:
     """Whether the page of a text says so."""
     try:
-        return "text's address" in visitor.read(path).replace("&#x27;", "'")
+        return "Link to this text" in visitor.read(path)
     except Refused:
         return False

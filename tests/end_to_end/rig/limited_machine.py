@@ -187,7 +187,7 @@ def paused(machine: Machine) -> dict[str, Any]:
     said = machine.shown()
     machine.press("resume")
     machine.works()
-    return {"answered_s": answered_s, "said": "On hold. You paused it." in said, "freed": freed, **quiet}
+    return {"answered_s": answered_s, "said": "Paused by you." in said, "freed": freed, **quiet}
 
 
 def held_by_program(machine: Machine, folder: Path) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def held_by_hours(machine: Machine) -> dict[str, Any]:
     said = machine.shown()
     machine.limit()
     machine.works()
-    return {"late_s": late_s, "said": "Outside the hours that you set." in said, **quiet}
+    return {"late_s": late_s, "said": "Outside its hours." in said, **quiet}
 
 
 def paced(machine: Machine) -> dict[str, Any]:

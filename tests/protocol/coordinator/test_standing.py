@@ -25,7 +25,7 @@ def still(stage: Stage, seconds: float = STILL_S) -> str:
 def test_somebody_who_computes_nothing_is_named() -> None:
     stage, _ = two()
     assert still(stage, STILL_S - 1) == ""
-    assert still(stage) == "waiting for ann (laptop) and bob (tower) to compute"
+    assert still(stage) == "waiting for ann (laptop) and bob (tower) to finish computing"
     assert any(isinstance(command, e.Waiting) for command in stage.said)
 
 
@@ -66,7 +66,7 @@ def test_who_is_to_hand_in_the_model_is_named() -> None:
     stage, trainers = two(steps=2)
     stage.commit()
     text = still(stage, STILL_S + 1)
-    assert text in {f"waiting for {trainer.person} ({trainer.name}) to hand in the model" for trainer in trainers}
+    assert text in {f"waiting for {trainer.person} ({trainer.name}) to upload the model" for trainer in trainers}
 
 
 def test_without_a_reason_that_is_known_there_is_one_all_the_same() -> None:

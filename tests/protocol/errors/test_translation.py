@@ -36,8 +36,8 @@ def test_a_text_is_refilled_by_the_template_that_made_it_and_by_no_part_of_it(te
 
 def test_an_error_is_told_part_by_part() -> None:
     told = in_words(Fault.of("E305", address="/runs/x/"), marked)
-    assert (told.code, told.cause) == ("E305", "⟦There is no run at /runs/x/.⟧")
-    assert told.remedy == "⟦Check the address on the run's page.⟧"
+    assert (told.code, told.cause) == ("E305", "⟦There's no run at /runs/x/.⟧")
+    assert told.remedy == "⟦Check the address you were given, or browse all runs.⟧"
 
 
 @pytest.mark.parametrize("fault", [Fault("E999", "new"), Fault("E305", "of another version")])

@@ -16,8 +16,8 @@ class Bigram(TextRecipe, frozen=True, kw_only=True, tag="bigram"):
     about = "Counts which token follows which."
     training = "tests.recipes.bigram.training"
     words = (
-        Words("context", "context", "Context", "Tokens in a sample."),
-        Words("vocab", "vocab", "Vocabulary", "Pieces that words are cut into."),
+        Words("context", "context", "Context", "Tokens per sample."),
+        Words("vocab", "vocab", "Vocabulary", "Number of tokens."),
     )
 
     context: Annotated[int, Meta(ge=8, le=8192)] = 64

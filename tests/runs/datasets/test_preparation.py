@@ -164,7 +164,7 @@ class TestDataset:
         preparation.prepare_dataset(created.dataset_id)
         created.refresh_from_db()
         assert (created.dataset.state, created.dataset.fault_code) == ("failed", "E317")
-        assert "E317: The data are too few to train on: they have 7 tokens" in created.waiting_for
+        assert "E317: This dataset is too small: it has 7 tokens" in created.waiting_for
         with pytest.raises(Problem, match="E317"):
             services.open_run(run=created)
 

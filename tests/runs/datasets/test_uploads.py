@@ -62,7 +62,7 @@ def test_what_is_kept_says_who_vouched_for_it(organizer: Person, django_capture_
 
 def test_a_piece_that_comes_twice_counts_once(organizer: Person) -> None:
     upload = uploads.take_piece(upload=begun(organizer), offset=0, piece=TEXT[:100])
-    with pytest.raises(Problem, match="E319: The site has 100 bytes of this upload; 0 were named"):
+    with pytest.raises(Problem, match="E319: The site has 100 bytes of this upload, not 0"):
         uploads.take_piece(upload=upload, offset=0, piece=TEXT[:100])
     sent(upload, TEXT)
     assert storage.upload_path(upload).read_bytes() == TEXT

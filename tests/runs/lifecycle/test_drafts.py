@@ -65,7 +65,7 @@ class TestImages:
         return dataset
 
     def test_a_text_is_not_suited(self, proverbs: Run) -> None:
-        with pytest.raises(Problem, match=r"E377.*one tar of folders"):
+        with pytest.raises(Problem, match=r"E377.*a .tar of images"):
             drafts.change_draft(run=proverbs, recipe=IMAGES, licence="CC0")
         with pytest.raises(Problem, match="E377"):
             self._over(proverbs, "riddles.txt")

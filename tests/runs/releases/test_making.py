@@ -275,7 +275,7 @@ class TestPage:
 
     def test_everybody_gets_the_best_and_its_organizer_releases_it(self, finished: Run, client: Client) -> None:
         text = client.get("/runs/proverbs/").content.decode()
-        assert "The best snapshot by held-out loss is that of step 2 (3.30)" in text
+        assert "Step 2 has the best held-out loss (3.30)" in text
         assert "Release step 2 instead" not in text
         state: Any = client.get("/api/v1/runs/proverbs/states/2")
         assert b"".join(state.streaming_content) == b"state"
@@ -283,7 +283,7 @@ class TestPage:
         assert "Release step 2 instead" in organizer.get("/runs/proverbs/").content.decode()
         assert organizer.post("/runs/proverbs/release/", {"snapshot": "best"}).status_code == 302
         text = organizer.get("/runs/proverbs/").content.decode()
-        assert "The files are being made again" in text
+        assert "The files are being rebuilt" in text
         tasks.remake_release(finished.pk.hex)
         text = organizer.get("/runs/proverbs/").content.decode()
         assert "This is the model of step 2, the best of this run on held-out data." in text

@@ -39,10 +39,11 @@ def test_what_has_no_number_of_ours_is_called_by_its_status() -> None:
 
 
 def test_a_page_sets_title_cause_meaning_and_remedy_apart() -> None:
-    entry = CATALOGUE["E305"]
-    shown = page(asked("/runs/none/", NO_RUN))
-    assert f"<h1>{entry.title}</h1>" in shown
-    for part in (NO_RUN.cause, NO_RUN.means, NO_RUN.remedy):
+    ended = Fault.of("E306")
+    shown = page(asked("/runs/none/", ended))
+    assert f"<h1>{CATALOGUE['E306'].title}</h1>" in shown
+    for part in (ended.cause, ended.means, ended.remedy):
         assert f">{part}</p>".replace("'", "&#x27;") in shown
-    assert "E305" in shown
+    assert "E306" in shown
+    assert NO_RUN.means not in page(asked("/runs/none/", NO_RUN)), "a reader of a missing page has started nothing"
     assert f"<h1>{HEADLINES[404]}</h1>" in page(asked("/nothing/", Fault("404", "Look elsewhere."), 404))

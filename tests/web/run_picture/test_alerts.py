@@ -39,7 +39,7 @@ class TestAStepThatTakesTooLong:
         assert codes(seen(at_most, pace_s=pace_s), HERE) == []
         (told,) = run_alerts(seen(at_most + timedelta(seconds=1), pace_s=pace_s), HERE)
         assert told.code == "E421"
-        assert "since 12:04 on 3 Dec (UTC), with 1 machine here." in told.text
+        assert "since 12:04 on 3 Dec (UTC), with 1 machine training." in told.text
         assert ("A step usually takes about" in told.text) is (pace_s is not None)
         assert told.remedy
 
@@ -63,7 +63,7 @@ class TestAStepThatTakesTooLong:
     def test_machines_that_come_and_go_are_no_pause_while_one_is_there(self) -> None:
         watch = Watch((Crowd(LONG_AGO, 1), Crowd(NOON + timedelta(minutes=10), 3), Crowd(NOON + timedelta(hours=1), 2)))
         (told,) = run_alerts(seen(NOON + timedelta(hours=1)), watch)
-        assert "with 2 machines here" in told.text
+        assert "with 2 machines training" in told.text
 
     @pytest.mark.parametrize(
         ("of", "watch"),
@@ -97,8 +97,8 @@ class TestFewMachines:
         late = begun + timedelta(seconds=FEW_S + 61)
         (told,) = run_alerts(seen(late, least=5), watch)
         assert told.code == "E422"
-        assert "1 machine has been training since 12:07 on 3 Dec (UTC)" in told.text
-        assert "fewer than 5" in told.text
+        assert "Fewer than 5 machines have been training since 12:07 on 3 Dec (UTC)" in told.text
+        assert "Fewer than 5" in told.text
 
     @pytest.mark.parametrize(("least", "told"), [(None, []), (1, []), (2, []), (3, ["E422"])])
     def test_only_below_the_number_and_only_where_there_is_one(self, least: int | None, told: list[str]) -> None:

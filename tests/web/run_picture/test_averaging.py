@@ -36,36 +36,36 @@ def limit(kind: str, *whose: Participant, part: float = 1.0) -> Bottleneck:
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
-        ([limit("up", ANA)], "The upload of Ana's laptop limits the averaging."),
-        ([limit("down", TEO)], "The download of Teo's desk limits the averaging."),
-        ([limit("duplex", ANA)], "The connection of Ana's laptop limits the averaging."),
-        ([limit("household")], "A connection that several machines share limits the averaging."),
-        ([limit("pair", ANA, TEO)], "The connection from Ana's laptop to Teo's desk limits the averaging."),
+        ([limit("up", ANA)], "Averaging is limited by the upload speed of Ana's laptop."),
+        ([limit("down", TEO)], "Averaging is limited by the download speed of Teo's desk."),
+        ([limit("duplex", ANA)], "Averaging is limited by the connection of Ana's laptop."),
+        ([limit("household")], "Averaging is limited by a connection shared by several machines."),
+        ([limit("pair", ANA, TEO)], "Averaging is limited by the connection from Ana's laptop to Teo's desk."),
         (
             [limit("up", RELAY)],
-            "The upload of a relay limits the averaging. More machines that average would make it faster.",
+            "Averaging is limited by the upload speed of a relay. More averaging machines would speed it up.",
         ),
         (
             [limit("down", IDA, part=0.8), limit("up", ANA, part=0.2)],
-            "The download of Ida's box limits the averaging. More machines that average would make it faster.",
+            "Averaging is limited by the download speed of Ida's box. More averaging machines would speed it up.",
         ),
         (
             [limit("up", ANA, part=0.5), limit("up", TEO, part=0.5)],
-            "The uploads of Ana's laptop and Teo's desk limit the averaging together.",
+            "Averaging is limited by the upload speeds of Ana's laptop and Teo's desk.",
         ),
         (
             [limit("down", ANA, part=0.5), limit("down", TEO, part=0.5)],
-            "The downloads of Ana's laptop and Teo's desk limit the averaging together.",
+            "Averaging is limited by the download speeds of Ana's laptop and Teo's desk.",
         ),
         (
             [limit("up", ANA, part=0.4), limit("down", RELAY, part=0.3), limit("up", TEO, part=0.3)],
-            "The upload of Ana's laptop, the download of a relay and others limit the averaging together.",
+            "Averaging is limited by the upload speed of Ana's laptop, the download speed of a relay and others.",
         ),
         (
             [limit("up", ANA, part=0.4), limit("up", TEO, part=0.3), limit("up", IDA, part=0.3)],
-            "The uploads of Ana's laptop, Teo's desk and others limit the averaging together.",
+            "Averaging is limited by the upload speeds of Ana's laptop, Teo's desk and others.",
         ),
-        ([], "It takes a few steps to measure what the connections carry."),
+        ([], "Measuring connection speeds takes a few steps."),
     ],
 )
 def test_one_sentence_says_what_limits_it(limits: Sequence[Bottleneck], words: str) -> None:
@@ -74,32 +74,32 @@ def test_one_sentence_says_what_limits_it(limits: Sequence[Bottleneck], words: s
 
 def test_what_is_over_is_told_as_such_and_nobody_is_asked_to_help() -> None:
     over = limit_sentence(outline(limit("up", RELAY)), is_over=True)
-    assert over == "The upload of a relay limited the averaging."
+    assert over == "Averaging was limited by the upload speed of a relay."
     both = outline(limit("up", ANA, part=0.5), limit("up", TEO, part=0.5))
-    assert "Teo's desk limited the averaging together." in limit_sentence(both, is_over=True)
+    assert "Teo's desk." in limit_sentence(both, is_over=True)
 
 
 def test_one_alone_has_nothing_to_send() -> None:
     alone = outline(senders=(ANA,), averagers=(Averager(ANA, 1.0),), planned_s=0.0)
-    assert limit_sentence(alone) == "One machine works alone, so nothing has to travel."
-    assert "measure" in limit_sentence(outline(senders=(ANA,), planned_s=0.0)), "its relay is somewhere else"
+    assert limit_sentence(alone) == "Only one machine is training, so nothing has to be sent."
+    assert "Measuring" in limit_sentence(outline(senders=(ANA,), planned_s=0.0)), "its relay is somewhere else"
 
 
 @pytest.mark.parametrize(
     ("changes", "phase", "words"),
     [
-        ({"took_s": 13.1}, "accumulate", "Step 413 was averaged in 13 s; the plan said 12 s."),
+        ({"took_s": 13.1}, "accumulate", "Averaging step 413 took 13 s (planned: 12 s)."),
         (
             {"took_s": 0.02, "planned_s": 0.01},
             "",
-            "Step 413 was averaged in less than 0.1 s; the plan said less than 0.1 s.",
+            "Averaging step 413 took less than 0.1 s (planned: less than 0.1 s).",
         ),
-        ({"took_s": 1.3, "planned_s": 0.0}, "", "Step 413 was averaged in 1.3 s."),
-        ({}, "reduce", "Step 413 is being averaged; the plan says 12 s."),
-        ({"planned_s": 0.0}, "reduce", "Step 413 is being averaged."),
-        ({"took_s": 13.1}, "commit", "Step 413 was averaged in 13 s; the plan said 12 s."),
-        ({}, "", "Step 413 was planned last; the plan said 12 s."),
-        ({"is_void": True}, "accumulate", "Step 413 could not be averaged and is tried again. Nothing was lost."),
+        ({"took_s": 1.3, "planned_s": 0.0}, "", "Averaging step 413 took 1.3 s."),
+        ({}, "reduce", "Averaging step 413 (planned: 12 s)."),
+        ({"planned_s": 0.0}, "reduce", "Averaging step 413."),
+        ({"took_s": 13.1}, "commit", "Averaging step 413 took 13 s (planned: 12 s)."),
+        ({}, "", "The last plan is for step 413 (planned: 12 s)."),
+        ({"is_void": True}, "accumulate", "Step 413 could not be averaged and is being retried. Nothing was lost."),
     ],
 )
 def test_what_was_planned_stands_beside_what_it_took(changes: dict[str, Any], phase: str, words: str) -> None:

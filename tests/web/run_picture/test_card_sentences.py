@@ -15,7 +15,7 @@ def test_how_far_it_is_and_how_long_the_rest_takes() -> None:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ("open", "No machines are training right now. A step takes 48 samples from all machines together."),
+        ("open", "No machines are training right now. A step needs 48 samples from all machines together."),
         ("finished", "Training is finished, after 12,000 samples."),
     ],
 )
@@ -26,10 +26,10 @@ def test_a_step_that_nobody_makes(state: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("relays", "auxiliaries", "void_rounds", "words"),
     [
-        (0, 0, 0, "0 void rounds"),
-        (1, 0, 1, "1 relay · 1 void round"),
-        (2, 1, 1000, "2 relays · 1 auxiliary · 1,000 void rounds"),
-        (0, 2, 0, "2 auxiliaries · 0 void rounds"),
+        (0, 0, 0, "0 retried steps"),
+        (1, 0, 1, "1 relay · 1 retried step"),
+        (2, 1, 1000, "2 relays · 1 auxiliary · 1,000 retried steps"),
+        (0, 2, 0, "2 auxiliaries · 0 retried steps"),
     ],
 )
 def test_what_stands_beside_the_machines(relays: int, auxiliaries: int, void_rounds: int, words: str) -> None:
@@ -48,7 +48,7 @@ def test_what_everybody_gave(facts: tuple[int, int, int], words: str) -> None:
 
 
 def test_before_the_first_step_there_is_something_to_beat() -> None:
-    assert without_curve(None) == "The curve starts with the first step."
+    assert without_curve(None) == "The curve will start with the first step."
     assert "Baseline: 5.21 nats per token" in without_curve(5.2134)
 
 

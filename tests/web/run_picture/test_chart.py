@@ -30,18 +30,17 @@ def test_without_points_there_is_no_chart() -> None:
 
 def test_the_summary_says_what_the_curve_says() -> None:
     assert summary(CURVE, 6.1) == (
-        "Loss fell from 7.99 nats per token at step 1 to 4.00 at step 400. "
-        "That is below 6.10, what guessing by frequency alone would cost (unigram)."
+        "Training loss fell from 7.99 to 4.00 nats per token. Guessing by frequency alone would score 6.10."
     )
     held = [Measured(100, 100, 7.1, START), Measured(300, 300, 5.5, START)]
-    assert summary(CURVE, 6.1, held).endswith("(unigram). On held-out data: 5.50 at step 300, the best so far.")
+    assert summary(CURVE, 6.1, held).endswith("On held-out data: 5.50 at step 300, the best so far.")
     figures = {"perplexity": 244.69, "masked accuracy": 0.2345}
     held = [*held, Measured(400, 400, 5.6, START, figures)]
     assert summary(CURVE, 6.1, held).endswith(
         "On held-out data: 5.60 (masked accuracy 23.4 %, perplexity 244.7) at step 400; the best was 5.50 at step 300."
     )
-    assert summary(CURVE[:1], None) == "Loss is 7.99 nats per token at step 1."
-    assert summary(CURVE[:1], None, unit="masked word") == "Loss is 7.99 nats per masked word at step 1."
+    assert summary(CURVE[:1], None) == "Training loss is 7.99 nats per token at step 1."
+    assert summary(CURVE[:1], None, unit="masked word") == "Training loss is 7.99 nats per masked word at step 1."
 
 
 def test_a_chart_of_perplexities_is_the_same_with_other_words() -> None:

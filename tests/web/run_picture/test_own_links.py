@@ -87,8 +87,8 @@ def test_figures_are_on_no_page_of_others(run: Run, stranger: Person) -> None:
 
 def test_the_picture_names_who_limits_it_for_everybody(run: Run, client: Client) -> None:
     text = page(client.get(f"/runs/{run.slug}/"))
-    assert "The upload of Teo&#x27;s laptop limits the averaging." in text
-    assert "Step 5 was averaged in 2.5 s; the plan said 2 s." in text
+    assert "Averaging is limited by the upload speed of Teo&#x27;s laptop." in text
+    assert "Averaging step 5 took 2.5 s (planned: 2 s)." in text
     assert "2 machines send" in text
     assert text.count("<path d=") == 2
     assert text.count('class="limits"') == 2, "Teo's line and its link"
@@ -107,7 +107,7 @@ def test_what_is_not_measured_any_more_is_not_marked(run: Run, laptop: Owned, vo
     forgotten = {laptop.machine.peer_id: Link("trainer", None, DOWN)}
     Presence.objects.update(links=msgspec.to_builtins(forgotten))
     text = page(as_(volunteer).get(f"/runs/{run.slug}/"))
-    assert "The upload of Teo&#x27;s laptop limits the averaging." in text, "of the last plan this is true"
+    assert "Averaging is limited by the upload speed of Teo&#x27;s laptop." in text, "of the last plan this is true"
     assert 'class="now">limits' not in text
 
 
@@ -132,7 +132,7 @@ def test_a_page_with_many_machines_says_where_the_rest_is(
 ) -> None:
     monkeypatch.setattr(own_links, "LINES", 2)
     text = page(as_(organizer).get(f"/runs/{run.slug}/"))
-    assert "The API has those of all machines." in text
+    assert "The API lists all machines." in text
     assert "434" not in text
 
 
@@ -183,7 +183,7 @@ def test_the_api_has_the_plan_for_everybody(run: Run, client: Client) -> None:
 def test_a_run_that_is_over_shows_its_last_plan_and_no_links(run: Run, organizer: Person) -> None:
     Run.objects.update(state="finished")
     text = page(as_(organizer).get(f"/runs/{run.slug}/"))
-    assert "The upload of Teo&#x27;s laptop limited the averaging." in text
+    assert "Averaging was limited by the upload speed of Teo&#x27;s laptop." in text
     assert "Mb/s" not in text
 
 

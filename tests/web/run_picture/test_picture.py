@@ -27,7 +27,7 @@ def seen(*averaged: AveragedLine) -> Seen:
 
 def test_auxiliaries_are_counted_apart_and_make_no_step() -> None:
     shown = picture_of(seen())
-    assert shown["others"] == "1 relay · 1 auxiliary · 0 void rounds"
+    assert shown["others"] == "1 relay · 1 auxiliary · 0 retried steps"
     assert (shown["training"], shown["relays"], len(shown["bars"])) == (2, 1, 2)
     assert shown["sentence"].startswith("2 people on 2 machines are")
 
@@ -91,8 +91,9 @@ def test_perplexity_is_told_of_models_that_are_judged_by_it() -> None:
 
 @pytest.mark.parametrize(
     ("passes", "words"),
-    [(None, ""), (0.0, ""), (0.03, "less than 0.1 passes over the dataset"), (1.0, "1.0 pass over the dataset"),
-     (4.16, "4.2 passes over the dataset"), (1042.3, "1,042 passes over the dataset")],
+    [(None, ""), (0.0, ""), (0.03, "less than 0.1 passes through the dataset (epochs)"),
+     (1.0, "1.0 pass through the dataset (epoch)"),
+     (4.16, "4.2 passes through the dataset (epochs)"), (1042.3, "1,042 passes through the dataset (epochs)")],
 )  # fmt: skip
 def test_passes_are_told_as_far_as_they_are_known(passes: float | None, words: str) -> None:
     assert passes_note(passes) == words

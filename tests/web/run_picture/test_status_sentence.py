@@ -40,7 +40,7 @@ def ending(shown: RunPicture) -> RunPicture:
 @pytest.mark.parametrize(
     ("shown", "peers", "words"),
     [
-        (picture("draft"), [], "everything is ready for the organizer to publish it"),
+        (picture("draft"), [], "ready to publish"),
         (picture("draft", dataset="preparing"), [], "the dataset is being prepared"),
         (picture("draft", dataset="failed"), [], "The dataset could not be prepared."),
         (picture("draft", waiting_for="E307: Too short."), [], "could not be published. E307"),
@@ -49,9 +49,9 @@ def ending(shown: RunPicture) -> RunPicture:
         (
             picture("open"),
             [],
-            "The run is at step 12 and continues as soon as a machine joins.",
+            "The run is at step 12 and will continue as soon as a machine joins.",
         ),
-        (picture("open", step=0), [RELAY], "The run starts as soon as a machine joins."),
+        (picture("open", step=0), [RELAY], "The run will start as soon as a machine joins."),
         (picture("open"), [TEO, RELAY], "1 person on 1 machine is making step 13."),
         (picture("open"), [TEO, NOOR, NOOR], "2 people on 3 machines are making step 13."),
         (picture("open", pace_s=1.2), [TEO], "A step takes about 1.2 s."),

@@ -7,6 +7,7 @@ the voting persons decides, so that neither one machine nor one person with many
 from collections import Counter
 
 from peer_agent.protocol import messages as m
+from peer_agent.protocol import reasons
 from peer_agent.protocol.coordinator.events import Agreed, Command, Note, Replay, Replayed, Send
 from peer_agent.protocol.coordinator.facts import LATELY
 from peer_agent.protocol.coordinator.state import Ballot, Member, RunState
@@ -145,7 +146,7 @@ def _ask_the_log(state: RunState) -> list[Command]:
         return []
     step = max(split)
     state.replay = state.index - (state.step - step), step, state.now
-    text = f"copies of the model differ at step {step} and no majority decides; the site replays the log"
+    text = reasons.REPLAYED.format(step=step)
     return [Replay(state.replay[0], step), Note("replay", text)]
 
 

@@ -43,7 +43,7 @@ def take_persisted(state: RunState, event: e.Persisted, seed: int) -> list[e.Com
             round_.persist_at = state.now + round_.persist_pause_s
             return []
         case "refused":
-            return void(state, Why.UNWRITABLE, "its record cannot be written")
+            return void(state, Why.UNWRITABLE, "its record could not be saved")
         case "committed":
             return _committed(state, event, seed)
 

@@ -187,7 +187,7 @@ def close_offers(state: RunState) -> list[Command]:
     if not offers or not _is_enough(state, (offer for _, offer in offers)):
         state.late_rounds += bool(round_.waiting)
         _miss_less(state, round_)
-        return returned + void(state, Why.TOO_LITTLE, "too few offers came in time")
+        return returned + void(state, Why.TOO_LITTLE, "too few machines answered in time")
     state.arrivals.extend([round_.deadline - round_.cut_at] * len(round_.waiting))  # at least; void ones double it
     scales = scales_of([offer.norm for _, offer in offers], [offer.loss_tokens for _, offer in offers])
     round_.slots = tuple(

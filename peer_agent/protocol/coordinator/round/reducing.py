@@ -182,13 +182,13 @@ def replan(state: RunState) -> list[Command]:
     enter(state, Why.REPLANNED)
     kept = {span.span for span in kept_spans(state, round_)}
     round_.done = {span: done for span, done in round_.done.items() if span in kept}
-    note = Note("replan", "a machine that averages was lost or stopped; the others average its part")
+    note = Note("replan", "a machine that averages was lost or stopped; the others take over its part")
     commands = [note, *plan(state)]
     for slot, entry in enumerate(round_.slots):
         if entry.peer not in state.members and slot not in round_.dropped and state.phase is Phase.REDUCE:
             commands += drop(state, [slot], "was lost")  # it had sent all that the attempt before asked of it
     if state.phase is Phase.REDUCE and not has_quorum_without(state, round_, ()):
-        commands += void(state, Why.TOO_FEW, "too few were left when a relay was lost")
+        commands += void(state, Why.TOO_FEW, "too few machines were left when a relay was lost")
     return commands
 
 
@@ -296,7 +296,7 @@ def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool 
         if sender is not None and is_own_doing:
             missed(state, sender.conduct)
     if not has_quorum_without(state, round_, ()):
-        return void(state, Why.TOO_FEW, f"{name_all(filter(None, senders))} {why}, and too few were left")
+        return void(state, Why.TOO_FEW, f"{name_all(filter(None, senders))} {why}, and too few machines were left")
     enter(state, Why.DROPPED)
     commands: list[Command] = []
     for slot, sender in zip(slots, senders, strict=True):

@@ -42,7 +42,7 @@ def void(state: RunState, why: Why, text: str) -> list[Command]:
     state.voided, state.voided_for = message, set(round_.persons)
     state.voided_again_at = state.now + REPEAT_S
     recount_all(state)
-    return [Send(state.everyone(), message), Note("void", f"a round was void: {text}; nothing was lost")]
+    return [Send(state.everyone(), message), Note("void", f"a step is retried: {text}; nothing was lost")]
 
 
 def repeat_void(state: RunState) -> list[Command]:

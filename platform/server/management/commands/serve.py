@@ -126,7 +126,7 @@ def check_parts(options: Mapping[str, Any]) -> None:
         reason = "without REDIS_URL the queue is in this process, and nobody else can take from it"
         raise Problem.of("E405", name="--no-worker", reason=reason)
     if options["no_relay"] and options["relay_port"]:
-        raise Problem.of("E405", name="--relay-port", reason="--no-relay is there, too")
+        raise Problem.of("E405", name="--relay-port", reason="it conflicts with --no-relay")
 
 
 async def serve(

@@ -29,7 +29,7 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Work until asked to stop. Raises Problem E405; CommandError where the worker ends by itself."""
         if not settings.REDIS_URL:
-            raise Problem.of("E405", name="REDIS_URL", reason="it is empty, and the queue of a site is there")
+            raise Problem.of("E405", name="REDIS_URL", reason="it is empty, but the site's queue needs it")
         os.umask(0o077)  # what it makes is for this account alone, as with `serve`
         Path(settings.DATA).mkdir(mode=0o700, parents=True, exist_ok=True)
         with running_worker() as worker:

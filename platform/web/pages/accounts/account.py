@@ -22,10 +22,10 @@ from web.pages.accounts.forms import NewPasswordForm, PasswordForm
 
 DONE = {
     "password": gettext_lazy("Your password is changed. You are logged out everywhere else."),
-    "sessions": gettext_lazy("Done: only here now."),
+    "sessions": gettext_lazy("Done. You are now logged in only here."),
     "page": gettext_lazy("Saved."),
-    "connected": gettext_lazy("Connected. From now on it lets you in, too."),
-    "disconnected": gettext_lazy("Disconnected. It does not let anybody in as you any more."),
+    "connected": gettext_lazy("Connected. You can now log in with it too."),
+    "disconnected": gettext_lazy("Disconnected. It can no longer be used to log in."),
 }
 ROLES = 50  # that are shown
 BACKEND = "django.contrib.auth.backends.ModelBackend"

@@ -65,9 +65,9 @@ class DeleteForm(forms.Form):
         """Both have to be theirs."""
         given = super().clean() or self.cleaned_data
         if given.get("name") != self.person.username:
-            self.add_error("name", _("This is not your name."))
+            self.add_error("name", _("That's not your name."))
         if "password" in self.fields and not self.person.check_password(given.get("password", "")):
-            self.add_error("password", _("This is not your password."))
+            self.add_error("password", _("That's not your password."))
         return given
 
 

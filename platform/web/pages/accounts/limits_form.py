@@ -35,25 +35,23 @@ def _number(label: str, help_text: str, *, most: float, least: float = 1) -> for
 class LimitsForm(forms.Form):
     """Everything may be left empty: then nothing is limited beyond what the agent was started with."""
 
-    threads = _number("CPU threads", "Empty: as the agent was started.", most=1024)
+    threads = _number("CPU threads", "Leave empty to keep the agent's own setting.", most=1024)
     duty_percent = _number(
-        "Computing, in percent of the time", "It rests in between and stays cooler.", least=LEAST_DUTY, most=100
+        "Share of time spent training, in %", "Pauses in between keep it cool.", least=LEAST_DUTY, most=100
     )
-    memory_gb = _number("Memory, in GB", "Where it takes more, it leaves the run.", least=0.1, most=MOST_GB)
-    disk_gb = _number("Disk, in GB", "Training data kept to be used again.", most=MOST_GB)
+    memory_gb = _number("Memory, in GB", "It leaves the run if it needs more.", least=0.1, most=MOST_GB)
+    disk_gb = _number("Disk, in GB", "Cache for training data.", most=MOST_GB)
     up_mbps = _number("Upload, in Mb/s", "", least=LEAST_MBPS, most=MOST_MBPS)
     down_mbps = _number("Download, in Mb/s", "", least=LEAST_MBPS, most=MOST_MBPS)
     month_gb = _number(
-        "Traffic in a month, in GB", "Up and down together. Then it rests until the next month.", most=MOST_GB
+        "Traffic per month, in GB", "Up and down together. It then pauses until the next month.", most=MOST_GB
     )
-    idle_minutes = _number(
-        "Only after so many minutes without anybody at it", "Empty: also while it is used.", most=MOST_IDLE
-    )
+    idle_minutes = _number("Only when idle for (minutes)", "Leave empty to train while you use it.", most=MOST_IDLE)
     pause_on_battery = forms.BooleanField(label=gettext_lazy("Pause on battery"), required=False)
     programs = forms.CharField(
         label=gettext_lazy("Pause while these programs run"),
         help_text=format_lazy(
-            gettext_lazy("Up to {number} names as a task manager shows them, one a line: for example steam."),
+            gettext_lazy("One program name per line, as in your task manager (for example steam). Up to {number}."),
             number=MOST_PROGRAMS,
         ),
         max_length=100 * MOST_PROGRAMS,
@@ -99,7 +97,7 @@ class LimitsForm(forms.Form):
         cleaned: dict[str, Any] = super().clean() or {}
         for day, name in enumerate(DAYS):
             if (cleaned.get(f"from_{day}") is None) != (cleaned.get(f"to_{day}") is None):
-                self.add_error(f"from_{day}", _("%(day)s needs both a beginning and an end.") % {"day": name})
+                self.add_error(f"from_{day}", _("%(day)s needs both a start and an end.") % {"day": name})
         return cleaned
 
     def _hours(self) -> Iterator[Hours]:

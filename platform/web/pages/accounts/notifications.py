@@ -33,7 +33,7 @@ DONE = {
     "email": gettext_lazy("An e-mail is on its way to you. Open the link in it within a day."),
     "removed": gettext_lazy("Removed."),
     "on": gettext_lazy("Switched on again."),
-    "test": gettext_lazy("A test is on its way. It arrives within seconds; below you see how it went."),
+    "test": gettext_lazy("A test is on its way and should arrive within seconds; see below how it went."),
 }
 MAIL_ID, HOOK_ID = "mail-%s", "hook-%s"  # of fields: two forms of a page have one of the same name
 STATES = {
@@ -49,7 +49,7 @@ class AddressForm(forms.Form):
     address = forms.EmailField(
         label=gettext_lazy("E-mail address"),
         max_length=254,
-        help_text=gettext_lazy("A link is sent there first, to confirm that it is yours."),
+        help_text=gettext_lazy("We first send a link there to confirm that it is yours."),
         widget=forms.EmailInput(attrs={"autocomplete": "email"}),
     )
 
@@ -60,7 +60,7 @@ class WebhookForm(forms.Form):
     address = forms.CharField(
         label=gettext_lazy("Address"),
         max_length=LONGEST_ADDRESS,
-        help_text=gettext_lazy("The webhook of a Discord or Slack channel, or any https address that takes JSON."),
+        help_text=gettext_lazy("The webhook of a Discord or Slack channel, or any https address that accepts JSON."),
         widget=forms.URLInput(attrs={"autocomplete": "off", "placeholder": "https://"}),
     )
 

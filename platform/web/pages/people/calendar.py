@@ -41,7 +41,7 @@ def summary(by_day: Mapping[int, int], today: int) -> str:
     """“Active on 31 of the last 180 days”, which are those of the drawing."""
     first = first_day(today)
     active = sum(1 for day, samples in by_day.items() if samples and first <= day <= today)
-    return _("Active on %(active)s of the last %(days)s days.") % {"active": active, "days": today - first + 1}
+    return _("Active on %(active)s of the last %(days)s days (UTC).") % {"active": active, "days": today - first + 1}
 
 
 def _level(samples: int, most: int) -> int:

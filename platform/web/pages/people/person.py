@@ -106,7 +106,7 @@ def preview_image(request: HttpRequest, name: str) -> HttpResponse:
         image = _drawn(
             f"{given.samples:,}",
             unit,
-            _("given to %(models)s") % {"models": counts.models(len(given.runs))},
+            _("contributed to %(models)s") % {"models": counts.models(len(given.runs))},
             person.username,
         )
     return HttpResponse(image, content_type="image/png", headers={"Cache-Control": "max-age=300"})
@@ -138,9 +138,9 @@ def sentence_of(given: Contributions) -> str:
     parts = []
     if given.samples:
         facts = {"samples": counts.samples(given.samples), "models": counts.models(len(given.runs))}
-        parts.append(_("%(samples)s given to %(models)s.") % facts)
+        parts.append(_("Contributed %(samples)s to %(models)s.") % facts)
     if sent:
-        parts.append(_("%(bytes)s averaged for others.") % {"bytes": sent})
+        parts.append(_("Averaged %(bytes)s for others.") % {"bytes": sent})
     return " ".join(parts)
 
 

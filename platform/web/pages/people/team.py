@@ -150,4 +150,4 @@ def _sentence(samples: int, runs: int, people: int) -> str:
     facts = {"people": counts.people(people), "samples": counts.samples(samples), "models": counts.models(runs)}
     if not samples:
         return _("%(people)s, no samples yet.") % facts
-    return _("%(people)s: %(samples)s given to %(models)s.") % facts
+    return _("%(people)s contributed %(samples)s to %(models)s.") % facts

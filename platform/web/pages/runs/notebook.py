@@ -31,8 +31,8 @@ def document(*, title: str, address: str, requirement: str) -> dict[str, Any]:
     """A notebook of format 4.5. The title is written by a stranger: it stays in its comment."""
     lines = [
         f"# Joins “{' '.join(title.split())}” at {address}",
-        "# It shows a code and a link: open the link, compare the code, approve. Stop the cell to leave.",
-        "# Kaggle: turn on Internet in the notebook's settings first. A GPU is used where there is one.",
+        "# Open the link it prints, check the code, and approve. Stop the cell to leave.",
+        "# A GPU is used if available. Kaggle: first turn on Internet in the notebook's settings.",
         f"%pip install --quiet {requirement}",
         f"!PYTHONUNBUFFERED=1 manyhands join {address}",
     ]

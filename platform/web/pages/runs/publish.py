@@ -39,21 +39,21 @@ class PublishForm(forms.Form):
     repository = forms.CharField(max_length=200, label="Repository", help_text="As NAMESPACE/NAME.")
     private = forms.BooleanField(
         required=False,
-        label="Only I can see it there",
-        help_text="Counts when the repository is made; later it is changed on the Hub.",
+        label="Private repository",
+        help_text="Applies only when the repository is created.",
     )
-    replace = forms.BooleanField(required=False, label="It may replace files of the same name that are there already")
+    replace = forms.BooleanField(required=False, label="Overwrite existing files")
     checkpoint_every = forms.IntegerField(
         required=False,
         min_value=0,
         max_value=10_000_000,
         label="Steps between checkpoints",
-        help_text="While it trains, the newest verified snapshot is sent this often. 0: the finished model alone.",
+        help_text="During training, the newest verified snapshot is published this often. 0: only the finished model.",
     )
     in_branches = forms.BooleanField(
         required=False,
-        label="Each checkpoint in a branch of its own",
-        help_text="As in step-1000; else each takes the place of the one before it.",
+        label="Each checkpoint in its own branch",
+        help_text="For example step-1000. Otherwise each replaces the last.",
     )
 
     def __init__(self, *arguments: Any, is_made: bool, **more: Any) -> None:

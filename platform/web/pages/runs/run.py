@@ -167,9 +167,7 @@ def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str
 def needs_words(recipe: Recipe) -> str:
     """What a machine needs, before anything is downloaded."""
     takes = estimate_of(recipe)
-    return _(
-        "A machine needs about %(memory)s of memory, downloads %(snapshot)s at first and sends %(sent)s in each step."
-    ) % {
+    return _("You need about %(memory)s of memory. First download %(snapshot)s, then %(sent)s of upload per step.") % {
         "memory": in_bytes(takes.on_cpu.memory),
         "snapshot": in_bytes(takes.snapshot),
         "sent": in_bytes(takes.up),
@@ -181,11 +179,11 @@ def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
     recipe, here = run.parsed_recipe, sum(peer.role == TRAINER for peer in peers)
     left = -(-recipe.target_batch // recipe.micro_batch) - here
     if run.state == Run.State.PAUSED:
-        return _("The run is paused: machines that join wait until it goes on.")
+        return _("The run is paused; machines that join wait until it resumes.")
     if left <= 0:
-        return _("All of a step's work is shared out right now: one more machine would often wait.")
+        return _("All work of a step is assigned right now; another machine would often be idle.")
     return with_number(
-        ngettext("There is work for %(number)s more machine.", "There is work for %(number)s more machines.", left),
+        ngettext("Room for %(number)s more machine.", "Room for %(number)s more machines.", left),
         left,
     )
 

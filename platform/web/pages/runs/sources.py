@@ -44,8 +44,8 @@ def text_of(run: Run) -> Beside:
     return Beside(
         title=_("Add %(material)s") % {"material": material_in_words_of_page(material).more},
         lead=_(
-            "The run then learns from all of them: of each as much as its size says, or as you say by weights on the "
-            "next page."
+            "The run then learns from all of them, in proportion to their size or to the weights you set on "
+            "the next page."
         ),
         legend=_("What it also learns from"),
         material=material,
@@ -60,10 +60,10 @@ def base_of(run: Run, viewer: Viewer) -> Beside:
     own = recipe.material
     if own.adapts is None:
         return Beside(
-            title=_("Bring a tokenizer"),
+            title=_("Add a tokenizer"),
             lead=_(
-                "Take that of a model on the Hub, or a file of your own. Without one, a tokenizer learns from the "
-                "text itself."
+                "Use the tokenizer of a model on the Hub, or upload your own. Otherwise, a tokenizer learns "
+                "from the text itself."
             ),
             legend=_("The tokenizer"),
             material=own.takes or own,
@@ -71,10 +71,10 @@ def base_of(run: Run, viewer: Viewer) -> Beside:
             add=lambda run, file, person: drafts.set_base(run=run, base=file, by=person),
         )
     return Beside(
-        title=_("Bring the model"),
+        title=_("Add the model"),
         lead=_(
-            "The run adapts a model that is there already: one that was trained here, one of the Hub, or one of your "
-            "own: a zip of its folder, with config.json, tokenizer.json and the parameters as safetensors."
+            "The run adapts an existing model: one trained here, one from the Hub, or your own (a .zip of its "
+            "folder, with config.json, tokenizer.json and the parameters as safetensors)."
         ),
         legend=_("What it adapts"),
         material=own.adapts,

@@ -49,23 +49,23 @@ ROLES = {
 WAYS = {
     "direct": gettext_lazy("direct"),
     "partly": gettext_lazy("partly direct"),
-    "relayed": gettext_lazy("through a relay"),
+    "relayed": gettext_lazy("relayed"),
 }
 NOT_IN_A_STEP = (  # kind of a line, what its text says somewhere, the reason in words
     ("returned", "too old", gettext_lazy("Gradients were too old")),
     ("returned", "older model", gettext_lazy("Computed on an older model")),
-    ("returned", "too slow", gettext_lazy("Too slow to wait for again")),
-    ("returned", "not leased", gettext_lazy("Reported work that it had no lease for")),
-    ("returned", "leases had ended", gettext_lazy("Came back after its lease had ended")),
+    ("returned", "too slow", gettext_lazy("Too slow, so skipped")),
+    ("returned", "not leased", gettext_lazy("Reported work it was not assigned")),
+    ("returned", "leases had ended", gettext_lazy("Returned after its lease expired")),
     ("returned", "lost machine", gettext_lazy("The machine was lost")),
     ("returned", "was refused", gettext_lazy("A part was damaged")),
     ("returned", "", gettext_lazy("Did not fit the step")),
     ("dropped", "damaged gradient", gettext_lazy("A part was damaged")),
     ("dropped", "stopped sending", gettext_lazy("Stopped sending")),
-    ("dropped", "was late", gettext_lazy("Came too late")),
+    ("dropped", "was late", gettext_lazy("Arrived too late")),
     ("dropped", "was lost", gettext_lazy("The machine was lost")),
     ("dropped", "", gettext_lazy("Left out of a step")),
-    ("late", "", gettext_lazy("A part came too late, and counted in the next step")),
+    ("late", "", gettext_lazy("A part arrived late and counted in the next step")),
     ("non-finite", "", gettext_lazy("Gradient was not a finite number")),
     ("refused", "span", gettext_lazy("Averaged a part that did not fit the plan")),
 )
@@ -100,12 +100,12 @@ def online_sentence(peers: Sequence[OnlinePeer]) -> str:
     """“12 people on 19 machines are online: 17 train, 1 only averages, 1 relay.”"""
     members = [peer for peer in peers if peer.role in {TRAINER, AUXILIARY}]
     if not peers:
-        return _("No machine is online right now.")
+        return _("No machines are online right now.")
     roles = Counter(peer.role for peer in peers)
     trainers, averagers, relays = roles[TRAINER], roles[AUXILIARY], len(peers) - len(members)
     told = [
         counts.with_number(ngettext("%(number)s trains", "%(number)s train", trainers), trainers) if trainers else "",
-        counts.with_number(ngettext("%(number)s only averages", "%(number)s only average", averagers), averagers)
+        counts.with_number(ngettext("%(number)s averages only", "%(number)s average only", averagers), averagers)
         if averagers
         else "",
         counts.with_number(ngettext("%(number)s relay", "%(number)s relays", relays), relays) if relays else "",

@@ -29,8 +29,8 @@ class PromptForm(forms.Form):
         label=gettext_lazy("Prompt"),
         widget=forms.Textarea(attrs={"rows": 2, "dir": "auto", "maxlength": trials.LONGEST_PROMPT}),
         error_messages={
-            "max_length": gettext_lazy("At most %(limit_value)d characters: this has %(show_value)d."),
-            "null_characters_not_allowed": gettext_lazy("There is a NUL character in it: no text has one."),
+            "max_length": gettext_lazy("At most %(limit_value)d characters; this has %(show_value)d."),
+            "null_characters_not_allowed": gettext_lazy("Remove the NUL character from your prompt."),
         },
     )
 

@@ -30,7 +30,7 @@ FROM = re.compile(r"[0-9]{1,9}")
 LONGEST = 100  # characters of a search
 STATES = (
     ("", gettext_lazy("All states")),
-    ("open", pgettext_lazy("states of runs", "Open")),
+    ("open", pgettext_lazy("states of runs", "Active")),
     ("finished", pgettext_lazy("states of runs", "Finished")),
 )
 

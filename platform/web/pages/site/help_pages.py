@@ -18,11 +18,11 @@ class Topic(NamedTuple):
 
 
 TOPICS = (
-    Topic("privacy", gettext_lazy("What leaves your machine?"), gettext_lazy("What leaves your machine")),
+    Topic("privacy", gettext_lazy("What data leaves my machine?"), gettext_lazy("What data leaves your machine")),
     Topic("credit", gettext_lazy("What does credit mean?"), gettext_lazy("What credit means")),
-    Topic("stopping", gettext_lazy("How do you stop?"), gettext_lazy("How to stop")),
+    Topic("stopping", gettext_lazy("How do I stop?"), gettext_lazy("How to stop")),
     Topic("organizers", gettext_lazy("What can an organizer see and do?"), gettext_lazy("What an organizer can see")),
-    Topic("class", gettext_lazy("How do you run a site for a class?"), gettext_lazy("A site for a class")),
+    Topic("class", gettext_lazy("How do I run a site for a class?"), gettext_lazy("A site for a class")),
 )
 
 

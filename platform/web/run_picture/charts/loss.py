@@ -48,27 +48,25 @@ def summary(
         return _("No steps yet.")
     text = _moved(points, unit)
     if entropy is not None:
-        guessing = (
-            _("That is below %(entropy)s, what guessing by frequency alone would cost (unigram).")
-            if points[-1].loss < entropy
-            else _("That is above %(entropy)s, what guessing by frequency alone would cost (unigram).")
-        )
-        text = f"{text} {guessing % {'entropy': f'{entropy:.2f}'}}"
+        guessing = _("Guessing by frequency alone would score %(entropy)s.") % {"entropy": f"{entropy:.2f}"}
+        text = f"{text} {guessing}"
     return f"{text} {_judged(heldout)}" if heldout else text
 
 
 def _moved(points: Sequence[Point], unit: str) -> str:
     first, last = points[0], points[-1]
     facts = {"unit": unit, "first": f"{first.loss:.2f}", "last": f"{last.loss:.2f}"}
-    steps = {"first_step": f"{first.step:,}", "last_step": f"{last.step:,}"}
     if len(points) == 1:
-        return _("Loss is %(last)s nats per %(unit)s at step %(last_step)s.") % {**facts, **steps}
+        return _("Training loss is %(last)s nats per %(unit)s at step %(last_step)s.") % {
+            **facts,
+            "last_step": f"{last.step:,}",
+        }
     told = (
-        _("Loss fell from %(first)s nats per %(unit)s at step %(first_step)s to %(last)s at step %(last_step)s.")
+        _("Training loss fell from %(first)s to %(last)s nats per %(unit)s.")
         if last.loss < first.loss
-        else _("Loss rose from %(first)s nats per %(unit)s at step %(first_step)s to %(last)s at step %(last_step)s.")
+        else _("Training loss rose from %(first)s to %(last)s nats per %(unit)s.")
     )
-    return told % {**facts, **steps}
+    return told % facts
 
 
 def _judged(heldout: Sequence[Measured]) -> str:

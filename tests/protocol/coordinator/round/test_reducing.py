@@ -27,7 +27,7 @@ def test_a_reducer_that_keeps_no_log_needs_a_keeper() -> None:
     stage.reduce()
     assert stage.round.record is None
     stage.wait(11)
-    assert stage.state.waiting == "waiting for a relay to keep what is averaged"
+    assert stage.state.waiting == "waiting for a relay to save the averages"
     for span in stage.spans():
         stage.say(reducer, m.Have(**stage.place(), span=span.span, root=stage.round.done[span.span].root))
         stage.say(keeper, m.Have(**stage.place(), span=span.span, root=b"other" * 6 + b"!!"))

@@ -39,7 +39,7 @@ def test_a_void_round_is_told_to_everybody_and_counted() -> None:
     answer = stage.handle(e.Lost(gone.peer))
     (void,) = voids(answer)
     assert void == m.Void(**place, round=1, reason=void.reason)
-    assert "too few were left" in void.reason
+    assert "too few machines were left" in void.reason
     assert all(sent(answer, m.Void, peer) for peer in (relay, *(trainer.peer for trainer in others)))
     assert "void" in notes(answer)
     assert (stage.state.phase, stage.state.round, stage.state.void_rounds) == (Phase.ACCUMULATE, None, 1)

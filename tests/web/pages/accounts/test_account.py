@@ -42,7 +42,7 @@ class TestPassword:
 
     @pytest.mark.parametrize(
         ("current", "password", "words"),
-        [("wrong", OTHER, "not your present password"), (PASSWORD, "short", "at least 10 characters"),
+        [("wrong", OTHER, "not your current password"), (PASSWORD, "short", "at least 10 characters"),
          (PASSWORD, "", "This field is required.")],
     )  # fmt: skip
     def test_what_is_wrong_stands_beside_its_field_and_nothing_changes(
@@ -69,7 +69,7 @@ class TestSessions:
     def test_all_others_end_and_this_one_stays(self, volunteer: Person, stranger: Person) -> None:
         here, there, somebody = logged_in(volunteer), logged_in(volunteer), logged_in(stranger)
         answer = here.post("/account/sessions/", follow=True)
-        assert "only here now" in page(answer)
+        assert "logged in only here" in page(answer)
         assert (is_in(here), is_in(there), is_in(somebody)) == (True, False, True)
 
     def test_machines_and_tokens_go_on(self, volunteer: Person, laptop: Owned, run: Run) -> None:

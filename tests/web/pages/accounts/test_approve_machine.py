@@ -84,7 +84,7 @@ class TestTheWholeWay:
         assert "<bdi>desk</bdi>" in text
         assert "<bdi>Linux x86_64, NVIDIA RTX 4090</bdi>" in text
         assert "127.0.0.1, now" in text
-        assert 'train in <a href="/runs/proverbs/"><bdi>A model of proverbs</bdi></a> as you' in text
+        assert 'train <a href="/runs/proverbs/"><bdi>A model of proverbs</bdi></a> on your behalf' in text
         assert "It cannot log in as you" in text
         token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', asked.content.decode())
         assert token
@@ -92,7 +92,7 @@ class TestTheWholeWay:
         done = browser.post("/approve/", fields, follow=True)
         assert done.redirect_chain == [(link, 302)]
         assert "<bdi>desk</bdi> is approved" in page(done)
-        assert "Its terminal continues by itself" in page(done)
+        assert "Its terminal continues within" in page(done)
         answer = agent.poll()
         machine = Machine.objects.get()
         assert answer.status_code == 200
@@ -187,7 +187,7 @@ class TestWhatGoesWrong:
         assert agent.poll().status_code == 200
 
     def test_a_decline_is_told_on_both_sides(self, agent: Agent, volunteer: Person) -> None:
-        assert "<bdi>desk</bdi> cannot do anything in your name" in page(say(as_(volunteer), agent, "decline"))
+        assert "<bdi>desk</bdi> cannot act on your behalf" in page(say(as_(volunteer), agent, "decline"))
         assert agent.outcome() == (403, "E221")
         assert not Machine.objects.exists()
 
@@ -209,7 +209,7 @@ class TestWhatGoesWrong:
         asked = as_(volunteer).get("/approve/", {"code": agent.said["user_code"]})
         assert asked.status_code == 410
         assert "E225" in page(asked)
-        assert "good for 15 minutes" in page(say(as_(volunteer), agent, "approve"))
+        assert "valid for 15 minutes" in page(say(as_(volunteer), agent, "approve"))
         assert agent.outcome() == (410, "E222")
 
     def test_an_unknown_code(self, agent: Agent, volunteer: Person) -> None:
@@ -325,7 +325,7 @@ class TestRelays:
         asking = Agent(kind="relay")
         asking.ask()
         text = page(as_(operator).get(f"/approve/?code={asking.said['user_code']}"))
-        assert "be a relay of this site" in text
+        assert "act as a relay" in text
         assert "Approve</button>" in text
         say(as_(operator), asking, "approve")
         assert asking.poll().status_code == 200

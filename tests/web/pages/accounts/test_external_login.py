@@ -103,7 +103,7 @@ class TestComingIn:
         assert name_in(client) == ""
         assert "Choose a name" in page(client.get("/login/name/"))
         taken = client.post("/login/name/", {"username": "AMINA"})
-        assert (taken.status_code, "This name is taken." in page(taken)) == (400, True)
+        assert (taken.status_code, "That name is taken." in page(taken)) == (400, True)
         assert client.post("/login/name/", {"username": "Teo"})["Location"] == "/machines/"
         assert name_in(client) == "Teo"
         assert client.get("/login/name/")["Location"] == "/login/"
@@ -221,7 +221,7 @@ class TestDisconnecting:
         come_back(client)
         answer = client.post("/account/outside/oidc/")
         assert answer.status_code == 409
-        assert "(E339). Without Our school nothing would be left" in page(answer)
+        assert "(E339). Our school is your only way to log in." in page(answer)
         assert SocialAccount.objects.exists()
         client.post("/account/password/", {"password": "eight quiet herons"})
         assert client.post("/account/outside/oidc/")["Location"] == "/account/?done=disconnected"

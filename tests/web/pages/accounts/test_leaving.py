@@ -84,9 +84,9 @@ def test_it_is_made_so_often_and_no_more(volunteer: Person, settings: Any) -> No
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"name": "Somebody", "password": PASSWORD}, "This is not your name."),
-        ({"password": "wrong"}, "This is not your password."),
-        ({"password": ""}, "This is not your password."),
+        ({"name": "Somebody", "password": PASSWORD}, "That&#x27;s not your name."),
+        ({"password": "wrong"}, "That&#x27;s not your password."),
+        ({"password": ""}, "That&#x27;s not your password."),
         ({"name": ""}, "This field is required."),
     ],
 )

@@ -42,11 +42,11 @@ def test_pause_and_resume(browser: Client, laptop: Owned) -> None:
     say(machine, 0)
     press(browser, machine, pause="1")
     assert wanted(machine).pause
-    assert "Asked to pause…" in page(browser.get("/machines/"))
+    assert "Pausing…" in page(browser.get("/machines/"))
     say(machine, 1, Why.PAUSED)
     said = page(browser.get("/machines/"))
-    assert "On hold. You paused it." in said
-    assert "Asked to" not in said
+    assert "Paused by you." in said
+    assert "Pausing…" not in said
     assert ">Resume<" in said
     press(browser, machine, resume="1")
     assert not wanted(machine).pause
@@ -56,8 +56,8 @@ def test_pause_and_resume(browser: Client, laptop: Owned) -> None:
 def test_a_machine_that_is_away_says_that_it_stays_paused(browser: Client, laptop: Owned) -> None:
     press(browser, laptop.machine, pause="1")
     said = page(browser.get("/machines/"))
-    assert "Paused: it will not work until you resume it." in said
-    assert "Asked to" not in said, "nobody is there to hear it"
+    assert "Paused until you resume it." in said
+    assert "Pausing…" not in said, "nobody is there to hear it"
 
 
 def test_why_it_rests_is_told_whatever_the_program_is_called(browser: Client, laptop: Owned) -> None:
@@ -74,7 +74,7 @@ def test_finish_and_move(browser: Client, laptop: Owned, run: Run) -> None:
     press(browser, machine, pause="1")
     assert wanted(machine).move_to == ""
     say(machine, 3, could_not="E306")
-    assert "It could not move: Run is finished (E306)" in page(browser.get("/machines/"))
+    assert "Couldn't move: Run is finished (E306)" in page(browser.get("/machines/"))
 
 
 @pytest.mark.parametrize("slug", ["", "../../x", "A B", "x" * 81, "é"])
@@ -165,7 +165,7 @@ def test_whatever_is_sent_is_limits_or_is_refused(fields: dict[str, str]) -> Non
 
 def test_what_the_machine_cannot_tell_is_said(browser: Client, laptop: Owned) -> None:
     say(laptop.machine, 0, blind=(Blind.IDLE,))
-    assert "cannot tell whether somebody is using it" in page(browser.get(f"/machines/{laptop.machine.pk}/limits/"))
+    assert "cannot tell whether someone is using it" in page(browser.get(f"/machines/{laptop.machine.pk}/limits/"))
 
 
 def test_others_and_relays_and_revoked_ones_have_no_such_page(browser: Client, laptop: Owned, stranger: Person) -> None:

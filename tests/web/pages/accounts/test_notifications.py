@@ -74,7 +74,7 @@ class TestEmail:
     def test_an_address_is_asked_before_it_is_used(self, volunteer: Person, sends_mail: None) -> None:
         client = as_(volunteer)
         answer = client.post(EMAIL, {"address": "teo@example.org"}, follow=True)
-        assert "A link was sent to" in page(answer)
+        assert "We sent a link to" in page(answer)
         assert Notice.objects.get().event == Event.CONFIRM
         assert "needed-email" not in boxes(page(answer))
 
@@ -161,7 +161,7 @@ class TestWebhook:
     def test_a_service_needs_no_secret(self, volunteer: Person) -> None:
         text = page(as_(volunteer).post(WEBHOOK, {"address": DISCORD}))
         assert "webhook-secret" not in text
-        assert "as Discord takes them" in text
+        assert "in Discord's format" in text
 
     @pytest.mark.parametrize(
         "address", ["", "http://hook.example/", "https://10.0.0.1/", f"https://x.example/{'a' * 600}"]

@@ -29,4 +29,4 @@ def test_darker_where_more_was_given() -> None:
 
 def test_a_sentence_says_it_too() -> None:
     by_day = {TODAY: 1, TODAY - 180: 5, TODAY - 181: 5, TODAY + 1: 7}
-    assert summary(by_day, TODAY) == "Active on 2 of the last 181 days."
+    assert summary(by_day, TODAY) == "Active on 2 of the last 181 days (UTC)."

@@ -33,22 +33,22 @@ def address(volunteer: Person) -> str:
 def test_it_says_what_somebody_gave(run: Run, client: Client, address: str, volunteer: Person) -> None:
     shown = page(client.get(address))
     assert f"<h1>{volunteer.username}</h1>" in shown
-    assert "3,000 samples given to 1 AI model." in shown
+    assert "Contributed 3,000 samples to 1 AI model." in shown
     assert "100 %" in shown
     assert re.search(r"<strong>1,000 samples</strong>", shown)
-    assert "Next: 7,000 to 10,000 samples." in shown
-    assert re.search(r"Active on 1 of the last 1[78]\d days\.", shown)
+    assert "Next milestone: 10,000 samples (7,000 to go)." in shown
+    assert re.search(r"Active on 1 of the last 1[78]\d days \(UTC\)\.", shown)
     assert f'<meta property="og:title" content="{volunteer.username}">' in shown
     assert f'<meta property="og:image" content="http://testserver{address}preview.png">' in shown
-    assert '<meta property="og:description" content="3,000 samples given to 1 AI model.' in shown
+    assert '<meta property="og:description" content="Contributed 3,000 samples to 1 AI model.' in shown
     assert '<meta property="og:image:width" content="1200">' in shown
-    assert "Everybody can see this page" not in shown
-    assert "Everybody can see this page" in page(as_(volunteer).get(address))
+    assert "Everyone can see this page" not in shown
+    assert "Everyone can see this page" in page(as_(volunteer).get(address))
 
 
 def test_whoever_gave_nothing_has_a_page_that_says_so(client: Client, address: str, volunteer: Person) -> None:
     assert "No contributions to public runs yet." in page(client.get(address))
-    assert "Your first samples appear here" in page(as_(volunteer).get(address))
+    assert "Your first samples will appear here" in page(as_(volunteer).get(address))
     assert client.get(f"{address}certificate/").status_code == 404
 
 

@@ -56,7 +56,7 @@ def test_from_a_name_to_a_colleague(volunteer: Person, stranger: Person) -> None
 def test_it_says_what_its_members_gave(run: Run, team: Team, client: Client, volunteer: Person) -> None:
     shown = page(client.get(address(team)))
     assert "&lt;b&gt;Hands&lt;/b&gt;" in shown
-    assert "1 person: 40 samples given to 1 AI model." in shown
+    assert "1 person contributed 40 samples to 1 AI model." in shown
     assert f'href="/runs/{run.slug}/"' in shown
     assert f'<a href="/people/{volunteer.username}/">' in shown
     board = page(client.get(f"/runs/{run.slug}/leaderboard/?of=teams&period=day"))

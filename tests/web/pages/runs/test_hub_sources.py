@@ -69,7 +69,7 @@ def test_a_run_begins_with_a_text_of_the_hub(hub: Hub, organizer: Person) -> Non
         ({"hub": "amina/proverbs/*.csv"}, "E398", "hub"),
         ({"hub": "amina/parts"}, "E396", "hub"),
         ({"text": SimpleUploadedFile("w.txt", b"Many hands")}, "not both", "hub"),
-        ({"may_share": ""}, "required", "may_share"),
+        ({"may_share": ""}, "Confirm that you may share it.", "may_share"),
         ({"target_batch": "100000"}, "E307", "hub"),
     ],
 )
@@ -115,8 +115,8 @@ def test_a_tokenizer(hub: Hub, organizer: Person) -> None:
     hub.put_files("amina/words", {"tokenizer.json": b"{}", "model.safetensors": b"x" * 5000})
     run = draft(organizer)
     client = as_(organizer)
-    assert "It learns from the text, unless you bring one." in page(client.get(MANAGE))
-    assert "Bring a tokenizer" in page(client.get("/runs/proverbs/model/"))
+    assert "Learned from the text, unless you add one." in page(client.get(MANAGE))
+    assert "Add a tokenizer" in page(client.get("/runs/proverbs/model/"))
     brought = {"hub": "amina/words", "licence": "MIT", "may_share": "on"}
     assert client.post("/runs/proverbs/model/", brought)["Location"] == MANAGE
     base = Dataset.objects.get(adapted=run.dataset)

@@ -19,7 +19,7 @@ def test_a_page_shows_what_snapshots_write(run: Run, client: Client) -> None:
     shown = page(client.get(f"/runs/{run.slug}/"))
     assert "<strong>Many</strong> &lt;b&gt;hands&lt;/b&gt;" in shown
     assert "Step 20" in shown
-    assert "The model begins from nothing." in shown
+    assert "The model started without a prompt." in shown
     assert client.get(f"/runs/{run.slug}/feed.json").json()["run"]["written"] == "20"
     part = page(client.get(f"/runs/{run.slug}/written/"))
     assert part.startswith("<section")
@@ -29,11 +29,11 @@ def test_a_page_shows_what_snapshots_write(run: Run, client: Client) -> None:
 @pytest.mark.parametrize(
     ("state", "here", "words"),
     [
-        ("open", 0, "There is work for 2 more machines."),
-        ("open", 1, "There is work for 1 more machine."),
-        ("open", 2, "one more machine would often wait."),
-        ("open", 9, "one more machine would often wait."),
-        ("paused", 0, "The run is paused: machines that join wait until it goes on."),
+        ("open", 0, "Room for 2 more machines."),
+        ("open", 1, "Room for 1 more machine."),
+        ("open", 2, "another machine would often be idle."),
+        ("open", 9, "another machine would often be idle."),
+        ("paused", 0, "The run is paused; machines that join wait until it resumes."),
     ],
 )
 def test_who_may_join_reads_whether_there_is_work(run: Run, state: str, here: int, words: str) -> None:
@@ -46,4 +46,4 @@ def test_who_may_join_reads_whether_there_is_work(run: Run, state: str, here: in
 
 def test_who_may_join_reads_what_a_machine_needs(run: Run, client: Client) -> None:
     shown = page(client.get(f"/runs/{run.slug}/"))
-    assert re.search(r"A machine needs about [\d.,]+ .B of memory, downloads [\d.,]+ .B at first", shown)
+    assert re.search(r"You need about [\d.,]+ .B of memory. First download [\d.,]+ .B", shown)

@@ -173,11 +173,11 @@ def test_a_runs_page_has_the_boards_of_the_week_and_of_today(crowd: Run, client:
     assert today.count("<tr") == 2
     assert "Samples since midnight, UTC." in today
     week = page(client.get("/runs/proverbs/?board=week"))
-    assert (week.count("<tr"), "half as much" in week) == (1 + LEADERBOARD_LINES, True)
+    assert (week.count("<tr"), "halves every week" in week) == (1 + LEADERBOARD_LINES, True)
     assert page(client.get("/runs/proverbs/?board=<b>")).count("<tr") == 1 + LEADERBOARD_LINES
 
 
-@pytest.mark.parametrize(("period", "note"), [("day", "Samples since midnight, UTC."), ("week", "half as much")])
+@pytest.mark.parametrize(("period", "note"), [("day", "Samples since midnight, UTC."), ("week", "halves every week")])
 def test_a_board_of_a_period_says_what_it_counts(crowd: Run, client: Client, period: str, note: str) -> None:
     assert note in page(client.get(f"/runs/proverbs/leaderboard/?period={period}"))
     assert note not in page(client.get("/runs/proverbs/leaderboard/"))

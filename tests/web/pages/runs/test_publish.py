@@ -73,7 +73,7 @@ def test_checkpoints_are_asked_for_and_shown(hub: Hub, run: Run, organizer: Pers
     client.post(PAGE, asked)
     publication = Publication.objects.get()
     assert (publication.checkpoint_every, publication.in_branches) == (1000, True)
-    assert "The first checkpoint follows the snapshot at step 1,000." in page(client.get(PAGE))
+    assert "The first checkpoint will follow the snapshot at step 1,000." in page(client.get(PAGE))
     assert 'value="1000"' in page(client.get(PAGE))
     fault = str(Fault.of("E346", endpoint="https://hub", reason="refused"))
     url = "https://hub.example/amina/proverbs/tree/step-1000"

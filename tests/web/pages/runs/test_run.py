@@ -53,7 +53,7 @@ class TestComingAndGoing:
 
     def test_a_taken_name_and_a_short_password_are_told_beside_their_fields(self, organizer: Person) -> None:
         text = page(Client().post("/signup/", {"username": "amina", "password": "short"}))
-        assert "This name is taken." in text
+        assert "That name is taken." in text
         assert "at least 10 characters" in text
 
     def test_logging_in_leads_where_one_wanted_to_go(self, organizer: Person) -> None:
@@ -153,7 +153,7 @@ class TestNewRun:
     def test_steps_that_are_left_empty_follow_from_the_text(self, organizer: Person) -> None:
         client = as_(organizer)
         form = page(client.get("/runs/new/"))
-        assert "Empty: about 4 passes over the text." in form
+        assert "Leave empty for about 4 passes over the text." in form
         client.post("/runs/new/", filled(target_steps="", warmup_steps="1500"))
         run = Run.objects.get()
         assert run.automatic_steps
@@ -214,8 +214,12 @@ class TestNewRun:
         [
             ("text", {"content": b"caf\xe9 " * 99}, "(E302). The text is not UTF-8 (byte 3: 0xe9)"),
             ("text", {"content": b""}, "(E303). The file is empty."),
-            ("text", {"filename": "set.TAR"}, "(E377). set.TAR is not what this recipe learns from: one file of UTF-8"),
-            ("text", {"target_batch": "100000"}, "(E307). The data give"),
+            (
+                "text",
+                {"filename": "set.TAR"},
+                "(E377). set.TAR does not fit this recipe, which needs a plain-text file (UTF-8)",
+            ),
+            ("text", {"target_batch": "100000"}, "(E307). The dataset makes"),
             ("layers", {"layers": "65"}, "(E301). The recipe is out of bounds: layers must be from 1 to 64."),
             ("width", {"width": "65"}, "(E301). The recipe is out of bounds: width 65 is not a multiple of heads 4."),
             ("micro_batch", {"micro_batch": "8"}, "(E301). The recipe is out of bounds: micro batch 8"),
@@ -224,8 +228,8 @@ class TestNewRun:
                 {"warmup_steps": "5000", "target_steps": "1000"},
                 "(E301). The recipe is out of bounds: warm-up",
             ),
-            ("may_share", {"may_share": None}, "This field is required."),
-            ("licence", {"licence": ""}, "This field is required."),
+            ("may_share", {"may_share": None}, "Confirm that you may share it."),
+            ("licence", {"licence": ""}, "Give the licence."),
             ("family", {"family": "os.system"}, "Select a valid choice."),
         ],
     )
@@ -268,7 +272,7 @@ class TestNewRun:
     def test_a_file_over_the_limit_is_refused(self, organizer: Person, settings: Any) -> None:
         settings.UPLOAD_LIMIT_MB = 1
         answer = as_(organizer).post("/runs/new/", filled(content=b"x" * 1_000_001))
-        assert "(E304). The upload is 2 MB; this site takes up to 1 MB." in page(answer)
+        assert "(E304). The upload is 2 MB; this site accepts up to 1 MB." in page(answer)
         assert not Dataset.objects.exists()
 
     def test_a_title_is_words_and_not_markup(self, organizer: Person) -> None:
@@ -281,8 +285,8 @@ class TestRunPage:
     def test_a_draft_says_what_it_waits_for(self, client: Client, organizer: Person) -> None:
         run = draft(organizer)
         text = page(client.get(f"/runs/{run.slug}/"))
-        assert "everything is ready for the organizer to publish it" in text
-        assert "The curve starts with the first step" in text
+        assert "ready to publish" in text
+        assert "The curve will start with the first step" in text
         assert "Join in" not in text
         assert "refresh" not in text
 
@@ -294,7 +298,7 @@ class TestRunPage:
         committed(run, (laptop.machine, 4), loss=4.0)
         text = page(client.get(f"/runs/{run.slug}/"))
         assert "per token" not in text
-        assert "from 5.00 nats per masked word" in text
+        assert "from 5.00 to 4.00 nats per masked word" in text
 
     def test_an_open_run_without_volunteers_says_so(self, client: Client, run: Run) -> None:
         text = page(client.get(f"/runs/{run.slug}/"))
@@ -325,7 +329,7 @@ class TestRunPage:
         text = page(client.get(f"/runs/{run.slug}/"))
         assert "1 person on 1 machine is making step 3." in text
         assert '<span class="big figure">6.88</span>' in text
-        assert "Loss fell from 7.25 nats per token at step 1 to 6.50 at step 2." in text
+        assert "Training loss fell from 7.25 to 6.50 nats per token." in text
         assert "unigram 6.10" in text
         assert 'Teo <span class="now">● now</span>' in text
         assert "2 / 4</span> samples · gathering samples" in text
@@ -333,7 +337,7 @@ class TestRunPage:
         assert 'class="no-bar"' not in text
         run.log.filter(step=1).update(at=timezone.now() - timedelta(seconds=2))
         text = page(client.get(f"/runs/{run.slug}/"))
-        assert '<div class="no-bar"></div><p class="under"><span class="figure">8</span> samples, by person' in text
+        assert '<div class="no-bar"></div><p class="under"><span class="figure">8</span> samples by person' in text
 
     def test_a_loss_is_told_as_a_perplexity_where_that_is_asked_and_can_be(
         self, client: Client, run: Run, laptop: Owned
@@ -354,7 +358,7 @@ class TestRunPage:
         assert 'aria-label="Charts"' not in page(client.get("/runs/proverbs/")), "nothing to choose from yet"
         committed(run, (laptop.machine, 4), loss=6.5)
         run.log.update(bytes_averaged=12_400_000)
-        shown, loss = "Gradients averaged in step 1: 12.4 MB.", "Loss is 6.50 nats per token at step 1."
+        shown, loss = "Gradients averaged in step 1: 12.4 MB.", "Training loss is 6.50 nats per token at step 1."
         text = page(client.get("/runs/proverbs/"))
         assert [text.count(shown), 'data-chart="loss"' in text] == [0, True]
         assert '<a href="?chart=bytes#loss">Data per step</a>' in text
@@ -391,8 +395,8 @@ class TestRunPage:
         assert places == sorted(places)
         assert text.count('id="home"') == 1
         assert "400 samples from 2 people on 2 machines." in text
-        assert "You gave" not in text
-        assert "You gave 300 of them, 75.0 %." in page(as_(laptop.machine.person).get(f"/runs/{run.slug}/"))
+        assert "You contributed" not in text
+        assert "You contributed 300 of them, 75.0 %." in page(as_(laptop.machine.person).get(f"/runs/{run.slug}/"))
 
     def test_people_who_are_gone_are_not_shown_as_here(self, client: Client, run: Run) -> None:
         Presence.objects.create(run=run, phase="accumulate", members=[])
@@ -434,7 +438,7 @@ class TestManaging:
         for person in (stranger, operator):
             answer = as_(person).post("/runs/proverbs/manage/", {"action": "pause"})
             assert answer.status_code == 403
-            assert "a role in the run that you do not have" in page(answer)
+            assert "Your role in this run does not allow this" in page(answer)
         assert Client().get("/runs/proverbs/manage/")["Location"] == "/login/?next=/runs/proverbs/manage/"
         run.refresh_from_db()
         assert run.state == "open"
@@ -443,7 +447,7 @@ class TestManaging:
         run = draft(organizer)
         run.dataset.shards.update(tokens=8)
         answer = as_(organizer).post("/runs/proverbs/manage/", {"action": "open"})
-        assert "(E307). The data give 1 samples; a step takes 4." in page(answer)
+        assert "(E307). The dataset makes only 1 samples, and a step needs 4." in page(answer)
 
     def test_an_action_that_does_not_exist(self, run: Run, organizer: Person) -> None:
         assert as_(organizer).post("/runs/proverbs/manage/", {"action": "delete"}).status_code == 404
@@ -454,7 +458,7 @@ class TestTheSite:
     def test_what_is_not_built_is_not_there(self, client: Client, db: None, path: str) -> None:
         answer = client.get(path)
         assert answer.status_code == 404
-        assert "There is nothing at this address" in page(answer)
+        assert "Page not found" in page(answer)
 
     def test_a_run_that_is_not_there_has_a_number(self, client: Client, db: None) -> None:
         answer = client.get("/runs/none/")

@@ -83,10 +83,11 @@ class TestTexts:
         assert Dataset.objects.get(first=proverbs.dataset).size == len(RIDDLES)
 
     def test_what_is_missing_is_said_at_its_field(self, proverbs: Run, organizer: Person) -> None:
-        for changes in ({"text": ""}, {"may_share": ""}, {"licence": ""}):
-            answer = as_(organizer).post(TEXTS, filled(**changes))
+        words = {"text": "Choose a file", "may_share": "Confirm that you may share it.", "licence": "Give the licence."}
+        for name, told in words.items():
+            answer = as_(organizer).post(TEXTS, filled(**{name: ""}))
             assert answer.status_code == 400
-            assert "This field is required." in page(answer)
+            assert told in page(answer)
         answer = as_(organizer).post(TEXTS, filled(text=SimpleUploadedFile("digits.tar", b"x" * 99)))
         assert "E377" in page(answer)
         answer = as_(organizer).post(TEXTS, filled(text=SimpleUploadedFile("bytes.txt", b"\xff" * 99)))
@@ -107,7 +108,7 @@ class TestTexts:
         assert "E377" in page(as_(organizer).post(TEXTS, filled()))
         more = SimpleUploadedFile("letters.tar", b"x" * 99)
         assert as_(organizer).post(TEXTS, filled(text=more))["Location"] == MANAGE
-        assert '<h2 id="text">The images</h2>' in page(as_(organizer).get(MANAGE))
+        assert '<h2 id="text">Dataset</h2>' in page(as_(organizer).get(MANAGE))
 
     def test_a_run_that_was_opened_takes_no_more(self, mixed: Run, organizer: Person) -> None:
         Run.objects.update(state=Run.State.OPEN)
@@ -145,7 +146,7 @@ class TestWeights:
         Run.objects.update(state=Run.State.OPEN)
         as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "1", "weight_1": "3"})
         text = page(as_(organizer).get(MANAGE))
-        assert "is recorded in the log" in text
+        assert "are recorded in the log" in text
         assert "75 % of all samples now" in text
         assert "Amina mixes the texts anew" in page(Client().get("/runs/proverbs/"))
 
@@ -182,7 +183,7 @@ class TestModel:
         form = page(client.get(self.MODEL))
         assert "zip of its folder" in form
         assert "machines download it" in form
-        assert "the model that it adapts: four bytes" in page(client.get("/runs/new/?recipe=finetune_lora"))
+        assert "plus the base model itself: 4 bytes" in page(client.get("/runs/new/?recipe=finetune_lora"))
         model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)
         assert client.post(self.MODEL, filled(text=model))["Location"] == MANAGE
         base = Run.objects.get().dataset.base
@@ -235,9 +236,9 @@ class TestModel:
     def test_one_thing_is_brought(self, adapting: Run, trained: Release, organizer: Person) -> None:
         model = SimpleUploadedFile("llama.zip", b"PK\xff\xfe" * 50)
         assert "not both" in page(as_(organizer).post(self.MODEL, filled(text=model, release=trained.pk)))
-        assert "required" in page(as_(organizer).post(self.MODEL, {"licence": "CC0", "may_share": "on"}))
+        assert "Choose a file" in page(as_(organizer).post(self.MODEL, {"licence": "CC0", "may_share": "on"}))
         text = page(as_(organizer).post(self.MODEL, filled(text=SimpleUploadedFile("a.zip", b"PK"), licence="")))
-        assert "This field is required" in text
+        assert "Give the licence." in text
         unheard = filled(text=SimpleUploadedFile("a.zip", b"PK"), release=trained.pk + 1)
         assert "not one of the available choices" in page(as_(organizer).post(self.MODEL, unheard))
         assert Run.objects.get(pk=adapting.pk).dataset.base is None

@@ -74,7 +74,7 @@ def rows(answer: Any) -> list[list[str]]:
 
 def test_nobody_is_here(client: Client, run: Run) -> None:
     text = page(client.get("/runs/proverbs/swarm/"))
-    assert "No machine is online right now." in text
+    assert "No machines are online right now." in text
     assert "No steps yet." in text
     assert "Nothing was left out of a step in the last 24 hours." in text
     assert 'href="/runs/proverbs/swarm/"' in page(client.get("/runs/proverbs/"))
@@ -95,8 +95,8 @@ def test_everybody_sees_names_that_the_leaderboard_has_too_and_no_link(
         ["relay", "averages and forwards", "direct", "25 %"],
     ]
     text = page(answer)
-    assert "1 person on 2 machines is online: 1 trains, 1 only averages, 1 relay." in text
-    assert "in step 1; 25 % by machines that are not online any more" in text
+    assert "1 person on 2 machines is online: 1 trains, 1 averages only, 1 relay." in text
+    assert "in step 1; 25 % by machines that have left" in text
     for secret in ("srv-17", "Ines", "not yet told", "Mb/s", laptop.machine.peer_id):
         assert secret not in text, secret
 
@@ -120,7 +120,7 @@ def test_a_hundred_machines_at_a_time(client: Client, run: Run, laptop: Owned) -
     answer = client.get("/runs/proverbs/swarm/")
     assert (len(rows(answer)), "Next 100" in page(answer)) == (100, True)
     last = client.get("/runs/proverbs/swarm/?machines=100")
-    assert rows(last) == [["Teo", "trains catching up", "through a relay"]]
+    assert rows(last) == [["Teo", "trains catching up", "relayed"]]
     assert ("Previous 100" in page(last), "Next 100" in page(last)) == (True, False)
 
 
@@ -134,7 +134,7 @@ def test_the_last_twenty_steps_are_timed(client: Client, run: Run, laptop: Owned
     assert (facts["again"], facts["heights"][-1], len(facts["heights"])) == ("1 step", swarm.TALLEST, 20)
     text = page(client.get("/runs/proverbs/swarm/"))
     assert 'aria-label="Times of the last 20 steps: median 12 s, longest 22 s"' in text
-    assert "averaging was tried again in 1 step" in text
+    assert "averaging was retried in 1 step" in text
 
 
 def test_what_was_left_out_is_counted_by_reason(client: Client, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_what_was_left_out_is_counted_by_reason(client: Client, run: Run, monkey
             ("returned", "8 of Noor's samples were returned to the pool (chunk 3 was refused (E105))"): 1,
             ("dropped", "Noor was lost during a step; the others finish it"): 1,
             ("refused", "the snapshot of step 4 is not what the log says"): 1,
-            ("void", "a round was void: a relay was lost; nothing was lost"): 1,
+            ("void", "a step is retried: a relay was lost; nothing was lost"): 1,
         }
     )
     for kind, text in told.elements():
@@ -173,9 +173,9 @@ def test_reasons_are_those_that_a_coordinator_gives(kind: str, part: str) -> Non
     ("roles", "words"),
     [
         ("tt", "1 person on 2 machines is online: 2 train."),
-        ("tar", "1 person on 2 machines is online: 1 trains, 1 only averages, 1 relay."),
+        ("tar", "1 person on 2 machines is online: 1 trains, 1 averages only, 1 relay."),
         ("rr", "Nobody but the site is online: 2 relays."),
-        ("", "No machine is online right now."),
+        ("", "No machines are online right now."),
     ],
 )
 def test_the_sentence_says_who_is_here(roles: str, words: str) -> None:

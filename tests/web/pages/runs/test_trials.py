@@ -39,7 +39,7 @@ def test_a_prompt_leads_to_the_text_which_is_escaped(released: Run, client: Clie
     assert "&lt;script&gt;alert(1)&lt;/script&gt; \u05e9\u05dc\u05d5\u05dd" in text
     assert " &lt;i&gt;and&lt;/i&gt; more</blockquote>" in text
     assert '<blockquote dir="auto">' in text
-    assert "has read only the end of the prompt" in text
+    assert "only the end of your prompt was used" in text
     assert "refresh" not in text
     assert "<script>alert" not in text
 
@@ -48,15 +48,15 @@ def test_how_many_come_first_is_told(released: Run) -> None:
     for place in range(3):
         Client(REMOTE_ADDR=f"192.0.2.{place}").post(ADDRESS, {"prompt": str(place)})
     last = Trial.objects.get(prompt="2")
-    assert "2 texts are written before this one." in page(Client().get(f"{ADDRESS}{last.pk}/"))
+    assert "2 texts are ahead of yours." in page(Client().get(f"{ADDRESS}{last.pk}/"))
 
 
 @pytest.mark.parametrize(
     ("prompt", "words"),
     [
-        ("x" * (trials.LONGEST_PROMPT + 1), f"At most {trials.LONGEST_PROMPT} characters: this has 501."),
-        ("x" * 900_000, "At most 500 characters: this has 900000."),
-        ("a\0b", "There is a NUL character in it"),
+        ("x" * (trials.LONGEST_PROMPT + 1), f"At most {trials.LONGEST_PROMPT} characters; this has 501."),
+        ("x" * 900_000, "At most 500 characters; this has 900000."),
+        ("a\0b", "Remove the NUL character"),
     ],
 )
 def test_what_is_too_long_or_no_text_is_refused_in_words(
@@ -71,7 +71,7 @@ def test_more_than_the_site_reads_is_refused_in_words(released: Run, client: Cli
     """A server refuses it before that (`server.body_limits`)."""
     answer = client.post(ADDRESS, {"prompt": "x" * 2_000_000})
     assert answer.status_code == 413
-    assert "The request is too long" in page(answer)
+    assert "The request is too large" in page(answer)
 
 
 def test_a_full_queue_says_so_and_keeps_the_prompt(

@@ -100,7 +100,7 @@ def test_the_form_waits_for_the_text(form: Page, text: Path) -> None:
 def test_it_waits_for_the_network_and_goes_on(form: Page, text: Path) -> None:
     wire = Wire(form, until=2)
     form.set_input_files("#id_text", text)
-    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)
     assert wire.offsets == [0, 1_000_000]
     wire.until = None
     said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
@@ -122,7 +122,7 @@ def test_who_has_to_wait_is_told_why(form: Page, text: Path, status: int, words:
 
     form.route("**/uploads/", not_now)
     form.set_input_files("#id_text", text)
-    said(form).to_contain_text(f"{words} The upload goes on by itself then.", timeout=PATIENCE_MS)
+    said(form).to_contain_text(f"{words} The upload will then resume automatically.", timeout=PATIENCE_MS)
     form.unroute("**/uploads/")
     form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait
     said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
@@ -131,7 +131,7 @@ def test_who_has_to_wait_is_told_why(form: Page, text: Path, status: int, words:
 def test_it_goes_on_after_a_reload_with_the_same_file(form: Page, text: Path) -> None:
     wire = Wire(form, until=3)
     form.set_input_files("#id_text", text)
-    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)
     form.reload()  # while the line is cut, else the page goes on before it
     wire.until = None
     wire.offsets.clear()
@@ -143,13 +143,13 @@ def test_it_goes_on_after_a_reload_with_the_same_file(form: Page, text: Path) ->
 def test_a_site_that_stumbles_after_a_reload_is_waited_for(form: Page, text: Path) -> None:
     wire = Wire(form, until=3)
     form.set_input_files("#id_text", text)
-    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)
     form.reload()
     wire.until = None
     wire.offsets.clear()
     form.route("**/uploads/*/", lambda route: route.fulfill(status=503))
     form.set_input_files("#id_text", text)
-    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)
     form.unroute("**/uploads/*/")
     form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait
     said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
@@ -184,10 +184,10 @@ def test_a_piece_whose_answer_was_lost_is_not_sent_again(form: Page, text: Path,
 def test_another_file_takes_the_place_of_one_under_way(form: Page, text: Path, tmp_path: Path) -> None:
     wire = Wire(form, until=2)
     form.set_input_files("#id_text", text)
-    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)
     (tmp_path / "other.txt").write_bytes(b"Many hands make light work.\n" * 100)
     form.set_input_files("#id_text", tmp_path / "other.txt")
-    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)
     wire.until = None
     form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait, of both if the first still had one
     said(form).to_have_text("other.txt is uploaded (3 kB).", timeout=PATIENCE_MS)
@@ -222,7 +222,7 @@ def test_a_browser_that_can_keep_nothing_sends_it_too(form: Page, text: Path) ->
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"x" * 6_000_001, "(E304). The upload is 7 MB; this site takes up to 6 MB. Upload a smaller file."),
+        (b"x" * 6_000_001, "(E304). The upload is 7 MB; this site accepts up to 6 MB. Upload a smaller file."),
         (b"", "(E303). The file is empty."),
         (b"caf\xe9 " * 100, "(E302). The text is not UTF-8 (byte 3: 0xe9)."),
     ],
@@ -240,7 +240,7 @@ def test_a_file_that_was_changed_meanwhile_is_not_waited_for(form: Page, text: P
     """The browser does not read it any more, and says no more than that no answer came."""
     Wire(form, until=2)
     form.set_input_files("#id_text", text)
-    said(form).to_contain_text("waits and goes on by itself", timeout=PATIENCE_MS)
+    said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)
     text.write_bytes(b"Other words.\n")
     form.evaluate("dispatchEvent(new Event('online'))")
-    expect(form.locator("[data-upload]")).to_contain_text("cannot be read any more", timeout=PATIENCE_MS)
+    expect(form.locator("[data-upload]")).to_contain_text("can no longer be read", timeout=PATIENCE_MS)

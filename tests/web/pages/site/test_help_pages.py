@@ -51,7 +51,7 @@ def test_the_page_of_a_broken_site_asks_the_database_nothing(rf: RequestFactory)
     request.user = SimpleLazyObject(Person.objects.get)  # type: ignore[assignment]
     answer = broken(request)
     assert answer.status_code == 500
-    assert "Something here broke" in answer.content.decode()
+    assert "Something went wrong" in answer.content.decode()
 
 
 def test_only_operators_are_shown_their_door(client: Client, db: None, organizer: Person) -> None:

@@ -24,8 +24,8 @@ CROWD = 20  # machines, with the middle one of these uplinks …
 SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and of so many operations each second: a half of what they could do
 SHORT_S = 1.0
 NOT_COUNTED = (
-    gettext_lazy("Not counted yet"),
-    gettext_lazy("the model that it adapts: four bytes of memory for each parameter, and as many as its file has"),
+    gettext_lazy("Not included"),
+    gettext_lazy("plus the base model itself: 4 bytes of memory per parameter, plus its file size on disk"),
 )
 
 
@@ -72,7 +72,7 @@ def seconds(up: int, down: int, mbit: int) -> float:
 
 def rows_of(estimate: Estimate, steps: int | None = None) -> list[tuple[str, str]]:
     """In words, a line each. `steps`: where they are stated, not set from the data."""
-    traffic = _("%(up)s up and %(down)s down") % {"up": in_bytes(estimate.up), "down": in_bytes(estimate.down)}
+    traffic = _("%(up)s up, %(down)s down") % {"up": in_bytes(estimate.up), "down": in_bytes(estimate.down)}
     told = {mbit: _time(spent) for mbit, spent in estimate.seconds.items()}
     first = {words: mbit for mbit, words in reversed(told.items())}  # faster links for which the same is said: left out
     times = _(", ").join(
@@ -82,16 +82,16 @@ def rows_of(estimate: Estimate, steps: int | None = None) -> list[tuple[str, str
     )
     return [
         (_("Parameters"), _about(f"{estimate.parameters:,}")),
-        (_("Memory of a machine"), _about(in_bytes(estimate.on_cpu.memory))),
+        (_("Memory per machine"), _about(in_bytes(estimate.on_cpu.memory))),
         (
             _("With a GPU"),
-            _("about %(gpu)s on it, %(memory)s beside it")
+            _("%(gpu)s GPU memory and %(memory)s RAM")
             % {"gpu": in_bytes(estimate.on_gpu.gpu), "memory": in_bytes(estimate.on_gpu.memory)},
         ),
-        (_("A machine's traffic in a step"), traffic),
-        (_("Averaging, by uplink"), times),
+        (_("Traffic per machine and step"), traffic),
+        (_("Averaging time, by upload speed"), times),
         *((_who(who), _crowd(spent, steps)) for who, spent in estimate.crowds.items()),
-        (_("What a newcomer loads"), _("%(bytes)s, and what it learns from") % {"bytes": in_bytes(estimate.snapshot)}),
+        (_("First download"), _("%(bytes)s plus training data") % {"bytes": in_bytes(estimate.snapshot)}),
         *([(str(NOT_COUNTED[0]), str(NOT_COUNTED[1]))] if estimate.lacks_base else []),
     ]
 

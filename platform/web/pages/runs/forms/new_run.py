@@ -21,6 +21,9 @@ from web.pages.runs.forms.estimate import estimate_of, recipe_in, rows_of, steps
 from web.pages.runs.forms.recipe_fields import RecipeField, fields_of, recipe_from, values_of
 from web.words import material_in_words_of_page, titled_in_words_of_page
 
+NO_FILE, NO_UPLOAD = gettext_lazy("Choose a file or name a Hub dataset."), gettext_lazy("Choose a file.")
+NO_LICENCE, NO_RIGHT = gettext_lazy("Give the licence."), gettext_lazy("Confirm that you may share it.")
+
 
 class NewRunForm(forms.Form):
     """Everything a run begins with, on one page."""
@@ -29,6 +32,7 @@ class NewRunForm(forms.Form):
         max_length=120,
         label=gettext_lazy("Title"),
         help_text=gettext_lazy("For example “A small model of Yoruba proverbs”."),
+        error_messages={"required": gettext_lazy("Give the run a title.")},
     )
     purpose = forms.CharField(
         max_length=2000,
@@ -43,16 +47,16 @@ class NewRunForm(forms.Form):
         widget=forms.Textarea(attrs={"rows": 3}),
         label=gettext_lazy("Prompts"),
         help_text=format_lazy(
-            gettext_lazy("Up to {number} lines. The run page shows how each snapshot continues them."),
+            gettext_lazy("Up to {number} lines for the model to continue, so people can watch it learn."),
             number=MOST_PROMPTS,
         ),
     )
     visibility = forms.ChoiceField(
         choices=[
-            (Run.Visibility.PUBLIC, gettext_lazy("Public: listed")),
-            (Run.Visibility.REQUEST, gettext_lazy("By request: listed, people ask to join")),
-            (Run.Visibility.UNLISTED, gettext_lazy("Unlisted: anyone with the address")),
-            (Run.Visibility.PRIVATE, gettext_lazy("By invitation: members only")),
+            (Run.Visibility.PUBLIC, gettext_lazy("Public: anyone can find and join it")),
+            (Run.Visibility.REQUEST, gettext_lazy("Public, join on request")),
+            (Run.Visibility.UNLISTED, gettext_lazy("Unlisted: anyone with the link")),
+            (Run.Visibility.PRIVATE, gettext_lazy("Private: invited members only")),
         ],
         initial=Run.Visibility.PUBLIC,
         label=gettext_lazy("Visibility"),
@@ -72,7 +76,11 @@ class NewRunForm(forms.Form):
         label=gettext_lazy("Licence"),
         help_text=gettext_lazy("For example “CC BY-SA 4.0” or “public domain”. Shown on the model card."),
     )
-    may_share = forms.BooleanField(required=False, help_text=gettext_lazy("Volunteers' machines download parts of it."))
+    may_share = forms.BooleanField(
+        required=False,
+        help_text=gettext_lazy("Volunteers' machines download parts of it."),
+        error_messages={"required": NO_RIGHT},
+    )
 
     wants_text = True
 
@@ -92,7 +100,7 @@ class NewRunForm(forms.Form):
             _("%(file)s, up to %(limit)s MB.") % {"file": sentence(material.file), "limit": f"{upload_limit_mb:,}"},
         )
         text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
-        self.fields["may_share"].label = _("I may share the %(material)s") % {"material": material.name}
+        self.fields["may_share"].label = _("I have the right to share the %(material)s") % {"material": material.name}
         offer_hub(self, material)
         if not usual.writes:
             del self.fields["prompts"]
@@ -106,7 +114,7 @@ class NewRunForm(forms.Form):
             self.fields[field.name] = form_field(field, values[field.name])
         steps = self.fields["target_steps"]
         steps.widget.attrs["placeholder"] = _("automatic")
-        steps.help_text = _("Empty: about %(passes)s passes over the %(material)s.") % {
+        steps.help_text = _("Leave empty for about %(passes)s passes over the %(material)s.") % {
             "passes": usual.usual_passes,
             "material": material.name,
         }
@@ -120,11 +128,11 @@ class NewRunForm(forms.Form):
         values = super().clean() or self.cleaned_data
         brings_text = brings_one(self, values)
         if self.wants_text and not brings_text and "text" not in self.errors:
-            self.add_error("text", REQUIRED)
+            self.add_error("text", NO_FILE if "hub" in self.fields else NO_UPLOAD)
         if not values.get("licence") and not values.get("hub") and "licence" not in self.errors:
-            self.add_error("licence", REQUIRED)
+            self.add_error("licence", NO_LICENCE)
         if (self.wants_text or brings_text) and not values.get("may_share"):
-            self.add_error("may_share", REQUIRED)
+            self.add_error("may_share", NO_RIGHT)
         return values
 
     @property
@@ -228,8 +236,8 @@ def offer_hub(form: forms.Form, material: Material) -> None:
     licence.help_text = f"{licence.help_text} {unless}"
     if material.hub == "dataset":
         form.fields["hub"].help_text = _(
-            "For example owner/name, or owner/name/folder for a part. The site downloads it; of public Parquet files"
-            " above %(most)s it takes a sample, and machines read the rest on the Hub."
+            "For example owner/name, or owner/name/folder for a part. The site downloads it. From public "
+            "Parquet datasets over %(most)s it takes a sample; machines stream the rest from the Hub."
         ) % {"most": in_bytes(settings.HUB_LIMIT_MB * MEGABYTE)}
 
 
@@ -262,7 +270,7 @@ def form_field(field: RecipeField, initial: Any) -> forms.Field:
     words = {"label": _(field.label), "help_text": _(field.help) if field.help else ""}
     facts: dict[str, Any] = {**words, "initial": initial, "required": False}
     if field.choices:
-        return forms.ChoiceField(choices=[(choice, choice) for choice in field.choices], **facts)
+        return forms.ChoiceField(choices=[(value, _(shown)) for value, shown in field.choices], **facts)
     kind = forms.IntegerField if field.is_whole else forms.FloatField
     made = kind(**facts)
     made.widget.attrs |= {"min": field.least, "max": field.most, "step": "1" if field.is_whole else "any"}
@@ -279,7 +287,6 @@ def sentence(words: str) -> str:
 
 
 TEXTS = (".txt", ".md", "text/plain")  # what a browser shows where a text is chosen
-REQUIRED = "This field is required."
 ABOUT = {  # errors that are about one field of the form
     "E366": "width",
     **dict.fromkeys(("E346", "E347", "E348", "E372", "E388", "E389", "E396", "E397", "E398"), "hub"),

@@ -58,10 +58,10 @@ class DraftForm(NewRunForm):
         )
         name = material_in_words_of_page(self.usual.material).name
         self.fields["text"].label = _("Other %(material)s") % {"material": name}
-        self.fields["text"].help_text += " " + _("Without a file, %(filename)s stays.") % {
+        self.fields["text"].help_text += " " + _("Leave empty to keep %(filename)s.") % {
             "filename": run.dataset.filename
         }
-        self.fields["may_share"].label = _("I may share the other %(material)s") % {"material": name}
+        self.fields["may_share"].label = _("I have the right to share the other %(material)s") % {"material": name}
 
 
 class ExtendForm(forms.Form):
@@ -78,7 +78,8 @@ class AnnouncementForm(forms.Form):
         required=False,
         label=gettext_lazy("Announcement"),
         help_text=gettext_lazy(
-            "Up to 280 characters, shown on the run page, in the activity and in its RSS feed. Empty removes it."
+            "Up to 280 characters, shown on the run page, in the activity and in its RSS feed. Leave empty to "
+            "remove it."
         ),
     )
 
@@ -98,7 +99,7 @@ class RequestForm(forms.Form):
         label=gettext_lazy("Message (optional)"),
         widget=forms.Textarea(attrs={"rows": 3}),
         help_text=format_lazy(
-            gettext_lazy("For the organizer, co-organizers and moderators. Up to {most} characters."),
+            gettext_lazy("Visible to the organizer, co-organizers and moderators. Up to {most} characters."),
             most=LONGEST_MESSAGE,
         ),
     )
@@ -122,7 +123,7 @@ class AlertForm(forms.Form):
         min_value=1,
         max_value=MOST_MACHINES,
         required=False,
-        label=gettext_lazy("Minimum of machines"),
+        label=gettext_lazy("Alert below this many machines"),
     )
 
 

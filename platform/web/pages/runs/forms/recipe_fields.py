@@ -8,7 +8,7 @@ import msgspec
 from django.utils.translation import gettext_noop
 from msgspec import inspect
 
-from peer_agent.protocol.recipe import Recipe, Words
+from peer_agent.protocol.recipe import NO_YES, Recipe, Words
 from peer_agent.recipes import recipe_of
 
 MODEL, STEPS, DETAILS = gettext_noop("Model"), gettext_noop("Steps"), gettext_noop("Advanced")
@@ -24,7 +24,7 @@ class RecipeField(NamedTuple):
     label: str
     help: str
     default: Any
-    choices: tuple[str, ...]
+    choices: tuple[tuple[str, str], ...]
     is_whole: bool
     least: float
     most: float
@@ -32,48 +32,59 @@ class RecipeField(NamedTuple):
 
 COMMON: dict[str, tuple[Words, ...]] = {
     STEPS: (
-        Words("target_steps", "target_steps", "Steps", "The run finishes after this many."),
+        Words("target_steps", "target_steps", "Steps", "The run ends after this many steps."),
         Words("target_batch", "target_batch", "Target batch", "Samples per step, from all machines together."),
-        Words("micro_batch", "micro_batch", "Micro batch", "Samples that one machine computes at a time."),
-        Words("minimum_trainers", "minimum_trainers", "Machines to start", "The first step waits for this many."),
-        Words("learning_rate", "optimizer.learning_rate", "Learning rate", "At its peak, after the warm-up."),
-        Words("warmup_steps", "optimizer.warmup_steps", "Warm-up", "Steps until the learning rate is at its peak."),
+        Words("micro_batch", "micro_batch", "Micro batch", "Samples a machine computes at a time."),
+        Words(
+            "minimum_trainers", "minimum_trainers", "Machines to start", "The first step waits for this many machines."
+        ),
+        Words("learning_rate", "optimizer.learning_rate", "Learning rate", "Peak value, after the warm-up."),
+        Words("warmup_steps", "optimizer.warmup_steps", "Warm-up", "Steps until the learning rate peaks."),
     ),
     DETAILS: (
-        Words("optimizer", "optimizer.name", "Optimizer", "LAMB is made for large batches."),
-        Words("decay", "optimizer.decay", "Decay", "How the learning rate falls."),
+        Words("optimizer", "optimizer.name", "Optimizer", "LAMB for large batches, AdamW for fine-tuning."),
+        Words("decay", "optimizer.decay", "Decay", "How the learning rate decreases."),
         Words("final_ratio", "optimizer.final_ratio", "Final ratio", "Final learning rate divided by the peak."),
         Words("beta1", "optimizer.beta1", "Beta 1"),
         Words("beta2", "optimizer.beta2", "Beta 2"),
-        Words("epsilon", "optimizer.epsilon", "Epsilon", "Below 1e-6 AdamW moves rare tokens by rounding noise."),
+        Words("epsilon", "optimizer.epsilon", "Epsilon", "Too small a value makes AdamW unstable on rare tokens."),
         Words("weight_decay", "optimizer.weight_decay", "Weight decay"),
-        Words("clip_norm", "optimizer.clip_norm", "Clip norm", "Of the averaged gradient; 0 means never."),
+        Words(
+            "clip_norm",
+            "optimizer.clip_norm",
+            "Clip norm",
+            "Limit for the norm of the averaged gradient. 0 = no clipping.",
+        ),
         Words("snapshot_every", "snapshot_every", "Snapshot every", "Steps between snapshots."),
-        Words("codec_up", "codec_up", "Codec up", "How gradients travel: fewer bits, less traffic."),
-        Words("codec_down", "codec_down", "Codec down", "How averages travel."),
+        Words("codec_up", "codec_up", "Codec up", "Format of uploaded gradients: fewer bits, less traffic."),
+        Words("codec_down", "codec_down", "Codec down", "Format of downloaded averages."),
         Words(
             "staleness",
             "staleness",
-            "Staleness",
-            "1: machines keep computing while the average is made. Faster on slow connections, slightly less exact.",
+            "Overlap",
+            "Keep computing while gradients are averaged: faster on slow connections, slightly less exact.",
+            NO_YES,
         ),
         Words(
             "contributors",
             "contributors",
             "Contributors",
-            "With fast, a machine with a slow connection skips every other step; its work counts in the next one.",
+            "Work from a skipped step counts in the next one.",
+            (("all", "Everyone, every step"), ("fast", "Slow connections every other step")),
         ),
         Words(
             "codecs",
             "codecs",
-            "Codecs",
-            "With plan, slow connections send fewer bits than stated above; with stated, all send the same.",
+            "Slow connections",
+            "Compress more on slow connections.",
+            (("stated", "no"), ("plan", "yes")),
         ),
         Words(
             "precision",
             "precision",
             "Precision",
-            "With mixed, devices that are faster so compute gradients with 16 bits: a little less exact.",
+            "Mixed: GPUs use 16-bit gradients. Faster, slightly less exact.",
+            (("fp32", "full"), ("mixed", "mixed")),
         ),
         Words("seed", "seed", "Seed", "Determines the initial parameters."),
     ),
@@ -122,7 +133,7 @@ def _described(kind: type[Recipe], group: str, words: Words) -> RecipeField:
     struct = type(_at(usual, path[:-1]))
     field = next(field for field in msgspec.structs.fields(struct) if field.name == path[-1])
     found = inspect.type_info(field.type)
-    choices = tuple(map(str, found.values)) if isinstance(found, inspect.LiteralType) else ()
+    values = tuple(map(str, found.values)) if isinstance(found, inspect.LiteralType) else ()
     least, most = _bounds(found)
     return RecipeField(
         name=words.name,
@@ -131,7 +142,7 @@ def _described(kind: type[Recipe], group: str, words: Words) -> RecipeField:
         label=words.label,
         help=words.help,
         default=_at(usual, path),
-        choices=choices,
+        choices=words.choices or tuple((value, value) for value in values),
         is_whole=isinstance(found, inspect.IntType),
         least=least,
         most=most,

@@ -12,7 +12,7 @@ from peer_agent.protocol.recipe import Material, OnHub
 from runs.datasets.services import SourceLine
 from runs.models import Release
 from web.pages.runs.forms.new_run import (
-    REQUIRED,
+    NO_LICENCE,
     TEXTS,
     NewRunForm,
     brings_one,
@@ -49,7 +49,7 @@ class SourceForm(forms.Form):
         }
         text.widget.attrs["accept"] = ",".join((TEXTS if material.or_text else ()) + material.suffixes)
         offer_hub(self, material)
-        self.fields["may_share"].label = _("I may share this %(material)s") % {"material": material.name}
+        self.fields["may_share"].label = _("I have the right to share this %(material)s") % {"material": material.name}
         self.fields["may_share"].required = True
         if not material.or_text:
             self.fields["may_share"].help_text = _("Volunteers' machines download it.")
@@ -60,7 +60,7 @@ class SourceForm(forms.Form):
             choices=[("", _("None of these")), *named],
             required=False,
             label=_("A model trained here"),
-            help_text=_("Used as released, under the licence of its dataset unless you state another."),
+            help_text=_("Used as released, under its dataset's licence unless you give another."),
         )
         self.order_fields(["release"])
 
@@ -79,12 +79,12 @@ class SourceForm(forms.Form):
         values = super().clean() or self.cleaned_data
         is_brought = brings_one(self, values)
         if self.release is not None and is_brought:
-            self.add_error("text", _("Choose a model trained here or upload another one, not both."))
+            self.add_error("text", _("Choose a model trained here or upload one, not both."))
         elif self.release is None and not is_brought and "text" not in self.errors:
-            self.add_error("text", REQUIRED)
+            self.add_error("text", _("Choose a file or name it on the Hub."))
         needs_licence = self.release is None and not values.get("hub")
         if needs_licence and not values.get("licence") and "licence" not in self.errors:
-            self.add_error("licence", REQUIRED)
+            self.add_error("licence", NO_LICENCE)
         return values
 
     def blame(self, problem: Problem) -> None:

@@ -12,7 +12,6 @@ from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
-from django.utils.translation import gettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
@@ -306,7 +305,6 @@ def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
         "can_set_base": can_change and recipe.material.brought is not None,
         "lacks_base": lacks_base(run.dataset),
         "fetched": fetched(run.dataset),
-        "named": gettext(recipe.material.named(len(lines))),
     }
     if len(lines) > 1 and (can_change or possible(run)["is_live"]):
         facts["weights_form"] = WeightsForm(lines=lines, mix=recipe.mix)

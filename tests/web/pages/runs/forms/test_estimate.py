@@ -91,7 +91,7 @@ def test_values_that_do_not_go_together_have_none(volunteer: Person, changes: di
     assert recipe_in(values) is None
     answer = as_(volunteer).get(ADDRESS, values)
     assert answer.status_code == 200
-    assert "once the values above are valid" in page(answer)
+    assert "Fix the highlighted fields" in page(answer)
 
 
 def test_fields_that_are_empty_have_their_defaults() -> None:
@@ -110,8 +110,8 @@ def test_it_is_for_people_with_an_account(volunteer: Person) -> None:
 @pytest.mark.parametrize("width", ["128", "65"])
 def test_the_form_itself_has_it_without_a_script(volunteer: Person, width: str) -> None:
     client = as_(volunteer)
-    assert "A machine's traffic in a step" in page(client.get("/runs/new/")).replace("&#x27;", "'")
+    assert "Traffic per machine and step" in page(client.get("/runs/new/")).replace("&#x27;", "'")
     sent = page(client.post("/runs/new/", said(CausalLM()) | {"width": width}))
     wider = f"about {CausalLM(model=Model(width=128)).parameters():,}"
     assert (wider in sent) == (width == "128")
-    assert ("once the values above are valid" in sent) == (width == "65")
+    assert ("Fix the highlighted fields" in sent) == (width == "65")

@@ -177,7 +177,7 @@ class TestDrafts:
         text = page(client.get("/runs/proverbs/edit/"))
         assert 'name="title" value="A model of proverbs"' in text
         assert 'name="context" value="8"' in text
-        assert "Without a file, proverbs.txt stays." in text
+        assert "Leave empty to keep proverbs.txt." in text
         fields = {"context": "16", "vocab": "2048", "licence": "CC BY", "title": "Riddles", "text": None}
         answer = client.post("/runs/proverbs/edit/", filled(**fields))
         assert answer["Location"] == MANAGE
@@ -199,7 +199,7 @@ class TestDrafts:
     def test_another_text_needs_the_word_of_who_brings_it(self, organizer: Person, data_folder: Any) -> None:
         draft(organizer)
         answer = as_(organizer).post("/runs/proverbs/edit/", filled(may_share=None))
-        assert "This field is required." in page(answer)
+        assert "Confirm that you may share it." in page(answer)
         as_(organizer).post("/runs/proverbs/edit/", filled(filename="riddles.txt"))
         assert Run.objects.get().dataset.filename == "riddles.txt"
 
@@ -208,7 +208,7 @@ class TestDrafts:
     ) -> None:
         draft(organizer)
         answer = as_(organizer).post("/runs/proverbs/edit/", filled(target_batch="100000", title="Riddles"))
-        assert "(E307). The data give" in page(answer)
+        assert "(E307). The dataset makes" in page(answer)
         assert Run.objects.get().title == "A model of proverbs"
         assert Dataset.objects.count() == 1
 
@@ -248,7 +248,7 @@ class TestDrafts:
         assert 'value="take_back"' not in page(client.get(MANAGE))
         answer = client.post(MANAGE, {"action": "take_back"})
         assert answer.status_code == 400
-        assert "(E323). A step has been made" in page(answer)
+        assert "(E323). The run has made a step" in page(answer)
 
     def test_the_page_shows_what_became_of_the_text(self, organizer: Person, data_folder: Any) -> None:
         run = draft(organizer)
@@ -260,7 +260,7 @@ class TestDrafts:
         assert "4,000</dd>" in text
         assert "Many &lt;b&gt;hands&lt;/b&gt;" in text
         assert '<blockquote dir="auto">مثل' in text
-        assert "<dt>May be shared, according to</dt><dd>Amina," in text
+        assert "<dt>Sharing confirmed by</dt><dd>Amina," in text
 
     def test_while_it_is_prepared_the_page_reloads_and_has_nothing_to_fill_in(
         self, organizer: Person, data_folder: Any
@@ -315,7 +315,7 @@ class TestDrafts:
 
     def test_a_text_of_one_line_is_too_short_and_says_so(self, organizer: Person) -> None:
         answer = as_(organizer).post("/runs/new/", filled(content=b"Many hands make light work."))
-        assert "(E317). The data are too few to train on: they have 27 tokens, and one sample takes 64." in page(answer)
+        assert "(E317). This dataset is too small: it has 27 tokens, and one sample needs 64." in page(answer)
         assert not Run.objects.exists()
 
     def test_markup_and_right_to_left_writing_stay_in_their_place(self, organizer: Person) -> None:

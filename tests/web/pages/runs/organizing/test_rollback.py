@@ -36,7 +36,7 @@ def test_it_is_asked_once_with_what_it_means(trained: Run) -> None:
     text = page(as_("Amina").get(ASK))
     assert "Roll back to step 2?" in text
     assert "The 3 steps after step 2 are undone." in text
-    assert "Credit stays." in text
+    assert "Everyone keeps their credit." in text
     assert "Machines load the snapshot again" in text
     trained.refresh_from_db()
     assert trained.rollback_index is None

@@ -129,6 +129,6 @@ def test_it_has_pages(run: Run, organizer: Person, monkeypatch: pytest.MonkeyPat
     assert [seen.count(each) for each in found] == [1] * 5
     assert sorted(found, key=seen.index) == found
     assert "joined" not in seen
-    assert "Nothing before that." in page(client.get(f"{TRAIL}?before=1"))
+    assert "Nothing earlier." in page(client.get(f"{TRAIL}?before=1"))
     for wrong in ("x", "²", "9" * 30, "-1"):
         assert client.get(TRAIL, {"before": wrong}).status_code == 200
