@@ -1,46 +1,31 @@
 """The `manyhands` command: words for people, one exit status per kind of ending (0 done, 1 a numbered error)."""
 
-import asyncio
 import contextlib
 import logging
 import os
-import signal
 import sys
-import time
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
-from msgspec.structs import replace
 
-from peer_agent.display.device_code import show_code
-from peer_agent.display.json_lines import JsonLinesView
-from peer_agent.display.lines import View
-from peer_agent.display.status import status_facts, status_lines
-from peer_agent.display.terminal import LiveView, is_terminal
-from peer_agent.doctor import examine
-from peer_agent.machine.attached import on_end_of_input
-from peer_agent.machine.faults import faults_of, in_readers_words, sanitize_fault
-from peer_agent.machine.forget import forget_site
-from peer_agent.machine.hardware import missing_packages
-from peer_agent.machine.home import Home, home_folder
-from peer_agent.machine.language import ENGLISH, is_english, speak
+from peer_agent.machine.language import ENGLISH, SanitizingFormatter, is_english, sanitize, speak
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.leave_request import FINISH_S, LeaveRequest, Unattended, request_leave
-from peer_agent.machine.limits import DISK_GB, RESERVE_PERCENT, Limits, apply_limits, usual_limits
-from peer_agent.machine.sanitize import SanitizingFormatter, sanitize
+from peer_agent.machine.limits import DISK_GB, RESERVE_PERCENT
 from peer_agent.network.addresses import ANYWHERE
-from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages.to_site import MOST_RESERVED
-from peer_agent.relay.place import Place
-from peer_agent.site.credential import run_of, site_of
-from peer_agent.site.enrolment import Enrolment, access_for
 from peer_agent.site.login_token import refuse_argument, take_variable, token_in
-from peer_agent.site.machine_control import MachineControl
-from peer_agent.trainer.joining import join_run, moved, prepare
+
+if TYPE_CHECKING:
+    from peer_agent.display.lines import View
+    from peer_agent.machine.home import Home
+    from peer_agent.machine.leave_request import LeaveRequest
+    from peer_agent.machine.limits import Limits
+    from peer_agent.relay.place import Place
+    from peer_agent.site.enrolment import Enrolment
+
+# Each command imports what it needs: somebody who asks for help waits for none of it.
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -100,12 +85,17 @@ LEAVE_S = 15.0  # for an agent that has finished its step to be gone
 
 @app.command(help=_("Connect this machine to SITE; without a token, you approve it in your browser."))
 def login(site: str, *, token_file: TokenFile = "", token: Token = "") -> None:  # noqa: ARG001 (refused if given)
+    from peer_agent.machine.leave_request import LeaveRequest
+
     secret, home = token_in(token_file), _home()
     with home.locked():
         _run(_login(home, site, secret), LeaveRequest(home))
 
 
-async def _login(home: Home, site: str, token: str) -> None:
+async def _login(home: "Home", site: str, token: str) -> None:
+    from peer_agent.display.device_code import show_code
+    from peer_agent.site.enrolment import Enrolment
+
     known = await Enrolment(show=show_code, say=_say, token=token).enrol(home, site)
     typer.echo(_("This machine now works for {person} at {site}.").format(person=known.person, site=known.url))
 
@@ -129,6 +119,21 @@ def join(
     attached: Attached = False,
     json: Json = False,
 ) -> None:
+    from msgspec.structs import replace
+
+    from peer_agent.display.device_code import show_code
+    from peer_agent.display.json_lines import JsonLinesView
+    from peer_agent.display.lines import View
+    from peer_agent.display.terminal import LiveView, is_terminal
+    from peer_agent.machine.hardware import missing_packages
+    from peer_agent.machine.leave_request import LeaveRequest
+    from peer_agent.machine.limits import apply_limits, usual_limits
+    from peer_agent.protocol.credentials import Role
+    from peer_agent.relay.place import Place
+    from peer_agent.site.credential import run_of
+    from peer_agent.site.enrolment import Enrolment
+    from peer_agent.trainer.joining import join_run
+
     _refuse_of_auxiliary(auxiliary, {"--publish": bool(publish), "--listen": listen, "--compile": compile})
     _for_programs(json)
     plain = View() if auxiliary or not is_terminal(sys.stdout) else LiveView()
@@ -161,14 +166,16 @@ def _refuse_of_auxiliary(auxiliary: bool, options: Mapping[str, bool]) -> None: 
 
 async def _average(
     run_url: str,
-    enrolment: Enrolment,
-    limits: Limits,
-    leave_request: LeaveRequest,
+    enrolment: "Enrolment",
+    limits: "Limits",
+    leave_request: "LeaveRequest",
     *,
-    view: View,
-    place: Place,
+    view: "View",
+    place: "Place",
 ) -> None:
     from peer_agent.relay.auxiliary import run_auxiliary
+    from peer_agent.site.machine_control import MachineControl
+    from peer_agent.trainer.joining import moved, prepare
 
     owner = MachineControl(leave_request.home, limits, view.tell)
     prepared = await prepare(run_url, enrolment, leave_request.home, view, disk_gb=None)
@@ -183,12 +190,20 @@ async def _average(
 def leave(
     *, now: Annotated[bool, typer.Option("--now", help=_("Leave now; other machines finish the step."))] = False
 ) -> None:
+    from peer_agent.machine.leave_request import FINISH_S, request_leave
+
     holder = request_leave(_home(), now=now, patience_s=FINISH_S + LEAVE_S)
     typer.echo(_("The agent (process {pid}) has left.").format(pid=holder))
 
 
 @app.command(help=_("Show what this machine's agent is doing."))
 def status(*, json: Json = False) -> None:
+    import time
+
+    import msgspec
+
+    from peer_agent.display.status import status_facts, status_lines
+
     _for_programs(json)
     home = _home()
     facts = status_facts(home, time.time())
@@ -199,6 +214,11 @@ def status(*, json: Json = False) -> None:
 def forget(
     site: str, *, yes: Annotated[bool, typer.Option("--yes", help=_("Do not ask."))] = False, json: Json = False
 ) -> None:
+    import msgspec
+
+    from peer_agent.machine.home import forget_site
+    from peer_agent.site.credential import site_of
+
     _for_programs(json)
     home, address = _home(), site_of(site)
     with home.locked():
@@ -218,6 +238,12 @@ def doctor(
     *,
     json: Json = False,
 ) -> None:
+    import msgspec
+
+    from peer_agent.doctor import examine
+    from peer_agent.machine.leave_request import LeaveRequest
+    from peer_agent.site.credential import site_of
+
     _for_programs(json)
     home = _home()
     checks = _run(examine(home, site_of(site) if site else ""), LeaveRequest(home))
@@ -238,6 +264,8 @@ def relay(
     advertise: Annotated[str, typer.Option(help=_("ws(s):// address where agents reach this relay."))] = "",
     attached: Attached = False,
 ) -> None:
+    from peer_agent.machine.leave_request import LeaveRequest
+
     if host in ANYWHERE and not advertise:
         raise Problem.of("E112", thing=_("The address where agents reach this relay (--advertise)"))
     secret, home = token_in(token_file), _home()
@@ -246,29 +274,17 @@ def relay(
         _run(work, LeaveRequest(home), attached=attached)
 
 
-async def _relay(home: Home, site: str, token: str, *, host: str, port: int, advertise: str) -> None:
+async def _relay(home: "Home", site: str, token: str, *, host: str, port: int, advertise: str) -> None:
+    from functools import partial
+
+    from peer_agent.display.device_code import show_code
+    from peer_agent.protocol.credentials import Role
     from peer_agent.relay.process import Relay
+    from peer_agent.site.enrolment import Enrolment, access_for
 
     show = partial(show_code, lead=_("To approve this machine as a relay, an operator of the site opens"))
     access = await access_for(home, site, Enrolment(show=show, say=_say, role=Role.RELAY, token=token))
     await Relay(home, access, host=host, port=port, advertise=advertise).run()
-
-
-@app.command(help=_("Stress-test the protocol with virtual peers."))
-def simulate(
-    *,
-    peers: Annotated[int, typer.Option(min=1, max=10_000, help=_("Trainers."))] = 50,
-    rounds: Annotated[int, typer.Option(min=1, max=1_000_000, help=_("Updates to make."))] = 100,
-    churn: Annotated[float, typer.Option(min=0, max=100, help=_("How many faults are injected; 0: none."))] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help=_("The same seed gives the same run."))] = 1,
-    relays: Annotated[int, typer.Option(min=1, max=100)] = 2,
-    json: Json = False,
-) -> None:
-    from peer_agent.simulate import command_of, judged, report
-
-    figures = judged(peers, rounds, churn, seed, relays)
-    if report(figures, command_of(peers, rounds, churn, seed, relays), json=json):
-        raise typer.Exit(1)
 
 
 def _for_programs(json: bool) -> None:  # noqa: FBT001 (of the command line)
@@ -281,16 +297,25 @@ def _say(text: str) -> None:
     print(sanitize(text), flush=True)
 
 
-def _home() -> Home:
+def _home() -> "Home":
+    from peer_agent.machine.home import Home, home_folder
+
     return Home(home_folder(dict(os.environ)))
 
 
-def _run(work: Coroutine[Any, Any, Any], leave_request: LeaveRequest, *, attached: bool = False) -> Any:
+def _run(work: Coroutine[Any, Any, Any], leave_request: "LeaveRequest", *, attached: bool = False) -> Any:
     """Until it is done, or a signal (or the end of standard input, or another command) asks to leave."""
+    import asyncio
+
     return asyncio.run(_until_asked(work, leave_request, attached=attached))
 
 
-async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: LeaveRequest, *, attached: bool) -> Any:
+async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: "LeaveRequest", *, attached: bool) -> Any:
+    import asyncio
+    import signal
+
+    from peer_agent.machine.leave_request import Unattended, on_end_of_input
+
     loop = asyncio.get_running_loop()
     loop.set_default_executor(Unattended())
     task = asyncio.ensure_future(work)
@@ -337,6 +362,8 @@ def status_of(command: Callable[[], Any]) -> int:
     except SystemExit as end:  # typer ends every command by it
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
+        from peer_agent.machine.faults import faults_of, in_readers_words, sanitize_fault
+
         faults = faults_of(error)
         if not faults:
             raise

@@ -19,21 +19,20 @@ from msgspec.structs import replace
 
 from peer_agent import __version__
 from peer_agent.display.status import FILE, Status
-from peer_agent.machine import conditions
+from peer_agent.machine import hardware
 from peer_agent.machine.faults import in_readers_words, sanitize_fault
 from peer_agent.machine.hardware import gpu_name, missing_packages
 from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.language import gettext_noop, ngettext, padded, translated
+from peer_agent.machine.language import gettext_noop, in_bytes, ngettext, padded, translated
 from peer_agent.machine.limits import usual_limits
-from peer_agent.machine.sizes import in_bytes
 from peer_agent.network.link import reach
 from peer_agent.network.site import clock_of
 from peer_agent.protocol.errors import Fault, Problem, codes, disk_fault
 from peer_agent.protocol.errors.entry import Severity
 from peer_agent.protocol.errors.troubles import explained_by
 from peer_agent.protocol.session import Link
-from peer_agent.site.agent_version import Offer, difference, offer_of
+from peer_agent.site.facts import Offer, difference, offer_of
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 TRIAL_BYTES = 1 << 20
@@ -141,7 +140,7 @@ def check_device(seen: Callable[[], str] = gpu_name) -> Check:
 def check_memory(free: Callable[[], int] = lambda: int(psutil.virtual_memory().available)) -> Check:
     """What is free of the machine's memory."""
     have = free()
-    return found("memory", conditions.of_memory(have), _("{size} free").format(size=in_bytes(have)))
+    return found("memory", hardware.of_memory(have), _("{size} free").format(size=in_bytes(have)))
 
 
 def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free) -> Check:
@@ -152,7 +151,7 @@ def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.dis
     except OSError as error:
         return bad("disk", disk_fault(home.folder, error))
     room = _("{size} free in {folder}").format(size=in_bytes(have), folder=home.folder)
-    return found("disk", conditions.of_disk(have, home.folder), room)
+    return found("disk", hardware.of_disk(have, home.folder), room)
 
 
 def _write_and_remove(folder: Path) -> None:
@@ -170,7 +169,7 @@ async def check_site(url: str) -> list[Check]:
         theirs = await clock_of(f"{url}/healthz")
     except Problem as problem:
         fault = problem.fault
-        return [bad("site", conditions.not_reached(fault) if fault.code == codes.NOT_REACHED else fault)]
+        return [bad("site", hardware.not_reached(fault) if fault.code == codes.NOT_REACHED else fault)]
     took_ms = (time.monotonic() - began) * 1000
     reached = good("site", _("{address} answers in {time} ms").format(address=url, time=round(took_ms)))
     agent = check_agent(await offer_of(url))
@@ -187,7 +186,7 @@ def check_agent(offer: Offer | None) -> Check:
 
 def check_clock(theirs: float, ours: float) -> Check:
     """Two clocks, in seconds of UTC."""
-    return found("clock", conditions.of_clock(theirs - ours), _("agrees with the site's"))
+    return found("clock", hardware.of_clock(theirs - ours), _("agrees with the site's"))
 
 
 async def check_relays(home: Home) -> list[Check]:
@@ -206,7 +205,7 @@ async def _dial_relays(relays: list[str]) -> list[Check]:
     answering = [url for url, fault in faults.items() if fault is None]
     missing = [url for url, fault in faults.items() if fault is not None and fault.code == codes.NOT_REACHED]
     others = [bad("relay", fault) for url, fault in faults.items() if fault is not None and url not in missing]
-    away = conditions.of_relays(missing, answering)
+    away = hardware.of_relays(missing, answering)
     there = [good("relay", _("{address} answers").format(address=url)) for url in answering]
     return [*there, *([bad("relay", away)] if away is not None else []), *others]
 

@@ -33,7 +33,7 @@ from peer_agent.protocol.log.records import (
 )
 from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.recipes.causal_lm import CausalLM
-from peer_agent.recipes.text.samples import samples_in
+from peer_agent.recipes.text.recipe import samples_in
 from runs.models import (
     ActivityLine,
     Coverage,

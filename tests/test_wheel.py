@@ -1,10 +1,12 @@
 """What volunteers download: the agent alone, the same bytes wherever it is built, built again only when it must be."""
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from email.parser import Parser
 from pathlib import Path
 
@@ -13,9 +15,12 @@ from packaging.requirements import Requirement
 
 from scripts import build_wheel
 from scripts.messages import PSEUDO
+from tests.agent.program import Answer, credential, http_site, known_at
+from tests.machine.test_preflight import site_of_size
 
 ROOT = build_wheel.ROOT
 CARRIED = {".py", ".mo"}
+LEFT_OUT = {"simulation", "site_work"}  # rooms of the site and of its developers
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +52,43 @@ def metadata(wheel: Path) -> "list[Requirement]":
 
 
 def test_it_carries_the_agent_and_nothing_else(wheel: Path) -> None:
-    sources = (path for path in build_wheel.sources(ROOT) if not set(PSEUDO) & set(path.parts))
-    ours = {path.relative_to(ROOT).as_posix() for path in sources if path.suffix in CARRIED}
+    sources = [path.relative_to(ROOT) for path in build_wheel.sources(ROOT) if path.suffix in CARRIED]
+    ours = {path.as_posix() for path in sources if not {*PSEUDO, *LEFT_OUT} & set(path.parts)}
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
     assert {name for name in names if not name.startswith("manyhands-")} == ours
     assert {name.split("/")[0] for name in names} == {"peer_agent", "manyhands-0.1.0.dist-info"}
+
+
+def imported(source: bytes) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_nothing_in_it_needs_what_is_left_out(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        modules = {name: set(imported(packed.read(name))) for name in packed.namelist() if name.endswith(".py")}
+    rooms = tuple(f"{build_wheel.PACKAGE}.{room}" for room in LEFT_OUT)
+    assert {name for name, named in modules.items() if any(each.startswith(rooms) for each in named)} == set()
+
+
+def test_it_helps_and_joins_by_itself(wheel: Path, tmp_path: Path) -> None:
+    """As far as the model that fits nowhere: everything but torch is loaded by then."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(wheel), "MANYHANDS_HOME": str(tmp_path)}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "peer_agent.cli", *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    assert "join" in run("--help").stdout
+    tells = site_of_size(10**11)
+    with http_site(lambda path: issued if path.endswith("/credential") else tells(path)) as url:
+        issued: Answer = (200, credential(tmp_path, "ws://127.0.0.1:9/"))
+        known_at(tmp_path, url)
+        assert run("join", f"{url}/runs/a/").stderr[:6] == "E123: "
 
 
 def test_it_speaks_its_languages_out_of_the_zip_file(wheel: Path) -> None:

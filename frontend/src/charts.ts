@@ -1,4 +1,4 @@
-/** The charts of a run, by the rules of `peer_agent/plot/scales.py` and `web/run_picture/charts/further.py`. Pure. */
+/** The charts of a run, by the rules of `peer_agent/plot.py` and `web/run_picture/charts/further.py`. Pure. */
 
 import type { Point } from "./picture";
 

@@ -1,4 +1,4 @@
-/** The columns that the chart draws, by the rules of `peer_agent/plot/scales.py`. Pure. */
+/** The columns that the chart draws, by the rules of `peer_agent/plot.py`. Pure. */
 
 import { type ChartKey, valuesOf } from "./charts";
 import type { Measured, Point } from "./picture";

@@ -1,4 +1,4 @@
-/** The further charts, by the same cases as `tests/plot/test_scales.py` reads. */
+/** The further charts, by the same cases as `tests/plot/test_plot.py` reads. */
 
 import { expect, it } from "vitest";
 

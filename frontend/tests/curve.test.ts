@@ -1,4 +1,4 @@
-/** The same cases as `tests/plot/test_scales.py` reads: the curve is one in both languages. */
+/** The same cases as `tests/plot/test_plot.py` reads: the curve is one in both languages. */
 
 import { expect, it } from "vitest";
 

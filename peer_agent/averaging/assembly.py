@@ -9,8 +9,7 @@ from threading import Lock
 import numpy as np
 
 from peer_agent.averaging.codecs import Floats, decode_into, decode_with_leaf
-from peer_agent.averaging.memory import MEMORY
-from peer_agent.averaging.scratch import SCRATCH
+from peer_agent.averaging.memory import MEMORY, SCRATCH
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid

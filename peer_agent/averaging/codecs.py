@@ -17,10 +17,8 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from peer_agent.averaging.halves import from_halves, to_halves
-from peer_agent.averaging.levels import multiply, to_levels
-from peer_agent.averaging.scratch import SCRATCH
-from peer_agent.averaging.squares import sums_of_squares
+from peer_agent.averaging.kernels import from_halves, multiply, sums_of_squares, to_halves, to_levels
+from peer_agent.averaging.memory import SCRATCH
 from peer_agent.protocol.codec_sizes import BLOCK, INT4_BLOCK, encoded_size
 from peer_agent.protocol.log.merkle import Leaf, leaf_of
 from peer_agent.protocol.recipe import Codec

@@ -11,8 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from peer_agent.averaging.codecs import Encoded, Floats, decode_into, encode_with_leaves
-from peer_agent.averaging.payloads import Payloads
-from peer_agent.averaging.scratch import SCRATCH
+from peer_agent.averaging.memory import SCRATCH, Payloads
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.log.merkle import Leaf, root_of
 from peer_agent.protocol.messages import Weight

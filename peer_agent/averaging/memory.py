@@ -1,13 +1,55 @@
-"""Large arrays whose memory is used again as soon as no view of them is held.
+"""Memory that is used again: what a thread works in, large arrays, and room for the payloads of many chunks."""
 
-The system clears each page that it gives out anew: a fifth of the processor time of a round was spent on that.
-"""
-
+import threading
 import weakref
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.recipe import Codec
+
+# Arrays of a thread: fresh memory costs more than the arithmetic that is done in it. Each is as large as the largest
+# chunks that its thread has seen.
+
+MOST = 64  # kinds and shapes that a thread keeps; a run has two lengths of chunks
+
+Room = NDArray[Any]
+
+
+class Scratch(threading.local):
+    """What is in an array here lasts until the same thread asks for the same name again."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, Room] = {}
+        self._made: dict[object, Any] = {}
+
+    def room(self, name: str, kind: type[np.generic], elements: int) -> Room:
+        """[elements] of what was there before."""
+        room = self._rooms.get(name)
+        if room is None or room.size < elements:
+            self._made.clear()  # views of the smaller one
+            room = self._rooms[name] = np.empty(elements, kind)
+        return room[:elements]
+
+    def once(self, key: object, make: Callable[[], Any]) -> Any:
+        """What `make` gave this thread for this key: constants, and views of rooms."""
+        if key not in self._made:
+            if len(self._made) >= MOST:
+                self._made.clear()
+            made = make()  # which may ask for a larger room
+            self._made[key] = made
+        return self._made[key]
+
+
+SCRATCH = Scratch()
+
+
+# Large arrays. The system clears each page that it gives out anew: a fifth of the processor time of a round was spent
+# on that.
 
 LEAST_BYTES = 1 << 20  # below that the allocator keeps memory itself
 MOST_SPARE = 4  # pieces that are kept while nobody uses them
@@ -50,3 +92,20 @@ class Memory:
 
 
 MEMORY = Memory()
+
+
+class Payloads:
+    """Room for the payloads of neighbouring chunks, in one piece, which lasts as long as any of them.
+
+    The system gives large pieces out in large pages, and what is not written takes no memory.
+    """
+
+    def __init__(self, codec: Codec, grid: Grid, first: int, stop: int) -> None:
+        self._codec, self._grid, self._first = codec, grid, first
+        self._room = MEMORY.array(np.uint8, sum(encoded_size(codec, grid.length(c)) for c in range(first, stop)))
+
+    def rows(self, first: int, count: int) -> NDArray[np.uint8]:
+        """[count, bytes] for so many chunks of one length."""
+        start = (first - self._first) * encoded_size(self._codec, self._grid.chunk_elements)
+        size = encoded_size(self._codec, self._grid.length(first))
+        return self._room[start : start + count * size].reshape(count, size)

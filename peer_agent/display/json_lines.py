@@ -11,10 +11,10 @@ import msgspec
 from peer_agent.display.lines import EVERY_S, View
 from peer_agent.display.status import ShownTrouble
 from peer_agent.machine.faults import faults_of, sanitize_fault
+from peer_agent.machine.language import sanitize
 from peer_agent.machine.preflight import Preflight
-from peer_agent.machine.sanitize import sanitize
 from peer_agent.protocol.errors import Fault
-from peer_agent.site.device_login import Code
+from peer_agent.site.enrolment import Code
 
 FIGURES = (
     *("doing", "step", "target_steps", "loss", "heldout_loss", "warning", "samples", "quota", "samples_per_s"),

@@ -10,9 +10,8 @@ from msgspec import Struct
 from peer_agent.display.status import EVENTS, ShownTrouble, Status
 from peer_agent.machine.faults import in_readers_words, sanitize_fault
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.language import gettext_noop, ngettext, translated
+from peer_agent.machine.language import gettext_noop, ngettext, sanitize, translated
 from peer_agent.machine.preflight import Preflight
-from peer_agent.machine.sanitize import sanitize
 from peer_agent.protocol import reasons
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.errors.troubles import Troubles

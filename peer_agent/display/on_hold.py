@@ -8,10 +8,9 @@ from msgspec.structs import replace
 from peer_agent.display.lines import View
 from peer_agent.display.status import write_status
 from peer_agent.machine.leave_request import LeaveRequest
-from peer_agent.network.side_by_side import until_one_ends
+from peer_agent.network.link import until_one_ends
 from peer_agent.site.credential import RunAccess
-from peer_agent.site.machine_control import MachineControl
-from peer_agent.site.on_hold import stay_on_hold
+from peer_agent.site.machine_control import MachineControl, stay_on_hold
 
 
 async def rest(access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View) -> bool:

@@ -12,8 +12,7 @@ from msgspec import Struct
 from peer_agent.machine.faults import in_readers_words
 from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.language import gettext_noop, ngettext, translated
-from peer_agent.machine.sizes import in_bytes
+from peer_agent.machine.language import gettext_noop, in_bytes, ngettext, translated
 from peer_agent.protocol import reasons
 from peer_agent.protocol.errors import Fault, Problem
 

@@ -17,9 +17,16 @@ from rich.text import Text
 
 from peer_agent.display.lines import Event, View
 from peer_agent.display.status import Status, sentence
-from peer_agent.machine.language import columns_of, gettext_noop, has_spacing_marks, ngettext, padded, translated
+from peer_agent.machine.language import (
+    SanitizingFormatter,
+    columns_of,
+    gettext_noop,
+    has_spacing_marks,
+    ngettext,
+    padded,
+    translated,
+)
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.sanitize import SanitizingFormatter
 
 WIDTH, BAR, SHORTEST_BAR, SHORTEST_LINE = 100, 40, 8, 20
 FIGURE_COLUMNS = (13, 15, 18, 15, 8)

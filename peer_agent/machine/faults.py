@@ -2,8 +2,7 @@
 
 import errno
 
-from peer_agent.machine.language import translated
-from peer_agent.machine.sanitize import sanitize
+from peer_agent.machine.language import sanitize, translated
 from peer_agent.protocol.errors import Fault, Problem, disk_fault
 from peer_agent.protocol.errors.translation import in_words
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -10,11 +11,33 @@ from typing import IO, Annotated
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from filelock import lock_descriptor
 from msgspec import Meta, Struct
 
-from peer_agent.machine.process_lock import read_holder, sign_lock, try_lock
-from peer_agent.protocol.errors import Problem, disk_errors
+from peer_agent.protocol.errors import Problem, disk_errors, disk_fault
 from peer_agent.protocol.identifiers import PeerId
+
+
+def try_lock(file: IO[str]) -> bool:
+    """Hold a file that was opened to append and read, until it is closed; False where another process holds it.
+
+    Raises OSError where its disk knows no locks.
+    """
+    return lock_descriptor(file.fileno(), blocking=False)
+
+
+def sign_lock(file: IO[str]) -> None:
+    file.truncate(0)
+    file.write(f" \n{os.getpid()}")  # filelock locks the first byte, which on Windows nobody else can read then
+    file.flush()
+
+
+def read_holder(file: IO[str]) -> int:
+    """The process that holds it, or did; 0 where it does not say."""
+    file.seek(1)
+    _, _, said = file.read().partition("\n")
+    return int(said) if said.isascii() and said.isdigit() else 0
+
 
 LOCK_S = 0.3
 
@@ -76,7 +99,6 @@ class Home:
             (self.folder / "machine.key").unlink(missing_ok=True)
 
     def remember(self, site: KnownSite) -> None:
-        """Add or replace a site."""
         content = msgspec.json.format(msgspec.json.encode(self.sites() | {site.url: site}), indent=2)
         self._write_privately(self.folder / "sites.json", content)
 
@@ -133,3 +155,35 @@ def home_folder(environment: dict[str, str]) -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "Manyhands"
     return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "manyhands"
+
+
+CACHED = ("cache",)  # files of all sites lie together by digest, and are fetched again where they are wanted
+LISTENING = ("log", "listener.pem")  # of a relay or an auxiliary
+OWN = ("status.json", "leave", "agent.log", "agent.log.1", *LISTENING)
+
+
+def forget_site(home: Home, url: str) -> int:
+    """Forget a site that is known: its identity, cached files, and with the last site everything else. Bytes freed.
+
+    Raises Problem E118 where it is not known, E106.
+    """
+    home.known(url)
+    before = _size(home.folder)
+    try:
+        home.forget(url)
+        for name in CACHED if home.sites() else (*CACHED, *OWN):
+            _remove(home.folder / name)
+    except OSError as error:
+        raise Problem(disk_fault(error.filename or home.folder, error)) from error
+    return max(before - _size(home.folder), 0)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

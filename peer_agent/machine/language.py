@@ -1,4 +1,4 @@
-"""What people read, in their language: messages are English here, and are looked up when they are shown.
+"""What people read at this machine, in their language: messages are English here, and are looked up when shown.
 
 The catalogue is that of MANYHANDS_LANGUAGE, or else of the system's language; where there is none, or it lacks a
 message, English is shown. What programs read (`--json`, logs, everything on a link) is never looked up.
@@ -6,6 +6,7 @@ message, English is shown. What programs read (`--json`, logs, everything on a l
 
 import codecs
 import locale
+import logging
 import os
 import re
 import struct
@@ -50,7 +51,6 @@ def speak(language: str) -> None:
 
 
 def is_english() -> bool:
-    """Whether nothing is translated."""
     return not isinstance(_catalogue(), GNUTranslations)
 
 
@@ -63,7 +63,6 @@ def columns_of(text: str) -> int:
 
 
 def padded(text: str, columns: int) -> str:
-    """Filled up to a width in a terminal."""
     return text + " " * max(columns - columns_of(text), 0)
 
 
@@ -121,3 +120,28 @@ def _writes_all_letters() -> bool:
         return codecs.lookup(encoding).name.startswith("utf")
     except LookupError:
         return False
+
+
+def in_bytes(count: float) -> str:
+    if count >= 1e9:
+        return f"{count / 1e9:.1f} GB"
+    return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"
+
+
+JOINERS = "\u200c\u200d"  # part of how Persian, Hindi and some emoji are written
+
+
+def sanitize(text: str) -> str:
+    """Words of other people, made fit for a terminal: they move no cursor, change no colour and turn no line around."""
+    return "".join(letter if letter.isprintable() or letter in JOINERS else " " * letter.isspace() for letter in text)
+
+
+class SanitizingFormatter(logging.Formatter):
+    """Lines of the log as they may stand in a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Its own line breaks stay: a traceback has several."""
+        return "\n".join(sanitize(line) for line in super().format(record).split("\n"))

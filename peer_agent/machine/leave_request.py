@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -77,3 +79,18 @@ def request_leave(home: Home, *, now: bool, patience_s: float, pause_s: float = 
 def _forget_request(path: Path) -> None:
     with contextlib.suppress(OSError):
         path.unlink()
+
+
+def on_end_of_input(leave: Callable[[], None]) -> None:
+    """Call `leave`, in a thread of its own, once standard input has ended: the pipe of whoever started this process.
+
+    Nothing else may read it meanwhile.
+    """
+    threading.Thread(target=_wait, args=(leave,), daemon=True).start()
+
+
+def _wait(leave: Callable[[], None]) -> None:
+    with contextlib.suppress(OSError):  # one that cannot be read has ended, too
+        while os.read(0, 4096):  # not the buffered stream: its lock would be held when the interpreter ends
+            pass
+    leave()

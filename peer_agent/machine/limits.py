@@ -2,11 +2,13 @@
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from peer_agent.protocol.messages.machine import OwnerLimits
+if TYPE_CHECKING:
+    from peer_agent.protocol.messages.machine import OwnerLimits
 
 NICE = 10
 RESERVE_PERCENT = 20
@@ -38,7 +40,7 @@ def usual_limits(threads: int | None = None, reserve_percent: int = RESERVE_PERC
     return Limits(threads or free, reserve_percent=reserve_percent, disk_gb=disk_gb)
 
 
-def narrowed(limits: Limits, owner: OwnerLimits) -> Limits:
+def narrowed(limits: Limits, owner: "OwnerLimits") -> Limits:
     """What the command line allows, with what the owner has set on the site in its place."""
     return msgspec.structs.replace(
         limits,

@@ -169,7 +169,6 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
             self._gathering.came(nbytes, in_message=bool(self.protocol.reader.buffer))
 
     def went(self, size: int) -> None:
-        """So many bytes were taken by the socket."""
         if self._unsent is not None:
             self._unsent.went(size, self.loop.time())
 

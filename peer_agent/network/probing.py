@@ -57,7 +57,6 @@ class Prober:
             self._answers[probing.number] = link
 
     def frame_came(self, peer: PeerId, frame: Frame) -> None:
-        """One more frame of the other end."""
         now = self._clock()
         is_last = frame.slot == LAST and is_expected(self._probes, peer, frame.step, now)
         came = frame_came(self._probes, peer, frame, now)
@@ -68,7 +67,6 @@ class Prober:
             self._say(m.Probed(run=self.run, number=frame.step, size=size, seconds=seconds))
 
     def close(self) -> None:
-        """Send no more."""
         for task in self._sending:
             task.cancel()
 

@@ -117,7 +117,6 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
         port: int = self._listening.sockets[0].getsockname()[1]
         return port
 

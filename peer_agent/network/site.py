@@ -23,8 +23,7 @@ import httpx2
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from peer_agent.network.addresses import check_encrypted, is_loopback
-from peer_agent.network.traffic import TRAFFIC
-from peer_agent.network.uplink import DOWNLINK, UPLINK, Stream
+from peer_agent.network.uplink import DOWNLINK, TRAFFIC, UPLINK, Stream
 from peer_agent.protocol.credentials import REQUEST, sign
 from peer_agent.protocol.errors import Fault, Problem, disk_errors
 

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from peer_agent.network.data_socket import LOOK_S, Gathering, Silence, Unsent, set_option
-from peer_agent.network.link import Connection, LinkLost, Refused, dial
-from peer_agent.network.side_by_side import until_one_ends
-from peer_agent.network.traffic import TRAFFIC, Traffic
+from peer_agent.network.link import Connection, LinkLost, Refused, dial, until_one_ends
+from peer_agent.network.uplink import TRAFFIC, Traffic
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.identifiers import RunId
@@ -32,7 +31,6 @@ class _Moved:
         self.at = time.monotonic()
 
     def now(self) -> None:
-        """They do."""
         self.at = time.monotonic()
 
 

@@ -2,6 +2,9 @@
 
 import asyncio
 import math
+import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -24,7 +27,6 @@ class Bucket:
 
     @property
     def is_limited(self) -> bool:
-        """Whether anybody has to wait."""
         return self._rate > 0
 
     def pace(self, rate: float, now: float) -> None:
@@ -33,11 +35,9 @@ class Bucket:
         self._rate, self._free_at = rate, now + (ahead / rate if rate > 0 else 0.0)
 
     def free_at(self) -> float:
-        """When the next may go."""
         return self._free_at if self._rate > 0 else -math.inf
 
     def take(self, size: int, now: float) -> None:
-        """So many bytes go now."""
         if self._rate > 0:
             self._free_at = max(self._free_at, now - CREDIT_S) + size / self._rate
 
@@ -69,7 +69,6 @@ class Uplink:
 
     @property
     def is_paced(self) -> bool:
-        """Whether anybody may have to wait."""
         return self._paced.is_limited or self._limited.is_limited
 
     def pace(self, bytes_per_s: float) -> None:
@@ -177,3 +176,45 @@ def batches(bodies: Sequence[Body], most_bytes: int = BATCH_BYTES) -> Iterator[S
     while ready := batch(bodies, start, most_bytes):
         yield ready
         start += len(ready)
+
+
+# Bytes that this process has moved over links and downloads, counted where they go into and come out of sockets.
+
+WINDOW_S = 5.0
+
+
+class Traffic:
+    """Two sums. Counted from the loop and from threads."""
+
+    def __init__(self) -> None:
+        self.sent = self.received = 0
+        self._lock = threading.Lock()
+
+    def add(self, *, sent: int = 0, received: int = 0) -> None:
+        with self._lock:
+            self.sent += sent
+            self.received += received
+
+
+TRAFFIC = Traffic()
+
+
+class Rates:
+    """Megabits per second, up and down, over the last `WINDOW_S` seconds."""
+
+    def __init__(self, traffic: Traffic = TRAFFIC) -> None:
+        self._traffic = traffic
+        self._marks: deque[tuple[float, int, int]] = deque()
+
+    def read(self, now: float | None = None) -> tuple[float, float]:
+        """The rates at `now`, a monotonic time; to be asked about once a second."""
+        now = time.monotonic() if now is None else now
+        self._marks.append((now, self._traffic.sent, self._traffic.received))
+        while len(self._marks) > 2 and self._marks[1][0] <= now - WINDOW_S:
+            self._marks.popleft()
+        began, sent, received = self._marks[0]
+        passed_s = now - began
+        if passed_s <= 0:
+            return 0.0, 0.0
+        scale = 8 / 1e6 / passed_s
+        return (self._traffic.sent - sent) * scale, (self._traffic.received - received) * scale

@@ -1,4 +1,4 @@
-"""What the site lets a child process do: prepare a text, make the first snapshot, measure one, make a release.
+"""What becomes public, and what is made of what is: releases, the Hub, shards of texts. Long work is a child process.
 
-Run as `python -m peer_agent.publishing COMMAND …`. Not responsible for where files are kept or who may see them.
+A volunteer's machine does all of it; what the site alone does is in `peer_agent.site_work`.
 """

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from peer_agent.plot.scales import Loss
+from peer_agent.plot import Loss
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 
@@ -62,12 +62,10 @@ class CardFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def contributors(self) -> int:
-        """How many people gave something."""
         return max(len(self.people) + self.unnamed, 1)
 
     @property
     def has_curve(self) -> bool:
-        """Whether there is anything to draw."""
         return len(self.points) > 1
 
 

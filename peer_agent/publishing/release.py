@@ -2,19 +2,34 @@
 
 import hashlib
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 from msgspec import Struct
 
+from peer_agent.plot import Frame, Loss, lay_out, standing_svg
 from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CURVE, CardFacts, write_card
-from peer_agent.publishing.curve import loss_curve
 from peer_agent.recipes.training import NO_FILES, model_of, training_of
 from peer_agent.training.model import layout_of, parameters_of
 from peer_agent.training.snapshots import read_state
+
+FRAME = Frame(720, 300, left=44, right=16, top=28, bottom=32)
+
+
+def loss_curve(points: Sequence[Loss], unigram: float | None, *, unit: str = "token") -> str:
+    """The curve on a release's card, an SVG file. `unigram` is drawn as a dotted line.
+
+    `points` are in the order of their steps, one finite at least. `unit`: what a loss is a mean over.
+    """
+    layout = lay_out(points, unigram, FRAME, note="token frequencies alone:")
+    assert layout is not None, "a curve has a loss that is a number"
+    (first, begin), (last, end) = layout.points[0], layout.points[-1]
+    summary = f"Loss from {begin:.2f} at step {first} to {end:.2f} at step {last}."
+    return standing_svg(layout, summary, f"Loss in nats per {unit}, by step")
+
 
 MODEL_FILES = "model"  # the folder of what was prepared, in which the files lie that a model is built from
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date an archive knows, so that its bytes depend on its files alone

@@ -1,6 +1,8 @@
-"""What of a recipe needs torch: its model, its batches, its loss, what a release of it holds."""
+"""What of a recipe needs torch: its model, its batches and chance in them, its loss, what a release of it holds."""
 
+import hashlib
 import importlib
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.recipe import Recipe
 
-if TYPE_CHECKING:  # whoever loads a recipe's module loads torch
+if TYPE_CHECKING:
     import torch
 
 NO_FILES = Path()  # of a recipe that names none
@@ -95,3 +97,14 @@ def heldout_batches(recipe: Recipe, heldout: Shard, *, most: float = math.inf) -
     samples = np.arange(recipe.samples_in(kind.size_of(heldout)))
     for start in range(0, int(min(len(samples), most)), recipe.micro_batch):
         yield kind.batch_of(recipe, heldout, samples[start : start + recipe.micro_batch], HELD_OUT)
+
+
+def chance_of(place: Place, sample: int) -> np.random.Generator:
+    """Chance in a batch, the same on every machine (rule 33): keyed by run, epoch, shard and sample."""
+    key = hashlib.sha256(f"{place.run}/{place.epoch}/{place.shard}/{sample}".encode()).digest()
+    return np.random.Generator(np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8")))
+
+
+def write_json(path: Path, content: object) -> None:
+    """Readable JSON, the same bytes each time."""
+    path.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

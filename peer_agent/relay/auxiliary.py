@@ -9,15 +9,12 @@ import msgspec
 from peer_agent.display.lines import View
 from peer_agent.display.on_hold import rest
 from peer_agent.display.status import write_status
-from peer_agent.machine import conditions
+from peer_agent.machine import hardware
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.language import ngettext, translated
+from peer_agent.machine.language import in_bytes, ngettext, sanitize, translated
 from peer_agent.machine.leave_request import FINISH_S, LeaveRequest
-from peer_agent.machine.sanitize import sanitize
-from peer_agent.machine.sizes import in_bytes
-from peer_agent.network.link import PASSING, Connected, Waiting
-from peer_agent.network.side_by_side import until_one_ends
-from peer_agent.network.traffic import Rates
+from peer_agent.network.link import PASSING, Connected, Waiting, until_one_ends
+from peer_agent.network.uplink import Rates
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.averaged import averaged_bytes
 from peer_agent.protocol.errors import Fault, Problem
@@ -57,7 +54,6 @@ async def run_auxiliary(
 
 
 async def _work(auxiliary: "Auxiliary", leave_request: LeaveRequest, place: Place) -> None:
-    """Until it ends, for whatever reason."""
     leave_request.gently = auxiliary.finish
     access, owner = auxiliary.access, auxiliary.owner
     relay = Relay(
@@ -81,7 +77,7 @@ def _trouble_of(state: Connected | Waiting) -> Fault | None:
     """A site in the middle of a restart is not itself for a while."""
     if isinstance(state, Connected):
         return None
-    return conditions.not_reached(state.fault) if state.fault.code in PASSING else state.fault
+    return hardware.not_reached(state.fault) if state.fault.code in PASSING else state.fault
 
 
 class Auxiliary:
@@ -103,7 +99,6 @@ class Auxiliary:
     # --- what happens
 
     def linked(self, state: Connected | Waiting) -> None:
-        """How the control link stands."""
         before, self._away = self._away, _trouble_of(state)
         if self._away is not None:
             self.view.began(self._away)
@@ -123,7 +118,6 @@ class Auxiliary:
             self.finish()
 
     def listens(self, port: int) -> None:
-        """The socket is open."""
         self.view.tell("listening", _("Listening at port {port}.").format(port=port), port=port)
 
     def heard(self, body: m.TO_PEER) -> None:

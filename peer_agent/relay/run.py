@@ -14,13 +14,11 @@ from typing import Any, assert_never
 from msgspec import Struct
 
 from peer_agent.averaging.codecs import INLINE_BYTES
-from peer_agent.averaging.reducer import Reduction, received_span
-from peer_agent.averaging.residuals import Residuals
+from peer_agent.averaging.reducer import Reduction, Residuals, received_span
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.network.link import Connection, LinkLost, Refused
-from peer_agent.network.outbox import Outbox
 from peer_agent.network.probing import Prober
-from peer_agent.network.sender import send_frames
+from peer_agent.network.sending import Outbox, send_frames
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
@@ -125,7 +123,6 @@ class RelayedRun:
     # --- data links ---------------------------------------------------------------------------------------------
 
     async def serve(self, peer: PeerId, role: Role, link: Connection) -> None:
-        """One data link, until it ends."""
         self.links[peer] = link
         try:
             link.allow(self._limit)
@@ -223,7 +220,6 @@ class RelayedRun:
         await send_frames(link, frames)
 
     async def give_records(self, link: Connection, first: int) -> None:
-        """Send a page of the log."""
         sealed = await asyncio.to_thread(self.log.records, self.run, first, RECORDS_AT_ONCE)
         last = self.log.last_index(self.run)
         await link.send(m.Records(run=self.run, first=first, last=last, records=tuple(sealed)))

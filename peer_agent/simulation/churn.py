@@ -6,8 +6,7 @@ from msgspec import Struct, field
 
 from peer_agent.simulation import deeds
 from peer_agent.simulation.faults import NOBODY, Kind
-from peer_agent.simulation.peer import Peer
-from peer_agent.simulation.trainer import Trainer
+from peer_agent.simulation.site import Peer
 from peer_agent.simulation.world import World
 
 NIGHT_S = 8 * 3600.0
@@ -65,14 +64,8 @@ FIRST_NIGHT_S = 300.0  # so that also a short run has one
 
 
 class Weather(Struct, frozen=True, kw_only=True):
-    """What befalls a world. Means are virtual seconds between misfortunes of all of a kind together; 0: never.
+    """What befalls a world, each kind by itself; `nights`: the seconds after which one begins."""
 
-    `spells` and `odds` name each kind by itself; `nights`: the seconds after which one begins.
-    """
-
-    trainer_s: float = 4.0
-    relay_s: float = 60.0
-    host_s: float = 120.0
     trainers: Mapping[Kind, Spell] = field(default_factory=dict)
     relays: Mapping[Kind, Spell] = field(default_factory=dict)
     site: Mapping[Kind, Spell] = field(default_factory=dict)
@@ -82,16 +75,11 @@ class Weather(Struct, frozen=True, kw_only=True):
 
 def all_weathers(churn: float = 1.0) -> Weather:
     """Everything that is known to go wrong, in one world, `churn` times as often as usual; 0: nothing."""
-    calm = Weather(trainer_s=0, relay_s=0, host_s=0)
-    return calm if not churn else only({*TRAINERS, *RELAYS, *SITE, *ODDS}, churn)
+    return Weather() if not churn else only({*TRAINERS, *RELAYS, *SITE, *ODDS}, churn)
 
 
 def only(kinds: set[Kind], churn: float = 1.0) -> Weather:
-    """A weather of these kinds of trouble alone."""
     return Weather(
-        trainer_s=0,
-        relay_s=0,
-        host_s=0,
         trainers=_spells(TRAINERS, kinds, churn),
         relays=_spells(RELAYS, kinds, churn),
         site=_spells(SITE, kinds, churn),
@@ -111,9 +99,6 @@ def _spells(spells: Mapping[Kind, Spell], kinds: set[Kind], churn: float) -> dic
 def befall(world: World, weather: Weather) -> Callable[[], None]:
     """Let the weather begin. What is returned ends it; what has begun by then ends by itself, or by `deeds.heal`."""
     over: list[bool] = []
-    _repeat(world, over, weather.trainer_s, lambda: _strike_trainer(world))
-    _repeat(world, over, weather.relay_s, lambda: _strike_relay(world))
-    _repeat(world, over, weather.host_s, lambda: _strike_host(world))
     for victims, spells in ((world.trainers, weather.trainers), (world.relays, weather.relays)):
         for kind, spell in spells.items():
             _begin(world, over, kind, spell, list(victims.values()))
@@ -138,57 +123,9 @@ def _begin(world: World, over: list[bool], kind: Kind, spell: Spell, victims: li
 
 
 def _repeat(world: World, over: list[bool], mean_s: float, strike: Callable[[], None]) -> None:
-    if not mean_s:
-        return
-
     def again() -> None:
         if not over:
             strike()
             _repeat(world, over, mean_s, strike)
 
     world.clock.after(world.faults.chance.expovariate(1 / mean_s), again)
-
-
-def _strike_trainer(world: World) -> None:
-    trainer = list(world.trainers.values())[world.chance.randrange(len(world.trainers))]
-    if not trainer.alive:
-        trainer.start()
-        return
-    away_s = world.chance.uniform(0.5, 20.0)
-    strikes: tuple[Callable[[], None], ...] = (
-        lambda: _die(world, trainer, away_s),
-        lambda: trainer.reconnect(away_s),
-        lambda: _freeze(world, trainer, away_s),
-        trainer.give_back,
-    )
-    strikes[world.chance.randrange(len(strikes))]()
-
-
-def _die(world: World, trainer: Trainer, away_s: float) -> None:
-    trainer.kill()
-    world.clock.after(away_s, lambda: None if trainer.alive else trainer.start())
-
-
-def _freeze(world: World, trainer: Trainer, away_s: float) -> None:
-    trainer.freeze()
-    world.clock.after(away_s, trainer.thaw)
-
-
-def _strike_relay(world: World) -> None:
-    if not world.relays:
-        return
-    relay = list(world.relays.values())[world.chance.randrange(len(world.relays))]
-    if relay.alive:
-        relay.kill()
-        world.clock.after(world.chance.uniform(0.5, 5.0), lambda: None if relay.alive else relay.start())
-
-
-def _strike_host(world: World) -> None:
-    host = world.host
-    if host is None:
-        return
-    if world.chance.random() < 0.5:
-        world.restart_host(world.chance.uniform(0.2, 3.0))
-    else:
-        host.freeze()
-        world.clock.after(world.chance.uniform(1.0, 15.0), host.thaw)

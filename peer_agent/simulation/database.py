@@ -3,9 +3,10 @@
 It fails, loses answers and goes away. What it holds is decided as `coordination.store` decides it (rule 3).
 """
 
+import hashlib
 import random
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Struct
@@ -13,13 +14,10 @@ from msgspec.structs import replace
 
 from peer_agent.protocol.coordinator.events import Mark, Target
 from peer_agent.protocol.credentials import Signed
-from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of, read_record, seal
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.simulation.faults import NOBODY, Faults
-
-if TYPE_CHECKING:
-    from peer_agent.simulation.host import Host
 
 CLAIM_S = 10.0  # as coordination.hosts.claims has it
 RENEW_S = 2.0
@@ -62,7 +60,7 @@ class Database:
         self.script: list[Fault] = []  # what befalls the next writes
         self.back_at = 0.0  # it is away until then
         self.fence = 0
-        self.owner: tuple[Host | None, float] = None, 0.0  # and until when it is the run's
+        self.owner: tuple[object, float] = None, 0.0  # and until when it is the run's
         self.index = 0
         self.step = 0
         self.digest = GENESIS
@@ -79,7 +77,7 @@ class Database:
 
     # --- the claim
 
-    def claim(self, owner: "Host | None" = None, now: float = 0.0) -> int:
+    def claim(self, owner: object = None, now: float = 0.0) -> int:
         """A host takes the run; whoever had it before is stale from now on."""
         self.fence += 1
         self.owner = owner, now + CLAIM_S
@@ -93,13 +91,12 @@ class Database:
             self.owner = self.owner[0], now + CLAIM_S
         return True
 
-    def host_of_run(self, now: float) -> "tuple[Host, int] | None":
+    def host_of_run(self, now: float) -> tuple[object, int] | None:
         """Who drives the run under which fence, as far as the database knows: it may be dead for some seconds."""
         host, until = self.owner
         return (host, self.fence) if host is not None and until > now and self.answers(now) else None
 
     def answers(self, now: float) -> bool:
-        """Whether it is there at all."""
         return now >= self.back_at
 
     # --- writes
@@ -184,3 +181,8 @@ def cover(ranges: Ranges, start: int, stop: int) -> None:
     if first < last:
         start, stop = min(start, ranges[first][0]), max(stop, ranges[last - 1][1])
     ranges[first:last] = [(start, stop)]
+
+
+def state_digest(log: str, *, spoiled_by: PeerId | None = None) -> str:
+    """Of the state that the log up to an entry with this digest gives."""
+    return hashlib.sha256(f"{log} {spoiled_by}".encode()).hexdigest()[:16]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.simulation.faults import NOBODY, Kind, Ordered
-from peer_agent.simulation.peer import Peer
+from peer_agent.simulation.site import Peer
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 
@@ -16,7 +16,7 @@ EVENING_S = 60.0  # within which all go, and all come back
 DAY_S = 2 * 3600.0  # at least, between two nights
 PING_S = 30.0  # until the site sees that a closed lid does not answer
 
-End = Callable[[], object]
+End = Callable[[], None]
 
 
 class Struck(NamedTuple):
@@ -25,6 +25,11 @@ class Struck(NamedTuple):
     world: World
     peer: PeerId
     lasts_s: float
+
+    @property
+    def until(self) -> float:
+        """When it is over, in virtual time."""
+        return self.world.clock.now + self.lasts_s
 
     @property
     def victim(self) -> Peer:
@@ -44,11 +49,7 @@ def befall(world: World, kind: Kind, peer: PeerId, lasts_s: float) -> None:
     world.faults.fired[kind] += 1
     end = DEEDS[kind](Struck(world, peer, lasts_s))
     if end is not None:
-        world.clock.after(lasts_s, partial(_ignore, end))
-
-
-def _ignore(end: End) -> None:
-    end()
+        world.clock.after(lasts_s, end)
 
 
 def obey(world: World) -> None:
@@ -104,17 +105,9 @@ def _kill(struck: Struck) -> End:
     return lambda: start(struck.world, struck.victim)
 
 
-def _reconnect(struck: Struck) -> None:
-    struck.victim.reconnect(struck.lasts_s)
-
-
 def _freeze(struck: Struck) -> End:
     struck.victim.freeze()
     return struck.victim.thaw
-
-
-def _give_back(struck: Struck) -> None:
-    struck.trainer.give_back()
 
 
 def _hang(struck: Struck) -> End:
@@ -132,11 +125,6 @@ def _part(struck: Struck) -> End:
 def _damage(struck: Struck) -> End:
     struck.trainer.damaged = True
     return lambda: setattr(struck.trainer, "damaged", False)
-
-
-def _corrupt(struck: Struck) -> None:
-    """Until it reloads."""
-    struck.trainer.corrupt = True
 
 
 def _slow(struck: Struck) -> End:
@@ -169,18 +157,6 @@ def _freeze_host(struck: Struck) -> End | None:
         return None
     host.freeze()
     return host.thaw
-
-
-def _overtake_host(struck: Struck) -> None:
-    struck.world.overtake_host(struck.lasts_s)
-
-
-def _lose_layer(struck: Struck) -> None:
-    struck.world.layer_back_at = struck.world.clock.now + struck.lasts_s
-
-
-def _lose_database(struck: Struck) -> None:
-    struck.world.database.back_at = struck.world.clock.now + struck.lasts_s
 
 
 # --- the night
@@ -226,20 +202,20 @@ def _open_lid(trainer: Trainer) -> None:
 
 DEEDS: dict[Kind, Callable[[Struck], End | None]] = {
     "killed": _kill,
-    "reconnected": _reconnect,
+    "reconnected": lambda struck: struck.victim.reconnect(struck.lasts_s),
     "frozen": _freeze,
-    "gave back": _give_back,
+    "gave back": lambda struck: struck.trainer.give_back(),
     "hung": _hang,
     "far": _part,
     "damaged": _damage,
-    "differs": _corrupt,
+    "differs": lambda struck: setattr(struck.trainer, "corrupt", True),  # until it reloads
     "slow": _slow,
     "full": _fill,
     "site killed": _kill_site,
     "host replaced": _replace_host,
     "host frozen": _freeze_host,
-    "host overtaken": _overtake_host,
-    "layer away": _lose_layer,
-    "database away": _lose_database,
+    "host overtaken": lambda struck: struck.world.overtake_host(struck.lasts_s),
+    "layer away": lambda struck: setattr(struck.world, "layer_back_at", struck.until),
+    "database away": lambda struck: setattr(struck.world.database, "back_at", struck.until),
     "night": _night,
 }

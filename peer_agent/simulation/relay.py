@@ -1,7 +1,7 @@
 """A virtual relay: the shipped core, without bytes. Chunks arrive at the senders' pace; spans have made-up roots."""
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
@@ -13,10 +13,8 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.advance import advance, hello
 from peer_agent.protocol.relay.opened import OpenCommit, OpenPlan, Place
 from peer_agent.protocol.relay.state import Attempt, Keeper, Phase, Reducer, RelayState
-from peer_agent.simulation.peer import Peer
-
-if TYPE_CHECKING:
-    from peer_agent.simulation.world import World
+from peer_agent.simulation.site import Peer, Surroundings
+from peer_agent.simulation.trainer import Trainer
 
 POLL_S = 0.4  # between looks at what has come
 TICK_S = 0.5
@@ -29,13 +27,15 @@ class Relay(Peer):
 
     role = Role.RELAY
 
-    def __init__(self, world: "World", peer: PeerId, *, latency_s: float) -> None:
+    def __init__(
+        self, world: Surroundings, peer: PeerId, trainers: Mapping[PeerId, Trainer], *, latency_s: float
+    ) -> None:
         super().__init__(world, peer, latency_s)
+        self.trainers = trainers
         self.index = 0  # of the log on its disk, which outlives its process
         self.forget()
 
     def forget(self) -> None:
-        """What lay in memory is gone."""
         self.core = RelayState(
             run=self.world.run_id,
             me=self.peer,
@@ -52,7 +52,6 @@ class Relay(Peer):
         return hello(self.core)
 
     def disconnect(self) -> None:
-        """Nobody hears what is said."""
         super().disconnect()
         self._take(e.ControlLost())
 
@@ -119,7 +118,7 @@ class Relay(Peer):
     def _written(self, place: Place, span: m.PlannedSpan, root: bytes) -> None:
         """Its averages went out while it was written."""
         self._take(e.SpanWritten(place, span.span, root, 0.5))
-        for trainer in self.world.trainers.values():
+        for trainer in self.trainers.values():
             if self.world.reaches(trainer.peer, self.peer):
                 trainer.after(self.latency_s, lambda trainer=trainer: trainer.gather(place, span, root))  # type: ignore[misc]
 
@@ -138,7 +137,7 @@ class Relay(Peer):
 
     def _collect(self, attempt: Attempt, number: int, slot: m.Slot) -> None:
         """What has come of a slot since it was looked at last; its first chunk shows whether it is damaged."""
-        sender, chunks = self.world.trainers[slot.peer], attempt.coverage.chunks
+        sender, chunks = self.trainers[slot.peer], attempt.coverage.chunks
         if number in attempt.refused or not sender.sends(attempt.plan.plan, slot):
             return
         if not self.world.reaches(slot.peer, self.peer):

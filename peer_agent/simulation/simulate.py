@@ -11,9 +11,8 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.simulation.churn import Weather, befall
 from peer_agent.simulation.deeds import heal, obey
-from peer_agent.simulation.host import Host
-from peer_agent.simulation.judge import Judge
-from peer_agent.simulation.progress import Progress
+from peer_agent.simulation.judge import Judge, Progress
+from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting, World
 
 GIVE_UP = 10  # standstills after which the rest is not waited for
@@ -77,13 +76,11 @@ class Trace:
         """An observer's call before an event; there is nothing to measure yet."""
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """Count an event and what it cost."""
         names = " ".join(type(command).__name__ for command in commands)
         what = type(event.message if isinstance(event, e.Received) else event).__name__
         self._hash.update(f"{now!r} {host.state.phase} {what} {getattr(event, 'peer', '')} {names}".encode())
 
     def persisted(self, _: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
-        """And what became of a record."""
         self._hash.update(f"{command.record.index} {outcome} {command.record.previous}".encode())
 
     def digest(self) -> str:
@@ -121,7 +118,6 @@ class Simulation:
         self.drain()
 
     def make_rounds(self, limit_s: float = LIMIT_S) -> None:
-        """The measured part."""
         world = self.world
         world.run(lambda: world.database.step >= self.rounds or len(self.progress.stuck) >= GIVE_UP, limit_s)
         self.measured = self._counts()
@@ -146,7 +142,6 @@ class Simulation:
         return committed, max(0, len(self.judge.rounds) - self.world.database.step - is_open)
 
     def figures(self) -> Figures:
-        """What came of it so far."""
         world, records = self.world, self.world.database.records
         committed, void = self.measured or self._counts()
         stuck = [f"stuck: at step {s.step}, after {s.at_s:.0f} s: {s.why}" for s in self.progress.stuck]
@@ -181,7 +176,6 @@ class Simulation:
 
 
 def simulate(setting: Setting, weather: Weather | None = None, limit_s: float = LIMIT_S) -> Figures:
-    """Simulate and judge."""
     simulation = Simulation(setting, weather)
     simulation.run(limit_s)
     return simulation.figures()

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
@@ -20,10 +19,8 @@ from peer_agent.protocol.trainer.opened import opened_plan, opened_record
 from peer_agent.protocol.trainer.speaking import hello_of
 from peer_agent.protocol.trainer.state import Phase, new_trainer
 from peer_agent.protocol.trainer.tokens import Ranges
-from peer_agent.simulation.peer import Peer, name_of
-
-if TYPE_CHECKING:
-    from peer_agent.simulation.world import World
+from peer_agent.simulation.database import state_digest
+from peer_agent.simulation.site import Peer, Surroundings, name_of
 
 TICK_S = 0.5
 ENCODE_S = 0.05  # from the cut to the offer
@@ -39,7 +36,7 @@ class Trainer(Peer):
     role = Role.TRAINER
 
     def __init__(
-        self, world: "World", peer: PeerId, *, samples_per_s: float, latency_s: float, chunks_per_s: float
+        self, world: Surroundings, peer: PeerId, *, samples_per_s: float, latency_s: float, chunks_per_s: float
     ) -> None:
         super().__init__(world, peer, latency_s)
         self.samples_per_s, self.chunks_per_s = samples_per_s, chunks_per_s
@@ -59,7 +56,6 @@ class Trainer(Peer):
         self.after(TICK_S * self.world.chance.random(), self._tick)
 
     def lose_memory(self) -> None:
-        """Forget replica, accumulator and leases."""
         self.core = new_trainer(self.world.run_id, self.peer, self.world.clock.now, self._seed())
         self.averages.clear()
         self.running = 0
@@ -82,7 +78,6 @@ class Trainer(Peer):
 
     @property
     def accumulator(self) -> AccumulatorId:
-        """The accumulator that its core holds."""
         return self.core.accumulator
 
     @property
@@ -92,7 +87,6 @@ class Trainer(Peer):
 
     @property
     def cut(self) -> m.Cut | m.SitOut | None:
-        """Of the round that is open here."""
         return self.core.round.cut if self.core.round is not None else None
 
     @property
@@ -130,7 +124,6 @@ class Trainer(Peer):
     # --- what befalls it
 
     def hello(self) -> m.Hello:
-        """What it says on a new link."""
         now = self.world.clock.now
         advance(self.core, e.Linked(), now, self._seed())
         asked = e.Heard(m.Rehello(run=self.world.run_id, fence=0))
@@ -138,16 +131,13 @@ class Trainer(Peer):
         return hello_of(self.core)
 
     def give_back(self) -> None:
-        """Return leased units that are not begun."""
         self.handle(e.GaveBack())
 
     def leave(self) -> None:
-        """Say goodbye and end."""
         self.handle(e.Left())
         self.after(3 * self.latency_s, self.kill)
 
     def receive(self, message: Message | Plan) -> None:
-        """Hear the host."""
         match message:
             case Plan():
                 self.handle(e.PlanHeard(opened_plan(own_part(message, self.peer))))
@@ -258,8 +248,3 @@ def _pass_over(action: Words | OfFloats | e.Dial | e.Made | e.Send | e.Serve | e
 
 def _in_order(plan: m.PlanHead) -> list[m.PlannedSpan]:
     return sorted(plan.spans, key=lambda span: span.first)
-
-
-def state_digest(log: str, *, spoiled_by: PeerId | None = None) -> str:
-    """Of the state that the log up to an entry with this digest gives."""
-    return hashlib.sha256(f"{log} {spoiled_by}".encode()).hexdigest()[:16]

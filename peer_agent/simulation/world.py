@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,21 +10,29 @@ from msgspec.structs import replace
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.log.records import GENESIS, Record, digest_of
+from peer_agent.protocol.log.records import Record
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.protocol.recipe import Optimizer, Recipe
 from peer_agent.recipes.causal_lm import CausalLM, Model
-from peer_agent.simulation.clock import Clock
 from peer_agent.simulation.database import CLAIM_S, Database, FailureRates
-from peer_agent.simulation.faults import Faults, Kind
-from peer_agent.simulation.host import CONTEXT, Host
-from peer_agent.simulation.peer import Peer, name_of
+from peer_agent.simulation.faults import Faults
 from peer_agent.simulation.relay import Relay
-from peer_agent.simulation.sockets import LOOK_S, NOTICE_S, Socket
+from peer_agent.simulation.site import (
+    CONTEXT,
+    LOOK_S,
+    NOTICE_S,
+    Clock,
+    Host,
+    Observer,
+    Peer,
+    Socket,
+    Surroundings,
+    Tally,
+    name_of,
+)
 from peer_agent.simulation.trainer import Trainer
 
 TAKE_S = 1.0  # between looks of the other hosts for a run without one
-MOST_TEXTS = 10_000  # notes that are kept in words
 
 
 class Setting(Struct, frozen=True, kw_only=True):
@@ -52,7 +60,6 @@ class Setting(Struct, frozen=True, kw_only=True):
     codecs: Literal["stated", "plan"] = "stated"
 
     def recipe(self) -> CausalLM:
-        """The recipe of such a run."""
         return CausalLM(
             model=Model(context=CONTEXT),
             optimizer=Optimizer(warmup_steps=min(10, self.steps)),
@@ -68,40 +75,7 @@ class Setting(Struct, frozen=True, kw_only=True):
         )
 
 
-class Observer(Protocol):
-    """Somebody who looks at every event: an invariant, a count."""
-
-    def before(self, host: Host, event: e.Event, now: float) -> None:
-        """The coordinator is about to take an event."""
-
-    def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """It has taken it; the commands are not carried out yet."""
-
-    def persisted(self, _: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
-        """The database has done what it will do with a record."""
-
-
-class Tally:
-    """What happened, by kind of note."""
-
-    def __init__(self) -> None:
-        self.notes: dict[str, int] = {}
-        self.texts: list[str] = []
-        self.events = 0
-        self.restarts = 0
-        self.finished = False
-
-    def take(self, note: e.Note | e.Finish) -> None:
-        """Count a note of the coordinator."""
-        if isinstance(note, e.Finish):
-            self.finished = True
-            return
-        self.notes[note.kind] = self.notes.get(note.kind, 0) + 1
-        if len(self.texts) < MOST_TEXTS:
-            self.texts.append(note.text)
-
-
-class World:
+class World(Surroundings):
     """Everything at one moment. `seed` decides all that chance decides."""
 
     def __init__(self, setting: Setting, observers: Sequence[Observer] = ()) -> None:
@@ -109,7 +83,6 @@ class World:
         self.observers = list(observers)
         self.chance = random.Random(f"world {setting.seed}")
         self.clock, self.tally, self.faults = Clock(), Tally(), Faults(setting.seed)
-        self.names = 0
         self.recipe: Recipe = setting.recipe()
         self.grid = grid_of(setting.elements)
         self.shards, self.sources = setting.shards, setting.sources
@@ -142,22 +115,9 @@ class World:
 
     def _relay(self, number: int) -> Relay:
         peer = PeerId(name_of(self.seed, "relay", number))
-        return Relay(self, peer, latency_s=0.01)
-
-    def person_of(self, peer: PeerId) -> str:
-        """Whose machine it is."""
-        return f"person {peer[:6]}"
-
-    def strikes(self, kind: Kind, peer: PeerId, of: str = "") -> bool:
-        """Whether a fault befalls this peer (or the site) now; rounds are numbered by the step they make."""
-        return self.faults.strikes(kind, peer, self.database.step + 1, of)
-
-    def reaches(self, trainer: PeerId, relay: PeerId) -> bool:
-        """Whether this trainer can dial this relay."""
-        return (trainer, relay) not in self.unreachable
+        return Relay(self, peer, self.trainers, latency_s=0.01)
 
     def committed(self) -> None:
-        """An update is in the database."""
         for action in self.on_commit:
             action()
 
@@ -173,7 +133,6 @@ class World:
         return True
 
     def close_session(self, socket: Socket) -> None:
-        """A peer's end is closed."""
         self.sockets.pop(socket.number, None)
         socket.close()
 
@@ -211,7 +170,6 @@ class World:
                 socket.follow(host, host.state.fence)
 
     def restart_host(self, away_s: float = 1.0) -> None:
-        """The site is down for a while."""
         self.kill_host()
         self.clock.after(away_s, self.start_host)
 
@@ -240,7 +198,6 @@ class World:
         self.clock.after(CLAIM_S + TAKE_S, take)
 
     def ban(self, peer: PeerId) -> None:
-        """The organizer wants this machine out."""
         banned, host = self.peers[peer], self.host
         banned.alive = False
         if host is not None and peer in host.sockets:
@@ -259,7 +216,6 @@ class World:
         self.database.back_to = e.Target(index, step, "0" * 64)
 
     def store_snapshot(self, record: Record) -> None:
-        """A keeper's upload has arrived."""
         if record.index <= self.database.snapshot.index:
             return
         self.database.snapshot = Snapshot(
@@ -273,10 +229,6 @@ class World:
         if self.host is not None:
             self.host.handle(e.SnapshotStored(self.database.snapshot))
 
-    def log_digest(self, index: int) -> str:
-        """Digest of the log at an index."""
-        return digest_of(self.database.log[index - 1]) if index else GENESIS
-
     # --- running
 
     def run(self, until: Callable[[], bool], limit_s: float = 3600.0) -> bool:
@@ -289,10 +241,8 @@ class World:
         return True
 
     def run_steps(self, steps: int, limit_s: float = 3600.0) -> bool:
-        """Until so many more updates are committed."""
         goal = self.database.step + steps
         return self.run(lambda: self.database.step >= goal, limit_s)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.run(lambda: False, seconds)

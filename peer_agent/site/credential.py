@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from peer_agent import __version__
 from peer_agent.machine.home import Home, KnownSite
-from peer_agent.machine.sanitize import sanitize
+from peer_agent.machine.language import sanitize
 from peer_agent.network.addresses import is_local, is_public
 from peer_agent.network.link import DIAL_S, Connection, LinkLost, Refused, dial
 from peer_agent.network.site import post_json, sign_request
@@ -140,7 +140,6 @@ class RunAccess:
         return {"Authorization": f"Credential {packed}"}
 
     async def dial_control(self) -> Connection:
-        """Dial the site; an open control link."""
         await self.renew()
         return await dial(self.control, link=Link.CONTROL, identity=self.identity(), server="site", version=__version__)
 

@@ -4,25 +4,35 @@ One for the life of a process, over all its links and runs.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
+from random import Random
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
-from peer_agent.machine.language import translated
+from peer_agent.machine.language import sanitize, translated
 from peer_agent.machine.limits import Limits, narrowed
-from peer_agent.machine.resting.month import Month
-from peer_agent.machine.resting.reasons import MOST_REFUSALS, UNTIL_TOLD, Rest, Surroundings, in_words, reason_to_rest
-from peer_agent.machine.resting.surroundings import Senses
-from peer_agent.machine.sanitize import sanitize
-from peer_agent.network.traffic import TRAFFIC
-from peer_agent.network.uplink import DOWNLINK, UPLINK
+from peer_agent.machine.resting import (
+    MOST_REFUSALS,
+    UNTIL_TOLD,
+    Month,
+    Rest,
+    Senses,
+    Surroundings,
+    in_words,
+    reason_to_rest,
+)
+from peer_agent.network.link import Connected, Connection, LinkLost, Refused, Waiting, keep, until_one_ends
+from peer_agent.network.uplink import DOWNLINK, TRAFFIC, UPLINK
+from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.messages import Instructions, MachineReport
+from peer_agent.site.credential import RunAccess
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +95,6 @@ class MachineControl:
         self._report(again=True)
 
     def unlinked(self) -> None:
-        """It is gone."""
         self._say = _nothing
 
     def hear(self, wanted: Instructions) -> None:
@@ -125,7 +134,6 @@ class MachineControl:
             self._judge()
 
     def accepted(self) -> None:
-        """One was taken."""
         self._refused = ()
 
     async def watch(self) -> None:
@@ -138,7 +146,6 @@ class MachineControl:
             self._month.keep()
 
     async def look(self) -> None:
-        """Look once."""
         moved = self._month.add(TRAFFIC.sent + TRAFFIC.received)
         limits, refused = self.wanted.limits, credible(self._refused)
         around = await asyncio.to_thread(self._senses.look, limits, month_bytes=moved, refused=refused)
@@ -148,7 +155,6 @@ class MachineControl:
         self._report()
 
     def _judge(self, *, is_new: bool = False) -> None:
-        """Whether it may work now."""
         rest = self._latched or self._found()
         if rest.why in UNTIL_TOLD:
             self._latched = rest
@@ -173,3 +179,58 @@ class MachineControl:
 def _is_like(one: MachineReport, other: MachineReport | None) -> bool:
     """Whether nothing has changed but figures that always do."""
     return other is not None and replace(one, month_bytes=0) == replace(other, month_bytes=0)
+
+
+SHOW_S = 1.0
+MOST_REPORTS = 100  # that wait for a slow link; more are lost, and said again in time
+
+
+async def stay_on_hold(access: RunAccess, control: MachineControl, show: Callable[[str], Awaitable[None]]) -> None:
+    """Rest by the owner's wish, out of the run and holding nothing of it, until it may work again, or finish or move.
+
+    `show` is told once a second why it rests.
+
+    Raises Problem where nobody can say so any more.
+    """
+    try:
+        await until_one_ends(_keep_link(access, control), _free(control), _show(control, show))
+    finally:
+        control.unlinked()
+
+
+async def _free(control: MachineControl) -> None:
+    while control.rest and not control.is_to_finish and not control.move_to:
+        control.changed.clear()
+        await control.changed.wait()
+
+
+async def _keep_link(access: RunAccess, control: MachineControl) -> None:
+    async def hear(link: Connection) -> None:
+        reports: asyncio.Queue[m.MachineReport] = asyncio.Queue(MOST_REPORTS)
+        speaking = asyncio.create_task(_speak(link, reports))
+        control.linked(access.run, lambda report: None if reports.full() else reports.put_nowait(report))
+        try:
+            while True:
+                body = await link.receive()
+                if isinstance(body, m.Instructions):
+                    control.hear(body)
+        finally:
+            control.unlinked()
+            speaking.cancel()
+
+    def told(_: Connected | Waiting) -> None:
+        """A site that is away is tried again; nothing here waits for it."""
+
+    await keep(access.dial_control, hear, on_state=told, random=Random())
+
+
+async def _speak(link: Connection, reports: "asyncio.Queue[m.MachineReport]") -> None:
+    with contextlib.suppress(LinkLost, Refused):  # noticed by whoever reads it
+        while True:
+            await link.send(await reports.get())
+
+
+async def _show(control: MachineControl, show: Callable[[str], Awaitable[None]]) -> None:
+    while True:
+        await show(in_words(control.rest, translated))
+        await asyncio.sleep(SHOW_S)

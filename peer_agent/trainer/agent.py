@@ -110,7 +110,6 @@ class Agent:
             self.finish()
 
     def finish(self) -> None:
-        """See through what is in hand, then leave."""
         self.start(self._finish())
 
     async def _finish(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from peer_agent.protocol.log.records import Unit
-from peer_agent.training.computed import Computed, NonFinite
+from peer_agent.training.units import Computed, NonFinite
 
 if TYPE_CHECKING:  # torch is loaded by whoever trains
     from peer_agent.training.loop import UnitInHand

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -23,12 +23,14 @@ from peer_agent.protocol.errors import Fault, Problem, codes
 from peer_agent.protocol.log.records import RecordHead
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.publishing.card import CardFacts, parse_facts, unfinished
-from peer_agent.publishing.hub.names import hub_endpoint
+from peer_agent.publishing.child import run_child
+from peer_agent.publishing.hub_client import hub_endpoint
 from peer_agent.site.credential import RunAccess
-from peer_agent.trainer.children import run_child
 from peer_agent.trainer.files import TOKENIZER_LIMIT, fetch_shard
-from peer_agent.training.replica import Replica
-from peer_agent.training.snapshots import State
+
+if TYPE_CHECKING:  # torch is loaded by whoever trains
+    from peer_agent.training.replica import Replica
+    from peer_agent.training.snapshots import State
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +50,7 @@ class HubPublisher:
         self._waiting: tuple[State, RecordHead, Replica] | None = None
         self._sending: asyncio.Task[None] | None = None
 
-    async def committed(self, replica: Replica, record: RecordHead) -> None:
+    async def committed(self, replica: "Replica", record: RecordHead) -> None:
         """A step is in the replica: publish it where it is one of a snapshot. Returns as soon as it is copied."""
         recipe = replica.recipe
         if record.step % recipe.snapshot_every and record.step < recipe.target_steps:
@@ -85,7 +87,7 @@ class HubPublisher:
                 words = _("The model of step {step} is on the Hub: {url}")
                 self.view.say(words.format(step=f"{record.step:,}", url=url))
 
-    async def _send(self, state: State, record: RecordHead, replica: Replica) -> str:
+    async def _send(self, state: "State", record: RecordHead, replica: "Replica") -> str:
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         await self._fetch_data(replica.recipe)

@@ -6,6 +6,8 @@ Not responsible for whether a result still counts: the core knows by the job's n
 import asyncio
 import logging
 import os
+import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from itertools import islice
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.codecs import Floats
+from peer_agent.averaging.contributor import Accumulator, NotFinite, Sending
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
 from peer_agent.machine.language import gettext as _
@@ -20,26 +23,185 @@ from peer_agent.machine.limits import GIGABYTE, Limits
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem, codes
 from peer_agent.protocol.grid import Grid, grid_of
-from peer_agent.protocol.log.records import Record
+from peer_agent.protocol.log.records import Record, RecordHead, SpanEntry
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.state import TrainerState
 from peer_agent.recipes import parse_recipe
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.machine_control import MachineControl
 from peer_agent.site.relay_links import DataLinks
-from peer_agent.trainer.accumulation import Accumulation
-from peer_agent.trainer.collaboration import Collaboration
-from peer_agent.trainer.files import fetch_model_files, hand_in
-from peer_agent.trainer.follower import Follower
+from peer_agent.trainer.collaboration import Collaboration, compute_units
+from peer_agent.trainer.files import fetch_model_files, fetch_snapshot, hand_in
 from peer_agent.trainer.round import OpenRound
-from peer_agent.trainer.shard_cache import Shards
-from peer_agent.training.device_batch import DeviceBatch
+from peer_agent.trainer.shards import Shards
+from peer_agent.training.units import Computed, DeviceBatch
 
 if TYPE_CHECKING:
     from peer_agent.trainer.hub_publisher import HubPublisher
-    from peer_agent.training.compilation import CompiledLayers
+    from peer_agent.training.layers import CompiledLayers
+    from peer_agent.training.loop import Trainer
+    from peer_agent.training.replica import Replica
 
 log = logging.getLogger(__name__)
+
+FETCH_TRIES = 8
+PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+
+
+class Follower:
+    """A replica that follows the log, in the only two ways in which it moves: it loads a snapshot, it applies a record.
+
+    `busy`: forward and backward read the parameters, which change here.
+
+    A state is not spoken of before its digest is there: whoever reported the step of a replica that a thread is just
+    changing would name work of the update before as new.
+    """
+
+    def __init__(self, home: Home, access: RunAccess, links: DataLinks, replica: "Replica") -> None:
+        self.home, self.access, self.links, self.replica = home, access, links, replica
+        self.busy = asyncio.Lock()
+
+    async def load(self, snapshot: m.Snapshot) -> str:
+        """Take over a verified state; its digest. Raises Problem E111, E310 where the file is another, E106, E110."""
+        path = await fetch_snapshot(self.home, self.access, snapshot)
+        try:
+            async with self.busy:
+                await asyncio.to_thread(self.replica.load, path)
+                digest = await asyncio.to_thread(self.replica.digest)
+            if digest != snapshot.state_digest:
+                raise Problem.of("E111", name=path.name, url=self.access.site.url)
+        except Problem:
+            path.unlink(missing_ok=True)  # so that it is fetched anew
+            raise
+        return digest
+
+    async def apply(self, record: RecordHead, digest: str, gradient: Floats) -> str:
+        """The averages [P] that the record names, through the optimizer (rule 6); the digest of the state then."""
+        async with self.busy:
+            await asyncio.to_thread(self.replica.apply, record, digest, gradient)
+            return await asyncio.to_thread(self.replica.digest)
+
+    async def gather(self, record: RecordHead, assembly: Assembly, *, patient: bool) -> Floats | None:
+        """[P], with what has not come fetched from a relay's log. None where nobody has these bytes."""
+        for attempt in range(FETCH_TRIES if patient else 1):
+            for entry in assembly.missing(record):
+                await self.links.fetch(record, entry, partial(_fill, assembly, entry))
+            gradient = assembly.gradient(record)
+            if not isinstance(gradient, list):
+                return gradient
+            await asyncio.sleep(min(PAUSE_S * 2**attempt, LONGEST_PAUSE_S))
+        return None
+
+
+async def _fill(assembly: Assembly, entry: SpanEntry, payloads: list[bytes]) -> bool:
+    """Whether these are the bytes that the record names."""
+    try:
+        await asyncio.to_thread(assembly.fill, entry, payloads)
+    except Problem as problem:
+        log.warning("%s", problem)
+        return False
+    return True
+
+
+LOOK_S = 0.2  # between looks whether a rest is still for something
+LONGEST_REST_S = 300.0  # after one unit, whatever share of the time is allowed
+
+
+class Accumulation:
+    """The floats of one replica's work: units in a thread, the sum of what was never offered, and what is offered.
+
+    The core says when. The two sums are the 8 bytes a parameter of rule 9: while one is frozen, the other may grow.
+    Nothing changes the replica while units are computed (`busy`).
+    """
+
+    def __init__(
+        self, trainer: "Trainer", grid: Grid, busy: asyncio.Lock, collaboration: Collaboration | None = None
+    ) -> None:
+        """`collaboration`: where somebody else's loop computes; without one the agent's does, in a thread."""
+        self.trainer, self.grid, self.busy = trainer, grid, busy
+        self.accumulator = Accumulator(grid)
+        self.speed = 0.0  # samples per second
+        self.duty_percent = 100  # of the time, in which it computes
+        self._rests_until = 0.0
+        self._computed: Computed | None = None
+        self.collaboration = collaboration or _own_loop()
+        self._is_own = collaboration is None
+        self.device_batch = DeviceBatch()
+
+    def close(self) -> None:
+        if self._is_own:
+            self.collaboration.end()
+
+    async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
+        """None where it is for nothing. Raises Problem E107, E111."""
+        while (rest_s := self._rests_until - time.monotonic()) > 0:
+            await asyncio.sleep(min(rest_s, LOOK_S))
+            if not is_wanted(action.job):
+                return None
+        async with self.busy:
+            if not is_wanted(action.job):
+                return None
+            began = time.monotonic()
+            result = await asyncio.wrap_future(self.collaboration.ask(self.trainer.begin, *action.units))
+        took_s = max(time.monotonic() - began, 1e-6)
+        self._rests_until = time.monotonic() + min(took_s * (100 / self.duty_percent - 1), LONGEST_REST_S)
+        samples = [unit.samples for unit in action.units]
+        if self.trainer.at_once:  # memory was, or turned out to be, short
+            self.device_batch.fits(self.trainer.at_once // max(samples))
+        if not is_wanted(action.job):
+            return None
+        if not isinstance(result, Computed):
+            self.device_batch.was_not_finite(len(samples))
+            return e.NotFinite(action.job, self.device_batch.units)
+        self.device_batch.took(len(samples), sum(samples), took_s)
+        self._computed = result
+        rate = sum(samples) / took_s
+        self.speed = 0.9 * self.speed + 0.1 * rate if self.speed else rate
+        return e.Computed(action.job, result.loss_sum, result.loss_tokens, result.base_step, self.device_batch.units)
+
+    def keep(self) -> None:
+        """Add the gradient that was computed last to the sum of what was never offered."""
+        assert self._computed is not None
+        self.trainer.keep(self._computed)
+
+    def discard_held(self) -> None:
+        """Throw away what was offered and what is left of earlier offers."""
+        self.accumulator = Accumulator(self.grid)
+
+    def renew(self) -> None:
+        self.trainer.discard()
+        self.discard_held()
+
+    def freeze(self, action: e.Freeze) -> Sending | None:
+        """Add what was never offered to what is held, and encode that; in a thread. None where it is not finite."""
+        try:
+            self.hold()
+            return self.accumulator.offer(action.cut.codec, action.weights)
+        except NotFinite:
+            return None
+
+    def hold(self) -> None:
+        """Add what was never offered to what is held. Raises NotFinite where that is too much."""
+        if self.accumulator.sending is None and self.trainer.units:
+            self.accumulator.add(self.trainer.take_sum().gradient_sum)
+
+    def release(self) -> None:
+        """The round made no update: what was offered stays."""
+        if self.accumulator.sending is not None:
+            self.accumulator.release()
+
+    def remove_averaged(self, action: e.Settle) -> None:
+        """What was averaged in leaves; what was not stays."""
+        if self.accumulator.sending is not None:
+            self.accumulator.remove_averaged(action.included)
+
+
+def _own_loop() -> Collaboration:
+    """In a thread: always the same, since glibc keeps what a thread has freed for it, and activations are large."""
+    collaboration = Collaboration()
+    threading.Thread(target=compute_units, args=[collaboration], name="computing", daemon=True).start()
+    return collaboration
+
 
 SETTLE_S = 1.0  # averaged chunks may still be on their way when the commit is here; then the log is asked
 MOST_JOBS = 10_000  # that wait; the core asks for one load, one update and one unit at a time
@@ -77,7 +239,6 @@ class Jobs:
         self._told_of_compiling = False
 
     async def run(self) -> None:
-        """One job after another."""
         try:
             while True:
                 await (await self._waiting.get())()
@@ -159,7 +320,6 @@ class Jobs:
             self.accumulation.trainer.threads = limits.threads
 
     def close(self) -> None:
-        """Nothing is fetched any more."""
         if self.shards is not None:
             self.shards.close()
 
@@ -262,7 +422,6 @@ class Jobs:
                 await asyncio.to_thread(accumulation.remove_averaged, action)
 
     async def freeze(self, action: e.Freeze, round_: OpenRound) -> None:
-        """Encode what is held, for the offer."""
         _, accumulation = self._there()
         round_.sending = await asyncio.to_thread(accumulation.freeze, action)
         if round_.sending is None:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from itertools import count
 
 from peer_agent.averaging.update_log import UpdateLog
-from peer_agent.network.link import Connection, LinkLost
-from peer_agent.network.own_link import own_link
+from peer_agent.network.link import Connection, LinkLost, own_link
 from peer_agent.network.relay_server import Server, serve_data
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role
@@ -81,7 +80,6 @@ class Listening:
             self._failed(error)
 
     async def close(self) -> None:
-        """Be dialled no more."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, self.run.close(), self._server.close(), return_exceptions=True)
@@ -103,7 +101,6 @@ class Listening:
             await self.run.hear_average(peer, frame)
 
     def lose_control(self) -> None:
-        """The control link has ended."""
         self._happens(e.ControlLost())
 
     def _happens(self, event: e.Event) -> None:

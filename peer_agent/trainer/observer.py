@@ -11,11 +11,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from peer_agent.display.status import write_status
-from peer_agent.machine import conditions
-from peer_agent.machine.sanitize import sanitize
+from peer_agent.machine import hardware
+from peer_agent.machine.language import sanitize
 from peer_agent.network.link import PASSING
 from peer_agent.network.site import get_json
-from peer_agent.network.traffic import Rates
+from peer_agent.network.uplink import Rates
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.trainer.agent import Agent
 
@@ -68,7 +68,6 @@ class Observer:
         self.now.site, self.now.run, self.now.person = access.site.url, access.slug, access.site.person
 
     async def run(self) -> None:
-        """Measure and tell, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
             tasks.create_task(self._ask_for_rank())
@@ -84,7 +83,6 @@ class Observer:
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Write the figures of this moment into `now`."""
         agent, now = self.agent, self.now
         now.doing, now.title = doing(agent), agent.access.title
         now.up_mbps, now.down_mbps = self._rates.read()
@@ -104,9 +102,9 @@ class Observer:
         agent, links = self.agent, self.agent.links
         self._note(Condition.SITE, _of_site(agent.away))
         if agent.control is not None:
-            self._note(Condition.CLOCK, conditions.of_clock(agent.control.offset_s))
+            self._note(Condition.CLOCK, hardware.of_clock(agent.control.offset_s))
         missing = set(links.addresses) - set(links.reached)
-        self._note(Condition.RELAYS, conditions.of_relays(missing, links.reached))
+        self._note(Condition.RELAYS, hardware.of_relays(missing, links.reached))
         self.view.look()
 
     async def _watch_disk(self) -> None:
@@ -114,7 +112,7 @@ class Observer:
         while True:
             with contextlib.suppress(OSError):  # a disk that cannot be asked is asked again
                 free = (await asyncio.to_thread(shutil.disk_usage, folder)).free
-                self._note(Condition.DISK, conditions.of_disk_in_use(free, folder))
+                self._note(Condition.DISK, hardware.of_disk_in_use(free, folder))
             await asyncio.sleep(DISK_S)
 
     def _note(self, condition: Condition, fault: Fault | None) -> None:
@@ -178,4 +176,4 @@ def doing(agent: Agent) -> str:
 
 def _of_site(away: Fault | None) -> Fault | None:
     """A site in the middle of a restart is not itself for a while."""
-    return conditions.not_reached(away) if away is not None and away.code in PASSING else away
+    return hardware.not_reached(away) if away is not None and away.code in PASSING else away

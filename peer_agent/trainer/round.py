@@ -7,7 +7,7 @@ from typing import Any
 
 from peer_agent.averaging.assembly import Assembly
 from peer_agent.averaging.contributor import Sending
-from peer_agent.network.sender import send_chunks
+from peer_agent.network.sending import send_chunks
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.counting import Arrived, arrivals_of, count, departures_of
 from peer_agent.protocol.deadlines import coming_s

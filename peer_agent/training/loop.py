@@ -5,23 +5,46 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import torch
+from msgspec import Struct
 
 from peer_agent.protocol.errors import Problem, codes
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
 from peer_agent.protocol.recipe import Recipe
-from peer_agent.recipes.training import Batch, Shard, training_of
-from peer_agent.training.batches import Batches
-from peer_agent.training.compilation import CompiledLayers
-from peer_agent.training.computed import Computed, NonFinite, Taken
-from peer_agent.training.data import Shards, batch_of
-from peer_agent.training.device_batch import MOST_UNITS
+from peer_agent.recipes.training import Batch, Shard, heldout_batches, training_of
+from peer_agent.training.layers import CompiledLayers, recompute_layers
 from peer_agent.training.model import parameters_of
-from peer_agent.training.objective import mean_loss
 from peer_agent.training.precision import LossScale, half_of, widen_attention
-from peer_agent.training.recompute import recompute_layers
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import MOST_UNITS, Batches, Computed, NonFinite, Shards, Taken, batch_of
+
+
+class Mean(Struct, frozen=True):
+    """Nats over so many loss units."""
+
+    loss: float
+    units: int
+
+
+def mean_loss(
+    model: torch.nn.Module, recipe: Recipe, shard: Shard, device: torch.device, *, most: float = math.inf
+) -> Mean:
+    """The mean loss over a shard's samples, from the first on, until there are `most` loss units.
+
+    A micro-batch at a time. Raises ValueError where there is none.
+    """
+    kind = training_of(recipe)
+    loss_sum, loss_units = 0.0, 0
+    with torch.no_grad():
+        for batch in heldout_batches(recipe, shard):
+            loss_sum += float(kind.summed_loss(recipe, model, batch, device))
+            loss_units += kind.loss_units_in(batch)
+            if loss_units >= most:
+                break
+    if not loss_units:
+        raise ValueError("the data are too little to be evaluated")
+    return Mean(loss_sum / loss_units, loss_units)
 
 
 def pick_device() -> torch.device:
@@ -199,7 +222,6 @@ class Trainer:
 
     @property
     def units(self) -> tuple[DoneUnit, ...]:
-        """What is in the sum."""
         return tuple(self._units)
 
     def take_sum(self) -> Taken:

@@ -102,7 +102,6 @@ class LossScale:
         self._finite = 0
 
     def accept(self) -> None:
-        """Gradients were finite."""
         self._finite += 1
         if self._finite == GROWS_AFTER:
             self._finite, self.value = 0, min(2 * self.value, self._most)

@@ -8,15 +8,32 @@ import torch
 from numpy.typing import NDArray
 
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.log.digests import VECTORS
+from peer_agent.protocol.log.digests import BLOCK as AT_A_TIME
+from peer_agent.protocol.log.digests import POSITION, VECTORS
 from peer_agent.protocol.log.records import GENESIS, RecordHead
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes.training import NO_FILES, model_of
-from peer_agent.training.digests import state_digest
 from peer_agent.training.model import layout_of, parameters_of
 from peer_agent.training.optimizers import Moving, update
 from peer_agent.training.precision import kept_in, narrow_fixed
 from peer_agent.training.snapshots import BLOCK, State, canonical_blocks, hash_of, header_of, read_state
+
+# The cheap digest of a replica's state on any device; equal to `protocol.digests.state_digest` (rule 17).
+
+SIGNED_POSITION = POSITION - 2**64  # the same 64 bits; torch counts in signed integers only
+
+
+def state_digest(*vectors: torch.Tensor) -> str:
+    """Wrapping sum of (bit pattern x odd constant of its position) over flat float32 vectors. 16 hexadecimal digits."""
+    total, offset = 0, 0
+    for vector in vectors:
+        for start in range(0, vector.numel(), AT_A_TIME):
+            bits = vector[start : start + AT_A_TIME].view(torch.int32).to(torch.int64)
+            first = offset + start
+            place = torch.arange(first, first + bits.numel(), dtype=torch.int64, device=vector.device)
+            total += int((bits * (place * SIGNED_POSITION).bitwise_or(1)).sum())
+        offset += vector.numel()
+    return f"{total % 2**64:016x}"
 
 
 class OutOfOrder(ValueError):

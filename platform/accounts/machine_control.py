@@ -11,7 +11,7 @@ from django.utils import timezone
 from msgspec.structs import replace
 
 from accounts.models import Machine, MachineControl
-from peer_agent.machine.resting.reasons import Rest
+from peer_agent.machine.resting import Rest
 from peer_agent.protocol.messages import Instructions, MachineReport
 
 SPARED = timedelta(seconds=30)  # in which the same is not written again

@@ -1,4 +1,4 @@
-"""What needs torch runs in a child process: `peer_agent.publishing`, a list of arguments in, one JSON object out.
+"""What needs torch runs in a child process: `peer_agent.site_work`, a list of arguments in, one JSON object out.
 
 Also what goes with long work: its turns within this process, and its failures as numbered errors.
 """
@@ -19,7 +19,7 @@ from django.conf import settings
 from django.db import DatabaseError
 
 from peer_agent.protocol.errors import Fault, Problem, codes
-from peer_agent.publishing.outcome import facts_of, fault_of
+from peer_agent.publishing.child import facts_of, fault_of
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ BEAT_S = 5.0
 KILLED = -9
 BOOTSTRAP = (
     "import runpy; from runs.parent import leave_with_parent; leave_with_parent(); "
-    "runpy.run_module('peer_agent.publishing', run_name='__main__', alter_sys=True)"
+    "runpy.run_module('peer_agent.site_work', run_name='__main__', alter_sys=True)"
 )
 
 _running: set["subprocess.Popen[str]"] = set()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from peer_agent.machine.attached import on_end_of_input
+from peer_agent.machine.leave_request import on_end_of_input
 from server.http_connections import Config, Requests
 from server.stranger_limits import Limits, Owners, Strangers, usual_limits
 from server.websocket_connections import Sockets

@@ -13,7 +13,7 @@ from typing import IO, NamedTuple
 
 from django.conf import settings
 
-from peer_agent.machine.process_lock import read_holder, sign_lock, try_lock
+from peer_agent.machine.home import read_holder, sign_lock, try_lock
 from peer_agent.protocol.errors import Problem
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from accounts import machine_control as control
 from accounts.models import Machine, MachineControl
-from peer_agent.machine.resting.reasons import Rest
+from peer_agent.machine.resting import Rest
 from peer_agent.protocol.messages import Instructions, MachineReport
 from peer_agent.protocol.messages.machine import OwnerLimits, Why
 from tests.averaging.rounds import RUN

@@ -97,15 +97,15 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
 
 
 def limits_asked_for(work: str, words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> Limits:
-    """What `join` with these words gives the function of the module that does its work."""
+    """What `join` with these words gives the function that does its work."""
     known: list[Limits] = []
 
     async def join(_: str, __: object, limits: Limits, *___: object, **____: object) -> None:
         known.append(limits)
 
     monkeypatch.setenv("MANYHANDS_HOME", str(home))
-    monkeypatch.setattr(cli, work, join)
-    monkeypatch.setattr(cli, "apply_limits", lambda _: None)
+    monkeypatch.setattr(work, join)
+    monkeypatch.setattr("peer_agent.machine.limits.apply_limits", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["manyhands", "join", "http://127.0.0.1:9/runs/a/", *words])
     assert cli.status_of(cli.app) == 0
     (limits,) = known
@@ -116,7 +116,7 @@ def limits_asked_for(work: str, words: list[str], home: Path, monkeypatch: pytes
 def test_how_much_of_the_uplink_the_household_keeps(
     words: list[str], percent: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = limits_asked_for("_average", ["--auxiliary", *words], tmp_path, monkeypatch)
+    limits = limits_asked_for("peer_agent.cli._average", ["--auxiliary", *words], tmp_path, monkeypatch)
     assert limits.reserve_percent == percent
 
 
@@ -124,7 +124,7 @@ def test_how_much_of_the_uplink_the_household_keeps(
 def test_layers_are_compiled_where_that_is_asked_for(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert limits_asked_for("join_run", words, tmp_path, monkeypatch).compiles is bool(words)
+    assert limits_asked_for("peer_agent.trainer.joining.join_run", words, tmp_path, monkeypatch).compiles is bool(words)
 
 
 @pytest.mark.parametrize("words", [["--compile"], ["--listen"], ["--publish", "a/b"]])

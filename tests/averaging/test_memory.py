@@ -1,17 +1,20 @@
 """Memory that is used again."""
 
 import gc
+import threading
 from collections.abc import Callable
 from threading import Thread
+from typing import get_args
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from peer_agent.averaging.assembly import Assembly
-from peer_agent.averaging.memory import LEAST_BYTES, MOST_SPARE, Memory
-from peer_agent.averaging.payloads import Payloads
+from peer_agent.averaging.memory import LEAST_BYTES, MOST, MOST_SPARE, Memory, Payloads, Scratch
+from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.recipe import Codec
 
 LARGE = LEAST_BYTES // 4  # float32
 
@@ -105,3 +108,54 @@ def test_gradients_and_payloads_lie_where_those_of_the_round_before_did() -> Non
         places.append((_at(assembly._values), _at(payloads.rows(0, 1))))
         del assembly, payloads
     assert places[0] == places[1]
+
+
+def test_a_thread_gets_the_same_memory_again() -> None:
+    scratch = Scratch()
+    first = scratch.room("sums", np.float32, 10)
+    first[:] = 7
+    assert np.shares_memory(scratch.room("sums", np.float32, 5), first)
+    assert not np.shares_memory(scratch.room("means", np.float32, 10), first)
+
+
+def test_another_thread_gets_its_own() -> None:
+    scratch, rooms = Scratch(), []
+    threads = [threading.Thread(target=lambda: rooms.append(scratch.room("sums", np.float32, 10))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not np.shares_memory(rooms[0], rooms[1])
+
+
+def test_what_is_larger_is_made_anew_with_all_views() -> None:
+    scratch = Scratch()
+    views = [scratch.once("view", lambda: scratch.room("sums", np.float32, 4)[:2]) for _ in range(2)]
+    assert views[0] is views[1]
+    assert scratch.room("sums", np.float32, 100).size == 100
+    assert np.shares_memory(
+        scratch.once("view", lambda: scratch.room("sums", np.float32, 4)), scratch.room("sums", np.float32, 4)
+    )
+
+
+def test_it_does_not_grow_for_ever() -> None:
+    scratch, made = Scratch(), list[int]()
+    for key in [*range(3 * MOST), 3 * MOST - 1, 0]:
+        scratch.once(key, lambda key=key: made.append(key))  # type: ignore[misc]
+    assert len(made) == 3 * MOST + 1
+    assert len(scratch._made) <= MOST
+
+
+GRID = Grid(5000, 1024)
+
+
+@pytest.mark.parametrize("codec", get_args(Codec))
+def test_every_chunk_has_room_of_its_own(codec: Codec) -> None:
+    payloads = Payloads(codec, GRID, 1, 5)
+    for chunk in range(1, 5):
+        payloads.rows(chunk, 1)[:] = chunk + 1
+    for chunk in range(1, 5):
+        row = payloads.rows(chunk, 1)
+        assert row.shape == (1, encoded_size(codec, GRID.length(chunk)))
+        assert (row == chunk + 1).all()
+    assert np.array_equal(payloads.rows(1, 3)[:, 0], [2, 3, 4])

@@ -10,9 +10,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 
 from peer_agent.averaging.reducer import ClosedSpan
-from peer_agent.averaging.update_log import UpdateLog
+from peer_agent.averaging.update_log import UpdateLog, read_span, write_durably, write_span
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
+from peer_agent.protocol.log.merkle import leaf_of
 from peer_agent.protocol.log.records import GENESIS, Entry, digest_of, from_lines, seal
 from tests.averaging.rounds import RUN, averaged, contributor, plan_of, record_of, sealed
 from tests.protocol.identities import SITE_PUBLIC as SITE_KEY
@@ -337,3 +338,65 @@ def test_a_log_that_is_opened_again_goes_on(log: UpdateLog, tmp_path: Path) -> N
     reopened.append(CHAIN[1])
     assert held_payloads(reopened, 1, 0) == payloads_of(SPANS[0])
     assert held_payloads(reopened, 2, 1) == payloads_of(SPANS[1])
+
+
+BODIES = [b"first chunk", b"", b"the third"]
+LEAVES = [leaf_of(payload, 1.5) for payload in BODIES]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "1-0.span"
+    write_span(path, LEAVES, BODIES)
+    return path
+
+
+def test_what_was_written_is_read(path: Path) -> None:
+    stored = read_span(path)
+    assert stored is not None
+    assert list(stored.leaves) == LEAVES
+    assert [bytes(payload) for payload in stored.payloads] == BODIES
+    assert [file.name for file in path.parent.iterdir()] == ["1-0.span"]
+
+
+def test_a_span_that_is_being_read_may_be_deleted(path: Path) -> None:
+    stored = read_span(path)
+    path.unlink()
+    assert stored is not None
+    assert bytes(stored.payloads[2]) == b"the third"
+
+
+def test_no_file_is_no_span(tmp_path: Path) -> None:
+    assert read_span(tmp_path / "1-0.span") is None
+
+
+def test_a_file_cut_anywhere_is_no_span(path: Path) -> None:
+    data = path.read_bytes()
+    for length in range(len(data)):
+        path.write_bytes(data[:length])
+        assert read_span(path) is None
+    path.write_bytes(data + b"x")
+    assert read_span(path) is None
+    path.write_bytes(b"X" + data[1:])
+    assert read_span(path) is None
+
+
+def test_each_payload_needs_a_leaf(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="2 leaves for 3 chunks"):
+        write_span(tmp_path / "1-0.span", LEAVES[:2], BODIES)
+
+
+def test_a_full_disk_is_a_numbered_error_and_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(Problem, match=r"E106: .*No space left"):
+        write_durably(path, [b"new"])
+    assert [file.name for file in path.parent.iterdir()] == ["1-0.span"]
+    assert read_span(path) is not None
+
+
+def test_a_missing_folder_is_a_numbered_error(tmp_path: Path) -> None:
+    with pytest.raises(Problem, match="E106"):
+        write_durably(tmp_path / "gone" / "file", [b"new"])

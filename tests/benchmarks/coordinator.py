@@ -10,7 +10,7 @@ from typing import Literal
 
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.simulation.churn import Weather, befall
-from peer_agent.simulation.host import Host
+from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting, World
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 

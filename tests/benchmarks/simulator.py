@@ -4,7 +4,7 @@ import argparse
 import sys
 import time
 
-from peer_agent.simulate import command_of, setting_of
+from peer_agent.simulation.__main__ import command_of, setting_of
 from peer_agent.simulation.churn import all_weathers
 from peer_agent.simulation.simulate import Figures as Judged
 from peer_agent.simulation.simulate import Simulation

@@ -20,7 +20,7 @@ from peer_agent.protocol.coordinator.leases import LeaseBook
 from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest_of
 from peer_agent.protocol.messages import Snapshot as SnapshotMessage
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.recipes.text.samples import samples_in
+from peer_agent.recipes.text.recipe import samples_in
 from runs import timeline
 from runs.ledger.audit import audit
 from runs.ledger.records import settled_units

@@ -13,7 +13,7 @@ from peer_agent.display.lines import View
 from peer_agent.machine.preflight import Preflight
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.log.records import open_head
-from peer_agent.site.device_login import Code
+from peer_agent.site.enrolment import Code
 from tests.agent.program import Answer, http_site, known_at, manyhands, refusal
 from tests.agent.scripted_site import commits
 from tests.protocol.identities import SITE_PUBLIC

@@ -27,9 +27,9 @@ from peer_agent.doctor import Check, bad, check_clock, check_device, check_memor
 from peer_agent.machine.home import Home
 from peer_agent.machine.language import columns_of, speak, translated
 from peer_agent.machine.preflight import Preflight
-from peer_agent.machine.resting.reasons import WORDS, Rest, in_words
+from peer_agent.machine.resting import WORDS, Rest, in_words
 from peer_agent.protocol.errors import Fault
-from peer_agent.site.device_login import Code
+from peer_agent.site.enrolment import Code
 from tests.agent.program import manyhands
 from tests.display.test_json_lines import all_that_happens, everything
 from tests.display.test_status import busy

@@ -26,7 +26,7 @@ from peer_agent.display.status import (
 )
 from peer_agent.display.terminal import HINT, LiveView, is_terminal, picture
 from peer_agent.machine.home import Home
-from peer_agent.network.traffic import Rates, Traffic
+from peer_agent.network.uplink import Rates, Traffic
 from peer_agent.protocol.errors import Fault
 
 CLEARED = "\x1b[2J"

@@ -13,7 +13,7 @@ from huggingface_hub import snapshot_download
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.end_to_end.rig.swarm import Swarm
-from tests.publishing.hub.hub_double import Hub, running_hub
+from tests.publishing.hub_double import Hub, running_hub
 
 STEPS, EVERY = 6, 2
 SITES, AGENTS = "hf_token_of_the_site", "hf_token_of_the_agent"

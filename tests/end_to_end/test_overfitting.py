@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from demo.processes import bare_environment
 from demo.visitor import Visitor
-from peer_agent.plot.scales import perplexity_text
+from peer_agent.plot import perplexity_text
 from tests.end_to_end.rig.browser import LIVE, Reader, chromium
 from tests.end_to_end.rig.reference import weights_of
 from tests.end_to_end.rig.swarm import ENDLESS, MANYHANDS, Swarm

@@ -15,8 +15,8 @@ import pytest
 
 from peer_agent.publishing.card import CardFacts
 from peer_agent.publishing.release import make_release
-from peer_agent.publishing.text.prepare import prepare
 from peer_agent.recipes.masked_lm import MaskedLM, Model
+from peer_agent.site_work.prepare_text import prepare
 from peer_agent.training.replica import Replica
 from tests.publishing.texts import docstrings
 

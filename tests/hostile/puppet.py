@@ -13,7 +13,7 @@ from peer_agent.protocol.session import Failed, Identity, Link, MessageReceived,
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.wire import encode
 from peer_agent.simulation.relay import Relay
-from peer_agent.simulation.sockets import Socket
+from peer_agent.simulation.site import Socket, Surroundings
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 from tests.hostile.deeds import TICK_S, Deed, Memory, Word
@@ -27,7 +27,7 @@ AWAY_S = 1.0  # where it comes and goes: there for as long as it is away
 class Gate:
     """What stands between the bytes of one machine and the host of its run: the shipped budget and session."""
 
-    def __init__(self, peer: PeerId, world: World, role: Role) -> None:
+    def __init__(self, peer: PeerId, world: Surroundings, role: Role) -> None:
         self.allowance = Allowances().of(peer, world.run_id, role, world.clock.now)
         self.identity = Identity("site", SITE_KEY, None, public_bytes(SITE_KEY))
         self.open()
@@ -166,7 +166,7 @@ class PuppetRelay(Relay):
     """With a relay's credential."""
 
     def __init__(self, world: World, peer: PeerId, deed: Deed) -> None:
-        super().__init__(world, peer, latency_s=0.01)
+        super().__init__(world, peer, world.trainers, latency_s=0.01)
         self.puppet = Puppet(self, deed)
 
     def say(self, message: m.TO_SITE) -> None:

@@ -11,10 +11,10 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.simulation.host import Host
+from peer_agent.simulation.database import state_digest
 from peer_agent.simulation.judge import Judge
-from peer_agent.simulation.peer import Peer, name_of
-from peer_agent.simulation.trainer import Trainer, state_digest
+from peer_agent.simulation.site import Host, Peer, name_of
+from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import Setting, World
 from tests.hostile.deeds import Deed
 from tests.hostile.puppet import PuppetRelay, PuppetTrainer

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from peer_agent.machine import limits
+from peer_agent.machine import hardware, limits
 from peer_agent.machine.hardware import gpu_memory, gpu_name, system_in_words
+from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S
+from peer_agent.protocol.errors import Fault
 
 TOOL = """#!/bin/sh
 case "$1" in --id=0) name="RTX 3060" free=11000 ;; --id=1|--id=GPU-7f) name="RTX 4090" free=23000 ;; *) exit 6 ;; esac
@@ -70,3 +72,44 @@ def test_torch_compiles_in_this_process(
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")
     limits.apply_limits(limits.Limits(1, compiles=compiles))
     assert os.environ.get("TORCHINDUCTOR_COMPILE_THREADS") == processes
+
+
+def code_of(fault: Fault | None) -> str:
+    return fault.code if fault is not None else ""
+
+
+@pytest.mark.parametrize(
+    ("free", "memory", "disk", "in_use"),
+    [
+        (199_999_999, "E120", "E121", "E121"),
+        (200_000_000, "E120", "E138", ""),
+        (499_999_999, "E120", "E138", ""),
+        (500_000_000, "E137", "E138", ""),
+        (1_999_999_999, "E137", "E138", ""),
+        (2_000_000_000, "", "", ""),
+    ],
+)
+def test_what_is_free(free: int, memory: str, disk: str, in_use: str) -> None:
+    folder = Path("home")
+    assert code_of(hardware.of_memory(free)) == memory
+    assert code_of(hardware.of_disk(free, folder)) == disk
+    assert code_of(hardware.of_disk_in_use(free, folder)) == in_use
+
+
+@pytest.mark.parametrize(
+    ("offset_s", "code"),
+    [(60, ""), (-60, ""), (61, "E139"), (-CLOCK_TOLERANCE_S, "E139"), (CLOCK_TOLERANCE_S + 1, "E204")],
+)
+def test_clocks(offset_s: float, code: str) -> None:
+    assert code_of(hardware.of_clock(offset_s)) == code
+
+
+@pytest.mark.parametrize(
+    ("missing", "answering", "code"), [([], [], ""), ([], ["a"], ""), (["a"], ["b"], "E136"), (["b", "a"], [], "E135")]
+)
+def test_relays(missing: list[str], answering: list[str], code: str) -> None:
+    fault = hardware.of_relays(missing, answering)
+    assert code_of(fault) == code
+    if code == "E135":
+        assert fault is not None
+        assert "(a, b)" in fault.text

@@ -1,18 +1,22 @@
 """Which language a person reads, and that errors are found again in the text that came of them."""
 
 import io
+import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from peer_agent.display.lines import View
 from peer_agent.machine import language
-from peer_agent.machine.conditions import not_reached
-from peer_agent.machine.faults import in_readers_words
-from peer_agent.machine.language import columns_of, gettext, ngettext, padded, speak
-from peer_agent.machine.resting.reasons import Rest, in_words
+from peer_agent.machine.faults import in_readers_words, sanitize_fault
+from peer_agent.machine.hardware import not_reached
+from peer_agent.machine.language import SanitizingFormatter, columns_of, gettext, ngettext, padded, sanitize, speak
+from peer_agent.machine.resting import Rest, in_words
 from peer_agent.protocol.errors import CATALOGUE, Fault
 from peer_agent.protocol.messages.machine import Why
+from tests.agent.program import complaint, http_site, known_at
 
 
 @pytest.fixture(autouse=True)
@@ -123,3 +127,48 @@ def test_why_a_machine_rests() -> None:
     speak("bn")
     assert in_words(rest, gettext) == "আপনার ঠিক করা সময়ের বাইরে। পরের সময়: সোমবার 08:00।"
     assert in_words(rest) == "Outside its hours. Next: Monday 08:00.", "a page of the site, whoever runs it"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("A small model", "A small model"),
+        ("Ọ̀rọ̀ Yorùbá · 诗 · شعر", "Ọ̀rọ̀ Yorùbá · 诗 · شعر"),
+        ("می\u200cخواهم", "می\u200cخواهم"),
+        ("\x1b]0;owned\x07\x1b[2Jgone", "]0;owned[2Jgone"),
+        ("one\r\ntwo\tthree", "one  two three"),
+        ("good\u202elive\u2066", "goodlive"),
+    ],
+)
+def test_words_stay_and_what_acts_goes(given: str, shown: str) -> None:
+    assert sanitize(given) == shown
+
+
+def test_a_line_of_the_agent_is_one_line() -> None:
+    stream = io.StringIO()
+    View(stream).say("Joining “A\x1b[2J\nrun”.")
+    assert stream.getvalue().endswith("  Joining “A[2J run”.\n")
+    assert stream.getvalue().count("\n") == 1
+
+
+ACTS = "\x1b]0;owned\x07\x1b[2J\u202eback\r"
+
+
+def test_an_error_of_somebody_elses_words_acts_no_more_and_its_own_lines_stay() -> None:
+    shown = sanitize_fault(Fault(f"E999{ACTS}", f"one{ACTS}\ntwo"))
+    assert (shown.code, shown.text) == ("E999]0;owned[2Jback ", "one]0;owned[2Jback \ntwo")
+
+
+def test_a_line_of_the_log_acts_no_more() -> None:
+    said = SanitizingFormatter().format(
+        logging.makeLogRecord({"msg": "%s", "args": (ACTS,), "name": "peer_agent.trainer.agent"})
+    )
+    assert said.endswith("peer_agent.trainer.agent: ]0;owned[2Jback ")
+
+
+@pytest.mark.parametrize("command", ["join", "login", "relay"])
+def test_a_sites_error_ends_a_command_without_acting(tmp_path: Path, command: str) -> None:
+    with http_site(lambda _: (409, {"code": "E306", "text": f"The run {ACTS} is finished."})) as url:
+        known_at(tmp_path, url)
+        said = complaint(tmp_path, command, f"{url}/runs/a/")
+    assert said == "E306: The run ]0;owned[2Jback  is finished."

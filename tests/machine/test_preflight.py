@@ -11,14 +11,13 @@ import pytest
 
 from peer_agent.machine.hardware import FreeResources
 from peer_agent.machine.home import Home
-from peer_agent.machine.memory_estimate import needs_of
-from peer_agent.machine.preflight import RunFacts, check_fit
+from peer_agent.machine.preflight import RunFacts, check_fit, needs_of
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.recipes import recipe_of
 from peer_agent.recipes.causal_lm import CausalLM, Model
-from peer_agent.site import run_facts
-from peer_agent.site.run_facts import facts_of
+from peer_agent.site import facts
+from peer_agent.site.facts import facts_of
 from tests.agent.program import Answer, credential, http_site, known_at, manyhands
 from tests.golden import golden
 
@@ -144,11 +143,11 @@ async def test_a_site_that_does_not_tell(answer: Answer) -> None:
 
 
 async def test_data_that_are_not_kept_need_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = msgspec.structs.replace(FACTS, data_bytes=50 * 10**9)
-    monkeypatch.setattr(run_facts, "facts_of", AsyncMock(return_value=facts))
-    monkeypatch.setattr(run_facts, "free_resources", lambda *_, **__: PLENTY)
+    large = msgspec.structs.replace(FACTS, data_bytes=50 * 10**9)
+    monkeypatch.setattr(facts, "facts_of", AsyncMock(return_value=large))
+    monkeypatch.setattr(facts, "free_resources", lambda *_, **__: PLENTY)
     access: Any = SimpleNamespace(site=SimpleNamespace(url=""), slug="a", headers=dict, home=Home(tmp_path))
-    needed = [(await run_facts.run_preflight(access, disk_gb=most)).disk_bytes or 0 for most in (5, 6)]
+    needed = [(await facts.run_preflight(access, disk_gb=most)).disk_bytes or 0 for most in (5, 6)]
     assert needed[1] - needed[0] == 10**9
 
 

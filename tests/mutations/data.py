@@ -4,8 +4,8 @@ from tests.mutations.mutation import Mutation
 
 LEASES = "peer_agent/protocol/coordinator/leases.py"
 DEALT = ("tests/protocol/coordinator/test_leases.py",)
-FETCHED = ("tests/publishing/hub/test_fetching.py",)
-CHAT, WRITTEN = "peer_agent/publishing/text/chat.py", ("tests/publishing/text/test_chat.py",)
+FETCHED = ("tests/site_work/test_fetching.py",)
+CHAT, WRITTEN = "peer_agent/publishing/rows.py", ("tests/publishing/test_rows.py",)
 LENT, TAKEN = "peer_agent/trainer/collaboration.py", ("tests/trainer/test_collaboration.py",)
 LOOP, COMPUTED = "peer_agent/training/loop.py", ("tests/training/test_loop.py",)
 BASES = "platform/runs/datasets/services.py"
@@ -70,17 +70,17 @@ DATA: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a shard that is open is fetched ahead",
-        "peer_agent/trainer/shard_cache.py",
+        "peer_agent/trainer/shards.py",
         "islice((shard for shard in known if shard not in self._open), AHEAD)",
         "islice(known, AHEAD)",
-        ("tests/trainer/test_shard_cache.py",),
+        ("tests/trainer/test_shards.py",),
     ),
     Mutation(
         "a large text has shards without number",
-        "peer_agent/publishing/text/shards.py",
+        "peer_agent/publishing/tokenizer.py",
         "    while size < LARGEST and text_bytes > size * TOKEN_BYTES * MANY:",
         "    while False:",
-        ("tests/publishing/text/test_shards.py",),
+        ("tests/publishing/test_tokenizer.py",),
     ),
     Mutation(
         "a chat template may run for ever",
@@ -99,14 +99,14 @@ DATA: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a list of anything is a conversation",
-        "peer_agent/publishing/text/rows.py",
+        "peer_agent/publishing/rows.py",
         'if letters <= ROW_BYTES and all(each.message["role"] for each in said):',
         "if letters <= ROW_BYTES:",
         WRITTEN,
     ),
     Mutation(
         "conversations are cut as texts are",
-        "peer_agent/publishing/text/documents.py",
+        "peer_agent/publishing/documents.py",
         "longest = LONGEST_CONVERSATION if are_conversations else 0",
         "longest = 0",
         WRITTEN,
@@ -186,14 +186,14 @@ DATA: tuple[Mutation, ...] = (
     ),
     Mutation(
         "an agent that is gone is waited for",
-        "peer_agent/trainer/shard_cache.py",
+        "peer_agent/trainer/shards.py",
         "            if not self.loop.is_running():",
         "            if False:",
-        ("tests/trainer/test_shard_cache.py",),
+        ("tests/trainer/test_shards.py",),
     ),
     Mutation(
         "what is written out has no end",
-        "peer_agent/publishing/text/documents.py",
+        "peer_agent/publishing/documents.py",
         "            if offsets[-1] > most and not known:",
         "            if False:",
         WRITTEN,
@@ -207,21 +207,21 @@ DATA: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a list of any length becomes objects",
-        "peer_agent/publishing/text/parquet.py",
+        "peer_agent/publishing/rows.py",
         "            if compute.any(is_long).as_py():",
         "            if False:",
         WRITTEN,
     ),
     Mutation(
         "one conversation decides for all rows",
-        "peer_agent/publishing/text/rows.py",
+        "peer_agent/publishing/rows.py",
         "if 2 * count > looked_at or not found]",
         "if count]",
         WRITTEN,
     ),
     Mutation(
         "conversations that cannot be written are taken before texts",
-        "peer_agent/publishing/text/rows.py",
+        "peer_agent/publishing/rows.py",
         "    if writer is not None and said and (writer.has_template or not found):",
         "    if writer is not None and said:",
         WRITTEN,
@@ -242,37 +242,37 @@ DATA: tuple[Mutation, ...] = (
     ),
     Mutation(
         "shards that there are not are fetched ahead",
-        "peer_agent/trainer/shard_cache.py",
+        "peer_agent/trainer/shards.py",
         " if shard < len(self.shards))",
         ")",
-        ("tests/trainer/test_shard_cache.py",),
+        ("tests/trainer/test_shards.py",),
     ),
     Mutation(
         "what comes from the Hub is not compared",
-        "peer_agent/publishing/hub/fetching.py",
+        "peer_agent/site_work/fetching.py",
         "    if not is_same(path, file):",
         "    if False:",
         FETCHED,
     ),
     Mutation(
         "more is read of a file than the Hub listed",
-        "peer_agent/publishing/hub/fetching.py",
+        "peer_agent/site_work/fetching.py",
         "if left < 0:",
         "if False:",
         FETCHED,
     ),
     Mutation(
         "a tokenizer's file cuts documents short",
-        "peer_agent/publishing/text/prepare.py",
+        "peer_agent/site_work/prepare_text.py",
         "    tokenizer.no_truncation()  # some files say that\n",
         "",
-        ("tests/publishing/text/test_brought_tokenizer.py",),
+        ("tests/site_work/test_prepare_text.py",),
     ),
     Mutation(
         "a large model is judged by all samples",
-        "peer_agent/publishing/evaluate.py",
+        "peer_agent/site_work/evaluate.py",
         "        samples //= 2\n",
         "        break\n",
-        ("tests/publishing/test_evaluate.py",),
+        ("tests/site_work/test_evaluate.py",),
     ),
 )

@@ -5,7 +5,7 @@ from tests.mutations.mutation import Mutation
 FORWARDER, TUNNEL = "peer_agent/relay/forwarding.py", "peer_agent/network/tunnel.py"
 TESTS = "tests/relay/test_forwarding.py"
 PROCESS_TESTS = "tests/relay/test_forwarding_process.py"
-DIALLING_TESTS = "tests/site/test_dialling.py"
+DIALLING_TESTS = "tests/site/test_relay_links.py"
 LISTED = "if each.fingerprint and peer in self.others.direct"
 
 
@@ -21,7 +21,7 @@ def tunnel(name: str, before: str, after: str, test: str) -> Mutation:
 
 def dialling(name: str, before: str, after: str) -> Mutation:
     """Of which way is next."""
-    return Mutation(name, "peer_agent/site/dialling.py", before, after, (DIALLING_TESTS,))
+    return Mutation(name, "peer_agent/site/relay_links.py", before, after, (DIALLING_TESTS,))
 
 
 def process(name: str, before: str, after: str) -> Mutation:

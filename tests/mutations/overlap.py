@@ -6,7 +6,7 @@ TRAINER, COORDINATOR = "peer_agent/protocol/trainer/", "peer_agent/protocol/coor
 OVERLAP = ("tests/protocol/trainer/test_overlap.py",)
 WAITING = ("tests/protocol/coordinator/round/test_waiting.py",)
 RECORDING = ("tests/protocol/coordinator/round/test_recording.py",)
-SUMS = ("tests/trainer/test_accumulation.py",)
+SUMS = ("tests/trainer/test_jobs.py",)
 FREE = (
     "        async with self.busy:\n            await asyncio.to_thread(self.replica.apply, record, digest, gradient)\n"
 )
@@ -112,14 +112,14 @@ OVERLAPPING: tuple[Mutation, ...] = (
     ),
     Mutation(
         "an update is made under a unit",
-        "peer_agent/trainer/follower.py",
+        "peer_agent/trainer/jobs.py",
         FREE,
         FREE.replace("async with self.busy", "async with asyncio.Lock()"),
         SUMS,
     ),
     Mutation(
         "both sums are thrown away",
-        "peer_agent/trainer/accumulation.py",
+        "peer_agent/trainer/jobs.py",
         "        self.accumulator = Accumulator(self.grid)\n\n    def renew",
         "        self.renew()\n\n    def renew",
         SUMS,

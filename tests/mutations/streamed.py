@@ -2,10 +2,10 @@
 
 from tests.mutations.mutation import Mutation
 
-GROUPS, PORTIONS = "peer_agent/publishing/text/row_groups.py", "peer_agent/publishing/text/portions.py"
-RANGES, WAITING = "peer_agent/publishing/hub/ranges.py", "peer_agent/trainer/portions.py"
-STREAMED, READ = ("tests/publishing/test_streaming.py",), ("tests/publishing/hub/test_ranges.py",)
-MADE = ("tests/trainer/test_portions.py",)
+GROUPS, PORTIONS = "peer_agent/publishing/row_groups.py", "peer_agent/publishing/portions.py"
+RANGES, WAITING = "peer_agent/publishing/portions.py", "peer_agent/trainer/shards.py"
+STREAMED, READ = ("tests/site_work/test_streaming.py",), ("tests/publishing/test_portions.py",)
+MADE = ("tests/trainer/test_shards.py",)
 
 STREAMED_TEXTS: tuple[Mutation, ...] = (
     Mutation("what rows unpack to has no end", GROUPS, "if written > WRITTEN_BYTES:", "if False:", STREAMED),
@@ -28,7 +28,7 @@ STREAMED_TEXTS: tuple[Mutation, ...] = (
     Mutation("a column is looked for again", PORTIONS, "field=portion.column)", 'field="")', STREAMED),
     Mutation(
         "what nobody else may read is streamed",
-        "peer_agent/publishing/hub/fetching.py",
+        "peer_agent/site_work/fetching.py",
         "and _is_for_all(info) and",
         "and",
         STREAMED,

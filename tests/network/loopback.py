@@ -78,3 +78,9 @@ async def how_it_ends(link: Connection) -> LinkLost | Refused:
                 await link.receive()
         except (LinkLost, Refused) as end:
             return end
+
+
+async def turns(count: int = 50) -> None:
+    """Let everything that is ready in the event loop go on, so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)

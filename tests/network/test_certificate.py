@@ -4,13 +4,7 @@ import ssl
 
 import pytest
 
-from peer_agent.network.certificate import (
-    certificate_of,
-    fingerprint_of,
-    new_certificate,
-    new_pem,
-    pinning_context,
-)
+from peer_agent.network.certificate import certificate_of, fingerprint_of, new_certificate, new_pem, pinning_context
 from peer_agent.network.link import Refused
 from peer_agent.protocol.errors import Problem
 from tests.network.loopback import FETCH, NOTHING, dial_encrypted, dial_relay, listening

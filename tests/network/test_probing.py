@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from peer_agent.network import probing
-from peer_agent.network.link import Connection, LinkLost
-from peer_agent.network.own_link import own_link
+from peer_agent.network.link import Connection, LinkLost, own_link
 from peer_agent.network.probing import Prober
 from peer_agent.network.uplink import UPLINK
 from peer_agent.protocol import messages as m

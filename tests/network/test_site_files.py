@@ -17,8 +17,7 @@ import pytest
 
 from peer_agent.network import site
 from peer_agent.network.site import download, upload
-from peer_agent.network.traffic import TRAFFIC, Traffic
-from peer_agent.network.uplink import DOWNLINK, UPLINK
+from peer_agent.network.uplink import DOWNLINK, TRAFFIC, UPLINK, Traffic
 from peer_agent.protocol.errors import Problem
 from tests.network.site_double import Handler, Site
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from peer_agent.network.certificate import new_certificate
 from peer_agent.network.link import Connection, LinkLost, Refused
-from peer_agent.network.traffic import TRAFFIC
+from peer_agent.network.uplink import TRAFFIC
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.wire import Frame
 from tests.agent.scripted_site import PATIENCE_S

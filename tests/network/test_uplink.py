@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer_agent.network.outbox import Outbox
-from peer_agent.network.own_link import own_link, way_out
-from peer_agent.network.sender import send_chunks, send_frames
+from peer_agent.network.link import own_link, way_out
+from peer_agent.network.sending import Outbox, send_chunks, send_frames
 from peer_agent.network.uplink import CREDIT_S, LEAST_HELD, MOST_HELD, Bucket, Downlink, Stream, Uplink, batch, batches
 from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.identifiers import PeerId

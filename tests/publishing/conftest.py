@@ -4,14 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from peer_agent.publishing.hub import fetching, patience, ranges
-from tests.publishing.hub.hub_double import Hub, running_hub
+from peer_agent.publishing import hub_client, portions
+from peer_agent.site_work import fetching
+from tests.publishing.hub_double import Hub, running_hub
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PAUSES_S", (0.001,) * 4)
-    for module in (fetching, ranges):
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_client, "PAUSES_S", (0.001,) * 4)
+    for module in (fetching, portions):
         monkeypatch.setattr(module, "PAUSE_S", 0.001)
 
 

@@ -1,18 +1,23 @@
 """A release loads with the library's own words, offline, and says where it comes from."""
 
 import hashlib
+import re
+import xml.etree.ElementTree as ET
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from peer_agent.plot import MOST_POINTS
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.card import CardFacts
-from peer_agent.publishing.release import Released, make_release
-from peer_agent.publishing.text.tokenizer import save_tokenizer, train_tokenizer
+from peer_agent.publishing.release import FRAME, Released, loss_curve, make_release
+from peer_agent.publishing.tokenizer import save_tokenizer, train_tokenizer
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.training.replica import Replica
@@ -92,3 +97,30 @@ def test_a_snapshot_of_another_model_has_a_number(tmp_path: Path) -> None:
             out=tmp_path / "release",
             facts=FACTS,
         )
+
+
+LOSSES = st.lists(st.floats(1e-3, 20), min_size=2, max_size=60)
+
+
+@given(LOSSES, st.none() | st.floats(1e-3, 20))
+def test_everything_is_within_the_frame(losses: list[float], unigram: float | None) -> None:
+    picture = ET.fromstring(loss_curve(list(enumerate(losses, 1)), unigram))
+    line = next(part for part in picture.iter() if part.tag.endswith("polyline")).attrib["points"]
+    points = [tuple(map(float, pair.split(","))) for pair in line.split()]
+    assert len(points) == len(losses)
+    assert all(0 <= x <= FRAME.width and 0 <= y <= FRAME.height for x, y in points)
+    assert f"to {losses[-1]:.2f} at step {len(losses)}" in picture.attrib["aria-label"]
+    assert ("token frequencies alone" in "".join(picture.itertext())) == (unigram is not None)
+
+
+@pytest.mark.parametrize("length", [2, MOST_POINTS, MOST_POINTS + 1, 10 * MOST_POINTS])
+def test_long_runs_are_thinned(length: int) -> None:
+    line = re.search(r'points="([^"]+)"', loss_curve([(step, 1.0) for step in range(length)], None))
+    assert line is not None
+    assert len(line[1].split()) == min(length, MOST_POINTS)
+
+
+def test_what_is_not_a_number_is_left_out() -> None:
+    picture = loss_curve([(1, float("nan")), (2, 5.0), (3, 4.0), (4, float("nan"))], None)
+    assert "nan" not in picture
+    assert "Loss from 5.00 at step 2 to 4.00 at step 3." in picture

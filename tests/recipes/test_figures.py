@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from demo.recipes import digits_tar
-from peer_agent.publishing.images.prepare import prepare
 from peer_agent.recipes.causal_lm import training as causal_lm
 from peer_agent.recipes.image_classification import ImageClassification
 from peer_agent.recipes.image_classification import training as image_classification
@@ -21,6 +20,7 @@ from peer_agent.recipes.masked_lm import MaskedLM, Model
 from peer_agent.recipes.masked_lm import training as masked_lm
 from peer_agent.recipes.text.tokens import IGNORED, Sentences
 from peer_agent.recipes.training import heldout_batches
+from peer_agent.site_work.prepare_images import prepare
 from tests.training.commits import small_recipe
 
 TRUNK = Trunk(family="resnet10", width=8)

@@ -15,7 +15,6 @@ from demo.recipes import digits_tar
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.publishing.card import CardFacts
-from peer_agent.publishing.evaluate import evaluate
 from peer_agent.publishing.release import MODEL_FILES, make_release
 from peer_agent.recipes import KINDS
 from peer_agent.recipes.causal_lm import CausalLM
@@ -28,6 +27,7 @@ from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.masked_lm import Model as MaskedModel
 from peer_agent.recipes.preparation import parse_preparation
 from peer_agent.recipes.training import Place, model_of, training_of
+from peer_agent.site_work.evaluate import evaluate
 from peer_agent.training.model import layout_of
 from peer_agent.training.replica import Replica
 from runs.datasets.services import preparation_of

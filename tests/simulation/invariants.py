@@ -12,7 +12,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase, RunState
 from peer_agent.protocol.log.records import GENESIS, Record, Unit, digest_of
 from peer_agent.protocol.messages import Plan
-from peer_agent.simulation.host import Host
+from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import World
 
 Position = tuple[int, int, int]  # epoch, shard, place in its order

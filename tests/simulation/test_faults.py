@@ -17,8 +17,7 @@ from peer_agent.simulation import deeds
 from peer_agent.simulation.database import CLAIM_S, RENEW_S, Database, cover
 from peer_agent.simulation.deeds import DEEDS, obey, order
 from peer_agent.simulation.faults import NOBODY, Faults, Kind, LetterFault, Ordered, PeerFault, SiteFault
-from peer_agent.simulation.host import CAPACITY
-from peer_agent.simulation.sockets import LOOK_S
+from peer_agent.simulation.site import CAPACITY, LOOK_S
 from peer_agent.simulation.world import Setting, World
 from tests.simulation.checked_world import checked_world, relays, run_to, state, trainers
 

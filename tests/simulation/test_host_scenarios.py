@@ -10,7 +10,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.agreement.snapshots import REPLAY_S, SNAPSHOT_S
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.simulation.database import Fault
-from peer_agent.simulation.host import Host
+from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting, World
 from tests.simulation.checked_world import checked_world, run_to, state, trainers
 

@@ -7,11 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peer_agent.protocol import messages as m
-from peer_agent.simulation.churn import Weather, befall
+from peer_agent.simulation.churn import befall
 from peer_agent.simulation.database import FailureRates, Fault
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 from tests.simulation.checked_world import checked_world, relays, trainers
+from tests.simulation.weathers import restless
 from tests.tier import length
 
 FAULTS: tuple[Fault, ...] = ("failed", "answer lost", "unknown and not written")
@@ -122,7 +123,7 @@ def test_fifty_peers_in_bad_weather(seed: int) -> None:
         failure_rates=rates,
         samples_each=4,
     )
-    befall(world, Weather(trainer_s=0.7, relay_s=10, host_s=20))
+    befall(world, restless(world.setting, trainer_s=0.7, relay_s=10, site_s=20))
     assert world.run(lambda: world.tally.finished, 3000)
     computed = sum(trainer.computed for trainer in trainers(world))
     assert sum(record.samples for record in world.database.records) <= computed
@@ -135,5 +136,5 @@ def test_few_peers_in_bad_weather(seed: int) -> None:
     world, _ = checked_world(
         trainers=count, relays=1 + seed % 3, steps=25, seed=seed, non_finite=0.01, failure_rates=rates, shards=(500, 31)
     )
-    befall(world, Weather(trainer_s=max(1.0, 20 / count), relay_s=15, host_s=25))
+    befall(world, restless(world.setting, trainer_s=max(1.0, 20 / count), relay_s=15, site_s=25))
     assert world.run(lambda: world.tally.finished, 5000)

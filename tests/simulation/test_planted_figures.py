@@ -12,9 +12,9 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import RunState
 from peer_agent.protocol.log.records import read_record, whole
 from peer_agent.simulation.database import Database
-from peer_agent.simulation.host import Host
 from peer_agent.simulation.judge import Judge
 from peer_agent.simulation.simulate import Figures, Simulation
+from peer_agent.simulation.site import Host
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import Setting
 from tests.simulation.test_simulate import ZERO

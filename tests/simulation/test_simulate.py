@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from peer_agent import simulate as command
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.simulate import command_of, judged, report, setting_of
+from peer_agent.simulation.__main__ import command_of, judged, report, setting_of
 from peer_agent.simulation.churn import Weather, all_weathers, only
 from peer_agent.simulation.faults import Kind
 from peer_agent.simulation.simulate import Figures, Simulation, simulate
@@ -88,7 +87,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def _from_command(hash_seed: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "peer_agent.cli", "simulate", "--peers", "6", "--rounds", "8", "--churn", "0.5"]
+    command = [sys.executable, "-m", "peer_agent.simulation", "--peers", "6", "--rounds", "8", "--churn", "0.5"]
     said = subprocess.run(
         [*command, "--seed", "3", "--json"],
         check=False,
@@ -118,7 +117,7 @@ def test_a_failure_prints_its_seed_and_what_replays_it(capsys: pytest.CaptureFix
     figures = msgspec.structs.replace(simulate(Setting(steps=2, seed=77)), stuck_rounds=1, reasons=("stuck: there",))
     assert report(figures, command_of(3, 2, 0.5, 77, 1), json=True) == 1
     said = capsys.readouterr()
-    assert "manyhands simulate --peers 3 --rounds 2 --churn 0.5 --seed 77 --relays 1 --json" in said.err
+    assert "python -m peer_agent.simulation --peers 3 --rounds 2 --churn 0.5 --seed 77 --relays 1 --json" in said.err
     assert "stuck: there" in said.err
     assert msgspec.json.decode(said.out)["seed"] == 77
 
@@ -139,8 +138,8 @@ def test_an_exception_of_the_coordinator_is_a_finding(
             raise ZeroDivisionError("planted")
         return []
 
-    monkeypatch.setattr("peer_agent.simulation.host.coordinator.advance", advance)
-    figures = command.judged(peers=1, rounds=1, churn=0, seed=1, relays=1)
+    monkeypatch.setattr("peer_agent.simulation.site.coordinator.advance", advance)
+    figures = judged(peers=1, rounds=1, churn=0, seed=1, relays=1)
     assert figures.crash == "ZeroDivisionError: planted"
     assert not figures.is_sound
     assert "Traceback" in capsys.readouterr().err

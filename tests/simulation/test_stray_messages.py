@@ -7,7 +7,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.log.records import Entry
-from peer_agent.simulation.host import Host
+from peer_agent.simulation.site import Host
 from tests.simulation.checked_world import checked_world, relays, run_to, state
 
 IN_A_ROUND = [Phase.OFFER, Phase.REDUCE, Phase.COMMIT]

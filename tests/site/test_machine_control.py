@@ -10,7 +10,7 @@ import pytest
 
 from peer_agent.machine.home import Home
 from peer_agent.machine.limits import Limits
-from peer_agent.machine.resting.reasons import Rest
+from peer_agent.machine.resting import Rest
 from peer_agent.network.uplink import DOWNLINK, UPLINK
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
@@ -127,7 +127,7 @@ async def test_memory_that_was_too_much_is_not_tried_again(owned: Owned) -> None
 async def test_it_looks_again_and_again(owned: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_control, "LOOK_S", 0.01)
     seen = {"steam"}
-    monkeypatch.setattr("peer_agent.machine.resting.surroundings.running_programs", lambda: iter(seen))
+    monkeypatch.setattr("peer_agent.machine.resting.running_programs", lambda: iter(seen))
     owned.link()
     watching = asyncio.create_task(owned.watch())
     owned.hear(m.Instructions(revision=1, limits=OwnerLimits(programs=("Steam",))))

@@ -34,13 +34,13 @@ from peer_agent.protocol.wire import Kind
 from peer_agent.relay.place import Place, own_certificate
 from peer_agent.site.machine_control import MachineControl
 from peer_agent.trainer import agent as agent_module
-from peer_agent.trainer import follower as follower_module
 from peer_agent.trainer import jobs
+from peer_agent.trainer import jobs as follower_module
 from peer_agent.trainer.agent import Agent
-from peer_agent.training import device_batch
-from peer_agent.training.data import batch_of
+from peer_agent.training import units as units_module
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import batch_of
 from tests.agent.scripted_site import (
     PATIENCE_S,
     RECIPE,
@@ -147,7 +147,7 @@ async def test_a_device_that_takes_several_units_computes_them_in_few_passes_and
 ) -> None:
     monkeypatch.setattr(Trainer, "most_units", 4)
     for name, value in {"TRIES": 1, "GAIN": 0.0, "LONGEST_S": math.inf}.items():
-        monkeypatch.setattr(device_batch, name, value)  # each number is better than the one before
+        monkeypatch.setattr(units_module, name, value)  # each number is better than the one before
     passes: list[int] = []
     begins = Trainer.begin
 

@@ -10,7 +10,7 @@ import pytest
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import Unit
 from peer_agent.trainer.collaboration import Collaboration, compute_units
-from peer_agent.training.computed import Computed, NonFinite
+from peer_agent.training.units import Computed, NonFinite
 from tests.agent.scripted_site import PATIENCE_S
 
 UNITS = [Unit(0, 0, start, start + 4) for start in (0, 4, 8)]

@@ -10,7 +10,7 @@ from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Listener
-from peer_agent.site import dialling
+from peer_agent.site import relay_links
 from tests.benchmarks.rig.machines import OwnAccess
 from tests.trainer.test_listening import PATIENCE_S, RELAY, TRAINERS, everybody_reaches, running
 
@@ -78,7 +78,7 @@ async def test_a_link_that_breaks_inside_a_round_is_forwarded_and_left_out_of_th
 async def test_it_is_dialled_directly_again_when_that_is_possible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dialling, "AGAIN_S", 0.5)
+    monkeypatch.setattr(relay_links, "AGAIN_S", 0.5)
     Barred.shut = {TRAINERS[0]}
     async with running(tmp_path, listening=2, access=Barred) as coordinator, asyncio.timeout(PATIENCE_S):
         while TRAINERS[0] not in Barred.through:  # noqa: ASYNC110

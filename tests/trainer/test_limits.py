@@ -9,9 +9,13 @@ from unittest.mock import AsyncMock
 import pytest
 
 from peer_agent.machine.home import Home
+from peer_agent.machine.leave_request import LeaveRequest
 from peer_agent.machine.limits import Limits
 from peer_agent.machine.preflight import Preflight
+from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.site.enrolment import Enrolment
+from peer_agent.site.machine_control import MachineControl
 from peer_agent.trainer import joining
 from peer_agent.trainer.jobs import Jobs
 from peer_agent.training.replica import Replica
@@ -25,7 +29,7 @@ async def test_of_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr(
         joining, "run_preflight", AsyncMock(return_value=Preflight(device="CPU", at_once=2, recomputes=True))
     )
-    monkeypatch.setattr(joining, "_loaded_trainer", lambda: run_trainer)
+    monkeypatch.setattr(joining, "run_trainer", run_trainer)
     request: Any = SimpleNamespace(home=Home(tmp_path))
     view: Any = SimpleNamespace(preflight=lambda _: None, say=lambda _: None, tell=None)
     nobody: Any = None
@@ -45,3 +49,79 @@ async def test_of_the_trainer(tmp_path: Path, *, recomputes: bool) -> None:
     _, accumulation = await Jobs(agent).become_replica(greeting)
     assert (accumulation.trainer.at_once, accumulation.trainer.recomputes) == (2, recomputes)
     accumulation.close()
+
+
+SITE = "https://train.example.org"
+
+
+class Told:
+    """Who is told, and what of it."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+        self.begun = 0
+
+    def tell(self, event: str, text: str) -> None:
+        """A sentence."""
+
+    def say(self, text: str) -> None:
+        """Another."""
+
+    def preflight(self, preflight: Preflight) -> None:
+        """What it takes."""
+
+    def fault(self, fault: Fault) -> None:
+        self.faults.append(fault.code)
+
+    def begin(self) -> None:
+        self.begun += 1
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Each run that was worked in, with the token it was entered by. `full` takes no machine of this kind."""
+    worked: list[tuple[str, str]] = []
+
+    async def access_for(home: Home, url: str, enrolment: Enrolment) -> Any:
+        if "full" in url:
+            raise Problem.of("E306")
+        assert url == f"{SITE}/runs/{enrolment.run}/"
+        return SimpleNamespace(slug=enrolment.run, site=SimpleNamespace(url=SITE), token=enrolment.token, home=home)
+
+    async def run_preflight(*_: Any, **__: Any) -> Preflight:
+        return Preflight(device="CPU", at_once=2, memory_bytes=10**9)
+
+    async def nothing(*_: Any) -> None:
+        """The site offers the same agent."""
+
+    async def run_trainer(access: Any, owner: MachineControl, *_: Any, **__: Any) -> None:
+        worked.append((access.slug, access.token))
+        assert (owner.limits.at_once, owner.needed_bytes) == (2, 10**9)
+        owner.move_to = WAY[len(worked) - 1]
+
+    monkeypatch.setattr(joining, "access_for", access_for)
+    monkeypatch.setattr(joining, "run_preflight", run_preflight)
+    monkeypatch.setattr(joining, "compare_versions", nothing)
+    monkeypatch.setattr(joining, "run_trainer", run_trainer)
+    return worked
+
+
+WAY = ["second", "full", ""]
+
+
+async def test_from_run_to_run(runs: list[tuple[str, str]], tmp_path: Path) -> None:
+    """A one-time token was good for the first one."""
+    view: Any = Told()
+    enrolment = Enrolment(show=lambda _: None, say=lambda _: None, run="first", token="mh_once")
+    await joining.join_run(f"{SITE}/runs/first/", enrolment, Limits(1), LeaveRequest(Home(tmp_path)), view=view)
+    assert runs == [("first", "mh_once"), ("second", ""), ("second", "")]
+    assert view.faults == ["E306"]
+    assert view.begun == 2
+
+
+async def test_whoever_has_asked_to_leave_goes_nowhere(runs: list[tuple[str, str]], tmp_path: Path) -> None:
+    request = LeaveRequest(Home(tmp_path))
+    request.is_asked = True
+    enrolment = Enrolment(show=lambda _: None, say=lambda _: None, run="first")
+    await joining.join_run(f"{SITE}/runs/first/", enrolment, Limits(1), request, view=Told())  # type: ignore[arg-type]
+    assert [slug for slug, _ in runs] == ["first"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peer_agent.display.lines import View
-from peer_agent.machine import conditions
+from peer_agent.machine import hardware
 from peer_agent.machine.home import Home
 from peer_agent.machine.limits import Limits
 from peer_agent.protocol import messages as m
@@ -147,14 +147,14 @@ async def test_a_disk_that_cannot_be_asked_ends_nothing(tmp_path: Path, monkeypa
 async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is really free on this disk, and more than that is needed."""
     scene = Scene(tmp_path)
-    monkeypatch.setattr(conditions, "LEAST_DISK", 10**18)
+    monkeypatch.setattr(hardware, "LEAST_DISK", 10**18)
     looking = asyncio.create_task(scene.observer._watch_disk())
     async with asyncio.timeout(PATIENCE_S):
         while not scene.view.now.troubles:  # noqa: ASYNC110 (the disk is looked at in a thread)
             await asyncio.sleep(0.01)
     looking.cancel()
     assert scene.wrong() == ["E121"]
-    monkeypatch.setattr(conditions, "LEAST_DISK", 0)
+    monkeypatch.setattr(hardware, "LEAST_DISK", 0)
     looking = asyncio.create_task(scene.observer._watch_disk())
     async with asyncio.timeout(PATIENCE_S):
         while scene.view.now.troubles:  # noqa: ASYNC110

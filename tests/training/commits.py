@@ -24,9 +24,9 @@ from peer_agent.protocol.recipe import Optimizer
 from peer_agent.protocol.schedule import scalars_of
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.text.tokens import Tokens
-from peer_agent.training.computed import Computed, Taken
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import Computed, Taken
 
 RUN = RunId("ab" * 16)
 SITE_KEY = Ed25519PrivateKey.from_private_bytes(b"\1" * 32)

@@ -13,9 +13,9 @@ import torch
 from peer_agent.protocol.recipe import Optimizer, OptimizerName
 from peer_agent.protocol.schedule import scalars_of
 from peer_agent.recipes.causal_lm import CausalLM
-from peer_agent.training.digests import state_digest
 from peer_agent.training.model import Layout, Piece
 from peer_agent.training.optimizers import Moving, update
+from peer_agent.training.replica import state_digest
 
 LAYOUT = Layout((Piece("matrix", (301, 257), 0), Piece("bias", (1023,), 77357), Piece("zero", (5, 3), 78380)), 78395)
 SPREADS = (1.0, 1e-3, 1e-6)  # small ones bring values near and below epsilon

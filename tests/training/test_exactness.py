@@ -14,10 +14,10 @@ from safetensors.numpy import save_file
 
 from peer_agent.protocol.log.records import Entry, Unit, digest_of, to_lines
 from peer_agent.protocol.recipe import OptimizerName, Recipe, encode_recipe
-from peer_agent.recipes.text.samples import samples_in
-from peer_agent.training.computed import Taken
+from peer_agent.recipes.text.recipe import samples_in
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import Taken
 from tests.end_to_end.rig import reference
 from tests.training.commits import (
     RUN,

@@ -11,10 +11,9 @@ from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages import DoneUnit
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.text.tokens import IGNORED
-from peer_agent.training.computed import Computed, NonFinite
-from peer_agent.training.data import batch_of
 from peer_agent.training.loop import Trainer, are_finite, memory_or_problem, pick_device
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import Computed, NonFinite, batch_of
 from tests.training.commits import RUN, Vector, small_recipe, some_shards, take_units
 
 UNITS = (Unit(0, 0, 0, 4), Unit(0, 1, 120, 126))

@@ -11,16 +11,16 @@ from msgspec.structs import replace
 from peer_agent.protocol.log.records import Unit
 from peer_agent.recipes import masked_lm
 from peer_agent.recipes.image_ssl import ImageSSL, training
+from peer_agent.recipes.image_ssl.training import cut
 from peer_agent.recipes.images.pixels import Images
 from peer_agent.recipes.images.trunk import Trunk
-from peer_agent.recipes.images.views import cut
 from peer_agent.recipes.masked_lm.training import build_model as build_masked
 from peer_agent.recipes.training import Place
 from peer_agent.training import precision
-from peer_agent.training.computed import Computed, NonFinite
 from peer_agent.training.loop import Trainer
 from peer_agent.training.precision import FIRST, GROWS_AFTER, MOST, TRIES, LossScale, half_of, is_faster_in_bf16
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import Computed, NonFinite
 from tests.training.commits import RUN, small_recipe, some_shards, take_units
 
 UNITS = (Unit(0, 0, 0, 4), Unit(0, 1, 120, 126))

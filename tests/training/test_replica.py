@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.log import digests as protocol
 from peer_agent.protocol.log.digests import state_digest
 from peer_agent.protocol.log.records import GENESIS
-from peer_agent.training.model import Layout
+from peer_agent.recipes.causal_lm.training import build_model
+from peer_agent.training.model import Layout, layout_of, parameters_of
 from peer_agent.training.replica import OutOfOrder, Replica
+from peer_agent.training.replica import state_digest as device_digest
 from tests.training.commits import Vector, commit, record_after, small_recipe
 
 
@@ -143,3 +146,38 @@ def test_the_hash_does_not_depend_on_how_much_is_read_at_a_time(
     replica.moment1 = replica.moment2 = torch.zeros(5)
     monkeypatch.setattr("peer_agent.training.replica.BLOCK", block)
     assert replica.state_hash() == replica.copy_state().hashed()
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
+def test_the_layout_tiles_the_vector(family: str) -> None:
+    model = build_model(small_recipe(family))
+    layout = layout_of(model)
+    position = 0
+    for piece, parameter in parameters_of(model, layout):
+        assert (piece.start, piece.shape) == (position, tuple(parameter.shape))
+        position = piece.stop
+    assert position == layout.elements == sum(p.numel() for p in model.parameters())
+
+
+def test_tied_embeddings_are_there_once() -> None:
+    names = [piece.name for piece in layout_of(build_model(small_recipe("gpt2"))).pieces]
+    assert "transformer.wte.weight" in names
+    assert "lm_head.weight" not in names
+
+
+@pytest.mark.parametrize("sizes", [(1,), (5, 7, 3), (protocol.BLOCK + 3, 10)])
+def test_equals_the_protocols_digest(sizes: tuple[int, ...]) -> None:
+    random = np.random.Generator(np.random.Philox(1))
+    vectors = [random.standard_normal(size, dtype=np.float32) for size in sizes]
+    assert device_digest(*map(torch.from_numpy, vectors)) == protocol.state_digest(*vectors)
+
+
+def test_one_bit_anywhere_changes_it() -> None:
+    vector = torch.ones(1000)
+    before = device_digest(vector)
+    vector.view(torch.int32)[999] ^= 1
+    assert device_digest(vector) != before
+
+
+def test_signs_of_zero_differ() -> None:
+    assert device_digest(torch.tensor([0.0])) != device_digest(torch.tensor([-0.0]))

@@ -14,9 +14,9 @@ from peer_agent.protocol.log.records import Entry, Unit, digest_of, seal
 from peer_agent.protocol.messages import DoneUnit, Weight
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes.text.tokens import Tokens
-from peer_agent.training.computed import Computed, Taken
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import Computed, Taken
 from tests.end_to_end.rig import reference
 from tests.training.commits import RUN, SITE_KEY, record_after, small_recipe, weighted_mean
 from tests.training.test_exactness import BOUNDS, difference, write_folder

@@ -7,8 +7,14 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from peer_agent.protocol.recipe import Rule, Words, register
-from peer_agent.recipes.text.recipe import TextRecipe, usage_of_writer
-from peer_agent.recipes.text.transformer import even_heads, kept_floats, operations, recomputed_floats
+from peer_agent.recipes.text.recipe import (
+    TextRecipe,
+    even_heads,
+    kept_floats,
+    operations,
+    recomputed_floats,
+    usage_of_writer,
+)
 
 # Floats that forward keeps for backward, a layer, for each token and unit of width; measured with transformers 5.
 KEPT = {"gpt2": 39.0, "llama": 27.0, "qwen3": 32.0}

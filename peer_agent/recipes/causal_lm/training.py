@@ -19,8 +19,7 @@ from transformers import (
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.initial import draw_normal
 from peer_agent.recipes.text.next_token import loss_units_in, perplexity, sample_of, size_of, summed_loss, written
-from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
-from peer_agent.recipes.text.tokens import Tokens, load_shard, rows_of
+from peer_agent.recipes.text.tokens import TOKENIZER_FILES, Tokens, copy_tokenizer, load_shard, rows_of
 from peer_agent.recipes.training import Batch, Place, Samples
 
 __all__ = ["load_shard", "loss_units_in", "sample_of", "size_of", "summed_loss", "written"]

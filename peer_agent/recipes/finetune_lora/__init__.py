@@ -11,9 +11,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol.recipe import ModelFile, Optimizer, Preparation, Recipe, Rule, Words, register
 from peer_agent.recipes.finetune_lora.preparation import AdaptedText
-from peer_agent.recipes.text.recipe import usage_of_writer
-from peer_agent.recipes.text.samples import samples_in, shard_bytes
-from peer_agent.recipes.text.transformer import kept_floats, recomputed_floats
+from peer_agent.recipes.text.recipe import kept_floats, recomputed_floats, samples_in, shard_bytes, usage_of_writer
 
 Family = Literal["gpt2", "llama", "mistral", "qwen2", "qwen3"]
 KEPT = {"gpt2": 39.0, "llama": 27.0, "mistral": 27.0, "qwen2": 28.0, "qwen3": 32.0}  # as of causal_lm

@@ -25,4 +25,4 @@ class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
         ),
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"
-    module: ClassVar[str] = "peer_agent.publishing.text.adapted"
+    module: ClassVar[str] = "peer_agent.site_work.brought_model"

@@ -8,12 +8,17 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel, ResNetForImageClassification
 
-from peer_agent.recipes.chance import chance_of
 from peer_agent.recipes.image_classification import ImageClassification
 from peer_agent.recipes.images.pixels import Images, as_floats, load_shard, moved, shards_of, size_of
-from peer_agent.recipes.images.preprocessing import PREPROCESSING, write_preprocessing
-from peer_agent.recipes.images.resnet import config_of, initialise, recalibrate, whole_images
-from peer_agent.recipes.training import Batch, Place, Samples
+from peer_agent.recipes.images.resnet import (
+    PREPROCESSING,
+    config_of,
+    initialise,
+    recalibrate,
+    whole_images,
+    write_preprocessing,
+)
+from peer_agent.recipes.training import Batch, Place, Samples, chance_of
 
 __all__ = ["load_shard", "size_of"]
 

@@ -3,23 +3,141 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
+import kornia.color
+import kornia.enhance
+import kornia.filters
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import log_softmax
 from torch import nn
 from torch.nn import functional
 from transformers import ResNetModel
 
-from peer_agent.recipes.chance import chance_of
 from peer_agent.recipes.image_ssl import LARGE, ImageSSL
-from peer_agent.recipes.images.crops import Crops, drawn_crops
+from peer_agent.recipes.images.crops import (
+    BRIGHTNESS,
+    CONTRAST,
+    GREY,
+    HUE,
+    SATURATION,
+    SIGMA,
+    SIGMA_MOST,
+    Crops,
+    drawn_crops,
+)
 from peer_agent.recipes.images.pixels import Images, load_shard, shards_of, size_of
-from peer_agent.recipes.images.preprocessing import PREPROCESSING, write_preprocessing
-from peer_agent.recipes.images.probe import Labelled, probe_accuracy
-from peer_agent.recipes.images.resnet import config_of, initialise, recalibrate, whole_images
-from peer_agent.recipes.images.views import cut
+from peer_agent.recipes.images.resnet import (
+    PREPROCESSING,
+    config_of,
+    initialise,
+    recalibrate,
+    whole_images,
+    write_preprocessing,
+)
 from peer_agent.recipes.initial import draw_directions, draw_normal
-from peer_agent.recipes.training import Batch, Place, Samples
+from peer_agent.recipes.training import Batch, Place, Samples, chance_of
+
+# Crops of images as a model takes them, cut and coloured on its device.
+
+WIDE = 3  # sigmas, behind which nothing of a blur is seen
+
+
+def cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
+    """Each crop [n, columns] of its image [n, 3, s, s] (0 to 1) as [n, 3, side, side] from -1 to 1."""
+    with torch.autocast(images.device.type, enabled=False):  # what is seen depends on no device
+        return _coloured(_boxes(images, crops, side), crops, side) * 2 - 1
+
+
+def _boxes(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
+    """By bilinear interpolation."""
+    left, top, width, height, is_mirrored, *_ = crops.unbind(1)
+    zero = torch.zeros_like(left)
+    across = torch.stack([width * (1 - 2 * is_mirrored), zero, 2 * left + width - 1], dim=1)
+    down = torch.stack([zero, height, 2 * top + height - 1], dim=1)
+    size = [len(crops), images.shape[1], side, side]
+    grid = functional.affine_grid(torch.stack([across, down], dim=1), size, align_corners=False)
+    return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def _coloured(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
+    images = kornia.enhance.adjust_brightness_accumulative(images, crops[:, BRIGHTNESS])
+    images = kornia.enhance.adjust_contrast_with_mean_subtraction(images, crops[:, CONTRAST])
+    images = kornia.enhance.adjust_saturation_with_gray_subtraction(images, crops[:, SATURATION])
+    images = kornia.enhance.adjust_hue(images, crops[:, HUE] * (2 * math.pi))
+    grey = kornia.color.rgb_to_grayscale(images).expand_as(images)
+    images = torch.where(_each(crops[:, GREY]) > 0, grey, images)
+    return _blurred(images, crops[:, SIGMA] * side)
+
+
+def _blurred(images: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+    """`sigma` in pixels; where it is 0, nothing is."""
+    radius = math.ceil(WIDE * SIGMA_MOST * images.shape[-1])
+    wide = sigma.clamp(min=1e-3).unsqueeze(1).expand(-1, 2)
+    blurred = kornia.filters.gaussian_blur2d(images, 2 * radius + 1, wide)
+    return torch.where(_each(sigma) > 0, blurred, images)
+
+
+def _each(values: torch.Tensor) -> torch.Tensor:
+    return values.view(-1, 1, 1, 1)
+
+
+# A linear probe (arXiv 1610.01644): how much of the classes a linear classifier finds in features.
+
+DECAY = 1e-4  # of weights, beside the mean loss
+MOST_STEPS = 200
+
+
+class Labelled(NamedTuple):
+    """Features [images, features], and the class of each image."""
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+
+def probe_accuracy(learned: Labelled, held: Labelled) -> float:
+    """The share of `held` that a softmax regression on `learned` names rightly. The same each time.
+
+    Features are brought to mean 0 and deviation 1 of those learned from. Time: images times features times classes,
+    at most MOST_STEPS times. Raises ValueError where one of both is empty.
+    """
+    if not learned.labels.size or not held.labels.size:
+        raise ValueError("a probe needs images to learn from, and others to name")
+    mean, deviation = learned.features.mean(axis=0), learned.features.std(axis=0)
+    scaled = [_scaled(part.features, mean, deviation) for part in (learned, held)]
+    weights = _fitted(scaled[0], learned.labels)
+    return float((np.argmax(scaled[1] @ weights, axis=1) == held.labels).mean())
+
+
+def _scaled(
+    features: NDArray[np.float32], mean: NDArray[np.float32], deviation: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """With a column of ones behind them. A feature that never changes is 0."""
+    steady = np.where(deviation > 0, deviation, np.inf)
+    return np.hstack([(features - mean) / steady, np.ones((len(features), 1))]).astype(np.float64)
+
+
+def _fitted(features: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Weights [features, classes] of the least regularized mean loss."""
+    classes = int(labels.max()) + 1
+    wanted = np.eye(classes)[labels]
+
+    def loss_of(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        weights = flat.reshape(-1, classes)
+        found = log_softmax(features @ weights, axis=1)
+        loss = -float((wanted * found).sum()) / len(labels) + DECAY * float((weights * weights).sum()) / 2
+        slope = features.T @ (np.exp(found) - wanted) / len(labels) + DECAY * weights
+        return loss, slope.ravel()
+
+    begin = np.zeros(features.shape[1] * classes)
+    found: NDArray[np.float64] = minimize(
+        loss_of, begin, jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS}
+    ).x
+    return found.reshape(-1, classes)
+
 
 __all__ = ["load_shard", "size_of"]
 

@@ -22,7 +22,7 @@ class ImagePreparation(Preparation, frozen=True, tag="images"):
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "shards"
     least_beside: ClassVar[int] = 4096
-    module: ClassVar[str] = "peer_agent.publishing.images.prepare"
+    module: ClassVar[str] = "peer_agent.site_work.prepare_images"
 
     side: int
     fewest_classes: int = 2

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.recipe import ImageRecipe
 from peer_agent.recipes.images.trunk import COLOURS, DEPTHS
 from peer_agent.recipes.initial import draw_normal
+from peer_agent.recipes.training import write_json
 
 AT_A_TIME = 64  # images in a batch …
 JUDGED = 4096  # held-out images, at most, that a model is judged by
@@ -79,3 +81,29 @@ def _batches(shards: Iterable[Images]) -> Iterable[Any]:
             batch = shard.pixels[start : start + AT_A_TIME]
             if len(batch) > 1 or not start:
                 yield np.repeat(batch, 2, axis=0) if len(batch) == 1 else batch
+
+
+PREPROCESSING = "preprocessor_config.json"
+BICUBIC = 3  # of Pillow's filters
+
+
+def write_preprocessing(recipe: ImageRecipe, out: Path) -> None:
+    """As the site prepares images: the shorter side, its middle, from -1 to 1."""
+    middle = [0.5] * COLOURS
+    write_json(
+        out / PREPROCESSING,
+        {
+            "image_processor_type": "CLIPImageProcessor",
+            "do_resize": True,
+            "size": {"shortest_edge": recipe.side},
+            "resample": BICUBIC,
+            "do_center_crop": True,
+            "crop_size": {"height": recipe.side, "width": recipe.side},
+            "do_convert_rgb": True,
+            "do_rescale": True,
+            "rescale_factor": 1 / 255,
+            "do_normalize": True,
+            "image_mean": middle,
+            "image_std": middle,
+        },
+    )

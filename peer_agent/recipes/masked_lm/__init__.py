@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from peer_agent.protocol.recipe import NO_YES, Optimizer, Rule, Words, register
 from peer_agent.recipes.text.preparation import Language, TextPreparation, TokenizerName
-from peer_agent.recipes.text.recipe import TextRecipe
-from peer_agent.recipes.text.transformer import even_heads, kept_floats, operations, recomputed_floats
+from peer_agent.recipes.text.recipe import TextRecipe, even_heads, kept_floats, operations, recomputed_floats
 
 Token = Annotated[int, Meta(ge=0, le=65_535)]
 

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from torch.nn import functional
 from transformers import AlbertConfig, AlbertForPreTraining, BertConfig, BertForPreTraining, PreTrainedModel
 
-from peer_agent.recipes.chance import chance_of
 from peer_agent.recipes.initial import draw_normal
 from peer_agent.recipes.masked_lm import MaskedLM
-from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
-from peer_agent.recipes.text.tokens import IGNORED, Sentences, load_sentences
-from peer_agent.recipes.training import Batch, Place, Samples, heldout_batches
+from peer_agent.recipes.text.tokens import IGNORED, TOKENIZER_FILES, Sentences, copy_tokenizer, load_sentences
+from peer_agent.recipes.training import Batch, Place, Samples, chance_of, heldout_batches
 
 JUDGED = 2048  # held-out samples, about, that a model is judged by
 SPREAD = 0.02  # standard deviation of fresh matrices

@@ -37,7 +37,7 @@ class TextPreparation(Preparation, frozen=True, tag="text"):
         ),
     )
     beside: ClassVar[Literal["tokenizer", "shards"]] = "tokenizer"
-    module: ClassVar[str] = "peer_agent.publishing.text.prepare"
+    module: ClassVar[str] = "peer_agent.site_work.prepare_text"
 
     vocab: int
     tokenizer: TokenizerName = "bpe"

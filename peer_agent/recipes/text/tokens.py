@@ -1,5 +1,6 @@
 """Shards of tokens, and rows of samples out of them."""
 
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.recipes.training import write_json
 
 IGNORED = -100  # label of a position that has no loss
 
@@ -59,3 +61,14 @@ def rows_of(samples: NDArray[np.int64], *, tokens: Tokens, context: int) -> Rows
     inside = at < len(tokens)
     ids = np.where(inside, tokens[np.minimum(at, len(tokens) - 1)], 0).astype(np.int64)
     return ids, np.where(inside, ids, IGNORED)
+
+
+TOKENIZER_FILES = ("special_tokens_map.json", "tokenizer.json", "tokenizer_config.json")
+
+
+def copy_tokenizer(folder: Path, out: Path, *, context: int) -> None:
+    """The same files beside a model that takes `context` tokens."""
+    for name in ("tokenizer.json", "special_tokens_map.json"):
+        (out / name).write_bytes((folder / name).read_bytes())
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    write_json(out / "tokenizer_config.json", {**config, "model_max_length": context})

@@ -7,8 +7,8 @@ from django.conf import settings
 from django.db import transaction
 
 from accounts.models import Person
-from peer_agent.publishing.hub.fetching import SAMPLE_BYTES
-from peer_agent.publishing.hub.names import Kind, check_name
+from peer_agent.publishing.hub_client import Kind, check_name
+from peer_agent.site_work.fetching import SAMPLE_BYTES
 from runs import processes, quotas, storage
 from runs.datasets.services import new_dataset
 from runs.hub_access import account_of, hub_environment, token_of

@@ -14,7 +14,7 @@ from django.utils import timezone
 from accounts.keys import seal
 from accounts.models import Person
 from peer_agent.protocol.errors import Fault, Problem, codes
-from peer_agent.publishing.hub.names import check_name
+from peer_agent.publishing.hub_client import check_name
 from runs import queue, storage
 from runs.access import MANAGING
 from runs.hub_access import account_of, hub_environment, token_of

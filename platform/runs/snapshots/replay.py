@@ -19,7 +19,7 @@ from peer_agent.protocol.credentials import LIFETIME_S, public_bytes
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Entry, to_lines
 from peer_agent.protocol.messages import Listener
-from peer_agent.publishing.reach import MOST_RELAYS, Reach, write_reach
+from peer_agent.site_work.relay_logs import MOST_RELAYS, Reach, write_reach
 from runs import storage
 from runs.ledger.records import AT_ONCE, sealed_of, with_records
 from runs.models import RelayAddress, Run, Snapshot

@@ -12,7 +12,7 @@ from accounts.models import Machine, Person
 from accounts.selectors import machines_of
 from coordination import presence
 from coordination.presence import AUXILIARY, RELAY, TRAINER, OnlinePeer
-from peer_agent.machine.resting.reasons import in_words as reason_in_words
+from peer_agent.machine.resting import in_words as reason_in_words
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.messages.machine import Why
 from runs.access import helped_runs, listed_runs

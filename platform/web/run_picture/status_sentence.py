@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext, pgettext_lazy
 
 from coordination.presence import TRAINER, OnlinePeer
-from peer_agent.plot.scales import perplexity_text
+from peer_agent.plot import perplexity_text
 from runs import selectors
 from runs.datasets.services import lacks_base
 from runs.ledger.standings import Place

@@ -20,7 +20,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.recipes.causal_lm import CausalLM, Model
-from peer_agent.trainer.shard_cache import Shards
+from peer_agent.trainer.shards import Shards
 from tests.agent.scripted_site import TRAINER, OwnAccess
 from tests.benchmarks.agents.shard_server import TOKENS
 from tests.benchmarks.rig.figures import Figures, publish, say

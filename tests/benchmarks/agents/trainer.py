@@ -32,11 +32,9 @@ from peer_agent.recipes import parse_recipe
 from peer_agent.relay.place import Place
 from peer_agent.site.credential import RunAccess
 from peer_agent.site.machine_control import MachineControl
-from peer_agent.trainer.accumulation import Accumulation
 from peer_agent.trainer.agent import Agent
-from peer_agent.trainer.follower import Follower
-from peer_agent.trainer.jobs import Jobs
-from peer_agent.training.computed import Computed, Taken
+from peer_agent.trainer.jobs import Accumulation, Follower, Jobs
+from peer_agent.training.units import Computed, Taken
 from tests.benchmarks.agents.held import Held, places_in, save_average, save_held, tokens_at
 from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent

@@ -11,9 +11,9 @@ from peer_agent.protocol.log.records import Unit
 from peer_agent.recipes.masked_lm import SMALL, MaskedLM, Model
 from peer_agent.recipes.text.tokens import Sentences
 from peer_agent.training import precision
-from peer_agent.training.computed import Computed
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import Computed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.benchmarks.training.inner_loop import seconds_of
 from tests.training.commits import RUN

@@ -17,7 +17,7 @@ import torch
 from msgspec.structs import replace
 
 from peer_agent.averaging.contributor import Accumulator
-from peer_agent.machine.memory_estimate import needs_of
+from peer_agent.machine.preflight import needs_of
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.log.records import Unit, digest_of, seal
 from peer_agent.protocol.messages import Weight
@@ -26,9 +26,9 @@ from peer_agent.recipes import KINDS
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.images.pixels import Images
 from peer_agent.recipes.text.tokens import Sentences
-from peer_agent.training.computed import Computed
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import Computed
 from tests.benchmarks.rig.figures import Figures, publish, say
 from tests.training.commits import RUN, SITE_KEY, record_after
 

@@ -17,9 +17,8 @@ from PIL import Image
 
 from peer_agent.recipes import parse_recipe
 from peer_agent.recipes.image_ssl import SMALL, ImageSSL
-from peer_agent.recipes.image_ssl.training import SwAV
+from peer_agent.recipes.image_ssl.training import Labelled, SwAV, probe_accuracy
 from peer_agent.recipes.images.pixels import as_floats, load_shard
-from peer_agent.recipes.images.probe import Labelled, probe_accuracy
 from peer_agent.recipes.images.resnet import recalibrate
 from peer_agent.training.replica import Replica
 from tests.benchmarks.rig.figures import Figures, publish, say

@@ -19,9 +19,8 @@ from msgspec import Struct
 
 from peer_agent.network.certificate import new_certificate, pinning_context
 from peer_agent.network.link import Connection, dial
-from peer_agent.network.outbox import Outbox
 from peer_agent.network.relay_server import serve_data
-from peer_agent.network.sender import send_chunks
+from peer_agent.network.sending import Outbox, send_chunks
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.session import Link
 from peer_agent.protocol.wire import Frame, Kind

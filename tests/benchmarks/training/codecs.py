@@ -13,8 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from peer_agent.averaging.codecs import Floats, decode
-from peer_agent.averaging.reducer import Reduction
-from peer_agent.averaging.residuals import Residuals
+from peer_agent.averaging.reducer import Reduction, Residuals
 from peer_agent.protocol.grid import Grid, grid_of
 from peer_agent.protocol.log.merkle import pack_leaves
 from peer_agent.protocol.log.records import Unit
@@ -22,13 +21,12 @@ from peer_agent.protocol.recipe import Codec, Optimizer
 from peer_agent.protocol.relay.opened import OpenPlan
 from peer_agent.protocol.schedule import scalars_of
 from peer_agent.recipes.causal_lm import CausalLM, Model
-from peer_agent.recipes.text.samples import samples_in
+from peer_agent.recipes.text.recipe import samples_in
 from peer_agent.recipes.text.tokens import Tokens
-from peer_agent.training.computed import Computed
-from peer_agent.training.loop import Trainer
-from peer_agent.training.objective import mean_loss
+from peer_agent.training.loop import Trainer, mean_loss
 from peer_agent.training.optimizers import Moving, update
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import Computed
 from tests.averaging.rounds import RUN, Holder, plan_of
 from tests.publishing.texts import docstrings
 

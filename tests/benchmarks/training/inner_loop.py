@@ -14,9 +14,9 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from peer_agent.protocol.log.records import Unit
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.text.tokens import Tokens
-from peer_agent.training.computed import Computed
 from peer_agent.training.loop import Trainer, pick_device
 from peer_agent.training.replica import Replica
+from peer_agent.training.units import Computed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.training.commits import RUN, some_shards
 

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from demo.recipes import LICENCE, python_text
 from peer_agent.recipes.text.portion import portion_in
 from tests.end_to_end.rig.swarm import SMALL, Swarm
-from tests.publishing.hub.hub_double import Hub, running_hub
+from tests.publishing.hub_double import Hub, running_hub
 
 STEPS = 60
 ROW, GROUP = 700, 60  # characters of a row, and rows of a row group

@@ -8,8 +8,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from peer_agent.recipes.text.tokenizer_files import TOKENIZER_FILES, copy_tokenizer
-from peer_agent.recipes.text.tokens import IGNORED, Tokens, load_shard, rows_of
+from peer_agent.recipes.text.tokens import IGNORED, TOKENIZER_FILES, Tokens, copy_tokenizer, load_shard, rows_of
 from peer_agent.recipes.training import Batch, Place, Samples
 from tests.recipes.bigram import Bigram
 

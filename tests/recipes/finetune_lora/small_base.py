@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from peer_agent.publishing.text.prepare import prepare
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.causal_lm.training import build_model, save_model
+from peer_agent.site_work.prepare_text import prepare
 from tests.publishing.texts import docstrings
 
 FAMILIES = {

@@ -16,20 +16,19 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from peer_agent.machine.memory_estimate import needs_of
+from peer_agent.machine.preflight import needs_of
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.recipe import ModelFile, Optimizer, OutOfBounds, checked
 from peer_agent.protocol.sampling import order_of
 from peer_agent.publishing.card import CardFacts
-from peer_agent.publishing.evaluate import evaluate
-from peer_agent.publishing.initial import make_initial
 from peer_agent.publishing.release import make_release, model_from
-from peer_agent.publishing.replay import Logs, replay
-from peer_agent.publishing.text.adapted import prepare
 from peer_agent.recipes.finetune_lora import Base, FinetuneLoRA
 from peer_agent.recipes.finetune_lora.preparation import AdaptedText
 from peer_agent.recipes.finetune_lora.training import base_model, load_shard
+from peer_agent.site_work.brought_model import prepare
+from peer_agent.site_work.evaluate import evaluate
+from peer_agent.site_work.replay import Logs, make_initial, replay
 from peer_agent.training import loop, precision
 from peer_agent.training import replica as replica_module
 from peer_agent.training.loop import Trainer

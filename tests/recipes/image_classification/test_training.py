@@ -17,12 +17,12 @@ from peer_agent.machine.preflight import RunFacts, check_fit
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.records import Unit
-from peer_agent.publishing.images.prepare import prepare
 from peer_agent.recipes.image_classification import ImageClassification
 from peer_agent.recipes.image_classification.training import batch_of, build_model, save_model, size_of
 from peer_agent.recipes.images.pixels import Images, as_floats, shards_of
 from peer_agent.recipes.images.trunk import Trunk
 from peer_agent.recipes.training import Place
+from peer_agent.site_work.prepare_images import prepare
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
 

@@ -16,13 +16,24 @@ from demo.recipes import digits_tar
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.recipe import OutOfBounds, checked
-from peer_agent.publishing.images.prepare import prepare
 from peer_agent.recipes.image_ssl import PAPER, ImageSSL, Multicrop
-from peer_agent.recipes.image_ssl.training import SwAV, assignments, batch_of, build_model, save_model, summed_loss
+from peer_agent.recipes.image_ssl.training import (
+    DECAY,
+    Labelled,
+    SwAV,
+    _fitted,
+    assignments,
+    batch_of,
+    build_model,
+    cut,
+    probe_accuracy,
+    save_model,
+    summed_loss,
+)
 from peer_agent.recipes.images.pixels import Images, as_floats, shards_of
 from peer_agent.recipes.images.trunk import Family, Trunk
-from peer_agent.recipes.images.views import cut
 from peer_agent.recipes.training import Batch, Place
+from peer_agent.site_work.prepare_images import prepare
 from peer_agent.training.loop import Trainer
 from peer_agent.training.model import layout_of
 from peer_agent.training.replica import Replica
@@ -222,3 +233,58 @@ def test_a_release_makes_features_as_its_card_says(folder: Path, shard: Images, 
     np.testing.assert_allclose(np.array(found).ravel(), expected.numpy(), atol=1e-4)
     assert expected.numel() == SMALL.trunk.features
     assert all(buffer.abs().sum() > 0 for name, buffer in alone.named_buffers() if name.endswith("running_mean"))
+
+
+CLASSES, FEATURES = 5, 12
+
+
+def drawn(seed: int, images: int, spread: float) -> Labelled:
+    """Clouds of points around a centre for each class, along axes of unlike scales."""
+    centres = np.random.Generator(np.random.Philox(1)).standard_normal((CLASSES, FEATURES))
+    chance = np.random.Generator(np.random.Philox(seed))
+    labels = chance.integers(0, CLASSES, images)
+    points = centres[labels] + spread * chance.standard_normal((images, FEATURES))
+    scales = 10.0 ** np.arange(-4, FEATURES - 4)
+    return Labelled((points * scales + 3 * scales).astype(np.float32), labels)
+
+
+@pytest.mark.parametrize(("spread", "least", "most"), [(0.1, 1.0, 1.0), (1.5, 0.6, 0.95), (50.0, 0.1, 0.35)])
+def test_it_names_what_lies_apart(spread: float, least: float, most: float) -> None:
+    accuracy = probe_accuracy(drawn(2, 600, spread), drawn(3, 400, spread))
+    assert least <= accuracy <= most
+    assert accuracy == probe_accuracy(drawn(2, 600, spread), drawn(3, 400, spread))
+
+
+def test_it_is_measured_on_what_it_has_not_learned() -> None:
+    few, others = drawn(2, 20, 20.0), drawn(3, 400, 20.0)
+    assert probe_accuracy(few, few) == 1.0
+    assert probe_accuracy(few, others) < 0.5
+
+
+def test_a_feature_that_never_changes_changes_nothing() -> None:
+    def widened(of: Labelled) -> Labelled:
+        return Labelled(np.hstack([of.features, np.full((len(of.labels), 1), 7, np.float32)]), of.labels)
+
+    learned, held = drawn(2, 300, 1.5), drawn(3, 200, 1.5)
+    assert probe_accuracy(widened(learned), widened(held)) == probe_accuracy(learned, held)
+
+
+def test_no_small_move_of_the_weights_is_better() -> None:
+    chance = np.random.Generator(np.random.Philox(4))
+    features, labels = chance.standard_normal((80, 4)), chance.integers(0, 3, 80)
+    weights = _fitted(features, labels)
+
+    def loss(of: NDArray[np.float64]) -> float:
+        scores = features @ of
+        right = np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(80), labels]
+        return float(right.mean() + DECAY * (of**2).sum() / 2)
+
+    moves = [1e-2 * chance.standard_normal(weights.shape) for _ in range(50)]
+    assert all(loss(weights) < loss(weights + move) for move in moves)
+
+
+def test_nothing_is_nothing_to_learn_from() -> None:
+    some, none = drawn(2, 10, 1.0), Labelled(np.zeros((0, FEATURES), np.float32), np.zeros(0, np.int64))
+    for learned, held in ((some, none), (none, some)):
+        with pytest.raises(ValueError, match="a probe needs"):
+            probe_accuracy(learned, held)

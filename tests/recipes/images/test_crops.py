@@ -10,7 +10,7 @@ from PIL import Image, ImageEnhance
 from scipy import ndimage
 
 from peer_agent.protocol.identifiers import RunId
-from peer_agent.recipes.chance import chance_of
+from peer_agent.recipes.image_ssl.training import cut
 from peer_agent.recipes.images.crops import (
     BRIGHTNESS,
     CONTRAST,
@@ -26,8 +26,7 @@ from peer_agent.recipes.images.crops import (
     Looks,
     drawn_crops,
 )
-from peer_agent.recipes.images.views import cut
-from peer_agent.recipes.training import Place
+from peer_agent.recipes.training import Place, chance_of
 
 HERE = Place(RunId("ab" * 16), 0, 0)
 SIDE = 48

@@ -12,13 +12,13 @@ from safetensors.numpy import save_file
 from demo.recipes import digits_tar
 from peer_agent.protocol.log.records import Unit, digest_of, to_lines
 from peer_agent.protocol.recipe import Optimizer, encode_recipe
-from peer_agent.publishing.images.prepare import prepare
 from peer_agent.recipes.image_classification import ImageClassification
 from peer_agent.recipes.image_ssl import ImageSSL, Multicrop
 from peer_agent.recipes.images.crops import Looks
 from peer_agent.recipes.images.pixels import Images, shards_of
 from peer_agent.recipes.images.recipe import ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk
+from peer_agent.site_work.prepare_images import prepare
 from peer_agent.training.loop import Trainer
 from peer_agent.training.replica import Replica
 from tests.end_to_end.rig import image_reference

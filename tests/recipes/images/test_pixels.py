@@ -10,9 +10,8 @@ from safetensors.numpy import save_file
 
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
-from peer_agent.recipes.chance import chance_of
 from peer_agent.recipes.images.pixels import as_floats, load_shard, moved
-from peer_agent.recipes.training import Place
+from peer_agent.recipes.training import Place, chance_of
 
 HERE = Place(RunId("ab" * 16), 0, 0)
 IMAGE = np.arange(6 * 6 * 3, dtype=np.uint8).reshape(6, 6, 3)

@@ -18,8 +18,8 @@ from peer_agent.recipes.masked_lm.training import (
     loss_units_in,
     summed_loss,
 )
+from peer_agent.recipes.text.recipe import KEPT_LOGITS
 from peer_agent.recipes.text.tokens import IGNORED, Sentences
-from peer_agent.recipes.text.transformer import KEPT_LOGITS
 from peer_agent.recipes.training import Place, training_of
 from peer_agent.training.model import layout_of
 

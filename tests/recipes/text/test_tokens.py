@@ -7,7 +7,21 @@ import pytest
 from safetensors.numpy import save_file
 
 from peer_agent.protocol.errors import Problem
+from peer_agent.recipes.text.recipe import samples_in, shard_bytes
 from peer_agent.recipes.text.tokens import IGNORED, load_shard, rows_of
+
+
+@pytest.mark.parametrize(
+    ("tokens", "samples"), [(0, 0), (1, 0), (2, 1), (64, 1), (65, 1), (66, 2), (128, 2), (1000, 16)]
+)
+def test_a_tail_needs_two_tokens(tokens: int, samples: int) -> None:
+    assert samples_in(tokens, 64) == samples
+
+
+def test_a_shard_has_two_bytes_a_token_and_a_header() -> None:
+    assert shard_bytes(1000) == 2000 + 64 * 1024
+    assert shard_bytes(1000, sentences=True) == 6000 + 64 * 1024
+
 
 TOKENS = np.arange(1, 36, dtype=np.uint16)  # three samples of ten and a tail of five
 

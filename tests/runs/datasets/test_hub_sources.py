@@ -14,7 +14,7 @@ from pyarrow import parquet
 from accounts.keys import seal
 from accounts.models import Person
 from peer_agent.protocol.errors import Problem
-from peer_agent.publishing.hub.names import Kind
+from peer_agent.publishing.hub_client import Kind
 from peer_agent.recipes.causal_lm import CausalLM
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.masked_lm import MaskedLM
@@ -27,9 +27,9 @@ from runs.datasets.services import prepare_anew
 from runs.lifecycle import drafts, services
 from runs.lifecycle.drafts import delete_draft
 from runs.models import Dataset, HubAccount, Run
-from tests.publishing.hub.hub_double import Hub, running_hub
-from tests.publishing.text.test_brought_tokenizer import llama
+from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.factories import RECIPE
+from tests.site_work.test_prepare_text import llama
 
 LINES = b"".join(b'{"text": "Many hands make light work, %d times."}\n' % number for number in range(400))
 FILES = {"data/train-0.jsonl": LINES, "data/train-1.jsonl": LINES, "data/test-0.jsonl": b"{}"}

@@ -12,14 +12,14 @@ from django.utils import timezone
 
 from accounts.models import Person
 from peer_agent.protocol.recipe import encode_recipe
-from peer_agent.publishing.text.tokenizer import save_tokenizer, train_tokenizer
+from peer_agent.publishing.tokenizer import save_tokenizer, train_tokenizer
 from peer_agent.recipes.text.preparation import TextPreparation
 from peer_agent.training.replica import Replica
 from runs import processes, queue, storage, tasks
 from runs.models import Publication, Release, Run, Snapshot
 from runs.releases import checkpoints, publishing
 from runs.snapshots import retention, verification
-from tests.publishing.hub.hub_double import Hub, running_hub
+from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.factories import RECIPE, committed, owned
 
 TOKEN = "hf_of_amina"

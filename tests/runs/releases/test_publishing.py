@@ -15,7 +15,7 @@ from runs import processes, queue, storage
 from runs.lifecycle import roles
 from runs.models import HubAccount, Publication, Release, Run
 from runs.releases import publishing
-from tests.publishing.hub.hub_double import Hub, running_hub
+from tests.publishing.hub_double import Hub, running_hub
 from tests.web.requesters import given_role
 
 TOKEN = "hf_of_amina"

@@ -149,7 +149,7 @@ def test_it_is_done_with_each_new_snapshot_and_at_a_start(
 def test_a_replay_begins_at_the_newest_verified_one_which_is_kept_and_needs_the_log_since(
     long_run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is given to the child, whose own work is tested in tests/publishing/test_replay.py."""
+    """What is given to the child, whose own work is tested in tests/site_work/test_replay.py."""
     retention.thin_snapshots(long_run.pk, now=time.time() + LONG_AGO)
     assert BEGIN in stored(long_run), "it is where the next replay begins"
     long_run.snapshots.filter(state=Snapshot.State.ADMITTED).update(is_stored=False)

@@ -18,7 +18,7 @@ from peer_agent.protocol import reasons
 from peer_agent.protocol.credentials import Credential, Role, public_bytes, verify
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
-from peer_agent.publishing.reach import read_reach
+from peer_agent.site_work.relay_logs import read_reach
 from runs import processes, queue, storage, tasks
 from runs.ledger.audit import audit
 from runs.lifecycle.drafts import take_back

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.simulate import setting_of
+from peer_agent.simulation.__main__ import setting_of
 from peer_agent.simulation.churn import only
 from peer_agent.simulation.faults import Kind
-from peer_agent.simulation.host import Host
 from peer_agent.simulation.simulate import simulate
+from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting
 from tests.simulation.checked_world import checked_world, relays, run_to, trainers
 from tests.simulation.test_simulate import ALONE, require_sound, watched_simulation

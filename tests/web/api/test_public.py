@@ -16,7 +16,7 @@ from accounts.services import create_token, revoke_machine
 from peer_agent import __version__
 from peer_agent.protocol.messages import PROTOCOL
 from peer_agent.publishing.card import parse_facts
-from peer_agent.recipes.text.samples import HEADER_BYTES
+from peer_agent.recipes.text.recipe import HEADER_BYTES
 from runs import storage
 from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Member, Release, Run, Snapshot

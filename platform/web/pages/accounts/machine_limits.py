@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from accounts import machine_control, selectors
 from accounts.models import Machine
-from peer_agent.machine.resting.reasons import WORDS_OF_BLIND
+from peer_agent.machine.resting import WORDS_OF_BLIND
 from web.http.requester import person_in
 from web.pages.accounts.limits_form import LimitsForm, filled_in
 

@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from django.views.decorators.http import require_safe
 
 from coordination.presence import TRAINER, OnlinePeer
-from peer_agent.machine.sizes import in_bytes
+from peer_agent.machine.language import in_bytes
 from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.recipe import Recipe
 from runs.access import MANAGING, access_run, person_of, role_of

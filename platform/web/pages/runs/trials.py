@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from peer_agent.machine.sizes import in_bytes
+from peer_agent.machine.language import in_bytes
 from runs.access import access_run, person_of
 from runs.models import Release, Run, Trial
 from runs.releases import trials

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from peer_agent.plot.layout import Frame, lay_out
-from peer_agent.plot.scales import amount_text
-from peer_agent.plot.svg import chart_svg
+from peer_agent.plot import Frame, amount_text, chart_svg, lay_out
 from runs.selectors import Point
 
 LOSS = "loss"  # the chart that everybody sees first

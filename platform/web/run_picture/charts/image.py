@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw
 
-from peer_agent.plot.layout import Frame, Layout, Words
-from peer_agent.plot.palette import ACCENT, INK, LINE, SHEET, SOFT
+from peer_agent.plot import ACCENT, INK, LINE, SHEET, SOFT, Frame, Layout, Words
 from runs.selectors import Measured, Point, typical_loss
 from web.run_picture.card_text import Lines, drawable, fitted, letters
 from web.run_picture.charts.loss import laid_out

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from django.utils.translation import gettext as _
 
-from peer_agent.plot.layout import Frame, Layout, lay_out
-from peer_agent.plot.svg import chart_svg
+from peer_agent.plot import Frame, Layout, chart_svg, lay_out
 from peer_agent.publishing.card import figure
 from runs.selectors import Measured, Point
 

@@ -14,7 +14,7 @@ from runs import queue
 from runs.datasets import preparation
 from runs.datasets.services import preparation_of
 from runs.models import Dataset, Run
-from tests.publishing.hub.hub_double import Hub, running_hub
+from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.factories import draft
 from tests.web.browsing import as_, page
 

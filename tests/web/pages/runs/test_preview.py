@@ -13,7 +13,7 @@ from PIL import Image, ImageColor
 
 from accounts.models import Person
 from coordination.models import Presence
-from peer_agent.plot.palette import ACCENT, INK, SHEET, SOFT
+from peer_agent.plot import ACCENT, INK, SHEET, SOFT
 from runs.models import Run
 from runs.selectors import Measured, Point
 from tests.runs.factories import Owned, committed, opened

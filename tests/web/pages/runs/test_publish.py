@@ -11,7 +11,7 @@ from peer_agent.protocol.errors import Fault
 from runs import queue
 from runs.models import HubAccount, NamedVolunteer, Publication, Release, Run
 from runs.releases.card_facts import release_facts
-from tests.publishing.hub.hub_double import Hub, running_hub
+from tests.publishing.hub_double import Hub, running_hub
 from tests.runs.factories import Owned, committed
 from tests.web.browsing import as_, page
 

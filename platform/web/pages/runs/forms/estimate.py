@@ -10,9 +10,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
+from peer_agent.machine.language import in_bytes
 from peer_agent.machine.limits import RESERVE_PERCENT
-from peer_agent.machine.memory_estimate import ELEMENT, REPLICA, Needs, needs_of
-from peer_agent.machine.sizes import in_bytes
+from peer_agent.machine.preflight import ELEMENT, REPLICA, Needs, needs_of
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe

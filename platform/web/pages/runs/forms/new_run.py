@@ -10,7 +10,7 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from peer_agent.machine.sizes import in_bytes
+from peer_agent.machine.language import in_bytes
 from peer_agent.protocol.errors import Fault, Problem
 from peer_agent.protocol.recipe import USUAL_OBJECTIVE, Material, OnHub, OutOfBounds, Recipe
 from peer_agent.recipes import KINDS

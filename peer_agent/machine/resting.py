@@ -1,0 +1,324 @@
+"""Whether a machine may work now: what its owner wants, judged purely, against what goes on around it."""
+
+import contextlib
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import psutil
+from msgspec import Struct
+
+from peer_agent.machine.home import Home
+from peer_agent.machine.language import gettext_noop, in_bytes
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.messages.machine import Blind, Hours, Instructions, OwnerLimits, Why
+
+MEGABYTE, GIGABYTE = 10**6, 10**9
+MOST_REFUSALS = 5  # in a row, after which a machine rests until its owner has looked
+WEEK_DAYS = 7
+DETAIL = 200  # characters
+
+
+class Surroundings(Struct, frozen=True, kw_only=True):
+    """What goes on at a machine. `now` is its own clock's, without a zone; None: it cannot tell.
+
+    `programs`: names of all that run, as `plain_name` has them. `refused`: why contributions were refused, of those
+    in a row until now.
+    """
+
+    now: datetime
+    idle_s: float | None = None
+    on_battery: bool | None = None
+    programs: frozenset[str] = frozenset()
+    memory_bytes: int = 0
+    month_bytes: int = 0
+    refused: tuple[str, ...] = ()
+
+
+class Rest(Struct, frozen=True):
+    """Why a machine rests, and the program, figure or time that belongs to it; nothing: it works."""
+
+    why: Why = Why.WORKS
+    detail: str = ""
+
+    def __bool__(self) -> bool:
+        return self.why is not Why.WORKS
+
+
+# These do not pass by themselves: whoever rests for them rests until the owner says something new.
+UNTIL_TOLD = frozenset({Why.REFUSED, Why.MEMORY})
+
+WORDS = {
+    Why.WORKS: gettext_noop("Working."),
+    Why.PAUSED: gettext_noop("Paused by you."),
+    Why.REFUSED: gettext_noop("Its last contributions were refused: {detail}"),
+    Why.HOURS: gettext_noop("Outside its hours. Next: {detail}."),
+    Why.TRAFFIC: gettext_noop("Monthly limit of {detail} reached."),
+    Why.BATTERY: gettext_noop("Running on battery."),
+    Why.PROGRAM: gettext_noop("{detail} is running."),
+    Why.IN_USE: gettext_noop("Someone is using it."),
+    Why.MEMORY: gettext_noop("It used {detail} of memory, more than you allow."),
+}
+DAYS = (
+    *(gettext_noop("Monday"), gettext_noop("Tuesday"), gettext_noop("Wednesday"), gettext_noop("Thursday")),
+    *(gettext_noop("Friday"), gettext_noop("Saturday"), gettext_noop("Sunday")),
+)
+WORDS_OF_BLIND = {
+    Blind.IDLE: "This machine cannot tell whether someone is using it, so this limit has no effect.",
+    Blind.BATTERY: "This machine cannot tell whether it runs on battery, so this limit has no effect.",
+}
+
+
+def in_words(rest: Rest, translated: Callable[[str], str] = str) -> str:
+    """A sentence for its owner; `translated` looks it up, where they read another language than English."""
+    day, _, time = rest.detail.partition(" ")
+    detail = f"{translated(day)} {time}" if rest.why is Why.HOURS and day in DAYS else rest.detail
+    return translated(WORDS[rest.why]).format(detail=detail)
+
+
+def reason_to_rest(wanted: Instructions, around: Surroundings) -> Rest:
+    """The first reason that there is; what a person said goes before what was measured."""
+    return next(_reasons(wanted, around), Rest())
+
+
+def _reasons(wanted: Instructions, around: Surroundings) -> Iterator[Rest]:
+    limits = wanted.limits
+    if wanted.pause:
+        yield Rest(Why.PAUSED)
+    if len(around.refused) >= MOST_REFUSALS:
+        yield Rest(Why.REFUSED, around.refused[-1][:DETAIL])
+    if limits.hours and not any(is_within(hours, around.now) for hours in limits.hours):
+        yield Rest(Why.HOURS, next_start(limits.hours, around.now))
+    if limits.month_gb and around.month_bytes >= limits.month_gb * GIGABYTE:
+        yield Rest(Why.TRAFFIC, f"{limits.month_gb:,} GB")
+    if limits.pause_on_battery and around.on_battery:
+        yield Rest(Why.BATTERY)
+    yield from _of_people(limits, around)
+    if limits.memory_mb and around.memory_bytes > limits.memory_mb * MEGABYTE:
+        yield Rest(Why.MEMORY, in_bytes(around.memory_bytes))
+
+
+def _of_people(limits: OwnerLimits, around: Surroundings) -> Iterator[Rest]:
+    running = next((name for name in limits.programs if plain_name(name) in around.programs), None)
+    if running is not None:
+        yield Rest(Why.PROGRAM, running)
+    if limits.idle_minutes and around.idle_s is not None and around.idle_s < 60 * limits.idle_minutes:
+        yield Rest(Why.IN_USE)
+
+
+def plain_name(program: str) -> str:
+    """A program's name as people mean it: Windows' endings and large letters make no other program."""
+    return program.strip().casefold().removesuffix(".exe")
+
+
+def is_within(hours: Hours, now: datetime) -> bool:
+    """Whether these hours are open. Where a clock is put forward or back they begin and end by what it shows then."""
+    minute, day = 60 * now.hour + now.minute, now.weekday()
+    if hours.first < hours.stop:
+        return day == hours.day and hours.first <= minute < hours.stop
+    is_next_day = day == (hours.day + 1) % WEEK_DAYS
+    return (day == hours.day and minute >= hours.first) or (is_next_day and minute < hours.stop)
+
+
+def next_start(schedule: tuple[Hours, ...], now: datetime) -> str:
+    """The day and time at which the next of these hours begin."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    starts = [
+        midnight + timedelta(days=(hours.day - now.weekday()) % WEEK_DAYS + week, minutes=hours.first)
+        for hours in schedule
+        for week in (0, WEEK_DAYS)
+    ]
+    start = min(start for start in starts if start > now)
+    return f"{DAYS[start.weekday()]} {start:%H:%M}"
+
+
+IDLE_LOOK_S = 5.0  # between questions to the desktop, each of which starts a program
+ASK_S = 2.0  # for its answer
+MONITORS = (  # how desktops are asked for how long nobody has used them, in milliseconds
+    (
+        "gdbus",
+        "org.gnome.Mutter.IdleMonitor",
+        "/org/gnome/Mutter/IdleMonitor/Core",
+        "org.gnome.Mutter.IdleMonitor.GetIdletime",
+    ),
+    ("gdbus", "org.freedesktop.ScreenSaver", "/ScreenSaver", "org.freedesktop.ScreenSaver.GetSessionIdleTime"),
+)
+
+
+class Senses:
+    """Looks about once a second, from a thread: who uses this machine, what runs, what feeds it.
+
+    Asks only for what a limit is about. What it cannot tell it names in `blind`.
+    """
+
+    def __init__(self) -> None:
+        self.blind: tuple[Blind, ...] = ()
+        self._process = psutil.Process()
+        self._idle: tuple[float, float | None] | None = None  # when it was asked for, and what came
+
+    def look(self, limits: OwnerLimits, *, month_bytes: int, refused: tuple[str, ...]) -> Surroundings:
+        idle_s = self._idle_s() if limits.idle_minutes else None
+        on_battery = on_battery_now() if limits.pause_on_battery else None
+        blind = [Blind.IDLE] if limits.idle_minutes and idle_s is None else []
+        blind += [Blind.BATTERY] if limits.pause_on_battery and on_battery is None else []
+        self.blind = tuple(blind)
+        return Surroundings(
+            now=datetime.now(),  # noqa: DTZ005 (hours are by the clock on this machine's wall)
+            idle_s=idle_s,
+            on_battery=on_battery,
+            programs=frozenset(running_programs()) if limits.programs else frozenset(),
+            memory_bytes=self._process.memory_info().rss if limits.memory_mb else 0,
+            month_bytes=month_bytes,
+            refused=refused,
+        )
+
+    def _idle_s(self) -> float | None:
+        now = time.monotonic()
+        if self._idle is None or now - self._idle[0] >= IDLE_LOOK_S:
+            self._idle = now, idle_now()
+        asked_at, idle_s = self._idle
+        return None if idle_s is None else idle_s + now - asked_at
+
+
+def running_programs() -> Iterator[str]:
+    """Names of all processes that this one may see, but its own."""
+    for process in psutil.process_iter(["name"]):
+        if process.pid != os.getpid() and (name := process.info["name"]):
+            yield plain_name(name)
+
+
+def on_battery_now() -> bool | None:
+    """A machine without a battery is on none; None where the system does not say."""
+    try:
+        battery = psutil.sensors_battery()
+    except (AttributeError, OSError, RuntimeError):
+        return None
+    return battery is not None and battery.power_plugged is False
+
+
+def idle_now() -> float | None:
+    """Seconds since somebody used this machine; None where it cannot tell."""
+    if sys.platform == "win32":
+        return _idle_on_windows()
+    if sys.platform == "darwin":
+        return _idle_on_macos()
+    at_terminals = idle_at_terminals(Path("/dev"))
+    if not has_desktop():
+        return at_terminals
+    at_desktop = _idle_at_desktop()
+    known = [idle_s for idle_s in (at_desktop, at_terminals) if idle_s is not None]
+    return None if at_desktop is None else min(known)
+
+
+def has_desktop(sockets: Path = Path("/tmp/.X11-unix"), runtime: Path = Path("/run/user")) -> bool:  # noqa: S108
+    """Whether a screen is in use here, this process's or somebody else's."""
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        return True
+    return any(sockets.glob("X*")) or any(runtime.glob("*/wayland-*"))
+
+
+def idle_at_terminals(devices: Path) -> float | None:
+    """Seconds since something was typed at a terminal; None where there are none."""
+    newest = None
+    for path in [*devices.glob("pts/[0-9]*"), *devices.glob("tty[0-9]*")]:
+        try:
+            typed_at = path.stat().st_atime
+        except OSError:
+            continue
+        newest = typed_at if newest is None else max(newest, typed_at)
+    return None if newest is None else max(time.time() - newest, 0.0)
+
+
+def _idle_at_desktop() -> float | None:
+    for tool, name, place, method in MONITORS:
+        said = _said_by(tool, "call", "--session", "--dest", name, "--object-path", place, "--method", method)
+        if (found := re.search(r"uint(?:32|64) (\d+)", said)) is not None:
+            return int(found[1]) / 1000
+    said = _said_by("xprintidle").strip()
+    return int(said) / 1000 if said.isascii() and said.isdigit() else None
+
+
+def _idle_on_macos() -> float | None:
+    found = re.search(r'"HIDIdleTime" = (\d+)', _said_by("ioreg", "-c", "IOHIDSystem", "-d", "4"))
+    return int(found[1]) / 1e9 if found is not None else None
+
+
+def _said_by(tool: str, *arguments: str) -> str:
+    path = shutil.which(tool)
+    if path is None:
+        return ""
+    try:
+        done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=ASK_S, check=True)
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return ""
+    return done.stdout
+
+
+class _LastInput(ctypes.Structure):
+    _fields_ = (("size", ctypes.c_uint32), ("at_ms", ctypes.c_uint32))
+
+
+def _idle_on_windows() -> float | None:
+    """Milliseconds since the start, of 32 bits, which begin anew after 49 days."""
+    windows = getattr(ctypes, "windll", None)
+    last = _LastInput(size=ctypes.sizeof(_LastInput))
+    if windows is None or not windows.user32.GetLastInputInfo(ctypes.byref(last)):
+        return None
+    return float((windows.kernel32.GetTickCount() - last.at_ms) % 2**32) / 1000
+
+
+FILE = "traffic.json"
+KEEP_S = 30.0  # between looks at the file: what is lost with a machine that dies
+
+
+class Moved(Struct, frozen=True):
+    """Bytes, up and down together, in a month of this machine's clock."""
+
+    month: str
+    bytes: int
+
+
+class Month:
+    """How much this machine has moved in this month, over all runs and starts: one small file in its home."""
+
+    def __init__(self, home: Home, *, since: int, month: str = "") -> None:
+        """`since`: bytes that this process has moved before."""
+        self.home, self._seen = home, since
+        self._kept_at = time.monotonic()
+        self.moved = self._read(month or this_month())
+
+    def _read(self, month: str) -> Moved:
+        with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
+            moved = msgspec.json.decode((self.home.folder / FILE).read_bytes(), type=Moved)
+            if moved.month == month and moved.bytes >= 0:
+                return moved
+        return Moved(month, 0)
+
+    def add(self, total: int, *, month: str = "") -> int:
+        """This process has moved `total` bytes in all; those of this month."""
+        month = month or this_month()
+        more, self._seen = max(total - self._seen, 0), total
+        before = self.moved.bytes if self.moved.month == month else 0
+        self.moved = Moved(month, before + more)
+        if time.monotonic() - self._kept_at >= KEEP_S:
+            self.keep()
+        return self.moved.bytes
+
+    def keep(self) -> None:
+        """Write it down. A disk that is full is told of by whatever needs it more."""
+        self._kept_at = time.monotonic()
+        with contextlib.suppress(Problem):
+            self.home.write(FILE, msgspec.json.encode(self.moved))
+
+
+def this_month() -> str:
+    """As 2026-11."""
+    return time.strftime("%Y-%m")

@@ -1,0 +1,200 @@
+"""How chunks leave: a contributor's to several reducers over one uplink (rule 18), a reducer's averages to all."""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from peer_agent.network.link import Connection, LinkLost, Refused, way_out
+from peer_agent.network.uplink import UPLINK, Bucket, Stream, Uplink, batch, batches, size_of
+from peer_agent.protocol.deadlines import BATCH_BYTES
+from peer_agent.protocol.identifiers import PeerId
+from peer_agent.protocol.messages import Message
+from peer_agent.protocol.wire import Frame
+
+LEAST_AHEAD = 2  # batches of one reducer that may be on their way into its socket …
+AHEAD = 0.1  # … or this part of its own: so far the others may get ahead of one that takes no more for a moment
+TURN = 0.02  # of all bytes, that one batch to every reducer may be
+PATIENCE_S = 1.0  # how long the others wait for one that does not take its next batch
+
+
+def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId, int]]:
+    """(reducer, index of its next batch), by deficit round robin in proportion to each reducer's bytes.
+
+    `queues` holds sizes in bytes. Everyone's last batch comes at about the same time, each one's in ascending
+    order. Each turn adds to a reducer's deficit its share of what would let the largest send its largest.
+    """
+    totals = {peer: sum(sizes) for peer, sizes in queues.items() if sizes}
+    most = max(totals.values(), default=0)
+    quantum = max((max(queues[peer]) for peer in totals), default=0)
+    deficit, index = dict.fromkeys(totals, 0), dict.fromkeys(totals, 0)
+    waiting = list(totals)
+    while waiting:
+        for peer in waiting:
+            sizes = queues[peer]
+            deficit[peer] += quantum * totals[peer]  # in units of 1/most bytes, so that it stays an integer
+            while index[peer] < len(sizes) and sizes[index[peer]] * most <= deficit[peer]:
+                deficit[peer] -= sizes[index[peer]] * most
+                yield peer, index[peer]
+                index[peer] += 1
+        waiting = [peer for peer in waiting if index[peer] < len(queues[peer])]
+
+
+def batch_bytes(chunks: Mapping[PeerId, Sequence[Frame]]) -> int:
+    """How much goes to one reducer at once.
+
+    A chunk's average is sent once everybody's is there, so the first averages come, and the last are over, as late as
+    one batch to every reducer takes on the slowest uplink. Long batches save processor time where reducers are few.
+    """
+    whole = sum(size_of(frame) for frames in chunks.values() for frame in frames)
+    return min(BATCH_BYTES, int(TURN * whole / max(len(chunks), 1)))
+
+
+async def send_chunks(
+    connections: Mapping[PeerId, Connection],
+    chunks: Mapping[PeerId, Sequence[Frame]],
+    *,
+    first: Mapping[PeerId, Message] | None = None,
+    pace: float = 0.0,
+    full_s: dict[PeerId, float] | None = None,
+    patience_s: float = PATIENCE_S,
+    uplink: Uplink = UPLINK,
+) -> dict[PeerId, LinkLost | Refused]:
+    """Send every reducer its chunks, after what is to be said `first`. Returns who was lost on the way, and how.
+
+    `pace`: bytes per second of all together, 0 for as fast as they go. Each reducer has its own writer. One that does
+    not take its next batch within `patience_s` goes on at its own pace and no longer has a say in the order.
+    To `full_s` the seconds are added in which a link took no more. Cancelling stops after the batch in hand.
+    """
+    bucket, loop = Bucket(), asyncio.get_running_loop()
+    bucket.pace(pace, loop.time())
+    said, most_bytes = first or {}, batch_bytes(chunks)
+    cut = {peer: list(batches(frames, most_bytes)) for peer, frames in chunks.items()}
+    lanes = {peer: _Lane(connections[peer], ready, said.get(peer), uplink) for peer, ready in cut.items()}
+    waited_s = {} if full_s is None else full_s
+    async with asyncio.TaskGroup() as writers:
+        for peer, lane in lanes.items():
+            writers.create_task(lane.run(peer, waited_s))
+        for peer, index in interleave({peer: lane.sizes for peer, lane in lanes.items()}):
+            await asyncio.sleep(max(bucket.free_at() - loop.time(), 0.0))
+            bucket.take(lanes[peer].sizes[index], loop.time())
+            await lanes[peer].grant(patience_s)
+    return {peer: lane.lost for peer, lane in lanes.items() if lane.lost is not None}
+
+
+async def send_frames(connection: Connection, frames: Sequence[Frame], uplink: Uplink = UPLINK) -> None:
+    """Send frames over one link, in turn with all else that leaves this process. Raises LinkLost, Refused."""
+    stream = way_out(connection, uplink).stream(sum(map(size_of, frames)))
+    for ready in batches(frames):
+        await stream.turn(sum(map(size_of, ready)))
+        await connection.send(*ready)
+
+
+class _Lane:
+    """The writer for one reducer."""
+
+    def __init__(
+        self, connection: Connection, cut: Sequence[Sequence[Frame]], first: Message | None, uplink: Uplink
+    ) -> None:
+        self._connection, self._first, self._batches = connection, first, cut
+        self.sizes = [sum(map(size_of, batch)) for batch in self._batches]
+        self._stream = way_out(connection, uplink).stream(sum(self.sizes))
+        self._granted = asyncio.Semaphore(0)
+        self._room = asyncio.Semaphore(max(LEAST_AHEAD, int(AHEAD * len(cut))))
+        self._on_its_own = False
+        self.lost: LinkLost | Refused | None = None
+
+    async def run(self, peer: PeerId, full_s: dict[PeerId, float]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            if self._first is not None:
+                await self._connection.send(self._first)
+            for frames, size in zip(self._batches, self.sizes, strict=True):
+                await self._granted.acquire()
+                await self._stream.turn(size)
+                began = loop.time()
+                await self._connection.send(*frames)
+                full_s[peer] = full_s.get(peer, 0.0) + loop.time() - began
+                self._room.release()
+        except (LinkLost, Refused) as error:
+            self.lost = error
+            self._room.release()
+
+    async def grant(self, patience_s: float) -> None:
+        """Let it send one more batch, as soon as there is room for it."""
+        if not self._on_its_own and self.lost is None:
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._room.acquire()
+            except TimeoutError:
+                self._on_its_own = True
+        self._granted.release()
+
+
+class Outbox:
+    """What a reducer gives out: the averaged chunks of one attempt, in the order in which they were finished.
+
+    Every body exists once, and each receiver has a cursor into the one list (rule 35). A slow receiver is behind with
+    its own; it holds back nobody, and costs no memory beyond the bodies that its socket is taking. Not responsible for
+    who receives, nor for what happens to those who are lost.
+    """
+
+    def __init__(self, max_bytes: int, *, planned: int = 0, uplink: Uplink = UPLINK) -> None:
+        """`planned`: bytes to each receiver, by which it has its share of the uplink."""
+        self.planned, self._uplink = planned or max_bytes, uplink
+        self._bodies: list[Message | Frame | None] = []  # None: nobody needs it any more
+        self._room = max_bytes
+        self._closed = False
+        self._news = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def begin_attempt(self, kept: Collection[int]) -> None:
+        """What comes now is of another attempt. Of those before, the spans that are kept go on, and others no more."""
+        needed = [body if not isinstance(body, Frame) or body.span in kept else None for body in self._bodies]
+        self._room += sum(map(size_of, self._bodies)) - sum(map(size_of, needed))
+        self._bodies = needed
+
+    def publish(self, body: Message | Frame) -> None:
+        """Give out one more; nothing after `close`. Raises ValueError beyond the bytes that the plan allows."""
+        if self._closed:
+            return
+        self._room -= size_of(body)
+        if self._room < 0:
+            raise ValueError("more averaged bytes than the plan has")
+        self._bodies.append(body)
+        self._wake()
+
+    def close(self) -> None:
+        """The attempt is over: free everything. Whoever is behind asks the log."""
+        self._closed = True
+        self._bodies.clear()
+        self._wake()
+
+    async def follow(self, connection: Connection, start: int = 0) -> int:
+        """Send everything from `start` on, also what is published meanwhile, until `close`.
+
+        Returns how many were sent up to then, counted from the first of the list. Raises LinkLost, Refused.
+        """
+        cursor, stream = start, way_out(connection, self._uplink).stream(self.planned)
+        while not self._closed:
+            if cursor < len(self._bodies):
+                cursor += await self._send(connection, stream, cursor)
+            else:
+                await self._news.wait()
+        return cursor
+
+    async def _send(self, connection: Connection, stream: Stream, cursor: int) -> int:
+        """As many as go out at once; how many these were, and 0 where the attempt ended before its turn."""
+        bodies = batch(self._bodies, cursor)
+        await stream.turn(sum(map(size_of, bodies)))
+        if self._closed:
+            return 0
+        needed = [body for body in self._bodies[cursor : cursor + len(bodies)] if body is not None]
+        if needed:  # another attempt may have begun before its turn
+            await connection.send(*needed)
+        return len(bodies)
+
+    def _wake(self) -> None:
+        # A fresh event each time, so that a receiver that comes to wait later waits for what is later.
+        news, self._news = self._news, asyncio.Event()
+        news.set()

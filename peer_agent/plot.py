@@ -1,0 +1,350 @@
+"""The loss curve as a picture, for pages, previews and release cards: where all of it stands, its inks, its SVG.
+
+Pure. Not responsible for what the numbers mean, or for the live page, which `frontend/src/curve.ts` draws by the same
+rules; `tests/golden/curve.json` holds both to the same answers.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, Literal, NamedTuple
+
+MOST_POINTS = 300
+TICKS = 5
+MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15  # of the range of losses: beyond them, and below a dotted line that is lowest
+LEAST_MARGIN = 0.05  # nats per token
+MOST_NATS = 20.0  # of a loss whose perplexity is told: beyond them it says nothing
+
+UNITS = ("", "k", "M", "G", "T", "P", "E")  # of thousands
+
+Loss = tuple[int, float]  # step, nats per token
+
+
+class Scale(NamedTuple):
+    """A straight map of [low, high] to [start, end]."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        part = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return self.start + part * (self.end - self.start)
+
+
+def thinned(points: Sequence[Loss], most: int = MOST_POINTS) -> list[Loss]:
+    """At most `most` points: first and last as they are, between them the means of equal groups."""
+    if len(points) <= most:
+        return list(points)
+    inner = points[1:-1]
+    edges = [round(part * len(inner) / (most - 2)) for part in range(most - 1)]
+    groups = [inner[start:stop] for start, stop in pairwise(edges)]
+    return [points[0], *(_mean(group) for group in groups), points[-1]]
+
+
+def _mean(group: Sequence[Loss]) -> Loss:
+    return group[len(group) // 2][0], sum(loss for _, loss in group) / len(group)
+
+
+def bounds(losses: Sequence[float], unigram: float | None) -> tuple[float, float]:
+    """The range of the vertical axis: all losses and the line to beat, with a margin."""
+    values = [*losses, *([] if unigram is None else [unigram])]
+    low, high = min(values), max(values)
+    below = MARGIN_FOR_NOTE if unigram == low else MARGIN
+    return (
+        max(0.0, low - max(below * (high - low), LEAST_MARGIN)),
+        high + max(MARGIN * (high - low), LEAST_MARGIN),
+    )
+
+
+def zero_bounds(values: Sequence[float]) -> tuple[float, float]:
+    """The range of an axis of amounts: from zero, with a margin above."""
+    return 0.0, (1.0 + MARGIN) * max(values, default=0.0) or 1.0
+
+
+def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
+    """Round values within [low, high]: steps of 1, 2 or 5 times a power of ten."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    first = math.ceil(low / step - 1e-9)
+    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def level_texts(levels: Sequence[float]) -> list[str]:
+    """Each level in figures, with as many decimals as the steps between them need."""
+    step = levels[1] - levels[0] if len(levels) > 1 else 1.0
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    return [f"{level:.{decimals}f}" for level in levels]
+
+
+def short_text(value: float) -> str:
+    """An amount in at most three digits: 0, 2e-4, 0.0125, 35.2, 1.53k, 12.4M."""
+    if value == 0:
+        return "0"
+    power = math.floor(math.log10(abs(value)) + 1e-9)
+    if power < -3:
+        return f"{_digits(value / 10.0**power)}e{power}"
+    rounded = float(f"{value:.3g}")
+    unit = min(max(math.floor(math.log10(abs(rounded)) + 1e-9) // 3, 0), len(UNITS) - 1)
+    return f"{_digits(rounded / 1000.0**unit)}{UNITS[unit]}"
+
+
+def amount_text(value: float, unit: str = "") -> str:
+    """The same with its unit: “12.4 MB”."""
+    text = short_text(value)
+    figure = text.rstrip("".join(UNITS))
+    return f"{figure} {text[len(figure) :]}{unit}" if unit else text
+
+
+def _digits(value: float) -> str:
+    """At most three, and no zeros behind a point."""
+    text = f"{value:#.3g}" if abs(value) < 1000 else f"{value:.0f}."
+    return text.rstrip("0").rstrip(".")
+
+
+def perplexity_text(loss: float) -> str:
+    """e to the power of a loss, in two or three digits: 7.39, 24.5, 403, 1.1k."""
+    value = math.exp(min(loss, MOST_NATS))
+    if value < 1e3:
+        return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+    part, unit = (value / 1e3, "k") if value < 1e6 else (value / 1e6, "M")
+    return f"{part:.{1 if part < 10 else 0}f}{unit}"
+
+
+def note_side(near: Sequence[float], level: float, room: float) -> Literal["above", "below"]:
+    """On which side of the dotted line fewer of the `near` points of the curve are in the way; from the top."""
+    above = sum(y <= level and level - y < room for y in near)
+    below = sum(y > level and y - level < room for y in near)
+    return "below" if above > below else "above"
+
+
+LETTER_WIDTH = 0.58  # of its height, about
+
+Place = tuple[float, float]
+Anchor = Literal["start", "middle", "end"]
+
+
+class Frame(NamedTuple):
+    """A drawing of `width` x `height` units with room for labels at the left and below."""
+
+    width: int
+    height: int
+    left: int = 36
+    right: int = 8
+    top: int = 12
+    bottom: int = 24
+    letter: int = 12  # height of type
+
+    @property
+    def end(self) -> int:
+        """Where the plot ends at the right."""
+        return self.width - self.right
+
+    @property
+    def foot(self) -> int:
+        """Where it ends below."""
+        return self.height - self.bottom
+
+
+class Words(NamedTuple):
+    """A text that stands on the line `y`."""
+
+    text: str
+    x: float
+    y: float
+    anchor: Anchor
+
+
+class Layout(NamedTuple):
+    """All places. `levels` and `unigram` are lines across at a height; the curve ends in the newest point."""
+
+    frame: Frame
+    points: list[Loss]  # that are shown: finite, not too many, the first and the last among them
+    levels: list[float]
+    labels: list[Words]  # of both axes
+    unigram: float | None
+    note: Words | None  # what that line is, on a piece of paper so that no line runs through it
+    curve: list[Place]
+    heldout: list[Place]  # circles
+    legend: tuple[Place, Words] | None  # one circle more, and what they are
+
+
+def lay_out(
+    points: Sequence[Loss],
+    unigram: float | None,
+    frame: Frame,
+    *,
+    heldout: Sequence[Loss] = (),
+    note: str = "unigram",
+    as_perplexity: bool = False,
+    amount: str | None = None,
+) -> Layout | None:
+    """The places of a curve, whose `points` are in the order of their steps; None where it has no finite one.
+
+    `as_perplexity`: the same drawing, whose texts are of that. It rises by the same factor from line to line.
+    `amount`: values are amounts of this unit (“”, “B”) and no losses, so their axis begins at zero.
+    """
+    shown = thinned([(step, loss) for step, loss in points if math.isfinite(loss)])
+    if not shown:
+        return None
+    held = [(step, loss) for step, loss in heldout if step <= shown[-1][0]]
+    x = Scale(min(shown[0][0], 1), max(shown[-1][0], 2), frame.left, frame.end)
+    values = [value for _, value in (*shown, *held)]
+    y = Scale(*(bounds(values, unigram) if amount is None else zero_bounds(values)), frame.foot, frame.top)
+    levels, curve = ticks(y.low, y.high), [(x(step), y(loss)) for step, loss in shown]
+    texts = _texts(levels, amount, as_perplexity=as_perplexity)
+    level, value = None if unigram is None else y(unigram), unigram or 0.0
+    note = f"{note} {perplexity_text(value) if as_perplexity else f'{value:.2f}'}"
+    return Layout(
+        frame=frame,
+        points=shown,
+        levels=[y(value) for value in levels],
+        labels=[*_level_labels(levels, texts, y, frame), *_step_labels(x, frame)],
+        unigram=level,
+        note=None if level is None else _note(note, level, curve, frame),
+        curve=curve,
+        heldout=[(x(step), y(loss)) for step, loss in held],
+        legend=_legend(level, frame) if held else None,
+    )
+
+
+def width_of(text: str, frame: Frame) -> float:
+    """How wide words are, about, with a little paper around them."""
+    return LETTER_WIDTH * frame.letter * len(text) + frame.letter / 2
+
+
+def _texts(levels: Sequence[float], amount: str | None, *, as_perplexity: bool) -> list[str]:
+    if amount is not None:
+        return [amount_text(level, amount) for level in levels]
+    return [*map(perplexity_text, levels)] if as_perplexity else level_texts(levels)
+
+
+def _level_labels(levels: Sequence[float], texts: Sequence[str], y: Scale, frame: Frame) -> list[Words]:
+    left, down = frame.left - frame.letter / 2, frame.letter / 3
+    return [Words(text, left, y(value) + down, "end") for value, text in zip(levels, texts, strict=True)]
+
+
+def _step_labels(x: Scale, frame: Frame) -> list[Words]:
+    whole = [value for value in ticks(x.low, x.high) if value == round(value)]
+    near_end = frame.end - 5 / 3 * frame.letter
+    line = frame.foot + 1.5 * frame.letter
+    return [Words(f"{step:,.0f}", x(step), line, "end" if x(step) > near_end else "middle") for step in whole]
+
+
+def _note(text: str, level: float, curve: Sequence[Place], frame: Frame) -> Words:
+    """At the end of the dotted line, on the side where less of the curve is in the way."""
+    near = [y for x, y in curve if x >= frame.end - width_of(text, frame)]
+    has_room = level + 5 / 3 * frame.letter <= frame.foot
+    side = note_side(near, level, 2 * frame.letter) if has_room else "above"
+    return Words(text, frame.end, level + (4 / 3 if side == "below" else -1 / 2) * frame.letter, "end")
+
+
+def _legend(level: float | None, frame: Frame) -> tuple[Place, Words]:
+    """Below the curve's beginning, where there is room as long as the loss falls; above a dotted line down there."""
+    space = 5 / 6 * frame.letter
+    x, y = frame.left + space, frame.foot - float(frame.letter)
+    if level is not None and level > y - 2 * space:
+        y = level - space
+    return (x, y - frame.letter / 3), Words("held-out", x + space, y, "start")
+
+
+# SVG is made of numbers and fixed words alone, so that it can stand in any page: of names that a style sheet colours,
+# or with its own inks as a file that needs nothing else.
+
+# The inks of a picture that has no style sheet: those that `frontend/static/manyhands.css` has by daylight.
+
+SHEET: Final = "#ffffff"
+INK: Final = "#22201d"
+SOFT: Final = "#67615a"
+LINE: Final = "#e2ddd5"
+ACCENT: Final = "#a8431a"
+
+
+LOOKS: dict[str, dict[str, str]] = {  # as `.chart` has it in frontend/static/manyhands.css
+    "grid": {"stroke": LINE, "stroke-width": "1"},
+    "tick": {"fill": SOFT, "font-size": "12px"},
+    "note": {"fill": SOFT, "font-size": "12px"},
+    "unigram": {"stroke": SOFT, "stroke-width": "1.5", "stroke-dasharray": "1 5", "stroke-linecap": "round"},
+    "curve": {
+        "fill": "none",
+        "stroke": ACCENT,
+        "stroke-width": "2",
+        "stroke-linejoin": "round",
+        "stroke-linecap": "round",
+    },
+    "now": {"fill": ACCENT},
+    "held": {"fill": SHEET, "stroke": SOFT, "stroke-width": "1.5"},
+    "under": {"fill": SHEET},
+}
+
+
+def chart_svg(layout: Layout, summary: str) -> str:
+    """An `<svg>` for a page. `summary`: what the curve says, for those who do not see it."""
+    frame = layout.frame
+    size = f'viewBox="0 0 {frame.width} {frame.height}" width="{frame.width}" height="{frame.height}"'
+    return f'<svg class="chart" {size} role="img" aria-label="{summary}">{_drawn(layout)}</svg>'
+
+
+def standing_svg(layout: Layout, summary: str, title: str) -> str:
+    """A file, on paper and with a title above the plot."""
+    frame = layout.frame
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width} {frame.height}" role="img" '
+        f'aria-label="{summary}" font-family="system-ui, sans-serif" font-size="{frame.letter}">\n'
+        f'<rect width="{frame.width}" height="{frame.height}" fill="{SHEET}"/>\n'
+        f'<text x="{frame.left}" y="{frame.letter * 4 / 3:.0f}" fill="{INK}">{title}</text>\n'
+        f"{_inked(_drawn(layout))}\n</svg>\n"
+    )
+
+
+def _inked(drawing: str) -> str:
+    """Attributes in place of the names that a style sheet would know."""
+
+    def attributes(match: re.Match[str]) -> str:
+        return " ".join(f'{name}="{value}"' for name, value in LOOKS[match[1]].items())
+
+    return re.sub(r'class="(\w+)"', attributes, drawing)
+
+
+def _drawn(layout: Layout) -> str:
+    parts = [
+        *(_across("grid", y, layout) for y in layout.levels),
+        *(_words("tick", label) for label in layout.labels),
+        "" if layout.unigram is None else _across("unigram", layout.unigram, layout),
+        _under(layout.note, layout) + _words("note", layout.note) if layout.note else "",
+        _line(layout.curve),
+        _circle("now", layout.curve[-1]),
+        *(_circle("held", place) for place in layout.heldout),
+    ]
+    if layout.legend:
+        circle, words = layout.legend
+        parts += [_circle("held", circle), _words("note", words)]
+    return "".join(parts)
+
+
+def _across(name: str, y: float, layout: Layout) -> str:
+    return f'<line class="{name}" x1="{layout.frame.left}" x2="{layout.frame.end}" y1="{y:.1f}" y2="{y:.1f}"/>'
+
+
+def _words(name: str, words: Words) -> str:
+    place = f'x="{words.x:.1f}" y="{words.y:.1f}"'
+    return f'<text class="{name}" {place} text-anchor="{words.anchor}">{words.text}</text>'
+
+
+def _under(note: Words, layout: Layout) -> str:
+    width, letter = width_of(note.text, layout.frame), layout.frame.letter
+    place = f'x="{note.x - width:.1f}" y="{note.y - letter:.1f}"'
+    return f'<rect class="under" {place} width="{width:.1f}" height="{letter + 4}"/>'
+
+
+def _line(places: list[Place]) -> str:
+    return f'<polyline class="curve" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>'
+
+
+def _circle(name: str, place: Place) -> str:
+    return f'<circle class="{name}" cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="3.5"/>'

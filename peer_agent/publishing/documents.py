@@ -1,0 +1,190 @@
+"""A text, or rows with texts, as documents of some 2,000 characters, cut in one pass, read back by number.
+
+A source is a file, or a folder of files that follow one another by their names. Only where each document begins is kept
+in memory, so the text may be larger than memory.
+"""
+
+import codecs
+import mmap
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.rows import REFUSED, Writer, kind_of, left_out, texts_of
+
+BLOCK = 1 << 20  # bytes read at a time
+SHORTEST, LONGEST = 1000, 2400  # characters of a document, but for the last
+LONGEST_CONVERSATION = 1 << 16  # characters of one that is a document as it is
+MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut, best first
+UNPACKED_LEAST, UNPACKED_TIMES = 64 << 20, 32  # bytes of all texts of rows at most, and that many times the file's more
+FIELD_NAME = 60  # characters of a field's name that are shown
+ORDER_KEY = 0x4D616E7968616E64  # fixed: the same text gives the same shards
+
+
+class Documents:
+    """The documents of a file by number. Close it, or use it in a `with` statement."""
+
+    def __init__(
+        self,
+        file: IO[bytes],
+        offsets: NDArray[np.int64],
+        characters: int,
+        *,
+        source: Path,
+        note: str = "",
+        field: str = "",
+        are_conversations: bool = False,
+        scratch: Path | None = None,
+    ) -> None:
+        """`offsets`: where each document begins, and the end of the last. `note`: what people are to know of it.
+
+        `source`: what they were opened from; `field`: of its rows. `scratch`: a file that goes with them.
+        """
+        self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._offsets = offsets
+        self.characters, self.note, self._scratch = characters, note, scratch
+        self.source, self.field, self.are_conversations = source, field, are_conversations
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bytes.close()
+        if self._scratch is not None:
+            self._scratch.unlink()
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, number: int) -> str:
+        return self._bytes[self._offsets[number] : self._offsets[number + 1]].decode()
+
+    @property
+    def bytes(self) -> int:
+        """Size of all documents together."""
+        return int(self._offsets[-1] - self._offsets[0])
+
+    def size(self, number: int) -> int:
+        """Size of one document in bytes."""
+        return int(self._offsets[number + 1] - self._offsets[number])
+
+    def order(self) -> list[int]:
+        """All numbers, shuffled by a fixed key, so that neighbours in the text part ways."""
+        draws = np.random.Philox(key=ORDER_KEY).random_raw(len(self))
+        return [int(number) for number in np.argsort(draws, kind="stable")]
+
+
+def open_documents(path: Path, scratch: Path, writer: Writer | None = None, *, field: str = "") -> Documents:
+    """Check a file and cut it. Texts of rows, of which none goes on in the next document, lie in `scratch` meanwhile.
+
+    `writer`: who writes conversations out, which are then cut only where they are very long. `field`: of rows in one
+    file, where that is known and how much they may unpack to was looked at. Raises Problem E302 where
+    a text is not UTF-8, E303 where it is empty, E381 and E382 (see `rows`), E395, E393 and E394 (see `chat`).
+    """
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    if not files:
+        raise Problem.of("E303")
+    if kind_of(files[0]) != "text":
+        return _of_rows(path, files, scratch, writer, field)
+    return _of_text(path, files[0]) if len(files) == 1 else _of_texts(path, files, scratch)
+
+
+def _of_rows(source: Path, files: Sequence[Path], scratch: Path, writer: Writer | None, known: str) -> Documents:
+    field, texts, counted, are_conversations = texts_of(files, writer, known)
+    longest = LONGEST_CONVERSATION if are_conversations else 0
+    offsets, characters = [0], 0
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    most = UNPACKED_LEAST + UNPACKED_TIMES * sum(path.stat().st_size for path in files)
+    with scratch.open("w+b") as file:
+        for text in texts:
+            for document in [text] if len(text) <= longest else _documents([text]):
+                offsets.append(offsets[-1] + file.write(document.encode()))
+                characters += len(document)
+            if offsets[-1] > most and not known:
+                raise Problem.of("E395", most=f"{most >> 20:,}")
+        if not characters and writer is not None and counted[REFUSED]:
+            raise Problem.of("E394", reason=writer.refusal)
+        if not characters:
+            raise Problem.of("E382", rows=f"{counted['rows']:,}")
+        file.flush()
+        shown = "".join(letter for letter in field if letter.isprintable())[:FIELD_NAME]
+        what = "conversations, " if are_conversations else ""
+        note = f" They are {what}the field {shown!r} of {counted['rows']:,} rows.{left_out(counted)}"
+        about: dict[str, Any] = {"field": field, "are_conversations": are_conversations, "note": note}
+        return Documents(file, np.array(offsets, dtype=np.int64), characters, source=source, scratch=scratch, **about)
+
+
+def _of_texts(source: Path, files: Sequence[Path], scratch: Path) -> Documents:
+    """No document goes on in the next file."""
+    offsets, characters = [0], 0
+    scratch.parent.mkdir(parents=True, exist_ok=True)
+    with scratch.open("w+b") as gathered:
+        for path in files:
+            with path.open("rb") as file:
+                for document in _documents(_checked_text(file, _begin(file))):
+                    offsets.append(offsets[-1] + gathered.write(document.encode()))
+                    characters += len(document)
+        if not characters:
+            raise Problem.of("E303")
+        gathered.flush()
+        return Documents(gathered, np.array(offsets, dtype=np.int64), characters, source=source, scratch=scratch)
+
+
+def _begin(file: IO[bytes]) -> int:
+    """Where its text begins, and is read on from."""
+    begin = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
+    file.seek(begin)
+    return begin
+
+
+def _of_text(source: Path, path: Path) -> Documents:
+    with path.open("rb") as file:
+        begin = _begin(file)
+        offsets, characters = [begin], 0
+        for document in _documents(_checked_text(file, begin)):
+            offsets.append(offsets[-1] + len(document.encode()))
+            characters += len(document)
+        if not characters:
+            raise Problem.of("E303")
+        return Documents(file, np.array(offsets, dtype=np.int64), characters, source=source)
+
+
+def _checked_text(file: IO[bytes], position: int) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    while True:
+        block = file.read(BLOCK)
+        begin = position - len(decoder.getstate()[0])  # a character may straddle two blocks
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            byte = f"{error.object[error.start]:02x}"
+            raise Problem.of("E302", position=begin + error.start, byte=byte) from error
+        if not block:
+            return
+        position += len(block)
+        yield text
+
+
+def _documents(texts: Iterable[str]) -> Iterator[str]:
+    rest = ""
+    for text in texts:
+        rest, start = rest + text, 0
+        while len(rest) - start > LONGEST:
+            stop = _end_of_document(rest, start)
+            yield rest[start:stop]
+            start = stop
+        rest = rest[start:]
+    if rest:
+        yield rest
+
+
+def _end_of_document(text: str, start: int) -> int:
+    for mark in MARKS:
+        at = text.rfind(mark, start + SHORTEST, start + LONGEST)
+        if at >= 0:
+            return at + len(mark)
+    return start + LONGEST

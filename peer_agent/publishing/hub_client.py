@@ -1,0 +1,220 @@
+"""The Hub's own client: asked in one way, told who may, and what it raises as numbered errors.
+
+A Hub that fails for a moment is asked again (`patience`). Imported by processes of their own, which alone hold a token.
+"""
+
+import functools
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import httpx2
+from msgspec import Struct
+
+from peer_agent.protocol.errors import Problem
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+# An HTTP client that asks a Hub again which is busy, broken or away for a moment, after longer and longer pauses.
+
+PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # before each further try; whoever wants the whole again waits longer
+LONGEST_PAUSE_S = 60.0  # that a Hub may ask for
+SILENT_S = 300.0  # without a byte, after which a Hub counts as away
+AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class PatientClient(httpx2.Client):
+    """What it sends may arrive twice: whoever asks has to bear the second answer, such as `exists already`."""
+
+    def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """As a client does. A body that is read from a file is sent once: the Hub's own client goes back in it."""
+        for usual_s in PAUSES_S if isinstance(request.stream, httpx2.ByteStream) else ():
+            try:
+                response = super().send(request, **options)
+            except httpx2.TransportError:
+                pause_s = usual_s
+            else:
+                if response.status_code not in AGAIN:
+                    return response
+                pause_s = max(usual_s, _asked_for_s(response))
+                response.close()
+            time.sleep(pause_s)
+        return super().send(request, **options)
+
+
+def patient_client() -> PatientClient:
+    """For huggingface_hub, whose own waits for ever."""
+    return PatientClient(follow_redirects=True, timeout=SILENT_S)
+
+
+def _asked_for_s(response: httpx2.Response) -> float:
+    """By its `Retry-After`, where that is a number of seconds."""
+    said = response.headers.get("Retry-After", "")
+    return min(float(said), LONGEST_PAUSE_S) if said.isascii() and said.isdigit() else 0.0
+
+
+Kind = Literal["dataset", "model", "tokenizer"]  # what is looked for; a tokenizer is a part of a model
+
+HUB = "https://huggingface.co"
+PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
+NAME = re.compile(f"{PART}/{PART}")
+
+
+def check_name(repository: str) -> None:
+    """Raises Problem E348 where this is not NAMESPACE/NAME by the Hub's rules."""
+    is_name = NAME.fullmatch(repository) and not re.search(r"--|\.\.|\.git\Z", repository)
+    if not is_name:
+        raise Problem.of("E348", repository=repository)
+
+
+def hub_endpoint() -> str:
+    """Where the Hub is for whoever runs the agent: HF_ENDPOINT, as for the Hub's own programs."""
+    return os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
+
+
+WRITING = {"write", "admin"}  # roles of a classic token
+WRITE_SCOPE = "repo.write"  # of a fine-grained one
+TRIES, PAUSE_S = 5, 1.0  # of a file, without one byte more, after which a Hub counts as away
+AWAY = {408, 429}  # statuses that say so, beside those of 500 and above
+SETTINGS = {
+    "HF_HUB_DISABLE_XET": "1",  # one plain upload that every Hub-compatible server speaks
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
+}
+os.environ.update(SETTINGS)  # read when the client is imported, which each function here leaves until it runs
+
+
+class Account(Struct, frozen=True, kw_only=True):
+    """Whose token it is, and the namespaces it may write to; none where it only reads."""
+
+    name: str
+    namespaces: tuple[str, ...]
+
+
+def check_token(token: str, endpoint: str) -> Account:
+    """Whose it is. Raises Problem E343 where the Hub does not know it or it may not write, E346, E347."""
+    api = api_of(token, endpoint)
+    with in_words(endpoint, "the Hub"):
+        said = api.whoami()
+    namespaces = _writable(said)
+    if not namespaces:
+        raise Problem.of("E343", reason="it can read but not write", endpoint=endpoint)
+    return Account(name=str(said["name"]), namespaces=tuple(namespaces))
+
+
+def api_of(token: str, endpoint: str) -> "HfApi":
+    """The client, which shows this token; none where it is empty."""
+    from huggingface_hub import HfApi
+
+    _be_patient()
+    return HfApi(endpoint=endpoint, token=token or False, library_name="manyhands")
+
+
+@functools.cache
+def _be_patient() -> None:
+    from huggingface_hub import set_client_factory
+
+    from peer_agent.publishing.hub_client import patient_client
+
+    set_client_factory(patient_client)
+
+
+def _writable(said: Mapping[str, Any]) -> list[str]:
+    """Namespaces, by what `whoami` says of the token."""
+    access = (said.get("auth") or {}).get("accessToken") or {}
+    everywhere = [said["name"], *(org["name"] for org in said.get("orgs") or [])]
+    if access.get("role") in WRITING:
+        return everywhere
+    fine = access.get("fineGrained") or {}
+    if WRITE_SCOPE in (fine.get("global") or []):
+        return everywhere
+    scoped = (part for part in fine.get("scoped") or [] if WRITE_SCOPE in part.get("permissions", ()))
+    return [str(part["entity"]["name"]) for part in scoped]
+
+
+def type_of(kind: Kind) -> str:
+    """Of the repository that has it."""
+    return "dataset" if kind == "dataset" else "model"
+
+
+def held_files(
+    api: "HfApi", repository: str, revision: str | None, *, kind: Kind = "model", most: int | None = None
+) -> dict[str, Any]:
+    """The files of a revision by name, of no more than the first `most` entries."""
+    tree = api.list_repo_tree(repository, recursive=True, revision=revision, repo_type=type_of(kind))
+    return {file.path: file for file in islice(tree, most) if hasattr(file, "blob_id")}
+
+
+@contextmanager
+def opened(api: "HfApi", repository: str, name: str, *, kind: Kind, commit: str, bytes_: str = "") -> Iterator[Any]:
+    """The answer to whoever asks for a file, or for `bytes_` of it as in `0-99`. Raises what the client raises."""
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import (  # type: ignore[attr-defined] # public by its documentation
+        build_hf_headers,
+        hf_raise_for_status,
+    )
+
+    address = hf_hub_url(repository, name, repo_type=type_of(kind), revision=commit, endpoint=api.endpoint)
+    headers = {**build_hf_headers(token=api.token, library_name="manyhands"), "Accept-Encoding": "identity"}
+    headers |= {"Range": f"bytes={bytes_}"} if bytes_ else {}
+    with get_session().stream("GET", address, headers=headers) as response:
+        hf_raise_for_status(response)
+        yield response
+
+
+def is_same(path: Path | None, file: Any) -> bool:
+    """Whether a file of the Hub has these bytes: by sha256 where it is a large one, else as git names it."""
+    if path is None or path.stat().st_size != file.size:
+        return False
+    with path.open("rb") as content:
+        if file.lfs is not None:
+            return bool(hashlib.file_digest(content, "sha256").hexdigest() == file.lfs.sha256)
+        blob = hashlib.sha1(b"blob %d\0" % file.size + content.read(), usedforsecurity=False)
+        return bool(blob.hexdigest() == file.blob_id)
+
+
+@contextmanager
+def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> Iterator[None]:
+    """What the client raises, as numbered errors. `reading`: what is looked for, where nothing is written."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield
+    except (HfHubHTTPError, httpx2.HTTPError, OSError, RuntimeError, ValueError) as error:
+        raise _problem(_cause(error, HfHubHTTPError), endpoint, repository, reading) from error
+
+
+def _cause(error: BaseException, kind: type[BaseException]) -> BaseException:
+    """The Hub's own answer, where the client has wrapped it."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, kind):
+        found = found.__cause__
+    return found or error
+
+
+def _problem(error: BaseException, endpoint: str, repository: str, reading: Kind | None) -> Problem:
+    import httpx2
+
+    if isinstance(error, httpx2.TransportError):
+        return Problem.of("E346", endpoint=endpoint, reason=type(error).__name__)
+    response = getattr(error, "response", None)
+    status = response.status_code if response is not None else 0
+    reason = (getattr(error, "server_message", None) or (f"HTTP {status}" if status else str(error))).splitlines()[0]
+    if reading is not None and status in (401, 403, 404):
+        return Problem.of("E397", kind=reading, repository=repository, reason=reason, endpoint=endpoint)
+    if status == 401:
+        return Problem.of("E343", reason=reason, endpoint=endpoint)
+    if status in (403, 404):
+        return Problem.of("E344", repository=repository, reason=reason, endpoint=endpoint)
+    if status >= 500 or status in AWAY:
+        return Problem.of("E346", endpoint=endpoint, reason=reason)
+    return Problem.of("E347", reason=reason)

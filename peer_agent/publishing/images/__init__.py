@@ -1,1 +1,0 @@
-"""A tar of folders becomes shards of images."""

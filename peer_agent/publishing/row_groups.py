@@ -1,0 +1,137 @@
+"""Row groups of a Parquet file that lies elsewhere: how large each is, and some of them as a small file here.
+
+What a footer says of sizes is a claim: what is written is counted, and ends at a bound that is the same everywhere.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+from msgspec import Struct
+from pyarrow import parquet, types
+
+from peer_agent.protocol.errors import Problem
+from peer_agent.publishing.rows import CONVERSATIONS, GROUP_ROWS, UNREADABLE
+
+GROUP_BYTES = 1 << 30  # of a row group's column, packed or unpacked, by the footer
+WRITTEN_BYTES = 1 << 30  # of the rows of one file here, as they are unpacked
+AT_A_TIME = 16  # rows: each may be long
+MOST_COLUMNS = 64  # of texts, in the order of the file
+TEXTS = (types.is_string, types.is_large_string, types.is_string_view)
+LISTS = (types.is_list, types.is_large_list)
+OF_THIS_MACHINE = (pa.ArrowMemoryError, pa.ArrowNotImplementedError)  # they say nothing of the file
+
+
+MEMORY_BYTES = 6 << 30  # that a process which unpacks rows of strangers may ask for
+
+
+def limit_memory() -> None:
+    """Of this process, where the system can hold it to that."""
+    if sys.platform != "win32":
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = MEMORY_BYTES if most == resource.RLIM_INFINITY else min(MEMORY_BYTES, most)
+        resource.setrlimit(resource.RLIMIT_AS, (wanted, most))
+
+
+@contextmanager
+def faults_of_this_machine(repository: str, name: str) -> Iterator[None]:
+    """What the machine lacks is no fault of the rows. Raises Problem E416."""
+    try:
+        yield
+    except (*OF_THIS_MACHINE, MemoryError) as error:
+        reason = " ".join(f"{type(error).__name__} {error}".split())[:200]
+        raise Problem.of("E416", repository=repository, name=name, reason=reason) from error
+
+
+class Group(Struct, frozen=True, array_like=True):
+    """Rows, and bytes of each column of texts as they are unpacked, but for columns that are too large to be read."""
+
+    rows: int
+    sizes: dict[str, int]
+
+
+class Groups:
+    """The row groups of a file that is read by its footer. Raises Problem E381 where it is none, and what it raises."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        try:
+            self._file = parquet.ParquetFile(file)
+        except OF_THIS_MACHINE:
+            raise
+        except UNREADABLE as error:
+            raise Problem.of("E381", reason=" ".join(str(error).split())[:200]) from error
+
+    @property
+    def texts(self) -> list[str]:
+        """Columns of texts."""
+        return self._columns(TEXTS)[:MOST_COLUMNS]
+
+    @property
+    def conversations(self) -> list[str]:
+        """Columns that may have conversations, by their names."""
+        return [name for name in self._columns(LISTS) if name in CONVERSATIONS]
+
+    def _columns(self, kinds: Sequence[Any]) -> list[str]:
+        schema = self._file.schema_arrow
+        return [column.name for column in schema if any(is_kind(column.type) for is_kind in kinds)]
+
+    def all(self) -> list[Group]:
+        wanted = set(self.texts)
+        return [self._group(number, wanted) for number in range(self._file.metadata.num_row_groups)]
+
+    def _group(self, number: int, wanted: set[str]) -> Group:
+        about = self._file.metadata.row_group(number)
+        columns = [about.column(at) for at in range(about.num_columns if about.num_rows <= GROUP_ROWS else 0)]
+        sizes = {
+            column.path_in_schema: column.total_uncompressed_size
+            for column in columns
+            if 0 <= column.total_uncompressed_size <= GROUP_BYTES and 0 <= column.total_compressed_size <= GROUP_BYTES
+        }
+        return Group(about.num_rows, {name: size for name, size in sizes.items() if name in wanted})
+
+    def copy(self, numbers: Iterable[int], columns: Sequence[str], path: Path) -> None:
+        """These columns of these row groups as a Parquet file, which is written anew, until it has WRITTEN_BYTES.
+
+        What cannot be read is left out to the end of its row group. Raises OSError, pyarrow's errors OF_THIS_MACHINE,
+        MemoryError, and what the file raises.
+        """
+        wanted = set(columns)
+        schema = pa.schema([field for field in self._file.schema_arrow if field.name in wanted]).remove_metadata()
+        written, read = 0, 0
+        with parquet.ParquetWriter(path, schema) as writer:
+            for number in numbers:
+                read += self._packed_bytes(number, wanted)
+                if read > GROUP_BYTES:
+                    return
+                for batch in self._batches(number, list(columns)):
+                    written += batch.nbytes
+                    if written > WRITTEN_BYTES:
+                        return
+                    writer.write_batch(batch.replace_schema_metadata(None))
+
+    def _packed_bytes(self, number: int, wanted: set[str]) -> int:
+        """More than anybody reads, where there is no such row group."""
+        if number >= self._file.metadata.num_row_groups:
+            return GROUP_BYTES + 1
+        about = self._file.metadata.row_group(number)
+        columns = [about.column(at) for at in range(about.num_columns)]
+        sizes = [each.total_compressed_size for each in columns if each.path_in_schema.split(".")[0] in wanted]
+        return sum(sizes) if all(size >= 0 for size in sizes) else GROUP_BYTES + 1
+
+    def _batches(self, number: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+        batches = self._file.iter_batches(AT_A_TIME, row_groups=[number], columns=names, use_threads=False)
+        while True:
+            try:
+                batch = next(batches, None)
+            except OF_THIS_MACHINE:
+                raise
+            except UNREADABLE:
+                return
+            if batch is None:
+                return
+            yield batch

@@ -1,1 +1,0 @@
-"""A text becomes a tokenizer and shards of tokens."""

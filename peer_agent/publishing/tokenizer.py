@@ -1,0 +1,237 @@
+"""Tokenizers that learn from a text: byte-level BPE, which gives every text back, and Unigram, for models that read."""
+
+import hashlib
+import re
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save
+from tokenizers import (
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+from peer_agent.recipes.preparation import DataFile
+from peer_agent.recipes.text.preparation import Language, TextPreparation
+from peer_agent.recipes.text.tokens import Sentences
+from peer_agent.recipes.training import write_json
+
+END_OF_TEXT = "<|endoftext|>"  # parts documents, begins and ends a text
+END_OF_TEXT_ID = 0  # special tokens come first; the model takes it from here
+SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of a tokenizer for sentences, in this order
+BATCH = 256  # documents encoded at a time
+# A sentence ends behind one of these and a space, in whatever script, or with its line.
+SENTENCE_END = r"(?<=[.!?…।॥。！？؟۔])[\"'”’»)]*\s+|\n+"
+PER_LANGUAGE: dict[Language, tuple[normalizers.Normalizer, ...]] = {
+    "any": (),
+    # As sahajBERT's: signs that look like the danda are one, and a colon behind a letter is a visarga.
+    "bengali": (
+        normalizers.Replace(Regex("[\u09e4\u09e5\u09f7|]"), "\u0964"),
+        normalizers.Replace(Regex("(?<=[\u0980-\u09ff]):"), "\u0983"),
+    ),
+}
+
+
+class Encoded(NamedTuple):
+    """One document's tokens, and at which of them its sentences begin."""
+
+    tokens: list[int]
+    starts: list[int]
+
+
+def train_tokenizer(documents: Iterable[str], preparation: TextPreparation) -> Tokenizer:
+    """A tokenizer of at most `preparation.vocab` tokens; a short text gives fewer."""
+    return _sentence_tokenizer(documents, preparation) if preparation.sentences else _bpe(documents, preparation.vocab)
+
+
+def _bpe(documents: Iterable[str], vocab: int, special: Iterable[str] = (END_OF_TEXT,)) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=list(special),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    return tokenizer
+
+
+def _sentence_tokenizer(documents: Iterable[str], preparation: TextPreparation) -> Tokenizer:
+    if preparation.tokenizer == "bpe":
+        tokenizer = _bpe(documents, preparation.vocab, SPECIAL)
+    else:
+        tokenizer = _unigram(documents, preparation)
+    cls, sep = SPECIAL.index("[CLS]"), SPECIAL.index("[SEP]")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", cls), ("[SEP]", sep)],
+    )
+    return tokenizer
+
+
+def _unigram(documents: Iterable[str], preparation: TextPreparation) -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    lower = (normalizers.Lowercase(),) if preparation.lowercase else ()
+    spaces = normalizers.Replace(Regex(r"\s+"), " ")
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Nmt(), normalizers.NFKC(), spaces, *PER_LANGUAGE[preparation.language], *lower]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(),
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.Punctuation(),
+        ]
+    )
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=preparation.vocab, special_tokens=list(SPECIAL), unk_token=SPECIAL[1], show_progress=False
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    return tokenizer
+
+
+def pieces_of(tokenizer: Tokenizer) -> int:
+    """One more than its largest token: how many rows a model has for it, where some numbers are left out too."""
+    return 1 + max(tokenizer.get_vocab().values(), default=-1)
+
+
+def text_of(setting: Any) -> Any:
+    """A token of a tokenizer's settings as its text: older files have an object with more of it."""
+    return setting.get("content") if isinstance(setting, dict) else setting
+
+
+def encode_documents(
+    tokenizer: Tokenizer, documents: Iterable[str], *, sentences: bool = False, end: int = END_OF_TEXT_ID
+) -> Iterator[Encoded]:
+    """Tokens of each document: with the end of the text after it, or as sentences."""
+    for batch in _batches(documents):
+        if sentences:
+            yield from _sentences(tokenizer, batch)
+        else:
+            for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+                yield Encoded([*encoding.ids, end], [])
+
+
+def _sentences(tokenizer: Tokenizer, documents: list[str]) -> Iterator[Encoded]:
+    """Each sentence by itself, so that it is known where it begins."""
+    for document in documents:
+        encoded = Encoded([], [])
+        for encoding in tokenizer.encode_batch_fast(sentences_of(document), add_special_tokens=False):
+            if encoding.ids:
+                encoded.starts.append(len(encoded.tokens))
+                encoded.tokens.extend(encoding.ids)
+        yield encoded
+
+
+def sentences_of(document: str) -> list[str]:
+    """A document cut behind its sentences, in their order; no letter is lost."""
+    ends = [match.end() for match in re.finditer(SENTENCE_END, document)]
+    parts = [document[start:end] for start, end in pairwise([0, *ends, len(document)])]
+    return [part for part in parts if part.strip()]
+
+
+def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    for document in documents:
+        batch.append(document)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, sentences: bool = False) -> None:
+    """Files from which transformers' AutoTokenizer loads it offline."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    end = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT, "unk_token": END_OF_TEXT}
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    special = dict(zip(names, SPECIAL, strict=True)) if sentences else end
+    write_json(folder / "special_tokens_map.json", special)
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **special}
+    write_json(folder / "tokenizer_config.json", config)
+
+
+# Token files: content-addressed safetensors with `tokens`, and where sentences begin in `starts`. Tokens are uint16, or
+# uint32 where a tokenizer has more than 65,536.
+
+
+def write_content(content: bytes, folder: Path) -> str:
+    """Write `<sha256>.safetensors` in a folder; the sha256 in hexadecimal."""
+    digest = hashlib.sha256(content).hexdigest()
+    (folder / f"{digest}.safetensors").write_bytes(content)
+    return digest
+
+
+SHARD_TOKENS, LARGEST = 1 << 17, 1 << 23  # at which a shard is closed; documents stay whole
+MANY = 4096  # shards of a text, above which they are larger
+TOKEN_BYTES = 4  # of text, about, in most languages
+
+
+def shard_tokens(text_bytes: int) -> int:
+    """At how many tokens shards are closed: the larger a text, the larger they are, so that a run can list them."""
+    size = SHARD_TOKENS
+    while size < LARGEST and text_bytes > size * TOKEN_BYTES * MANY:
+        size *= 2
+    return size
+
+
+def in_shards(documents: Iterable[Encoded], size: int) -> Iterator[Sentences]:
+    """Documents laid end to end in shards of about so many tokens. Every document has two tokens or more."""
+    tokens, starts = array("I"), array("I")
+    for document in documents:
+        starts.extend(len(tokens) + start for start in document.starts)
+        tokens.extend(document.tokens)
+        if len(tokens) >= size:
+            yield _as_arrays(tokens, starts)
+            tokens, starts = array("I"), array("I")
+    if tokens:
+        yield _as_arrays(tokens, starts)
+
+
+def _as_arrays(tokens: "array[int]", starts: "array[int]") -> Sentences:
+    laid = np.array(tokens, dtype=np.uint32)
+    narrow = laid.max() <= np.iinfo(np.uint16).max
+    return Sentences(laid.astype(np.uint16) if narrow else laid, np.array(starts, dtype=np.uint32))
+
+
+def write_shard(shard: Sentences, folder: Path, source: int = 0) -> DataFile:
+    """Write a shard to `<sha256>.safetensors` in a folder; where sentences begin, if that is known."""
+    return DataFile(write_content(content_of(shard), folder), shard.tokens.size, source)
+
+
+def write_heldout(documents: Iterable[Encoded], path: Path) -> DataFile:
+    laid = [*in_shards(documents, SHARD_TOKENS)]
+    tokens = np.concatenate([shard.tokens for shard in laid])
+    ends = np.cumsum([0, *(len(shard.tokens) for shard in laid)])
+    starts = [shard.starts + np.uint32(end) for shard, end in zip(laid, ends, strict=False)]
+    content = content_of(Sentences(tokens, np.concatenate(starts)))
+    path.write_bytes(content)
+    return DataFile(hashlib.sha256(content).hexdigest(), tokens.size)
+
+
+def content_of(shard: Sentences) -> bytes:
+    tensors: dict[str, NDArray[Any]] = {"tokens": shard.tokens}
+    return save(tensors | ({"starts": shard.starts} if shard.starts.size else {}))
+
+
+def entropy_of(counts: NDArray[np.int64]) -> float:
+    """Nats per token of a distribution of tokens: what a model that knows nothing but frequencies would reach."""
+    frequencies = counts[counts > 0] / counts.sum()
+    return float(-(frequencies * np.log(frequencies)).sum()) + 0.0

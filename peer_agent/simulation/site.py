@@ -1,0 +1,589 @@
+"""A virtual site and who speaks with it: peers, their sockets, and the host behind the layer between.
+
+The host carries events to `advance` and its commands to the peers and the database, as the real one does.
+"""
+
+import hashlib
+import heapq
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Literal, Protocol, assert_never
+
+from peer_agent.protocol import messages as m
+from peer_agent.protocol.coordinator import advance as coordinator
+from peer_agent.protocol.coordinator import events as e
+from peer_agent.protocol.coordinator.advance import TICK_S
+from peer_agent.protocol.coordinator.facts import StoredFacts, restored
+from peer_agent.protocol.coordinator.state import RECORDS_WALKED, RunState
+from peer_agent.protocol.credentials import Role, public_bytes
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.identifiers import PeerId, RunId
+from peer_agent.protocol.log.records import GENESIS, Record, digest_of
+from peer_agent.protocol.messages import Message, Plan, Shard
+from peer_agent.protocol.recipe import Recipe, encode_recipe
+from peer_agent.simulation.database import RENEW_S, Database, state_digest
+from peer_agent.simulation.faults import Faults, Kind
+
+UPTIME_S = 90_000.0  # a machine's monotonic clock when the run begins: more than a day, as on any machine that stays on
+
+
+class Clock:
+    """Virtual time: a queue of actions; those of the same instant run in the order they were asked for."""
+
+    def __init__(self) -> None:
+        self.now = UPTIME_S
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Run `action` in `delay_s` virtual seconds."""
+        self.at(self.now + delay_s, action)
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        """Run `action` at a virtual time (now, if that is past)."""
+        heapq.heappush(self._queue, (max(when, self.now), next(self._numbers), action))
+
+    def step(self) -> bool:
+        """Run the next action. False where there is none."""
+        if not self._queue:
+            return False
+        self.now, _, action = heapq.heappop(self._queue)
+        action()
+        return True
+
+
+MOST_TEXTS = 10_000  # notes that are kept in words
+
+
+class Observer(Protocol):
+    """Somebody who looks at every event: an invariant, a count."""
+
+    def before(self, host: "Host", event: e.Event, now: float) -> None:
+        """The coordinator is about to take an event."""
+
+    def after(self, host: "Host", event: e.Event, commands: Sequence[e.Command], now: float) -> None:
+        """It has taken it; the commands are not carried out yet."""
+
+    def persisted(self, _: "Host", command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
+        """The database has done what it will do with a record."""
+
+
+class Tally:
+    """What happened, by kind of note."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, int] = {}
+        self.texts: list[str] = []
+        self.events = 0
+        self.restarts = 0
+        self.finished = False
+
+    def take(self, note: e.Note | e.Finish) -> None:
+        if isinstance(note, e.Finish):
+            self.finished = True
+            return
+        self.notes[note.kind] = self.notes.get(note.kind, 0) + 1
+        if len(self.texts) < MOST_TEXTS:
+            self.texts.append(note.text)
+
+
+class Surroundings(ABC):
+    """The world, as far as a peer, a socket or a host knows it."""
+
+    seed: int
+    chance: random.Random
+    clock: Clock
+    tally: Tally
+    faults: Faults
+    observers: "list[Observer]"
+    database: Database
+    run_id: RunId
+    recipe: Recipe
+    grid: Grid
+    shards: tuple[int, ...]
+    sources: tuple[int, ...]
+    goal: e.Goal
+    non_finite: float
+    layer_back_at: float
+    unreachable: set[tuple[PeerId, PeerId]]
+    host: "Host | None"
+
+    def person_of(self, peer: PeerId) -> str:
+        return f"person {peer[:6]}"
+
+    def strikes(self, kind: Kind, peer: PeerId, of: str = "") -> bool:
+        """Whether a fault befalls this peer (or the site) now; rounds are numbered by the step they make."""
+        return self.faults.strikes(kind, peer, self.database.step + 1, of)
+
+    def log_digest(self, index: int) -> str:
+        return digest_of(self.database.log[index - 1]) if index else GENESIS
+
+    def reaches(self, trainer: PeerId, relay: PeerId) -> bool:
+        return (trainer, relay) not in self.unreachable
+
+    @abstractmethod
+    def open_session(self, peer: "Peer") -> bool:
+        """A socket to the site. False where there is none."""
+
+    @abstractmethod
+    def close_session(self, socket: "Socket") -> None:
+        """A peer's end is closed."""
+
+    @abstractmethod
+    def replace_host(self, ended: "Host") -> None:
+        """The process that drove the run has ended, another takes it."""
+
+    @abstractmethod
+    def committed(self) -> None:
+        """An update is in the database."""
+
+    @abstractmethod
+    def store_snapshot(self, record: Record) -> None:
+        """A keeper's upload has arrived."""
+
+
+DIAL_S = 0.5  # until a site that does not answer is dialled again
+
+
+def name_of(*parts: object) -> str:
+    """32 hexadecimal digits for a thing of the simulation."""
+    return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+class Peer(ABC):
+    """One virtual peer: alive, perhaps frozen, with a session that can be lost with what was under way in it.
+
+    `life` counts its processes: what an earlier one scheduled does nothing in a later one.
+    """
+
+    role: Role
+
+    def __init__(self, world: Surroundings, peer: PeerId, latency_s: float) -> None:
+        self.world, self.peer, self.latency_s = world, peer, latency_s
+        self.alive, self.frozen = True, False
+        self.life = 0
+        self.session: Socket | None = None
+        self.fence = 0
+        self.hung = False  # what it computes does not end; everything else of it goes on
+        self.pace = 1.0  # of what it reduces: 0.1 takes ten times as long
+        self.disk_full = False  # nothing can be written
+        self._stalled: list[Callable[[], None]] = []  # what it would have computed meanwhile
+        self._missed: list[Callable[[], None]] = []  # what happened while it was frozen
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something later, if this process still lives then; a frozen one does it when it wakes."""
+        life = self.life
+
+        def act() -> None:
+            if not self.alive or self.life != life:
+                return
+            if self.frozen:
+                self._missed.append(act)
+            else:
+                action()
+
+        self.world.clock.after(delay_s, act)
+
+    def compute(self, duration_s: float, action: Callable[[], None]) -> None:
+        """Do something once it is computed: not while computing hangs."""
+        self.after(duration_s, lambda: self._stalled.append(action) if self.hung else action())
+
+    def hang(self) -> None:
+        """A driver or a disk that never answers: the process lives, speaks, and computes nothing more."""
+        self.hung = True
+
+    def resume(self) -> None:
+        self.hung = False
+        stalled, self._stalled = self._stalled, []
+        for action in stalled:
+            action()
+
+    def start(self) -> None:
+        self.alive, self.frozen, self.hung, self.life = True, False, False, self.life + 1
+        self._missed.clear()
+        self._stalled.clear()
+        self.fence = 0
+        self.forget()
+        self.connect()
+
+    def kill(self) -> None:
+        if self.alive:
+            self.alive = False
+            self.disconnect()
+
+    def freeze(self) -> None:
+        """SIGSTOP, or a closed lid: the session stays, as far as the host can see."""
+        self.frozen = True
+
+    def thaw(self) -> None:
+        if not self.frozen:
+            return
+        self.frozen = False
+        missed, self._missed = self._missed, []
+        for act in missed:
+            act()
+
+    def connect(self) -> None:
+        """Open a session, in which the site asks for a hello once it knows a host; dial again while it is down."""
+        if self.alive and self.session is None and not self.world.open_session(self):
+            self.after(DIAL_S + self.world.chance.random(), self.connect)
+
+    def disconnect(self) -> None:
+        """The session ends; what was under way in it is lost."""
+        if self.session is not None:
+            socket, self.session = self.session, None
+            self.world.close_session(socket)
+
+    def reconnect(self, delay_s: float) -> None:
+        """Lose the session (Wi-Fi, a laptop's sleep) and open another later, with everything else kept."""
+        self.disconnect()
+        self.after(delay_s, self.connect)
+
+    def say(self, message: m.TO_SITE) -> None:
+        if self.session is not None:
+            self.session.up(message)
+
+    def deliver(self, message: Message | Plan) -> None:
+        """A message has arrived; a frozen process reads it when it wakes."""
+        if self.frozen:
+            self._missed.append(lambda: self._read(message))
+        else:
+            self._read(message)
+
+    def _read(self, message: Message | Plan) -> None:
+        """The first thing that a session brings asks for a hello; later ones are the peer's own to judge."""
+        session = self.session
+        if isinstance(message, m.Rehello) and session is not None and not session.greeted:
+            session.greeted = True
+            self.say(self.hello())
+        else:
+            self.receive(message)
+
+    @abstractmethod
+    def forget(self) -> None:
+        """Lose everything that is kept between two starts."""
+
+    @abstractmethod
+    def hello(self) -> m.Hello:
+        """All that this peer holds."""
+
+    @abstractmethod
+    def receive(self, message: Message | Plan) -> None:
+        """React to the host."""
+
+
+LOOK_S = 2.0  # while nothing answers, the run's host is looked up so often
+NOTICE_S = 0.3  # until the site sees that a socket is closed
+LATE_S = 15.0  # at most, for a letter that is held up; all behind it wait
+UP: tuple[Kind, Kind, Kind] = ("lost up", "twice up", "late up")
+DOWN: tuple[Kind, Kind, Kind] = ("lost down", "twice down", "late down")
+
+
+class Socket:
+    """One peer's link to the site, and the layer behind it, in which letters are lost, doubled and late.
+
+    It is what `coordination.sockets.consumer` is to a real peer, and knows the host by announcements and by the
+    database; both may be old. Order is kept, as TCP and the layer do; nobody is told of a lost letter. `number`: later
+    ones are higher.
+    """
+
+    def __init__(self, world: Surroundings, peer: "Peer", number: int) -> None:
+        self.world, self.peer, self.number = world, peer, number
+        self.host: Host | None = None
+        self.fence = -1
+        self.heard_at = world.clock.now
+        self.answered = False  # by the host that it knows
+        self.greeted = False  # the peer has said hello by it
+        self._free_at = {"up": 0.0, "down": 0.0}  # when the last letter each way arrives
+
+    # --- which host
+
+    def look_up(self) -> None:
+        """Ask the database who drives the run. Whoever has not answered us gets another hello."""
+        found = self.world.database.host_of_run(self.world.clock.now)
+        if found is None:
+            return
+        host, fence = found
+        assert isinstance(host, Host)
+        if fence > self.fence:
+            self.follow(host, fence)
+        elif not self.answered:
+            self._say_rehello()
+
+    def follow(self, host: "Host", fence: int) -> None:
+        """A run has a (new) host: the peer says hello to it."""
+        if fence > self.fence:
+            self.host, self.fence = host, fence
+            self._say_rehello()
+
+    def _say_rehello(self) -> None:
+        self.answered, self.heard_at = False, self.world.clock.now
+        message = m.Rehello(run=self.world.run_id, fence=self.fence)
+        self.world.clock.after(self._delay("down"), lambda: self._arrive(message))
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Whether nothing has come from the host for so long that it is looked up."""
+        return self.world.clock.now - self.heard_at >= LOOK_S
+
+    # --- letters
+
+    def up(self, message: m.TO_SITE) -> None:
+        """From the peer to the host that this socket knows."""
+        host = self.host
+        if host is None:
+            return
+        for delay_s in self._ways("up", UP, type(message).__name__):
+            host.hear(delay_s, lambda: host.receive(self, message))
+
+    def down(self, message: Message | Plan) -> None:
+        for delay_s in self._ways("down", DOWN, type(message).__name__):
+            self.world.clock.after(delay_s, lambda: self._answer(message))
+
+    def _answer(self, message: Message | Plan) -> None:
+        self.answered, self.heard_at = True, self.world.clock.now
+        self._arrive(message)
+
+    def _arrive(self, message: Message | Plan) -> None:
+        if self.peer.alive and self.peer.session is self:
+            self.peer.deliver(message)
+
+    def _ways(self, way: str, kinds: tuple[Kind, Kind, Kind], of: str) -> list[float]:
+        """The seconds until each copy of a letter arrives: usually one, none where it is lost."""
+        world = self.world
+        lost, twice, late = kinds
+        if world.clock.now < world.layer_back_at or world.strikes(lost, self.peer.peer, of):
+            return []
+        held_s = LATE_S * world.faults.chance.random() if world.strikes(late, self.peer.peer, of) else 0.0
+        delay_s = self._delay(way, held_s)
+        return [delay_s, delay_s] if world.strikes(twice, self.peer.peer, of) else [delay_s]
+
+    def _delay(self, way: str, held_s: float = 0.0) -> float:
+        """Latency with some jitter; what was sent first arrives first."""
+        now = self.world.clock.now
+        delay_s = held_s + self.peer.latency_s * self.world.chance.uniform(0.8, 1.5)
+        self._free_at[way] = max(now + delay_s, self._free_at[way])
+        return self._free_at[way] - now
+
+    # --- its end
+
+    def close(self) -> None:
+        """The peer's end is closed. The site sees it a little later and tells the host it knows, once."""
+        host = self.host
+        if host is None or self.world.strikes("lost notice", self.peer.peer):
+            return
+        host.hear(self._delay("up", NOTICE_S), lambda: host.lose(self))
+
+
+DATABASE_S = 0.02
+REPLAY_S = 1.0
+AGAIN_S = 1.0  # until a database that does not answer is asked again
+CONTEXT = 16  # tokens in a sample
+CAPACITY = 10_000  # letters that a channel holds while nobody reads it; more are dropped
+
+
+class Host:
+    """One process that claimed the run. Its state is rebuilt from the database; it knows sockets by their letters."""
+
+    def __init__(self, world: Surroundings) -> None:
+        self.world = world
+        self.alive, self.frozen = True, False
+        self.sockets: dict[PeerId, Socket] = {}
+        self.state = state_of(world, world.database.claim(self, world.clock.now))
+        self.renewed_at = world.clock.now
+        self._missed: list[Callable[[], None]] = []
+        self._letters = 0  # of these, that lie in its channel
+        self._tick()
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something later, if this process still lives then; a frozen one does it when it wakes."""
+
+        def act() -> None:
+            if self.frozen:
+                self._missed.append(act)
+            elif self.alive:
+                action()
+
+        self.world.clock.after(delay_s, act)
+
+    def hear(self, delay_s: float, action: Callable[[], None]) -> None:
+        """The same with a letter, which the channel of a frozen process drops once it is full."""
+
+        def act() -> None:
+            if not self.frozen:
+                if self.alive:
+                    action()
+            elif self._letters < CAPACITY:
+                self._letters += 1
+                self._missed.append(act)
+
+        self.world.clock.after(delay_s, act)
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """SIGCONT: the clock has jumped, and everything that waited comes at once."""
+        self.frozen = False
+        missed, self._missed, self._letters = self._missed, [], 0
+        for act in missed:
+            act()
+
+    def _tick(self) -> None:
+        self.handle(e.Ticked())
+        self._look()
+        now = self.world.clock.now
+        if now - self.renewed_at >= RENEW_S:
+            self.renewed_at = now
+            if not self.world.database.renew(self.state.fence, now):
+                self._stand_back()
+        self.after(TICK_S, self._tick)
+
+    def _look(self) -> None:
+        """At what the organizer wants that may be said more than once."""
+        if self.alive and self.world.database.back_to is not None:
+            self.handle(e.Directed(self.world.goal, back_to=self.world.database.back_to))
+
+    def _stand_back(self) -> None:
+        """Another host has the run, or nobody is to have it: this one ends, its sockets do not."""
+        self.alive = False
+        self.world.replace_host(self)
+
+    # --- letters
+
+    def receive(self, socket: "Socket", message: m.TO_SITE) -> None:
+        """A letter of a peer. The newest socket that said hello is its own; of a stranger the one that it speaks by."""
+        peer = socket.peer
+        known = self.sockets.get(peer.peer)
+        if isinstance(message, m.Hello):
+            if known is None or known.number <= socket.number:
+                self.sockets[peer.peer] = socket
+                self.handle(e.Joined(peer.peer, self.world.person_of(peer.peer), peer.peer, peer.role, message))
+            return
+        if known is None or (known is not socket and peer.peer not in self.state.members):
+            known = self.sockets[peer.peer] = socket
+        if known is socket:
+            self.handle(e.Received(peer.peer, message))
+
+    def lose(self, socket: "Socket", *, banned: bool = False) -> None:
+        peer = socket.peer.peer
+        if self.sockets.get(peer) is socket:
+            del self.sockets[peer]
+            self.handle(e.Lost(peer, banned))
+
+    def say(self, peer: PeerId, message: m.Message | m.Plan) -> None:
+        """By the socket that is known of this peer; nobody hears what is said to another."""
+        socket = self.sockets.get(peer)
+        if socket is not None:
+            socket.down(message)
+
+    # --- events and commands
+
+    def handle(self, event: e.Event) -> None:
+        """One event, and then what it commands, in order."""
+        if not self.alive:
+            return
+        now = self.world.clock.now
+        for observer in self.world.observers:
+            observer.before(self, event, now)
+        commands = coordinator.advance(self.state, event, now, self.world.seed)
+        for observer in self.world.observers:
+            observer.after(self, event, commands, now)
+        for command in commands:
+            self._carry(command)
+
+    def _carry(self, command: e.Command) -> None:
+        match command:
+            case e.Send():
+                self._send(command.peers, command.message)
+            case e.Announce():
+                self._send((*command.keepers, *command.peers), command.plan)
+            case e.Persist():
+                self.world.clock.after(DATABASE_S, lambda: self._persist(command))
+            case e.Reserve():
+                self.after(DATABASE_S, lambda: self._reserve(command))
+            case e.LeftOut():
+                self.after(DATABASE_S, lambda: self._leave_out(command))
+            case e.Resend():
+                self.after(DATABASE_S, lambda: self._resend(command))
+            case e.Abdicate():
+                self._stand_back()
+            case e.Note() | e.Finish():
+                self.world.tally.take(command)
+            case e.Replay():
+                self.after(REPLAY_S, lambda: self._replayed(command))
+            case e.Agreed() | e.Waiting() | e.Elected() | e.Admitted():
+                pass
+            case _:
+                assert_never(command)
+
+    def _send(self, peers: tuple[PeerId, ...], message: m.Message | m.Plan) -> None:
+        for peer in peers:
+            self.say(peer, message)
+
+    def _resend(self, command: e.Resend) -> None:
+        page = self.world.database.log[command.first - 1 : command.first - 1 + command.count]
+        for entry in page:
+            self.say(command.peer, m.Commit(run=self.state.run, fence=self.state.fence, record=entry.head))
+        self.handle(e.Paged(command.peer, command.first + len(page) - 1))
+
+    def _persist(self, command: e.Persist) -> None:
+        """What was sent to the database happens there, even if its sender dies meanwhile (rule 4)."""
+        database, now = self.world.database, self.world.clock.now
+        is_there, at = database.answers(now), database.index
+        outcome, sealed = database.persist(command.record, now)
+        if database.index > at:
+            self.world.committed()
+        for observer in self.world.observers:
+            observer.persisted(self, command, outcome)
+        self.after(DATABASE_S if is_there else AGAIN_S, lambda: self.handle(e.Persisted(outcome, sealed)))
+
+    def _replayed(self, command: e.Replay) -> None:
+        """What the log gives. The state itself is not handed in: no relay holds bytes here."""
+        digest = state_digest(self.world.log_digest(command.index))
+        self.handle(e.Replayed(command.index, command.step, digest))
+
+    def _reserve(self, command: e.Reserve) -> None:
+        database, now = self.world.database, self.world.clock.now
+        if not database.answers(now):
+            self.after(AGAIN_S, lambda: self._reserve(command))
+        elif database.fence != self.state.fence:
+            self._stand_back()
+        else:
+            database.reserve(command.marks)
+            self.after(DATABASE_S, lambda: self.handle(e.Reserved(command.marks)))
+
+    def _leave_out(self, command: e.LeftOut) -> None:
+        if self.world.database.fence == self.state.fence:
+            self.world.database.left_out += command.units
+
+
+def state_of(world: Surroundings, fence: int) -> RunState:
+    """A run as a host finds it, from nothing but rows: head, marks, coverage, snapshot and the last sealed record."""
+    database, recipe = world.database, world.recipe
+    facts = StoredFacts(
+        run=world.run_id,
+        slug="simulated",
+        title="Simulated",
+        fence=fence,
+        recipe=recipe,
+        recipe_bytes=encode_recipe(recipe),
+        elements=world.grid.elements,
+        shards=tuple(Shard("0" * 64, size * CONTEXT) for size in world.shards),
+        sources=world.sources,
+        site_key=public_bytes(database.key),
+        snapshot=database.snapshot,
+        verified=database.snapshot.index,
+        rolled_back=database.rolled_back,
+        marks=[e.Mark(epoch, shard, mark) for (epoch, shard), mark in database.marks.items()],
+        settled=database.settled(),
+        left_out=database.left_out,
+        index=database.index,
+        step=database.step,
+        digest=database.digest,
+        last=database.log[-RECORDS_WALKED:],
+        goal=world.goal,
+    )
+    return restored(facts)

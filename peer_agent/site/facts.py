@@ -1,0 +1,110 @@
+"""What the site tells of its agent and of a run before it is joined, and whether they fit this machine."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+from packaging.version import InvalidVersion, Version
+
+from peer_agent import __version__
+from peer_agent.machine.hardware import device_in_words, free_resources, usable_gpu
+from peer_agent.machine.language import gettext as _
+from peer_agent.machine.language import sanitize
+from peer_agent.machine.preflight import Preflight, RunFacts, RunSizes, check_fit
+from peer_agent.network.site import Headers, get_json
+from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.errors import Fault, Problem
+from peer_agent.protocol.messages import PROTOCOL
+from peer_agent.recipes import parse_recipe
+from peer_agent.site.credential import RunAccess
+
+
+class Offer(Struct, frozen=True):
+    """The site's agent, as far as it is used here. A line is None where the site has no package."""
+
+    version: str
+    protocol: int
+    upgrade_pip: str | None = None
+    upgrade_uv: str | None = None
+
+    @property
+    def line(self) -> str:
+        """The one for how this agent was installed, so that it works in a new terminal."""
+        by_uv = (Path(sys.prefix) / "uv-receipt.toml").exists()
+        if not (line := self.upgrade_uv if by_uv else self.upgrade_pip):
+            return _("see the site's download page")
+        return sanitize(line if by_uv else line.replace("pip", f"{sys.executable} -m pip", 1))
+
+
+async def offer_of(site: str) -> Offer | None:
+    """What a site offers; None where it does not say, or is not reached."""
+    try:
+        return msgspec.convert(await get_json(f"{site}/api/v1/agent"), Offer)
+    except (Problem, msgspec.ValidationError):
+        return None
+
+
+def difference(offer: Offer) -> Fault | None:
+    """E205 where this agent cannot work there, E126 where it works and there is a newer one, None where it fits."""
+    if offer.protocol != PROTOCOL:
+        fault = Fault.of("E205", theirs=PROTOCOL, ours=offer.protocol)
+        return replace(fault, remedy=f"{fault.remedy}\n{offer.line}")
+    if is_newer(offer.version, __version__):
+        return Fault.of("E126", theirs=offer.version, ours=__version__, line=offer.line)
+    return None
+
+
+def is_newer(theirs: str, ours: str) -> bool:
+    """Whether a version comes after another (PEP 440): 0.10.0 after 0.9.1, 0.2.0 after 0.2.0rc1; else False."""
+    try:
+        return Version(theirs) > Version(ours)
+    except InvalidVersion:
+        return False
+
+
+RECENT = 20  # steps from which the pace is taken
+
+
+async def run_preflight(access: RunAccess, *, disk_gb: int) -> Preflight:
+    """What this run takes here, where so much of its data is kept at most. Raises Problem E123, E124, E125."""
+    url = f"{access.site.url}/api/v1/runs/{access.slug}"
+    facts = await facts_of(url, access.headers())
+    gpu = await asyncio.to_thread(usable_gpu)
+    device = device_in_words(gpu)
+    if facts is None:
+        return Preflight(device=device)
+    folder = access.home.folder
+    free = await asyncio.to_thread(free_resources, folder, is_on_gpu=bool(gpu))
+    return check_fit(facts, free, folder, device, disk_gb=disk_gb)
+
+
+async def facts_of(url: str, headers: Headers) -> RunFacts | None:
+    """What the API says of the run at `url`; None where it says nothing that is understood."""
+    try:
+        run = await get_json(url, headers=headers)
+        step = int(run["step"])
+        steps = await get_json(f"{url}/steps?cursor={max(step - RECENT, 0)}&limit={RECENT}", headers=headers)
+        snapshots = await get_json(f"{url}/snapshots?limit=1000", headers=headers)
+        return _understood(run, steps["items"], snapshots["items"])
+    except (Problem, KeyError, TypeError, ValueError, msgspec.ValidationError):
+        return None
+
+
+def _understood(run: dict[str, Any], steps: list[dict[str, Any]], snapshots: list[dict[str, Any]]) -> RunFacts | None:
+    newest = max(snapshots, key=lambda snapshot: int(snapshot["step"]), default={"step": 0, "size": 0})
+    behind = max(int(run["step"]) - int(newest["step"]), 0)
+    durations = [float(step["duration_s"]) for step in steps]
+    recipe = parse_recipe(msgspec.json.encode(run["recipe"]))
+    sizes = {
+        "parameters": run["parameters"],
+        "data_bytes": run["data_bytes"],
+        "snapshot_bytes": newest["size"],
+        "log_bytes": behind * encoded_size(recipe.codec_down, int(run["parameters"])),
+        "pace_s": sum(durations) / len(durations) if durations else None,
+    }
+    known = msgspec.structs.asdict(msgspec.convert(sizes, RunSizes))
+    return RunFacts(recipe=recipe, **known) if run["parameters"] else None

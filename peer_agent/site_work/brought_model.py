@@ -1,0 +1,362 @@
+"""A model that somebody brings: its transformers folder or a zip of it. What is read is bounded, and nothing is run."""
+
+import hashlib
+import json
+import shutil
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from msgspec import ValidationError, convert
+from msgspec.structs import replace
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from peer_agent.protocol.errors import Problem, disk_errors
+from peer_agent.protocol.recipe import ModelFile
+from peer_agent.publishing.documents import open_documents
+from peer_agent.publishing.rows import ChatTemplate, Writer
+from peer_agent.publishing.tokenizer import pieces_of, text_of
+from peer_agent.recipes.finetune_lora import NAMES, Base
+from peer_agent.recipes.finetune_lora.preparation import AdaptedText
+from peer_agent.recipes.finetune_lora.training import CONFIG, empty_model
+from peer_agent.recipes.training import write_json
+from peer_agent.site_work.fetching import (
+    CONFIG_FILE,
+    INDEX,
+    PICKLED,
+    SPECIAL,
+    TEMPLATE,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+)
+from peer_agent.site_work.prepare_text import PreparedText, cut
+
+# The files of a model's folder, as it is or in a zip. What is read of them is bounded.
+
+MOST_JSON = 4 << 20  # bytes
+MOST_SHRUNK = 4  # times, by compression: parameters hardly shrink, and what is unpacked follows from what was uploaded
+# What zipfile raises; RuntimeError where there is a password, or a way of packing that it does not know.
+UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
+
+
+class ModelFiles(ABC):
+    """Those that lie beside config.json, by name."""
+
+    names: Collection[str]
+
+    @abstractmethod
+    def size_of(self, name: str) -> int:
+        """Bytes of one of them."""
+
+    @abstractmethod
+    def bytes_of(self, name: str) -> bytes:
+        """All of one of them."""
+
+    @abstractmethod
+    def paths(self, names: list[str], work: Path) -> Iterator[Path]:
+        """Each of these files in its turn, for as long as it is the turn. Raises Problem E388 where one is missing."""
+
+    def read(self, name: str, most: int = MOST_JSON) -> bytes | None:
+        """A small file; None where there is none. Raises Problem E388 where it is no small one."""
+        if name not in self.names:
+            return None
+        if self.size_of(name) > most:
+            raise Problem.of("E388", reason=f"{name} is larger than {most >> 20} MB")
+        return self.bytes_of(name)
+
+    def values(self, name: str) -> dict[str, Any]:
+        """Of a file of JSON; empty where there is none. Raises Problem E388 where it is something else."""
+        try:
+            found = json.loads(self.read(name) or b"{}")
+        except (UnicodeDecodeError, ValueError, RecursionError) as error:
+            raise Problem.of("E388", reason=f"{name} is not JSON") from error
+        if not isinstance(found, dict):
+            raise Problem.of("E388", reason=f"{name} is not an object")
+        return found
+
+    def held(self, name: str) -> str:
+        """The name of a file that has to be there, whatever folder is said before it. Raises Problem E388."""
+        last = PurePosixPath(name).name
+        if last not in self.names:
+            raise Problem.of("E388", reason=f"{name[:100]} is missing")
+        return last
+
+
+class _Folder(ModelFiles):
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.names = {path.name for path in folder.iterdir() if path.is_file() and not path.is_symlink()}
+        if CONFIG_FILE not in self.names:
+            raise Problem.of("E388", reason=f"there is no {CONFIG_FILE} in it")
+
+    def size_of(self, name: str) -> int:
+        return (self._folder / name).stat().st_size
+
+    def bytes_of(self, name: str) -> bytes:
+        return (self._folder / name).read_bytes()
+
+    def paths(self, names: list[str], work: Path) -> Iterator[Path]:  # noqa: ARG002 (nothing has to be unpacked)
+        for name in names:
+            yield self._folder / self.held(name)
+
+
+class _Zipped(ModelFiles):
+    """Wherever in the archive config.json lies."""
+
+    def __init__(self, packed: zipfile.ZipFile) -> None:
+        self._packed = packed
+        known = {PurePosixPath(entry.filename): entry for entry in packed.infolist() if not entry.is_dir()}
+        places = sorted((len(path.parts), path.parent) for path in known if path.name == CONFIG_FILE)
+        if not places:
+            raise Problem.of("E388", reason=f"there is no {CONFIG_FILE} in it")
+        self._entries = {path.name: entry for path, entry in known.items() if path.parent == places[0][1]}
+        self.names = self._entries.keys()
+
+    def size_of(self, name: str) -> int:
+        return self._entries[name].file_size
+
+    def bytes_of(self, name: str) -> bytes:
+        return self._packed.read(self._entries[name])
+
+    def paths(self, names: list[str], work: Path) -> Iterator[Path]:
+        for number, name in enumerate(names):
+            entry = self._entries[self.held(name)]
+            if entry.file_size > MOST_SHRUNK * entry.compress_size:
+                raise Problem.of("E388", reason=f"{entry.filename[-100:]} is packed as parameters cannot be")
+            path = work / f"part-{number}"
+            with self._packed.open(entry) as source, path.open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+            yield path
+            path.unlink()
+
+
+@contextmanager
+def open_model(path: Path) -> Iterator[ModelFiles]:
+    """Of a folder or a zip. Raises Problem E388 where it is neither, or no model's."""
+    try:
+        if path.is_dir():
+            yield _Folder(path)
+        else:
+            with zipfile.ZipFile(path) as packed:
+                yield _Zipped(packed)
+    except UNREADABLE as error:
+        raise Problem.of("E388", reason=error) from error
+
+
+MOST_TOKENIZER = 256 << 20  # bytes
+MOST_LAYERS = 512
+# What transformers raises where a configuration is not what it takes.
+WRONG = (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ZeroDivisionError, StrictDataclassError)
+UNUSED = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
+# Of a tokenizer's settings what decides how text is cut, and no code: that is how transformers loads it.
+KEPT = ("bos_token", "eos_token", "unk_token", "pad_token", "add_bos_token", "add_eos_token")
+
+
+class Read(NamedTuple):
+    """A base, the token that ends a text in its eyes, and how it has conversations."""
+
+    base: Base
+    end: int
+    template: ChatTemplate
+
+
+def read_base(model: Path, out: Path) -> Read:
+    """Write `out`/model/<digest>.safetensors with parameters and configuration, and `out`/tokenizer.
+
+    `model`: a folder or a zip. Raises Problem E388 (neither of a model), E389 (pickled), E390 (another kind, or code of
+    its own), E391 (parameters or tokenizer do not fit the configuration).
+    """
+    with open_model(model) as files:
+        config = _config_of(files)
+        base = _base_of(config)
+        end, template = _write_tokenizer(files, out / "tokenizer", base, config)
+        (out / "model").mkdir(parents=True)
+        file = _write_parameters(files, config, out / "model")
+    return Read(replace(base, file=file), end, template)
+
+
+def _config_of(files: ModelFiles) -> dict[str, Any]:
+    """What transformers is told of the model. Raises Problem E390."""
+    config = files.values(CONFIG_FILE)
+    kind = config.get("model_type")
+    if "auto_map" in config:
+        raise Problem.of("E390", reason="it needs custom code", known=", ".join(NAMES))
+    if not isinstance(kind, str) or kind not in NAMES:
+        raise Problem.of("E390", reason=f"it is of the kind {str(kind)[:40]!r}", known=", ".join(NAMES))
+    if config.get("quantization_config"):
+        raise Problem.of("E390", reason="its parameters are quantized", known=", ".join(NAMES))
+    return {name: value for name, value in config.items() if name not in UNUSED}
+
+
+def _base_of(config: Mapping[str, Any]) -> Base:
+    """Raises Problem E391."""
+    kind = config["model_type"]
+    try:
+        read: Any = CONFIG_MAPPING[kind](**{name: value for name, value in config.items() if name != "model_type"})
+        heads = read.num_attention_heads
+        values = {
+            "family": kind,
+            "layers": read.num_hidden_layers,
+            "width": read.hidden_size,
+            "heads": heads,
+            "kv_heads": getattr(read, "num_key_value_heads", None) or heads,
+            "head": getattr(read, "head_dim", None) or read.hidden_size // heads,
+            "inside": (getattr(read, "n_inner", None) or 4 * read.hidden_size)
+            if kind == "gpt2"
+            else read.intermediate_size,
+            "context": read.max_position_embeddings,
+            "vocab": read.vocab_size,
+            "is_tied": bool(read.tie_word_embeddings),
+        }
+        base = convert(values, Base)
+    except (ValidationError, *WRONG) as error:
+        raise Problem.of("E391", reason=error) from error
+    if base.layers > MOST_LAYERS:
+        raise Problem.of("E391", reason=f"{base.layers:,} layers are more than {MOST_LAYERS}")
+    return base
+
+
+def _write_parameters(files: ModelFiles, config: Mapping[str, Any], folder: Path) -> ModelFile:
+    """One file of all of them. Raises Problem E388, E389, E391."""
+    shapes = _shapes_of(config)
+    tensors: dict[str, torch.Tensor] = {}
+    for path in files.paths(_weights_in(files), folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 - it is no dict
+                    if name in shapes.both and tuple(file.get_slice(name).get_shape()) == shapes.both[name]:
+                        tensors[name] = file.get_tensor(name)
+        except SafetensorError as error:
+            raise Problem.of("E388", reason=error) from error
+    if missing := sorted(shapes.needed - tensors.keys()):
+        raise Problem.of(
+            "E391", reason=f"{len(missing)} of its parameters are missing or of another shape, as {missing[0]}"
+        )
+    if not all(part.is_floating_point() for part in tensors.values()):
+        raise Problem.of("E391", reason="some of its parameters are not floats")
+    whole = folder / "whole"
+    save_file({name: part.contiguous() for name, part in tensors.items()}, whole, {CONFIG: json.dumps(dict(config))})
+    with whole.open("rb") as written:
+        digest = hashlib.file_digest(written, "sha256").hexdigest()
+    return ModelFile(digest, whole.replace(folder / f"{digest}.safetensors").stat().st_size)
+
+
+class _Shapes(NamedTuple):
+    """What a model of this configuration has: all its tensors, and those that no other one stands for."""
+
+    both: dict[str, tuple[int, ...]]
+    needed: set[str]
+
+
+def _shapes_of(config: Mapping[str, Any]) -> _Shapes:
+    """Raises Problem E391."""
+    try:
+        with torch.device("meta"):
+            model = empty_model(config)
+    except WRONG as error:
+        raise Problem.of("E391", reason=error) from error
+    shapes = {name: tuple(part.shape) for name, part in model.state_dict().items()}
+    return _Shapes(shapes, {name for name, _ in model.named_parameters()})
+
+
+def _weights_in(files: ModelFiles) -> list[str]:
+    """The names of the files with parameters. Raises Problem E388, E389."""
+    if WEIGHTS in files.names:
+        return [WEIGHTS]
+    parts = files.values(INDEX).get("weight_map")
+    if isinstance(parts, dict) and parts and all(isinstance(part, str) for part in parts.values()):
+        return sorted(set(parts.values()))
+    if any(name.endswith(PICKLED) for name in files.names):
+        raise Problem.of("E389")
+    raise Problem.of("E388", reason=f"there is no {WEIGHTS} in it")
+
+
+def _write_tokenizer(
+    files: ModelFiles, folder: Path, base: Base, config: Mapping[str, Any]
+) -> tuple[int, ChatTemplate]:
+    """Its three files; the token that ends a text, and the chat template. Raises Problem E388, E391."""
+    content = files.read(TOKENIZER, MOST_TOKENIZER)
+    if content is None:
+        raise Problem.of("E388", reason=f"there is no {TOKENIZER} in it")
+    folder.mkdir(parents=True)
+    (folder / TOKENIZER).write_bytes(content)
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+    except Exception as error:
+        raise Problem.of("E391", reason=f"{TOKENIZER}: {error}") from error
+    if pieces_of(tokenizer) > base.vocab:
+        reason = f"its tokenizer has {pieces_of(tokenizer):,} tokens, it takes {base.vocab:,}"
+        raise Problem.of("E391", reason=reason)
+    settings = files.values(TOKENIZER_CONFIG)
+    special = {name: text_of(settings[name]) for name in KEPT if settings.get(name) is not None}
+    template = _template_of(files, settings)
+    special |= {"chat_template": template} if template else {}
+    write_json(folder / TOKENIZER_CONFIG, {"tokenizer_class": "PreTrainedTokenizerFast", **special})
+    named = {name: special[name] for name in KEPT[:4] if isinstance(special.get(name), str)}
+    write_json(folder / SPECIAL, named)
+    return _end_of(tokenizer, special, config), ChatTemplate(template, named)
+
+
+def _template_of(files: ModelFiles, settings: Mapping[str, Any]) -> str:
+    """How it writes conversations: a file of its own, a setting, or of several that one which has no other use."""
+    alone = files.read(TEMPLATE)
+    if alone is not None:
+        return alone.decode(errors="replace")
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else ""
+
+
+def _end_of(tokenizer: Tokenizer, special: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    """The token that ends a text, by the tokenizer or by the model. Raises Problem E391."""
+    named = special.get("eos_token")
+    found = tokenizer.token_to_id(named) if isinstance(named, str) else None
+    told = config.get("eos_token_id")
+    ids = [found, *(told if isinstance(told, list) else [told])]
+    end = next((each for each in ids if isinstance(each, int) and 0 <= each < tokenizer.get_vocab_size()), None)
+    if end is None:
+        raise Problem.of("E391", reason="no token of its tokenizer ends a text")
+    return end
+
+
+# From texts and a model that is there already to shards of that model's tokens, its tokenizer and its parameters.
+
+
+class PreparedAdapted(PreparedText, frozen=True, kw_only=True):
+    """The same for a base, which lies in `out`/model."""
+
+    base: Base
+
+
+def prepare(
+    text: Path, out: Path, preparation: AdaptedText, further: Sequence[Path] = (), *, base: Path | None = None
+) -> PreparedAdapted:
+    """Write `out`/model, `out`/tokenizer, `out`/shards and `out`/heldout.safetensors.
+
+    `base`: the model's folder or a zip of it, whose chat template writes conversations out. Raises Problem E387 where
+    there is none, and as `read_base`, `prepare` and `open_documents`.
+    """
+    del preparation  # it has no values: all follows from the base
+    if base is None:
+        raise Problem.of("E387")
+    with disk_errors(out), ExitStack() as stack:
+        read = read_base(base, out)
+        writer = stack.enter_context(Writer(read.template))
+        files = enumerate((text, *further))
+        texts = [stack.enter_context(open_documents(path, out / f"rows-{number}", writer)) for number, path in files]
+        tokenizer = Tokenizer.from_file(str(out / "tokenizer" / "tokenizer.json"))
+        made = cut(texts, out, tokenizer, end=read.end)
+    return msgspec.convert(msgspec.structs.asdict(made) | {"base": read.base}, PreparedAdapted)

@@ -1,0 +1,256 @@
+"""From tars of images to shards of pixels and a held-out part. Streams: memory does not grow with the tars."""
+
+import hashlib
+import io
+import tarfile
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple, Self
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from safetensors.numpy import save
+
+from peer_agent.protocol.errors import Problem, disk_errors
+from peer_agent.publishing.tokenizer import write_content
+from peer_agent.recipes.images.pixels import Images, Pixels
+from peer_agent.recipes.images.preparation import ImagePreparation
+from peer_agent.recipes.images.trunk import COLOURS
+from peer_agent.recipes.preparation import DataFile, Prepared
+
+# A tar of folders with images: its members in their order, each with the folder it lies in, bounded as they are read.
+#
+# What a member says of itself is a claim: names are never made paths, and nothing is unpacked.
+
+FILE_BYTES = 64 * 1024 * 1024  # of one image, at most
+FILES = 20_000_000  # in one archive, at most
+LONG = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+LONGEST_NAME = 1024 * 1024  # bytes
+HIDDEN = (".", "__MACOSX")  # names that begin so are of a file system, not of people
+
+
+class Member(NamedTuple):
+    """A file of an archive. `folder`: the name of the one it lies in; `content`: empty where the file is too large."""
+
+    folder: str
+    name: str
+    content: bytes
+
+
+class Header(tarfile.TarInfo):
+    """One whose further headers are as long as names are: they are read whole."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Raises ReadError."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in LONG and header.size > LONGEST_NAME:
+            raise tarfile.ReadError("a name in it is too long")
+        return header
+
+
+def members_of(path: Path) -> Iterator[Member]:
+    """All files in folders. Raises Problem E378 for what is no tar or is cut short, E379 for what leads out of it."""
+    try:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*", tarinfo=Header) as archive:
+            yield from _members_in(archive)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise Problem.of("E378", reason=error) from error
+
+
+def _members_in(archive: tarfile.TarFile) -> Iterator[Member]:
+    for number, entry in enumerate(archive):
+        if number >= FILES:
+            raise Problem.of("E378", reason=f"it has more than {FILES:,} files")
+        archive.members = []  # type: ignore[attr-defined]  # else all headers of a large archive are kept
+        if entry.isdir():
+            continue
+        if not entry.isfile() or _leads_out(entry.name):
+            raise Problem.of("E379", name=_shown(entry.name))
+        path = PurePosixPath(entry.name)
+        folder = path.parent.name
+        if folder and not any(part.startswith(HIDDEN) for part in (folder, path.name)):
+            yield Member(folder, path.name, _content_of(archive.extractfile(entry), entry.size))
+
+
+def _leads_out(name: str) -> bool:
+    return name.startswith("/") or ".." in PurePosixPath(name).parts
+
+
+def _shown(name: str) -> str:
+    return "".join(letter for letter in name if letter.isprintable())[:100]
+
+
+def _content_of(file: IO[bytes] | None, size: int) -> bytes:
+    return b"" if file is None or size > FILE_BYTES else file.read()
+
+
+# Bytes of an image become pixels; whatever is wrong with them, this says so and costs no more than a large image.
+
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "PPM", "TIFF")
+MOST_PIXELS = 64 * 1024 * 1024  # of an image that is read
+
+
+def pixels_of(content: bytes, side: int) -> Pixels | None:
+    """A square of red, green and blue [side, side, 3]: the shorter side, the middle of the longer. None: no image."""
+    try:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            warnings.simplefilter("ignore")  # of odd metadata; the size is looked at here
+            if image.width * image.height > MOST_PIXELS:
+                return None
+            image.load()
+            upright = _on_white(ImageOps.exif_transpose(image))
+            return np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.BICUBIC), dtype=np.uint8)
+    except Exception:  # noqa: BLE001 - decoders of strangers' bytes raise whatever they like; the file is counted
+        return None
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """Without what shines through."""
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+SHARD_BYTES, SHARD_IMAGES = 16 * 1024 * 1024, 4096  # of pixels at which a shard is closed, or of so many images
+MOST_BYTES = 32 << 30  # of pixels
+CLASSES, CLASS_NAME = 10_000, 60  # classes at most, and letters in the name of one
+HELD_OUT, HELD_OUT_MOST = 0.1, 10_000  # share of the images, and how many at most
+FEWEST = 20  # images: with fewer, none are held out
+ORDER_KEY = 0x4D616E7968616E64  # fixed: the same images give the same shards
+SHOWN = 30  # classes told to people
+
+
+class PreparedImages(Prepared, frozen=True, kw_only=True):
+    """Sizes are in images. `skipped` files were no images."""
+
+    classes: list[str]
+    skipped: int
+
+
+class Read(Struct):
+    """What came of the archives: pixels are in a file, one after another. `ends`: after how many images each ends."""
+
+    ends: list[int] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    classes: dict[str, int] = field(default_factory=dict)
+    skipped: int = 0
+
+
+def prepare(archive: Path, out: Path, preparation: ImagePreparation, further: Sequence[Path] = ()) -> PreparedImages:
+    """Write `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E303, E378, E379, E380.
+
+    `further` archives are sources of their own: each has its shards and its held-out part. Folders of the same name are
+    one class.
+    """
+    side, archives = preparation.side, (archive, *further)
+    with disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        if not all(each.stat().st_size for each in archives):
+            raise Problem.of("E303")
+        raw = out / "pixels"
+        try:
+            read = _read(archives, raw, side)
+            if len(read.labels) < 2 or len(read.classes) < preparation.fewest_classes:
+                raise Problem.of("E380", images=f"{len(read.labels):,}", folders=f"{len(read.classes):,}")
+            return _write(read, np.memmap(raw, np.uint8, "r", shape=(len(read.labels), side, side, COLOURS)), out)
+        finally:
+            raw.unlink(missing_ok=True)
+
+
+def _read(archives: Sequence[Path], raw: Path, side: int) -> Read:
+    read = Read()
+    with raw.open("wb") as file:
+        for archive in archives:
+            _read_one(archive, file, side, read)
+            read.ends.append(len(read.labels))
+    return read
+
+
+def _read_one(archive: Path, file: IO[bytes], side: int, read: Read) -> None:
+    for member in members_of(archive):
+        pixels = pixels_of(member.content, side)
+        if pixels is None:
+            read.skipped += 1
+            continue
+        name = "".join(letter for letter in member.folder if letter.isprintable())[:CLASS_NAME]
+        if len(read.labels) * pixels.size >= MOST_BYTES:
+            raise Problem.of("E301", reason=f"at side {side} the images take more than {MOST_BYTES >> 30} GiB")
+        label = read.classes.setdefault(name, len(read.classes))
+        if label >= CLASSES:
+            raise Problem.of("E301", reason=f"there are more than {CLASSES:,} folders")
+        read.labels.append(label)
+        file.write(pixels.tobytes())
+
+
+def _write(read: Read, pixels: Pixels, out: Path) -> PreparedImages:
+    classes, labels = _in_order(read)
+    held, learned = _parted(read.ends)
+    heldout = _write_heldout(Images(pixels[held], labels[held]), out / "heldout.safetensors")
+    (out / "shards").mkdir(exist_ok=True)
+    shards = [
+        DataFile(write_content(_content(shard), out / "shards"), len(shard.labels), source)
+        for source, places in enumerate(learned)
+        for shard in _in_shards(pixels, labels, places)
+    ]
+    images, skipped = sum(shard.size for shard in shards), read.skipped
+    left_out = f" {skipped:,} files were no images and are left out." if skipped else ""
+    return PreparedImages(
+        size=images,
+        shards=shards,
+        heldout=heldout,
+        classes=classes,
+        skipped=skipped,
+        pieces=_told(classes, labels),
+        ready=f"The images are ready: {images:,} of {len(classes):,} classes.{left_out}",
+    )
+
+
+def _parted(ends: Sequence[int]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+    """Which images are held out, and which are learned from of each source, in an order of its own."""
+    held, learned = [], []
+    for begin, end in zip((0, *ends), ends, strict=False):
+        count = end - begin
+        order = begin + np.argsort(np.random.Philox(key=ORDER_KEY).random_raw(count), kind="stable")
+        aside = min(int(HELD_OUT * count), HELD_OUT_MOST // len(ends)) if count >= FEWEST else 0
+        held.append(order[:aside])
+        learned.append(order[aside:])
+    return np.concatenate(held), learned
+
+
+def _write_heldout(images: Images, path: Path) -> DataFile | None:
+    if not images.labels.size:
+        return None
+    content = _content(images)
+    path.write_bytes(content)
+    return DataFile(hashlib.sha256(content).hexdigest(), images.labels.size)
+
+
+def _in_order(read: Read) -> tuple[list[str], NDArray[np.uint16]]:
+    """Classes by their names, and labels that count so: how an archive was packed changes nothing of the model."""
+    classes = sorted(read.classes)
+    number_of = np.zeros(len(classes), np.uint16)
+    for number, name in enumerate(classes):
+        number_of[read.classes[name]] = number
+    return classes, number_of[np.array(read.labels)]
+
+
+def _in_shards(pixels: Pixels, labels: NDArray[np.uint16], order: NDArray[np.int64]) -> Iterator[Images]:
+    each = max(1, min(SHARD_IMAGES, SHARD_BYTES // pixels[0].size))
+    for start in range(0, len(order), each):
+        chosen = order[start : start + each]
+        yield Images(pixels[chosen], labels[chosen])
+
+
+def _content(images: Images) -> bytes:
+    return save({"pixels": np.ascontiguousarray(images.pixels), "labels": images.labels})
+
+
+def _told(classes: Iterable[str], labels: NDArray[np.uint16]) -> list[str]:
+    """The largest classes, with how many images there are of each."""
+    counted = sorted(zip(classes, np.bincount(labels), strict=True), key=lambda pair: (-pair[1], pair[0]))
+    return [f"{name}: {count:,}" for name, count in counted[:SHOWN]]

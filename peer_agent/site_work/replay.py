@@ -1,0 +1,178 @@
+"""A state of a run's log, made by replaying it from a snapshot: what the site verifies, and what nobody can hand in.
+
+Reads what relays keep on disk while they may be at work, and changes nothing there; what is not on this machine is
+fetched from relays. Not responsible for which records count: it is given them.
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from peer_agent.averaging.assembly import Assembly
+from peer_agent.averaging.update_log import read_span
+from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.errors import Problem
+from peer_agent.protocol.grid import Grid
+from peer_agent.protocol.log.records import Entry, RecordHead, SpanEntry, digest_of, from_lines, open_head
+from peer_agent.protocol.recipe import Recipe
+from peer_agent.recipes.training import NO_FILES
+from peer_agent.site_work.relay_logs import RelayLogs
+from peer_agent.training.replica import OutOfOrder, Replica
+
+# The state every replica of a run begins from.
+
+
+class Initial(Struct, frozen=True, kw_only=True):
+    """The step-0 snapshot, written to `<file>.safetensors`; `file` is its sha256 in hexadecimal, `size` in bytes."""
+
+    file: str
+    size: int
+    elements: int
+    parameters: int
+    state_digest: str
+
+
+def make_initial(recipe: Recipe, out: Path, files: Path = NO_FILES) -> Initial:
+    """Write the step-0 snapshot of a recipe into a folder. Raises Problem E106, E111."""
+    out.mkdir(parents=True, exist_ok=True)
+    replica = Replica(recipe, files=files)
+    part = out / "initial.safetensors"
+    digest = replica.save(part)
+    path = part.replace(out / f"{digest}.safetensors")
+    return Initial(
+        file=digest,
+        size=path.stat().st_size,
+        elements=replica.layout.elements,
+        parameters=sum(parameter.numel() for parameter in replica.model.parameters()),
+        state_digest=replica.digest(),
+    )
+
+
+Tell = Callable[[int], None]
+
+
+class Replayed(Struct, frozen=True, kw_only=True):
+    """The state: `file` is the sha256 of its canonical snapshot in hexadecimal, `size` in bytes."""
+
+    file: str
+    size: int
+    index: int
+    step: int
+    log_digest: str
+    state_digest: str
+
+
+class Logs(Struct, frozen=True):
+    """Where averaged bytes may be: this run's folder in the log of each relay on this disk, then relays elsewhere."""
+
+    folders: Sequence[Path] = ()
+    relays: RelayLogs | None = None
+
+
+def replay(
+    *,
+    recipe: Recipe,
+    snapshot: Path,
+    records: Path,
+    logs: Logs,
+    site_key: bytes,
+    out: Path,
+    begins: str = "",
+    expected: str = "",
+    tell: Tell = lambda _: None,
+    files: Path = NO_FILES,
+) -> Replayed:
+    """Apply the sealed records in a folder, in the order of their names, to a snapshot whose sha256 is `begins`.
+
+    Written to `<out>/<file>.safetensors`, unless its sha256 is `expected`: then it is there already. `tell` is told
+    each step. Raises Problem E341 where bytes are nowhere, E342 where records do not follow, E218, E310, E106.
+    """
+    replica = Replica(recipe, files=files)
+    replica.load(snapshot)
+    if begins and replica.state_hash()[0] != begins:
+        raise Problem.of("E342", step=replica.step, reason="its first snapshot has changed on disk")
+    for path in sorted(records.iterdir()):
+        _apply(replica, from_lines(path.read_bytes()), logs, site_key)
+        tell(replica.step)
+    return _written(replica, out, expected)
+
+
+def telling(path: Path | None) -> Tell:
+    """Writes the step into a file, which the site reads; nowhere without one."""
+
+    def tell(step: int) -> None:
+        if path is not None:
+            draft = path.with_suffix(".new")
+            draft.write_text(str(step))
+            draft.replace(path)
+
+    return tell
+
+
+def _apply(replica: Replica, sealed: Entry, logs: Logs, site_key: bytes) -> None:
+    record = open_head(sealed.head, site_key)
+    assembly = Assembly(Grid(record.elements, record.chunk_elements), record.codec)
+    for entry in record.spans:
+        if not (_is_on_disk(assembly, record, entry, logs.folders) or _is_fetched(assembly, record, entry, logs)):
+            raise Problem.of("E341", step=record.step)
+    gradient = assembly.gradient(record)
+    try:
+        assert not isinstance(gradient, list)  # every span was filled in, or nothing came this far
+        replica.apply(record, digest_of(sealed), gradient)
+    except OutOfOrder as error:
+        raise Problem.of("E342", step=record.step, reason=error) from error
+
+
+def _is_on_disk(assembly: Assembly, record: RecordHead, entry: SpanEntry, folders: Sequence[Path]) -> bool:
+    return any(_is_filled(assembly, entry, path) for log in folders for path in _places(log, record, entry))
+
+
+def _is_fetched(assembly: Assembly, record: RecordHead, entry: SpanEntry, logs: Logs) -> bool:
+    if logs.relays is None:
+        return False
+    lengths = [assembly.grid.length(chunk) for chunk in range(entry.first, entry.stop)]
+    sizes = [encoded_size(record.codec, length) for length in lengths]
+
+    def take(payloads: Sequence[bytes]) -> bool:
+        with contextlib.suppress(Problem):
+            assembly.fill(entry, payloads)
+            return True
+        return False
+
+    return logs.relays.fetch(record.index, entry.span, entry.first, sizes, take)
+
+
+def _is_filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
+    """Whether the bytes that the record names were there. Others are passed over: another relay may have them."""
+    file = read_span(path)
+    if file is None:
+        return False
+    with contextlib.suppress(Problem):
+        assembly.fill(entry, file.payloads)
+        return True
+    return False
+
+
+def _places(log: Path, record: RecordHead, entry: SpanEntry) -> list[Path]:
+    """Where a relay keeps a span, and where it does while the commit has not reached it."""
+    held = f"{record.step - 1}-*-{entry.attempt}-{entry.span}-{entry.root}.span"
+    return [log / "spans" / f"{record.index:08d}-{entry.span}.span", *sorted((log / "tentative").glob(held))]
+
+
+def _written(replica: Replica, out: Path, expected: str) -> Replayed:
+    file, size = replica.state_hash()
+    if file != expected:
+        out.mkdir(parents=True, exist_ok=True)
+        part = out / "replayed.safetensors"
+        replica.save(part)
+        part.replace(out / f"{file}.safetensors")
+    return Replayed(
+        file=file,
+        size=size,
+        index=replica.index,
+        step=replica.step,
+        log_digest=replica.log_digest,
+        state_digest=replica.digest(),
+    )
