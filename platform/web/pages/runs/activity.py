@@ -1,15 +1,22 @@
 """Everything that happened in a run, by kind, a hundred lines at a time; and as a feed for readers of news."""
 
 import re
+from datetime import datetime
+from typing import NamedTuple
 
+from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.feedgenerator import Rss201rev2Feed
 from django.utils.translation import pgettext_lazy
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from runs.access import access_run
-from runs.timeline import GROUPS, STEP, activity_of
+from accounts.models import FORMER, Person
+from runs.access import access_managed_run, access_run
+from runs.departure import NOBODY
+from runs.models import ActivityLine
+from runs.timeline import AN_OPERATOR, GROUPS, STEP, activity_of, trail_of
 from web.http.requester import run_or_404
 from web.run_picture import card_sentences
 
@@ -24,6 +31,7 @@ NAMES = {
     "organizer": pgettext_lazy("activity", "Organizer"),
 }
 UNPRINTED = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")  # XML has no place for these
+TRAIL_PAGE = 50  # lines
 
 
 @require_safe
@@ -70,3 +78,50 @@ def activity_feed(request: HttpRequest, slug: str) -> HttpResponse:
 
 def _printed(text: str) -> str:
     return UNPRINTED.sub("", text)
+
+
+class Line(NamedTuple):
+    """One action, in words."""
+
+    at: datetime
+    who: str
+    role: str
+    what: str
+    whom: str
+
+
+@never_cache
+@login_required
+@require_safe
+def trail_page(request: HttpRequest, slug: str) -> HttpResponse:
+    """The newest actions, or those before one."""
+    run, before = run_or_404(access_managed_run, request, slug), request.GET.get("before", "")
+    lines = trail_of(run)
+    is_older = bool(BEFORE.fullmatch(before))
+    if is_older:
+        lines = lines.filter(pk__lt=int(before))
+    found = list(lines[: TRAIL_PAGE + 1])
+    facts = {
+        "run": run,
+        "lines": [line_of(each) for each in found[:TRAIL_PAGE]],
+        "is_older": is_older,
+        "older": found[TRAIL_PAGE - 1].pk if len(found) > TRAIL_PAGE else None,
+    }
+    return render(request, "web/runs/manage_parts/trail.html", facts)
+
+
+def line_of(action: ActivityLine) -> Line:
+    """An action without the name it begins with, which stands beside it."""
+    who = _name_of(action.by)
+    what = action.text
+    for name in (who, AN_OPERATOR):
+        if what.lower().startswith(f"{name.lower()} "):
+            what = what[len(name) + 1 :]
+    return Line(action.at, who, action.get_by_role_display(), what[:1].upper() + what[1:], _name_of(action.on))
+
+
+def _name_of(person: Person | None) -> str:
+    """Empty for nobody; an account that was deleted has no name any more."""
+    if person is None:
+        return ""
+    return NOBODY if person.username.startswith(FORMER) else person.username

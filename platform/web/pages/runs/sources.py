@@ -21,8 +21,8 @@ from runs.lifecycle import drafts
 from runs.models import Dataset, Release, Run
 from web.http.requester import person_in, run_or_404
 from web.pages.runs.dataset_text import found_on_hub, stored_beside, too_often, upload_facts
-from web.pages.runs.forms.sources import SourceForm, WeightsForm
-from web.pages.runs.organizing.manage import manage_page, managed
+from web.pages.runs.forms.organizer import SourceForm, WeightsForm
+from web.pages.runs.manage import manage_page, managed
 from web.words import material_in_words_of_page
 
 

@@ -17,8 +17,16 @@ from peer_agent.recipes import KINDS
 from runs.models import Run
 from runs.models.run import LONGEST_PROMPT, MOST_PROMPTS
 from runs.storage import MEGABYTE
-from web.pages.runs.forms.estimate import estimate_of, recipe_in, rows_of, steps_in
-from web.pages.runs.forms.recipe_fields import RecipeField, fields_of, recipe_from, values_of
+from web.pages.runs.forms.recipe import (
+    RecipeField,
+    estimate_of,
+    fields_of,
+    recipe_from,
+    recipe_in,
+    rows_of,
+    steps_in,
+    values_of,
+)
 from web.words import material_in_words_of_page, titled_in_words_of_page
 
 NO_FILE, NO_UPLOAD = gettext_lazy("Choose a file or name a Hub dataset."), gettext_lazy("Choose a file.")

@@ -22,7 +22,7 @@ from runs.access import MANAGING, access_managed_run, access_moderated_run, acce
 from runs.datasets.hub_sources import arrived
 from runs.datasets.services import SourceLine, lacks_base
 from runs.lifecycle import drafts, joining, membership, roles, services
-from runs.lifecycle.services import rollback_facts
+from runs.lifecycle.services import ask_rollback, rollback_facts
 from runs.models import Dataset, Member, Run
 from runs.releases.trials import set_allowed
 from runs.states import LIVE
@@ -35,12 +35,12 @@ from web.pages.runs.forms.organizer import (
     InvitationForm,
     MemberForm,
     RoleForm,
+    WeightsForm,
 )
-from web.pages.runs.forms.sources import WeightsForm
 from web.pages.runs.run import REFRESH_S, STANDING_ON, head_facts, standing_facts
 from web.pages.runs.trials import switch_facts
 from web.run_picture.loading import head_of, troubles_of
-from web.run_picture.own_place import Own
+from web.run_picture.own import Own
 from web.words import material_in_words_of_page, titled_in_words_of_page
 
 MOST_DIGITS = 18  # of a row's number in an address
@@ -336,3 +336,23 @@ def is_getting_ready(run: Run) -> bool:
     """Whether the page changes by itself soon. Until then it shows no form that a reload would empty."""
     is_prepared = run.dataset.state in (Dataset.State.READY, Dataset.State.FAILED) or lacks_base(run.dataset)
     return run.state in (Run.State.PREPARING, Run.State.FINISHING) or (run.state == Run.State.DRAFT and not is_prepared)
+
+
+LARGEST = 2**63 - 1
+
+
+@login_required
+@require_http_methods(["GET", "POST"])
+def roll_back(request: HttpRequest, slug: str, index: int) -> HttpResponse:
+    """Ask once more, then have it done."""
+    run = run_or_404(access_managed_run, request, slug)
+    target = run.snapshots.filter(index=index, is_undone=False).first() if index <= LARGEST else None
+    if target is None:
+        raise Http404
+    facts = {"target": target, "undone": max(run.head.step - target.step, 0)}
+    answer, person = redirect("web:manage", slug=slug), person_in(request)
+
+    def deed() -> None:
+        ask_rollback(run=run, index=index, by=person)
+
+    return asked_once_more(request, run, "web/runs/manage_parts/roll_back.html", deed, answer, **facts)
