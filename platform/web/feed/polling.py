@@ -1,4 +1,7 @@
-"""The same picture for pages whose sockets are blocked: one look a second and one for each step, however many ask."""
+"""What pages ask beside their sockets: the same picture where sockets are blocked, and what is their reader's alone.
+
+One look a second and one for each step, however many ask.
+"""
 
 import gzip
 import hashlib

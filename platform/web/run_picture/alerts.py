@@ -1,5 +1,6 @@
-"""What those who manage a run are warned of while it goes: a step that takes far too long, few machines, a loss that
-jumped. Numbered errors, as `troubles` has them. Pure.
+"""What is wrong with a run now, for those who manage it, as numbered errors. Pure.
+
+A step that takes far too long, few machines, a loss that jumped; a replay or a publication that fails.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""The loss curve on a run's page, and in one sentence. Pure: points in, text out. Colours come from the style sheet."""
+"""The loss and what else is drawn over a run's steps, on its page and in a sentence. Pure.
+
+`frontend/src/charts.ts` has the same charts; the order of `QUANTITIES` is that of a point of the picture.
+"""
 
 import math
 from collections.abc import Sequence
@@ -147,5 +150,4 @@ def _summary(quantity: Quantity, values: Sequence[tuple[int, float]]) -> str:
 
 
 def _amount(value: float, quantity: Quantity) -> str:
-    """“1,204” of what is counted, “35.2”, “12.4 MB”."""
     return f"{value:,}" if isinstance(value, int) and not quantity.unit else amount_text(value, quantity.unit)

@@ -36,8 +36,6 @@ END = "…"
 
 
 class Lines(NamedTuple):
-    """A title as it is set."""
-
     size: int
     lines: Sequence[str]
 
@@ -68,7 +66,6 @@ def _shape(letter: str) -> tuple[tuple[int, ...], bytes]:
 
 
 def width_of(text: str, size: int) -> float:
-    """How wide a line is."""
     return letters(size).getlength(text)
 
 
@@ -183,12 +180,10 @@ class Pen:
         self.draw = draw
 
     def line(self, places: Sequence[tuple[float, float]], ink: str, width: float) -> None:
-        """Through all the places."""
         scaled = [(TWICE * x, TWICE * y) for x, y in places]
         self.draw.line(scaled, fill=ink, width=round(TWICE * width), joint="curve")
 
     def circle(self, x: float, y: float, radius: float, ink: str, *, hollow: bool = False) -> None:
-        """Filled, or an outline on paper."""
         box = [TWICE * (x - radius), TWICE * (y - radius), TWICE * (x + radius), TWICE * (y + radius)]
         self.draw.ellipse(box, fill=SHEET if hollow else ink, outline=ink, width=TWICE * 3)
 

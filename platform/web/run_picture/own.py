@@ -1,4 +1,4 @@
-"""What machines' links were measured to carry: to each machine's owner and to who manages the run, to nobody else."""
+"""What a reader sees of a run alone: what their machines' links carry, where they stand, what their machines do."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +126,6 @@ class Own:
 
     @property
     def samples(self) -> int | None:
-        """None of who is nobody or gave nothing."""
         return self._facts[0]
 
     @property

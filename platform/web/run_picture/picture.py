@@ -294,7 +294,6 @@ def with_own(picture: dict[str, Any], own: Sequence[dict[str, Any]]) -> dict[str
 
 
 def machines_without_bar(picture: dict[str, Any]) -> int:
-    """How many machines train that have no bar."""
     return picture["training"] - len(picture["bars"]) if picture["target"] else 0
 
 

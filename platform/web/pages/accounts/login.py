@@ -1,4 +1,4 @@
-"""Pages on which people come and go."""
+"""Pages on which people come and go, and the one-time page on which the first operator takes charge."""
 
 import secrets
 from pathlib import Path
@@ -30,7 +30,6 @@ log_in = rate_limits.limited("log-ins", address_of, failures_only=True)(
 @rate_limits.limited("sign-ups", address_of)
 @require_http_methods(["GET", "POST"])
 def sign_up(request: HttpRequest) -> HttpResponse:
-    """A name and a password, nothing else."""
     if request.user.is_authenticated:
         return redirect(after_login(request))
     form = SignUpForm(request.POST or None)
@@ -47,7 +46,6 @@ def sign_up(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def log_out(request: HttpRequest) -> HttpResponse:
-    """Leave; machines go on."""
     logout(request)
     return redirect("web:runs")
 

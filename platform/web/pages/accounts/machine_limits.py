@@ -1,4 +1,4 @@
-"""What one of my machines may take: a page with a form."""
+"""What one of my machines may take, as its owner fills it in."""
 
 from collections.abc import Iterator
 from datetime import time
@@ -81,16 +81,13 @@ class LimitsForm(forms.Form):
                 )
 
     def days(self) -> Iterator[tuple[str, forms.BoundField, forms.BoundField]]:
-        """A row for each day of the week."""
         for day, name in enumerate(DAYS):
             yield str(name), self[f"from_{day}"], self[f"to_{day}"]
 
     def numbers(self) -> Iterator[forms.BoundField]:
-        """What it may take."""
         return (field for field in self if field.name not in CONDITIONS and not field.name.startswith(("from_", "to_")))
 
     def conditions(self) -> Iterator[forms.BoundField]:
-        """When it may."""
         return (self[name] for name in CONDITIONS)
 
     def clean_programs(self) -> tuple[str, ...]:

@@ -83,7 +83,6 @@ class OwnMachine(NamedTuple):
 
 
 def own_machines(person: Person) -> list[OwnMachine]:
-    """All machines of a person, those in use first."""
     machines = list(machines_of(person))
     runs = {run.pk: run for run in helped_runs(person).filter(state__in=HOSTED).order_by("-created_at")[:MOST_RUNS]}
     mine = {machine.peer_id for machine in machines}
@@ -153,7 +152,6 @@ def _state(run: Run | None, peer: OnlinePeer | None) -> str:
 @login_required
 @require_http_methods(["GET", "POST"])
 def machine_list(request: HttpRequest) -> HttpResponse:
-    """My machines; POST makes a one-time token for another."""
     person = person_in(request)
     issued = services.create_machine_token(person=person) if request.method == "POST" else None
     return _page(request, person, machine_token=issued)
@@ -208,7 +206,6 @@ def _let_back(request: HttpRequest, machine: Machine) -> HttpResponse:
 @login_required
 @require_POST
 def personal_tokens(request: HttpRequest) -> HttpResponse:
-    """A token with which a program reads as me."""
     person, form = person_in(request), TokenForm(request.POST)
     if not form.is_valid():
         return _page(request, person, token_form=form, status=400)
@@ -219,7 +216,6 @@ def personal_tokens(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def revoke_personal_token(request: HttpRequest, token_id: int) -> HttpResponse:
-    """End one of my tokens."""
     token = selectors.open_tokens_of(person_in(request)).filter(pk=token_id).first()
     if token is None:
         raise Http404

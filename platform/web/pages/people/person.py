@@ -1,4 +1,4 @@
-"""Somebody's page: what they gave to which runs, opened down to the round, and a certificate for a wall."""
+"""Somebody's page: what they gave to which runs, by day and down to the round, and a certificate for a wall."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -20,6 +20,7 @@ from accounts.teams import team_of
 from runs.ledger.totals import in_words
 from runs.people import Contributions, Given, contributions, ledger_of, runs_shown
 from web.http import rate_limits
+from web.http.parts import rows_before
 from web.http.requester import address_of, person_in
 from web.run_picture import counts
 from web.run_picture.card_sentences import percent
@@ -27,9 +28,7 @@ from web.run_picture.image import CARD as PREVIEW
 from web.run_picture.image import figure_png
 from web.words import loss_unit_of_page
 
-PAGE = 100  # rounds
 looks = rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
-MOST_DIGITS = 18
 WEEKS = 26
 LEVELS = 4
 
@@ -62,17 +61,13 @@ def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
     """Every round of a run in which something of theirs was averaged, a hundred at a time."""
     person = person_or_404(request, name)
     run = get_object_or_404(runs_shown(person, request.user), slug=slug)
-    before = request.GET.get("before", "")
-    rows = ledger_of(person, run)
-    if before.isascii() and before.isdigit() and len(before) <= MOST_DIGITS:
-        rows = rows.filter(pk__lt=int(before))
-    found = list(rows[: PAGE + 1])
+    found = rows_before(ledger_of(person, run), request)
     facts = {
         "person": person,
         "run": run,
-        "rows": found[:PAGE],
-        "older": found[PAGE - 1].pk if len(found) > PAGE else None,
-        "is_later": bool(before),
+        "rows": found.rows,
+        "older": found.older,
+        "is_later": found.is_older,
         "unit": loss_unit_of_page(run.parsed_recipe)[1],
     }
     return render(request, "web/people/rounds.html", facts)
@@ -81,7 +76,6 @@ def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
 @looks
 @require_safe
 def certificate(request: HttpRequest, name: str) -> HttpResponse:
-    """A page made for printing."""
     person = person_or_404(request, name)
     given = contributions(person, request.user)
     if not given.runs:
@@ -119,7 +113,6 @@ def preview_image(request: HttpRequest, name: str) -> HttpResponse:
 @login_required
 @require_POST
 def show_page(request: HttpRequest) -> HttpResponse:
-    """Let everybody see one's page, or nobody."""
     person = person_in(request)
     person.has_public_page = request.POST.get("public") == "1"
     person.save(update_fields=["has_public_page"])

@@ -1,4 +1,4 @@
-"""Everything that happened in a run, by kind, a hundred lines at a time; and as a feed for readers of news."""
+"""Everything that happened in a run, by kind; as a feed for readers of news; and who did what by their role."""
 
 import re
 from datetime import datetime
@@ -17,12 +17,11 @@ from runs.access import access_managed_run, access_run
 from runs.departure import NOBODY
 from runs.models import ActivityLine
 from runs.timeline import AN_OPERATOR, GROUPS, STEP, activity_of, trail_of
+from web.http.parts import rows_before
 from web.http.requester import run_or_404
 from web.run_picture import card_sentences
 
-PAGE = 100  # lines
 FEED = 50
-BEFORE = re.compile(r"[0-9]{1,18}")
 NAMES = {
     "": pgettext_lazy("activity", "All"),
     "steps": pgettext_lazy("activity", "Steps"),
@@ -36,20 +35,16 @@ TRAIL_PAGE = 50  # lines
 
 @require_safe
 def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """The newest lines, or those before one."""
     run = run_or_404(access_run, request, slug)
-    asked, before = request.GET.get("show", ""), request.GET.get("before", "")
+    asked = request.GET.get("show", "")
     show = asked if asked in GROUPS else ""
-    lines = activity_of(run, show)
-    if BEFORE.fullmatch(before):
-        lines = lines.filter(pk__lt=int(before))
-    found = list(lines.order_by("-pk")[: PAGE + 1])
+    found = rows_before(activity_of(run, show), request)
     facts = {
         "run": run,
-        "lines": found[:PAGE],
+        "lines": found.rows,
         "show": show,
         "names": [(name, title, name == show) for name, title in NAMES.items()],
-        "older": found[PAGE - 1].pk if len(found) > PAGE else None,
+        "older": found.older,
         "nothing": card_sentences.NOTHING,
     }
     return render(request, "web/runs/activity.html", facts)
@@ -81,8 +76,6 @@ def _printed(text: str) -> str:
 
 
 class Line(NamedTuple):
-    """One action, in words."""
-
     at: datetime
     who: str
     role: str
@@ -94,19 +87,10 @@ class Line(NamedTuple):
 @login_required
 @require_safe
 def trail_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """The newest actions, or those before one."""
-    run, before = run_or_404(access_managed_run, request, slug), request.GET.get("before", "")
-    lines = trail_of(run)
-    is_older = bool(BEFORE.fullmatch(before))
-    if is_older:
-        lines = lines.filter(pk__lt=int(before))
-    found = list(lines[: TRAIL_PAGE + 1])
-    facts = {
-        "run": run,
-        "lines": [line_of(each) for each in found[:TRAIL_PAGE]],
-        "is_older": is_older,
-        "older": found[TRAIL_PAGE - 1].pk if len(found) > TRAIL_PAGE else None,
-    }
+    run = run_or_404(access_managed_run, request, slug)
+    found = rows_before(trail_of(run), request, TRAIL_PAGE)
+    lines = [line_of(each) for each in found.rows]
+    facts = {"run": run, "lines": lines, "is_older": found.is_older, "older": found.older}
     return render(request, "web/runs/manage_parts/trail.html", facts)
 
 

@@ -1,4 +1,4 @@
-"""Who has which role in a run: invited by name, accepted or declined by who was invited."""
+"""Who belongs to a run: invitations, requests to join, and roles."""
 
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import AnonymousUser
@@ -41,7 +41,6 @@ def invite(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def take_back(request: HttpRequest, slug: str, role_id: int) -> HttpResponse:
-    """End a role, or withdraw the invitation to one."""
     run = run_or_404(access_managed_run, request, slug)
     roles.take_back(given=get_object_or_404(run.roles.select_related("person"), pk=role_id), by=person_in(request))
     return redirect("web:manage", slug=slug)

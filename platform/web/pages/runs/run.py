@@ -47,7 +47,6 @@ CARD = "README.md"
 
 @require_safe
 def run_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """What everybody sees of a run."""
     return shown_page(request, run_or_404(access_run, request, slug))
 
 
@@ -74,7 +73,6 @@ def written_part(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
-    """Everything on a run's page."""
     seen, own = seen_of(run, with_links=request.user.is_authenticated), Own(run, request.user)
     facts = head_facts(request, run, seen, own)
     bars = own_bars(own, seen.peers)

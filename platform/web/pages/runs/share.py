@@ -1,4 +1,7 @@
-"""What other sites show of a run: a badge, and its curve and leaderboard in a frame."""
+"""What other sites and programs take of a run: a badge, a frame, images beside links, its curve as a table, a notebook.
+
+An image is drawn once in a while, however many ask, and never two at a time.
+"""
 
 import csv
 import io
@@ -193,7 +196,6 @@ def curve_image(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_safe
 def site_image(request: HttpRequest) -> HttpResponse:
-    """The PNG beside a link to the site."""
     return _answered(request, _drawn(SITE, who_trains, site_png))
 
 
@@ -238,7 +240,6 @@ def _looked(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], by
 
 
 def shown_of(run: Run) -> Shown:
-    """What there is to draw of a run now."""
     trainers = [peer for peer in presence.online(run) if peer.role == TRAINER]
     word = word_of(run, run.dataset, trainers)
     return Shown(

@@ -1,4 +1,4 @@
-"""Help in plain words: one page for each question that people ask before they lend a machine."""
+"""Pages about the site itself: help, the agent's package, its parts for whoever changes them, health, and tastes."""
 
 from collections.abc import Container
 from typing import NamedTuple
@@ -62,13 +62,11 @@ TOPICS = (
 
 @require_safe
 def help_index(request: HttpRequest) -> HttpResponse:
-    """All questions."""
     return render(request, "web/site/help/index.html", {"topics": TOPICS})
 
 
 @require_safe
 def help_page(request: HttpRequest, topic: str) -> HttpResponse:
-    """One answer."""
     found = next((known for known in TOPICS if known.slug == topic), None)
     if found is None:
         raise Http404
@@ -77,8 +75,6 @@ def help_page(request: HttpRequest, topic: str) -> HttpResponse:
 
 
 class Sample(forms.Form):
-    """One field of each kind."""
-
     title = forms.CharField(help_text="A sentence that helps.")
     kind = forms.ChoiceField(choices=[("one", "One"), ("other", "Other")])
     agreed = forms.BooleanField(label="I agree", help_text="To what this says.")
@@ -103,7 +99,6 @@ def styleguide(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def alive(_: HttpRequest) -> JsonResponse:
-    """The process answers."""
     return JsonResponse({"status": "alive"})
 
 

@@ -150,7 +150,6 @@ class NewRunForm(forms.Form):
 
     @property
     def material(self) -> list[forms.BoundField]:
-        """The fields that bring the text."""
         return [self[name] for name in ("text", "hub", "licence", "may_share") if name in self.fields]
 
     @property
@@ -172,7 +171,6 @@ class NewRunForm(forms.Form):
 
     @property
     def presets(self) -> tuple[str, ...]:
-        """Recipes of this kind that have a name."""
         return tuple(self.kind.presets)
 
     @property
@@ -290,7 +288,6 @@ def form_field(field: RecipeField, initial: Any) -> forms.Field:
 
 
 def sentence(words: str) -> str:
-    """With a capital letter."""
     return words[:1].upper() + words[1:]
 
 

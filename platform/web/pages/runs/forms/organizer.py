@@ -1,4 +1,4 @@
-"""Forms of the organizer's pages: words and visibility of a run, a draft, members, roles and invitations."""
+"""Forms of the organizer's pages: words and visibility of a run, a draft and its files, members, roles, invitations."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -39,8 +39,6 @@ def words_of(run: Run) -> dict[str, str]:
 
 
 class WordsForm(forms.Form):
-    """What can be changed at any time."""
-
     title = NewRunForm.base_fields["title"]
     purpose = NewRunForm.base_fields["purpose"]
     visibility = NewRunForm.base_fields["visibility"]
@@ -52,7 +50,6 @@ class WordsForm(forms.Form):
             del self.fields["prompts"]
 
     def clean_prompts(self) -> str:
-        """As of a new run."""
         return short_lines(self.cleaned_data["prompts"])
 
 
@@ -99,14 +96,10 @@ class AnnouncementForm(forms.Form):
 
 
 class MemberForm(forms.Form):
-    """Somebody who has a name here."""
-
     name = forms.CharField(max_length=30, label=gettext_lazy("Username"))
 
 
 class RequestForm(forms.Form):
-    """What somebody says who asks to join."""
-
     message = forms.CharField(
         max_length=LONGEST_MESSAGE,
         required=False,
@@ -131,8 +124,6 @@ class RoleForm(MemberForm):
 
 
 class AlertForm(forms.Form):
-    """When those who manage the run are warned."""
-
     machines = forms.IntegerField(
         min_value=1,
         max_value=MOST_MACHINES,

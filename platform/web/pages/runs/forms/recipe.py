@@ -1,4 +1,7 @@
-"""What a recipe takes, before there is anything: its size, memory of a machine, bytes and seconds of a step."""
+"""A recipe as fields of a form, and what it takes: memory of a machine, bytes and seconds of a step.
+
+Bounds, choices and defaults come from its types, words from its kind and from here.
+"""
 
 from collections.abc import Mapping
 from functools import cache

@@ -150,8 +150,8 @@ def test_every_value_has_its_words(kind: type[Recipe]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_form_that_is_sent_as_it_came_gives_the_recipe_it_began_with(kind: type[Recipe]) -> None:
-    for recipe in (kind(), *kind.presets.values()):
-        assert recipe_from(kind, values_of(recipe)) == recipe
+    for preset in (kind(), *kind.presets.values()):
+        assert recipe_from(kind, values_of(preset)) == preset
 
 
 def test_a_choice_among_numbers_is_a_number() -> None:
