@@ -88,7 +88,7 @@ def add_recipes(found: Catalog) -> None:
     """What kinds of recipes say of themselves is text of theirs, and translated where a page shows it."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     from peer_agent.protocol.recipe import KINDS
-    from web.pages.runs.forms.recipe_fields import COMMON  # with all kinds that there are
+    from web.pages.runs.forms.recipe import COMMON  # with all kinds that there are
 
     place: Any = ("peer_agent/recipes", None)
     common = [each for words in COMMON.values() for each in words]

@@ -57,7 +57,7 @@ def cli_page(table: Table) -> str:
 def recipes_page(table: Table) -> str:
     """Return the page of every value that a form offers: those of all recipes, then of each kind."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")  # translations ask for them
-    from web.pages.runs.forms.recipe_fields import COMMON
+    from web.pages.runs.forms.recipe import COMMON
 
     def values(kind: inspect.Type, words: Sequence[Words]) -> str:
         rows = [_row(kind, each) for each in words]

@@ -5,12 +5,17 @@ from django.urls import include, path
 
 from web.api import api
 from web.api.docs import page_of
+from web.pages.accounts import external_login
 
 urlpatterns = [
     path("api/v1/docs", page_of(api)),
     path("api/v1/", api.urls),
     path("admin/", admin.site.urls),
-    path("", include("web.pages.accounts.external_login_urls")),
+    # The names by which allauth looks for its addresses, and nothing else of it
+    path("login/with/github/", external_login.start, {"provider_id": "github"}, name="github_login"),
+    path("login/with/github/callback/", external_login.callback, {"provider_id": "github"}, name="github_callback"),
+    path("login/with/<slug:provider_id>/", external_login.start, name="openid_connect_login"),
+    path("login/with/<slug:provider_id>/callback/", external_login.callback, name="openid_connect_callback"),
     path("", include("web.urls")),
 ]
 

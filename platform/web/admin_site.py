@@ -14,8 +14,6 @@ from django.urls import reverse
 
 
 class OperatorsSite(AdminSite):
-    """The pages of operators."""
-
     site_title = "Manyhands"
     site_header = "Manyhands admin"
     index_title = "Site data"

@@ -14,8 +14,6 @@ PYTORCH_CPU = "https://download.pytorch.org/whl/cpu"
 
 
 class Wheel(NamedTuple):
-    """The agent's package."""
-
     path: Path
     size: int
     sha256: str
@@ -66,7 +64,6 @@ class Install(NamedTuple):
 
 
 def current_wheel() -> Wheel | None:
-    """The newest wheel in the folder of downloads."""
     try:
         stats = [(path.stat(), path) for path in Path(settings.DOWNLOADS).glob("manyhands-*.whl")]
     except FileNotFoundError:  # it was replaced just now; the next look finds the other

@@ -127,10 +127,10 @@ TROUBLES: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a run without a relay is fine",
-        "platform/web/run_picture/troubles.py",
+        "platform/web/run_picture/alerts.py",
         "    return is_driven and not any(",
         "    return is_driven and any(",
-        ("tests/web/run_picture/test_troubles.py",),
+        ("tests/web/run_picture/test_alerts.py",),
     ),
     Mutation(
         "a value of the recipe is blamed on nothing",

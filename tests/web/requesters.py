@@ -29,7 +29,7 @@ from runs.lifecycle import membership, roles
 from runs.models import Dataset, JoinRequest, Release, Run, RunRole, Trial
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned, state_bytes
 from web.api.files import TOKENIZER
-from web.http.tus import KIND, LENGTH, OFFSET, RESUMABLE, VERSION
+from web.pages.runs.uploads import KIND, LENGTH, OFFSET, RESUMABLE, VERSION
 
 API = "/api/v1/"
 TUS = {RESUMABLE: VERSION}

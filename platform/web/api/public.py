@@ -41,7 +41,7 @@ from web.api.schemas import (
 )
 from web.http.files import send_file
 from web.run_picture.averaging import names_of
-from web.run_picture.own_links import BITS, MEGA, OwnLink, links_for
+from web.run_picture.own import BITS, MEGA, OwnLink, links_for
 from web.run_picture.status_sentence import overfitting_sentence
 
 Row = TypeVar("Row")

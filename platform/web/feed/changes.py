@@ -1,6 +1,6 @@
-"""What changed between two pictures, and how to apply it. Pure; `frontend/src/changes.ts` is the same in TypeScript.
+"""What changed between two pictures, how to apply it, and how both are said. Pure.
 
-A change holds only what differs:
+`frontend/src/changes.ts` is the same in TypeScript. A change holds only what differs:
 `values`   fields by name, as they are now
 `points`   `{from, add}`: the curve keeps its first `from` points and gets these behind them
 `lists`    by name `{set, order}`: rows that are new or differ, and the order of keys where it is another
@@ -73,7 +73,6 @@ def picture_message(seq: int, picture: Picture) -> str:
 
 
 def change_message(seq: int, change: Change) -> str:
-    """One change."""
     return _text({"type": "change", "seq": seq, "change": change})
 
 

@@ -21,8 +21,6 @@ OVER, NOT_UNDERSTOOD, RENEW = 4004, 1008, 4000
 
 
 class WatcherConsumer(AsyncWebsocketConsumer):
-    """One page, or one program."""
-
     subscription: Subscription | None = None
     writing: "asyncio.Task[None] | None" = None
     minding: "asyncio.Task[None] | None" = None
@@ -77,7 +75,6 @@ class WatcherConsumer(AsyncWebsocketConsumer):
         return self.allowance >= 0
 
     async def disconnect(self, code: int) -> None:
-        """The reader's socket has gone."""
         del code
         for task in (self.writing, self.minding):
             if task is not None:

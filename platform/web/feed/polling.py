@@ -1,4 +1,7 @@
-"""The same picture for pages whose sockets are blocked: one look a second and one for each step, however many ask."""
+"""What pages ask beside their sockets: the same picture where sockets are blocked, and what is their reader's alone.
+
+One look a second and one for each step, however many ask.
+"""
 
 import gzip
 import hashlib
@@ -16,8 +19,7 @@ from web.feed.changes import picture_message
 from web.http import rate_limits
 from web.http.requester import address_of, run_or_404
 from web.run_picture.loading import ENGLISH, known_language, picture_in
-from web.run_picture.own_links import links_shown
-from web.run_picture.own_place import Own, own_bars, own_words
+from web.run_picture.own import Own, links_shown, own_bars, own_words
 
 KEEP_S = 1.0
 REST_S = 0.25  # between looks at least, however fast steps are made

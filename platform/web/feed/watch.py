@@ -36,7 +36,6 @@ class Subscription:
         self._waiting: asyncio.Queue[str | None] = asyncio.Queue(WAITING)
 
     async def next(self) -> str | None:
-        """The next message."""
         return await self._waiting.get()
 
     def give(self, message: str) -> None:

@@ -93,7 +93,6 @@ def new_incident(request: HttpRequest, error: BaseException | None = None) -> st
 
 
 def status_of(code: str) -> int:
-    """The HTTP status that goes with a numbered error."""
     return STATUS.get(code, UNLISTED)
 
 

@@ -75,7 +75,6 @@ def send_file(
 
 
 def blocks_of(path: Path, start: int, stop: int) -> Iterator[bytes]:
-    """Bytes [start, stop) in blocks."""
     with path.open("rb") as file:
         file.seek(start)
         while block := _read(file, stop):
@@ -83,7 +82,6 @@ def blocks_of(path: Path, start: int, stop: int) -> Iterator[bytes]:
 
 
 async def blocks_async(path: Path, start: int, stop: int) -> AsyncIterator[bytes]:
-    """The same without blocking the loop."""
     with path.open("rb") as file:
         file.seek(start)
         while block := await asyncio.to_thread(_read, file, stop):

@@ -1,4 +1,4 @@
-"""Pages and JSON are compressed on their way; files are not: they are large, and asked for in parts."""
+"""Our own middleware: pages and JSON are compressed, and everything comes from this site (content security policy)."""
 
 from collections.abc import Callable
 

@@ -1,5 +1,6 @@
 """Long lists on a page, a hundred rows at a time."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ from django.http import HttpRequest
 
 ROWS = 100
 MOST_DIGITS = 9
+BEFORE = re.compile(r"[0-9]{1,18}")  # the key of a row
 
 
 class Part(NamedTuple):
@@ -20,6 +22,22 @@ class Part(NamedTuple):
     def __bool__(self) -> bool:
         """Whether there are rows, as of a list."""
         return bool(self.rows)
+
+
+class Older(NamedTuple):
+    """The newest rows of a table, or those before a row. `older`: before which row the next ones are."""
+
+    rows: list[Any]
+    is_older: bool
+    older: int | None
+
+
+def rows_before(rows: QuerySet[Any], request: HttpRequest, size: int = ROWS) -> Older:
+    """Return at most `size` of the rows before the one that the address names with `?before=`, in one query."""
+    said = request.GET.get("before", "")
+    is_older = BEFORE.fullmatch(said) is not None
+    found = list((rows.filter(pk__lt=int(said)) if is_older else rows).order_by("-pk")[: size + 1])
+    return Older(found[:size], is_older, found[size - 1].pk if len(found) > size else None)
 
 
 def part_of(rows: QuerySet[Any] | Sequence[Any], request: HttpRequest, name: str, page: str) -> Part:

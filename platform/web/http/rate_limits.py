@@ -62,8 +62,6 @@ def forgive(what: str, who: str) -> None:
 
 
 class View(Protocol[Rest]):
-    """A view as Django calls it."""
-
     def __call__(self, request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase:
         """Answer."""
         ...

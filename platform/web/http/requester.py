@@ -1,4 +1,4 @@
-"""Who is in front of the page, and from where."""
+"""Who is in front of the page, from where, and which run they may see."""
 
 import ipaddress
 from typing import Any, cast

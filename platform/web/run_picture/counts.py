@@ -7,27 +7,22 @@ from django.utils.translation import ngettext
 
 
 def people(number: int) -> str:
-    """“3 people”."""
     return with_number(ngettext("%(number)s person", "%(number)s people", number), number)
 
 
 def machines(number: int) -> str:
-    """“4 machines”."""
     return with_number(ngettext("%(number)s machine", "%(number)s machines", number), number)
 
 
 def samples(number: int) -> str:
-    """“1,204 samples”."""
     return with_number(ngettext("%(number)s sample", "%(number)s samples", number), number)
 
 
 def steps(number: int) -> str:
-    """“100 steps”."""
     return with_number(ngettext("%(number)s step", "%(number)s steps", number), number)
 
 
 def models(number: int) -> str:
-    """“2 AI models”."""
     return with_number(ngettext("%(number)s AI model", "%(number)s AI models", number), number)
 
 

@@ -18,9 +18,8 @@ from runs.access import BESIDE
 from runs.ledger.standings import Period, PeriodLine, period_board
 from runs.models import Run
 from runs.timeline import resumed_at
-from web.run_picture.alerts import Watch
+from web.run_picture.alerts import Watch, run_troubles
 from web.run_picture.picture import LEADERBOARD_LINES, PERIODS, Picture, Seen, picture_of
-from web.run_picture.troubles import run_troubles
 
 ENGLISH = "en"
 BOARDS_S, MOST_BOARDS = 10.0, 256  # how old boards of a period may be, and of how many runs they are kept

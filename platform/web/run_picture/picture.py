@@ -3,15 +3,16 @@
 `frontend/src/picture.ts` names the same fields.
 """
 
+import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
-from coordination.presence import TRAINER, Crowd, OnlinePeer
+from coordination.presence import AUXILIARY, RELAY, TRAINER, Crowd, OnlinePeer
 from peer_agent.protocol.plan import Outline
 from runs import selectors
 from runs.ledger.standings import LeaderboardLine, Period, PeriodLine, Recent, Shares
@@ -20,11 +21,9 @@ from runs.models import ActivityLine
 from runs.selectors import Measured, Point, RunPicture
 from runs.states import LIVE
 from web.run_picture import card_sentences, status_sentence
-from web.run_picture.averaging import averaging_of
-from web.run_picture.charts.further import QUANTITIES, charts_of
-from web.run_picture.charts.loss import summary
+from web.run_picture.averaging import averaging_of, key_of
 from web.run_picture.counts import with_number
-from web.run_picture.step_bars import bars_of, step_sums, tint_of
+from web.run_picture.curves import QUANTITIES, charts_of, summary
 from web.words import loss_unit_of_page
 
 Picture = dict[str, Any]
@@ -32,6 +31,15 @@ Picture = dict[str, Any]
 LEADERBOARD_LINES = 10  # rows; `web.pages.runs.leaderboard` has them all
 PERIODS = (Period.WEEK, Period.DAY)  # that have a board of their own beside that of all time
 TALLEST = 8  # of a bar of what somebody gave lately
+BARS = 20  # machines of which everybody is shown a bar; `web.pages.runs.swarm` has them all
+OWN_BARS = 5  # machines of the reader's own that are shown below them
+TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each with a shade for light and one for dark
+WORDS = {
+    "accumulate": gettext_lazy("gathering samples"),
+    "offer": gettext_lazy("closing the step"),
+    "reduce": gettext_lazy("averaging"),
+    "commit": gettext_lazy("committing"),
+}
 
 
 class Seen(NamedTuple):
@@ -226,3 +234,69 @@ def _figure(point: Point, name: str) -> float | None:
 
 def _trainers(seen: Seen) -> list[OnlinePeer]:
     return [peer for peer in seen.peers if peer.role == TRAINER]
+
+
+# The step that is being made as one thin bar per machine
+
+
+class StepSums(NamedTuple):
+    """What all machines together have done. Relays and auxiliaries give no samples; they are counted apart."""
+
+    phase: str
+    done: int
+    target: int
+    samples_per_s: float
+    relays: int
+    auxiliaries: int
+
+
+def step_sums(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepSums:
+    """Of the trainers among `peers`, and how many others there are."""
+    trainers = [peer for peer in peers if peer.role == TRAINER]
+    return StepSums(
+        phase=str(WORDS.get(phase, phase)),
+        done=sum(peer.done for peer in trainers),
+        target=target,
+        samples_per_s=sum(peer.samples_per_s for peer in trainers),
+        relays=sum(peer.role == RELAY for peer in peers),
+        auxiliaries=sum(peer.role == AUXILIARY for peer in peers),
+    )
+
+
+def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) -> list[dict[str, Any]]:
+    """A bar for each of the first, by their people's names, under a key that says nothing of the machine.
+
+    `share` is in percent of the target batch.
+    """
+    return [
+        {
+            "key": key_of(peer.peer),
+            "name": peer.name,
+            "tint": tint_of(peer.name),
+            "state": peer.state,
+            "done": peer.done,
+            "share": round(min(100.0, 100 * peer.done / target), 1),
+        }
+        for peer in sorted(trainers, key=lambda peer: (peer.name, peer.peer))[:most]
+    ]
+
+
+def with_own(picture: dict[str, Any], own: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The picture with bars of the reader's own below those that it has for everybody, as `frontend/src/place.ts` does.
+
+    Short steps are shown by person: there are none below.
+    """
+    if not picture["target"]:
+        return picture
+    known = {bar["key"] for bar in picture["bars"]}
+    below = [bar for bar in own if bar["key"] not in known]
+    return {**picture, "bars": [*picture["bars"], *below][: picture["training"]]}
+
+
+def machines_without_bar(picture: dict[str, Any]) -> int:
+    return picture["training"] - len(picture["bars"]) if picture["target"] else 0
+
+
+def tint_of(name: str) -> int:
+    """A person's tint, the same on every page."""
+    return hashlib.sha256(name.encode()).digest()[0] % TINTS

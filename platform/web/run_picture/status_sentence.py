@@ -36,7 +36,6 @@ LABELS = {
 
 
 def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer]) -> str:
-    """What the run does now."""
     match state := Run.State(picture.run.state):
         case Run.State.DRAFT:
             return draft_sentence(picture)
@@ -56,12 +55,10 @@ def run_sentence(picture: RunPicture, peers: Sequence[OnlinePeer]) -> str:
 
 
 def at_step(picture: RunPicture) -> dict[str, str]:
-    """Its step, as sentences name it."""
     return {"step": f"{picture.step:,}"}
 
 
 def finishing_sentence(picture: RunPicture) -> str:
-    """What the site does with the last state."""
     if picture.run.waiting_for:
         return reason_in_words_of_page(picture.run.waiting_for)
     if picture.step >= picture.target_steps:
@@ -70,7 +67,6 @@ def finishing_sentence(picture: RunPicture) -> str:
 
 
 def draft_sentence(picture: RunPicture) -> str:
-    """Why nobody can join yet."""
     if picture.run.waiting_for:
         return _("This run could not be published. %(reason)s") % {
             "reason": reason_in_words_of_page(picture.run.waiting_for)
@@ -85,7 +81,6 @@ def draft_sentence(picture: RunPicture) -> str:
 
 
 def preparing_sentence(picture: RunPicture) -> str:
-    """What must be there before the first step."""
     if picture.dataset.state != Dataset.State.READY:
         return _("Preparing the dataset. The run will start automatically.")
     return _("Preparing the initial model. The run will start automatically.")
@@ -105,7 +100,6 @@ def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def empty_sentence(picture: RunPicture) -> str:
-    """Nobody trains."""
     if not picture.step:
         return _("Nobody is training right now. The run will start as soon as a machine joins.")
     return _(
@@ -128,7 +122,6 @@ def next_commit(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def ending_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """The organizer ended the run before its last step."""
     if trainers:
         return _("The run is ending at step %(step)s. The model is being uploaded.") % at_step(picture)
     return _("The run was ended at step %(step)s. It is waiting for a machine to upload the model.") % at_step(picture)
@@ -159,7 +152,6 @@ def company(trainers: Sequence[OnlinePeer]) -> tuple[int, dict[str, str]]:
 
 
 def sentence(text: str) -> str:
-    """The text with a capital and a full stop."""
     text = f"{text[:1].upper()}{text[1:]}"
     return text if text.endswith((".", "!", "?", "।")) else _("%(text)s.") % {"text": text}
 
@@ -212,7 +204,6 @@ def standing(place: Place) -> str:
 
 
 def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """The state of the run on this page."""
     return word_of(picture.run, picture.dataset, trainers, release=picture.release)
 
 
@@ -227,7 +218,6 @@ def word_of(run: Run, dataset: Dataset, trainers: Sequence[OnlinePeer], *, relea
 
 
 def state_label(word: str, trainers: Sequence[OnlinePeer]) -> str:
-    """The state as people read it, everywhere."""
     if word == "waiting" and not trainers:
         return pgettext("state of a run", "Waiting for volunteers")
     return str(LABELS[word])

@@ -58,7 +58,7 @@ def way(recipe: Recipe, setup: Setup) -> Way:
 
 def measured(name: str, recipe: Recipe, mbit: int) -> Figures:
     """One preset over one kind of link. What is told comes from the form's own card."""
-    from web.pages.runs.forms.estimate import estimate_of
+    from web.pages.runs.forms.recipe import estimate_of
 
     told = estimate_of(recipe)
     setup = homes(recipe.parameters(), mbit)
@@ -99,7 +99,7 @@ def measure(names: list[str], uplinks: list[int]) -> list[Figures]:
     if reason := reason_against():
         return [{"left_out": reason}]
     begin_site()
-    from web.pages.runs.forms.estimate import estimate_of
+    from web.pages.runs.forms.recipe import estimate_of
 
     found = presets()
     lines = []

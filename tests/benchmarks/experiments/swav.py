@@ -23,7 +23,7 @@ from peer_agent.recipes.images.resnet import recalibrate
 from peer_agent.training.replica import Replica
 from tests.benchmarks.rig.figures import Figures, publish, say
 from tests.end_to_end.rig.swarm import Swarm, Uploaded
-from web.pages.runs.forms.recipe_fields import values_of
+from web.pages.runs.forms.recipe import values_of
 
 DEBIANS = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
 SIDE, AT_ONCE = 28, 256

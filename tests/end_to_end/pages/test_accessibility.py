@@ -26,7 +26,7 @@ from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in
 from tests.end_to_end.rig.swarm import MANYHANDS, PASSWORD, Swarm
 from tests.end_to_end.test_organizer import LINK
 from tests.web.pages.accounts.openid_double import environment, openid_double
-from web.pages.site.help_pages import TOPICS
+from web.pages.site.about import TOPICS
 
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 

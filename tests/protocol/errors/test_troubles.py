@@ -16,7 +16,7 @@ URGENCY = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
 
 
 RELAYS_AWAY = "tests/trainer/test_observer.py::test_relays_that_are_not_reached"
-RELEASE = "tests/web/run_picture/test_troubles.py::test_a_release_needs_the_replay_and_its_disk"
+RELEASE = "tests/web/run_picture/test_alerts.py::test_a_release_needs_the_replay_and_its_disk"
 MEETING = {  # what follows and from what, and the test in which both are found at once
     ("E114", "E135"): RELAYS_AWAY,
     ("E135", "E134"): RELAYS_AWAY,

@@ -10,8 +10,8 @@ from runs.ledger.standings import Place
 from runs.models import Dataset, Run
 from runs.selectors import Point, RunPicture
 from web.run_picture.counts import duration, ordinal
+from web.run_picture.picture import bars_of, step_sums, tint_of
 from web.run_picture.status_sentence import run_sentence, standing, state_word, to_go, trend
-from web.run_picture.step_bars import bars_of, step_sums, tint_of
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TEO, NOOR = (OnlinePeer("a" * 32, name, "trainer", "ready", done, 10.0) for name, done in (("Teo", 3), ("Noor", 9)))

@@ -35,7 +35,6 @@ BACKEND = "django.contrib.auth.backends.ModelBackend"
 @login_required
 @require_safe
 def account_page(request: HttpRequest) -> HttpResponse:
-    """What concerns me alone."""
     return _page(request, done=str(DONE.get(request.GET.get("done", ""), "")))
 
 
@@ -43,7 +42,6 @@ def account_page(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def change_password(request: HttpRequest) -> HttpResponse:
-    """Another password; sessions elsewhere end."""
     person = person_in(request)
     form = PasswordForm(request.POST, has_password=person.has_usable_password())
     if not form.is_valid():
@@ -60,7 +58,6 @@ def change_password(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def end_other_sessions(request: HttpRequest) -> HttpResponse:
-    """Log out everywhere but here."""
     person = person_in(request)
     deactivation.end_sessions(person=person)
     update_session_auth_hash(request, person)
@@ -70,7 +67,6 @@ def end_other_sessions(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def disconnect(request: HttpRequest, provider_id: str) -> HttpResponse:
-    """Log in by another site no more."""
     known = {connection.provider: connection.name for connection in connections(person_in(request))}
     if provider_id not in known:
         raise Http404

@@ -38,8 +38,6 @@ MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # what another si
 
 
 class LoginProvider(NamedTuple):
-    """A button on the login page."""
-
     provider: str
     name: str
 
@@ -62,7 +60,6 @@ class Newcomer(NamedTuple):
 
 
 def login_providers() -> list[LoginProvider]:
-    """What the operator has configured."""
     apps = [(kind, app) for kind, found in settings.SOCIALACCOUNT_PROVIDERS.items() for app in found["APPS"]]
     return [LoginProvider(app.get("provider_id", kind), app["name"]) for kind, app in apps]
 

@@ -20,8 +20,6 @@ class NewPasswordForm(forms.Form):
 
 
 class NameForm(forms.Form):
-    """A public name."""
-
     username = forms.CharField(
         label=gettext_lazy("Name"),
         max_length=30,
@@ -33,8 +31,6 @@ class NameForm(forms.Form):
 
 
 class PasswordForm(NewPasswordForm):
-    """Another password for oneself."""
-
     current = forms.CharField(
         label=gettext_lazy("Current password"),
         strip=False,
@@ -49,8 +45,6 @@ class PasswordForm(NewPasswordForm):
 
 
 class SignUpForm(forms.Form):
-    """A public name and a password."""
-
     username = forms.CharField(
         label=gettext_lazy("Name"),
         max_length=30,
@@ -70,8 +64,6 @@ class SignUpForm(forms.Form):
 
 
 class LoginForm(AuthenticationForm):
-    """Django's, in our words."""
-
     error_messages = {  # noqa: RUF012  (Django's own way)
         "invalid_login": gettext_lazy("Wrong name or password."),
         "inactive": gettext_lazy("This account was closed by an operator of this site. Ask the operator why."),
@@ -90,12 +82,8 @@ class LoginForm(AuthenticationForm):
 
 
 class TokenForm(forms.Form):
-    """What a personal token is for."""
-
     label = forms.CharField(label=gettext_lazy("Name"), max_length=60)
 
 
 class MachineNameForm(forms.Form):
-    """What a machine is called."""
-
     name = forms.CharField(max_length=60)

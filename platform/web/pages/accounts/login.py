@@ -1,13 +1,19 @@
-"""Pages on which people come and go."""
+"""Pages on which people come and go, and the one-time page on which the first operator takes charge."""
 
+import secrets
+from pathlib import Path
+
+from django.conf import settings
 from django.contrib.auth import login, logout, views
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts import services
+from accounts.selectors import has_operator
+from config.environment import kept_secret
 from web.http import rate_limits
 from web.http.requester import address_of
 from web.pages.accounts.forms import LoginForm, SignUpForm
@@ -24,7 +30,6 @@ log_in = rate_limits.limited("log-ins", address_of, failures_only=True)(
 @rate_limits.limited("sign-ups", address_of)
 @require_http_methods(["GET", "POST"])
 def sign_up(request: HttpRequest) -> HttpResponse:
-    """A name and a password, nothing else."""
     if request.user.is_authenticated:
         return redirect(after_login(request))
     form = SignUpForm(request.POST or None)
@@ -41,7 +46,6 @@ def sign_up(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def log_out(request: HttpRequest) -> HttpResponse:
-    """Leave; machines go on."""
     logout(request)
     return redirect("web:runs")
 
@@ -51,3 +55,25 @@ def after_login(request: HttpRequest) -> str:
     wanted = request.POST.get("next") or request.GET.get("next") or ""
     is_here = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
     return wanted if is_here else "web:runs"
+
+
+def operator_secret() -> str:
+    """What the link of the first operator ends in; `serve` prints it while it works."""
+    return kept_secret(Path(settings.DATA) / "keys" / "operator").hex()
+
+
+@require_http_methods(["GET", "POST"])
+def first_operator(request: HttpRequest, secret: str) -> HttpResponse:
+    """Name and password of the first superuser; afterwards the link is dead."""
+    if has_operator() or not secrets.compare_digest(secret.encode(), operator_secret().encode()):
+        raise Http404
+    form = SignUpForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        try:
+            person = services.make_first_operator(**form.cleaned_data)
+        except ValidationError as error:
+            form.add_error(None, error)
+        else:
+            login(request, person)
+            return redirect("web:runs")
+    return render(request, "web/accounts/first_operator.html", {"form": form})

@@ -1,10 +1,17 @@
-"""What one of my machines may take: a page with a form."""
+"""What one of my machines may take, as its owner fills it in."""
 
+from collections.abc import Iterator
+from datetime import time
+from typing import Any
 from uuid import UUID
 
+from django import forms
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.utils.text import format_lazy
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 from msgspec.structs import replace
@@ -12,8 +19,141 @@ from msgspec.structs import replace
 from accounts import machine_control, selectors
 from accounts.models import Machine
 from peer_agent.machine.resting import WORDS_OF_BLIND
+from peer_agent.protocol.messages.machine import DAY_MINUTES, LEAST_DUTY, MOST_PROGRAMS, Hours, OwnerLimits
 from web.http.requester import person_in
-from web.pages.accounts.limits_form import LimitsForm, filled_in
+
+DAYS = (
+    gettext_lazy("Monday"),
+    gettext_lazy("Tuesday"),
+    gettext_lazy("Wednesday"),
+    gettext_lazy("Thursday"),
+    gettext_lazy("Friday"),
+    gettext_lazy("Saturday"),
+    gettext_lazy("Sunday"),
+)
+MOST_GB, MOST_MBPS, LEAST_MBPS = 100_000, 100_000, 0.1
+MOST_IDLE = 24 * 60
+CONDITIONS = ("idle_minutes", "pause_on_battery", "programs")
+LAST_MINUTE = time(23, 59)  # an hour field has no 24:00: this is the day's end
+
+
+def _number(label: str, help_text: str, *, most: float, least: float = 1) -> forms.Field:
+    """A whole number, or one with a fraction where the least one has it; or nothing."""
+    kind = forms.FloatField if isinstance(least, float) else forms.IntegerField
+    return kind(label=label, help_text=help_text, min_value=least, max_value=most, required=False)
+
+
+class LimitsForm(forms.Form):
+    """Everything may be left empty: then nothing is limited beyond what the agent was started with."""
+
+    threads = _number("CPU threads", "Leave empty to keep the agent's own setting.", most=1024)
+    duty_percent = _number(
+        "Share of time spent training, in %", "Pauses in between keep it cool.", least=LEAST_DUTY, most=100
+    )
+    memory_gb = _number("Memory, in GB", "It leaves the run if it needs more.", least=0.1, most=MOST_GB)
+    disk_gb = _number("Disk, in GB", "Cache for training data.", most=MOST_GB)
+    up_mbps = _number("Upload, in Mb/s", "", least=LEAST_MBPS, most=MOST_MBPS)
+    down_mbps = _number("Download, in Mb/s", "", least=LEAST_MBPS, most=MOST_MBPS)
+    month_gb = _number(
+        "Traffic per month, in GB", "Up and down together. It then pauses until the next month.", most=MOST_GB
+    )
+    idle_minutes = _number("Only when idle for (minutes)", "Leave empty to train while you use it.", most=MOST_IDLE)
+    pause_on_battery = forms.BooleanField(label=gettext_lazy("Pause on battery"), required=False)
+    programs = forms.CharField(
+        label=gettext_lazy("Pause while these programs run"),
+        help_text=format_lazy(
+            gettext_lazy("One program name per line, as in your task manager (for example steam). Up to {number}."),
+            number=MOST_PROGRAMS,
+        ),
+        max_length=100 * MOST_PROGRAMS,
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false", "autocapitalize": "none"}),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for day, name in enumerate(DAYS):
+            for end in ("from", "to"):
+                self.fields[f"{end}_{day}"] = forms.TimeField(
+                    label=(_("%(day)s from") if end == "from" else _("%(day)s to")) % {"day": name},
+                    required=False,
+                    widget=forms.TimeInput(attrs={"type": "time"}, format="%H:%M"),
+                )
+
+    def days(self) -> Iterator[tuple[str, forms.BoundField, forms.BoundField]]:
+        for day, name in enumerate(DAYS):
+            yield str(name), self[f"from_{day}"], self[f"to_{day}"]
+
+    def numbers(self) -> Iterator[forms.BoundField]:
+        return (field for field in self if field.name not in CONDITIONS and not field.name.startswith(("from_", "to_")))
+
+    def conditions(self) -> Iterator[forms.BoundField]:
+        return (self[name] for name in CONDITIONS)
+
+    def clean_programs(self) -> tuple[str, ...]:
+        """One name a line, without empty ones and doubles."""
+        lines = [line.strip() for line in self.cleaned_data["programs"].splitlines()]
+        names = tuple(dict.fromkeys(line for line in lines if line))
+        if len(names) > MOST_PROGRAMS or any(len(name) > 80 for name in names):
+            raise forms.ValidationError(
+                _("At most %(number)s names of at most 80 characters.") % {"number": MOST_PROGRAMS}
+            )
+        return names
+
+    def clean(self) -> dict[str, Any]:
+        """Hours have two ends."""
+        cleaned: dict[str, Any] = super().clean() or {}
+        for day, name in enumerate(DAYS):
+            if (cleaned.get(f"from_{day}") is None) != (cleaned.get(f"to_{day}") is None):
+                self.add_error(f"from_{day}", _("%(day)s needs both a start and an end.") % {"day": name})
+        return cleaned
+
+    def _hours(self) -> Iterator[Hours]:
+        for day in range(len(DAYS)):
+            first, stop = self.cleaned_data.get(f"from_{day}"), self.cleaned_data.get(f"to_{day}")
+            if first is not None and stop is not None:
+                end = DAY_MINUTES if stop >= LAST_MINUTE else 60 * stop.hour + stop.minute
+                yield Hours(day, 60 * first.hour + first.minute, end or DAY_MINUTES)
+
+    def limits(self) -> OwnerLimits:
+        """As the protocol says them; of a valid form."""
+        given = self.cleaned_data
+        return OwnerLimits(
+            threads=given["threads"] or 0,
+            duty_percent=given["duty_percent"] or 100,
+            memory_mb=round(1000 * (given["memory_gb"] or 0)),
+            disk_gb=given["disk_gb"] or 0,
+            up_kbps=round(1000 * (given["up_mbps"] or 0)),
+            down_kbps=round(1000 * (given["down_mbps"] or 0)),
+            month_gb=given["month_gb"] or 0,
+            hours=tuple(self._hours()),
+            idle_minutes=given["idle_minutes"] or 0,
+            pause_on_battery=given["pause_on_battery"],
+            programs=given["programs"],
+        )
+
+
+def filled_in(limits: OwnerLimits) -> dict[str, Any]:
+    """What the form shows of limits that hold."""
+    shown: dict[str, Any] = {
+        "threads": limits.threads or None,
+        "duty_percent": limits.duty_percent if limits.duty_percent < 100 else None,
+        "memory_gb": limits.memory_mb / 1000 or None,
+        "disk_gb": limits.disk_gb or None,
+        "up_mbps": limits.up_kbps / 1000 or None,
+        "down_mbps": limits.down_kbps / 1000 or None,
+        "month_gb": limits.month_gb or None,
+        "idle_minutes": limits.idle_minutes or None,
+        "pause_on_battery": limits.pause_on_battery,
+        "programs": "\n".join(limits.programs),
+    }
+    for hours in limits.hours:
+        shown |= {f"from_{hours.day}": _time(hours.first), f"to_{hours.day}": _time(hours.stop)}
+    return shown
+
+
+def _time(minute: int) -> time:
+    return LAST_MINUTE if minute == DAY_MINUTES else time(minute // 60, minute % 60)
 
 
 @never_cache

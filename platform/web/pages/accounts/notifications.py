@@ -44,8 +44,6 @@ STATES = {
 
 
 class AddressForm(forms.Form):
-    """Where e-mail goes."""
-
     address = forms.EmailField(
         label=gettext_lazy("E-mail address"),
         max_length=254,
@@ -55,8 +53,6 @@ class AddressForm(forms.Form):
 
 
 class WebhookForm(forms.Form):
-    """Where messages are posted."""
-
     address = forms.CharField(
         label=gettext_lazy("Address"),
         max_length=LONGEST_ADDRESS,
@@ -66,8 +62,6 @@ class WebhookForm(forms.Form):
 
 
 class Line(NamedTuple):
-    """One of the last notices."""
-
     notice: Notice
     headline: str
     way: str
@@ -98,7 +92,6 @@ def notifications(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def change_address(request: HttpRequest) -> HttpResponse:
-    """Add, test or remove an e-mail address."""
     person = person_in(request)
     if "remove" in request.POST:
         services.remove_address(person=person)
@@ -129,7 +122,6 @@ def change_address(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def change_webhook(request: HttpRequest) -> HttpResponse:
-    """Add, test, switch on or remove a webhook."""
     person = person_in(request)
     if "remove" in request.POST:
         services.remove_webhook(person=person)

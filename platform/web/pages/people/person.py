@@ -1,11 +1,14 @@
-"""Somebody's page: what they gave to which runs, opened down to the round, and a certificate for a wall."""
+"""Somebody's page: what they gave to which runs, by day and down to the round, and a certificate for a wall."""
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
+from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.utils.translation import override
 from django.views.decorators.http import require_POST, require_safe
@@ -17,17 +20,17 @@ from accounts.teams import team_of
 from runs.ledger.totals import in_words
 from runs.people import Contributions, Given, contributions, ledger_of, runs_shown
 from web.http import rate_limits
+from web.http.parts import rows_before
 from web.http.requester import address_of, person_in
-from web.pages.people.calendar import squares, summary
 from web.run_picture import counts
 from web.run_picture.card_sentences import percent
-from web.run_picture.charts.image import CARD as PREVIEW
-from web.run_picture.charts.image import figure_png
+from web.run_picture.image import CARD as PREVIEW
+from web.run_picture.image import figure_png
 from web.words import loss_unit_of_page
 
-PAGE = 100  # rounds
 looks = rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
-MOST_DIGITS = 18
+WEEKS = 26
+LEVELS = 4
 
 
 @looks
@@ -58,17 +61,13 @@ def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
     """Every round of a run in which something of theirs was averaged, a hundred at a time."""
     person = person_or_404(request, name)
     run = get_object_or_404(runs_shown(person, request.user), slug=slug)
-    before = request.GET.get("before", "")
-    rows = ledger_of(person, run)
-    if before.isascii() and before.isdigit() and len(before) <= MOST_DIGITS:
-        rows = rows.filter(pk__lt=int(before))
-    found = list(rows[: PAGE + 1])
+    found = rows_before(ledger_of(person, run), request)
     facts = {
         "person": person,
         "run": run,
-        "rows": found[:PAGE],
-        "older": found[PAGE - 1].pk if len(found) > PAGE else None,
-        "is_later": bool(before),
+        "rows": found.rows,
+        "older": found.older,
+        "is_later": found.is_older,
         "unit": loss_unit_of_page(run.parsed_recipe)[1],
     }
     return render(request, "web/people/rounds.html", facts)
@@ -77,7 +76,6 @@ def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
 @looks
 @require_safe
 def certificate(request: HttpRequest, name: str) -> HttpResponse:
-    """A page made for printing."""
     person = person_or_404(request, name)
     given = contributions(person, request.user)
     if not given.runs:
@@ -115,7 +113,6 @@ def preview_image(request: HttpRequest, name: str) -> HttpResponse:
 @login_required
 @require_POST
 def show_page(request: HttpRequest) -> HttpResponse:
-    """Let everybody see one's page, or nobody."""
     person = person_in(request)
     person.has_public_page = request.POST.get("public") == "1"
     person.save(update_fields=["has_public_page"])
@@ -151,3 +148,48 @@ def _row(each: Given) -> dict[str, object]:
 @lru_cache(maxsize=256)
 def _drawn(figure: str, unit: str, below: str, name: str) -> bytes:
     return figure_png(figure, unit, below, name)
+
+
+# Half a year of days as squares, darker where more was given
+
+
+class Square(NamedTuple):
+    """A day. `column` and `row`: its week, and its weekday from Monday; `level` 0 (nothing) to 4."""
+
+    column: int
+    row: int
+    level: int
+    words: str
+
+
+def squares(by_day: Mapping[int, int], today: int) -> list[Square]:
+    """The days of the last weeks, oldest first. `by_day`: samples by the day since 1970."""
+    first = first_day(today)
+    most = max((by_day.get(day, 0) for day in range(first, today + 1)), default=0)
+    return [
+        Square((day - first) // 7, (day - first) % 7, _level(by_day.get(day, 0), most), _words(by_day.get(day, 0), day))
+        for day in range(first, today + 1)
+    ]
+
+
+def first_day(today: int) -> int:
+    """The Monday with which the drawing begins."""
+    return today - date_of(today).weekday() - 7 * (WEEKS - 1)
+
+
+def summary(by_day: Mapping[int, int], today: int) -> str:
+    """“Active on 31 of the last 180 days”, which are those of the drawing."""
+    first = first_day(today)
+    active = sum(1 for day, samples in by_day.items() if samples and first <= day <= today)
+    return _("Active on %(active)s of the last %(days)s days (UTC).") % {"active": active, "days": today - first + 1}
+
+
+def _level(samples: int, most: int) -> int:
+    return -(-LEVELS * samples // most) if samples else 0
+
+
+def _words(samples: int, day: int) -> str:
+    return _("%(date)s: %(samples)s") % {
+        "date": date_format(date_of(day), "j F Y"),
+        "samples": counts.samples(samples),
+    }

@@ -26,8 +26,6 @@ from web.run_picture import counts
 
 
 class TeamForm(forms.Form):
-    """A name."""
-
     name = forms.CharField(
         max_length=40, label=gettext_lazy("Name"), help_text=gettext_lazy("Shown on leaderboards. Up to 40 characters.")
     )
@@ -36,7 +34,6 @@ class TeamForm(forms.Form):
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def team_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """What everybody sees of a team."""
     return _page(request, get_object_or_404(Team.objects.select_related("leader"), slug=slug))
 
 
@@ -44,7 +41,6 @@ def team_page(request: HttpRequest, slug: str) -> HttpResponse:
 @rate_limits.limited("teams", rate_limits.person)
 @require_http_methods(["GET", "HEAD", "POST"])
 def new_team(request: HttpRequest) -> HttpResponse:
-    """Found a team."""
     form = TeamForm(request.POST or None)
     if request.method == "POST" and form.is_valid():
         try:
@@ -96,7 +92,6 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
 @login_required
 @require_POST
 def leave(request: HttpRequest) -> HttpResponse:
-    """Be in no team."""
     teams.leave_team(person=person_in(request))
     return redirect("web:account")
 
@@ -104,7 +99,6 @@ def leave(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def remove(request: HttpRequest, slug: str, name: str) -> HttpResponse:
-    """Remove somebody from a team that one leads."""
     team = _led(request, slug)
     person = get_object_or_404(Person, username=name)
     if person == request.user:

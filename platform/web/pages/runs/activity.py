@@ -1,21 +1,27 @@
-"""Everything that happened in a run, by kind, a hundred lines at a time; and as a feed for readers of news."""
+"""Everything that happened in a run, by kind; as a feed for readers of news; and who did what by their role."""
 
 import re
+from datetime import datetime
+from typing import NamedTuple
 
+from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.feedgenerator import Rss201rev2Feed
 from django.utils.translation import pgettext_lazy
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from runs.access import access_run
-from runs.timeline import GROUPS, STEP, activity_of
+from accounts.models import FORMER, Person
+from runs.access import access_managed_run, access_run
+from runs.departure import NOBODY
+from runs.models import ActivityLine
+from runs.timeline import AN_OPERATOR, GROUPS, STEP, activity_of, trail_of
+from web.http.parts import rows_before
 from web.http.requester import run_or_404
 from web.run_picture import card_sentences
 
-PAGE = 100  # lines
 FEED = 50
-BEFORE = re.compile(r"[0-9]{1,18}")
 NAMES = {
     "": pgettext_lazy("activity", "All"),
     "steps": pgettext_lazy("activity", "Steps"),
@@ -24,24 +30,21 @@ NAMES = {
     "organizer": pgettext_lazy("activity", "Organizer"),
 }
 UNPRINTED = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")  # XML has no place for these
+TRAIL_PAGE = 50  # lines
 
 
 @require_safe
 def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """The newest lines, or those before one."""
     run = run_or_404(access_run, request, slug)
-    asked, before = request.GET.get("show", ""), request.GET.get("before", "")
+    asked = request.GET.get("show", "")
     show = asked if asked in GROUPS else ""
-    lines = activity_of(run, show)
-    if BEFORE.fullmatch(before):
-        lines = lines.filter(pk__lt=int(before))
-    found = list(lines.order_by("-pk")[: PAGE + 1])
+    found = rows_before(activity_of(run, show), request)
     facts = {
         "run": run,
-        "lines": found[:PAGE],
+        "lines": found.rows,
         "show": show,
         "names": [(name, title, name == show) for name, title in NAMES.items()],
-        "older": found[PAGE - 1].pk if len(found) > PAGE else None,
+        "older": found.older,
         "nothing": card_sentences.NOTHING,
     }
     return render(request, "web/runs/activity.html", facts)
@@ -70,3 +73,39 @@ def activity_feed(request: HttpRequest, slug: str) -> HttpResponse:
 
 def _printed(text: str) -> str:
     return UNPRINTED.sub("", text)
+
+
+class Line(NamedTuple):
+    at: datetime
+    who: str
+    role: str
+    what: str
+    whom: str
+
+
+@never_cache
+@login_required
+@require_safe
+def trail_page(request: HttpRequest, slug: str) -> HttpResponse:
+    run = run_or_404(access_managed_run, request, slug)
+    found = rows_before(trail_of(run), request, TRAIL_PAGE)
+    lines = [line_of(each) for each in found.rows]
+    facts = {"run": run, "lines": lines, "is_older": found.is_older, "older": found.older}
+    return render(request, "web/runs/manage_parts/trail.html", facts)
+
+
+def line_of(action: ActivityLine) -> Line:
+    """An action without the name it begins with, which stands beside it."""
+    who = _name_of(action.by)
+    what = action.text
+    for name in (who, AN_OPERATOR):
+        if what.lower().startswith(f"{name.lower()} "):
+            what = what[len(name) + 1 :]
+    return Line(action.at, who, action.get_by_role_display(), what[:1].upper() + what[1:], _name_of(action.on))
+
+
+def _name_of(person: Person | None) -> str:
+    """Empty for nobody; an account that was deleted has no name any more."""
+    if person is None:
+        return ""
+    return NOBODY if person.username.startswith(FORMER) else person.username

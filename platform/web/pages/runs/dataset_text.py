@@ -16,7 +16,7 @@ from runs.datasets.uploads import PIECE_BYTES, upload_limit, upload_of
 from runs.models import Dataset, Run, Upload
 from web.http import rate_limits
 from web.pages.runs.forms.new_run import NewRunForm
-from web.pages.runs.forms.sources import SourceForm
+from web.pages.runs.forms.organizer import SourceForm
 from web.words import titled_in_words_of_page
 
 

@@ -18,10 +18,10 @@ from runs.ledger.standings import LeaderboardLine, MachineLine, Period, PeriodLi
 from runs.lifecycle import membership
 from runs.models import Run
 from web.http.requester import run_or_404
-from web.pages.runs.organizing.manage import just_removed
+from web.pages.runs.manage import just_removed
 from web.run_picture import card_sentences
-from web.run_picture.own_place import Own, own_words
-from web.run_picture.step_bars import tint_of
+from web.run_picture.own import Own, own_words
+from web.run_picture.picture import tint_of
 
 Row = LeaderboardLine | MachineLine | PeriodLine | TeamLine
 PAGE = 100  # rows

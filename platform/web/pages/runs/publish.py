@@ -34,8 +34,6 @@ class HubTokenForm(forms.Form):
 
 
 class PublishForm(forms.Form):
-    """Where the model goes."""
-
     repository = forms.CharField(max_length=200, label="Repository", help_text="As NAMESPACE/NAME.")
     private = forms.BooleanField(
         required=False,
@@ -63,7 +61,6 @@ class PublishForm(forms.Form):
             del self.fields[name]
 
     def clean_checkpoint_every(self) -> int:
-        """Nothing typed is none."""
         every: int | None = self.cleaned_data["checkpoint_every"]
         return every or 0
 
@@ -99,7 +96,6 @@ def name_me(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def choose_release(request: HttpRequest, slug: str) -> HttpResponse:
-    """Release the best snapshot's model, or the last one's."""
     run = run_or_404(access_managed_run, request, slug)
     try:
         making.release_best(run=run, best=request.POST.get("snapshot") == "best", by=person_in(request))

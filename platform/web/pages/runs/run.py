@@ -19,37 +19,34 @@ from runs.access import MANAGING, access_run, person_of, role_of
 from runs.datasets.services import source_lines
 from runs.ledger.standings import Period
 from runs.lifecycle import joining
-from runs.models import Run
+from runs.models import Publication, Release, Run
+from runs.releases.card_facts import how_checked
+from runs.releases.making import better_snapshot, is_stale
 from runs.selectors import RunPicture, written_at
 from runs.states import LIVE, MOVING
 from web.agent_package import install_lines, is_near
 from web.http.requester import run_or_404, site_of
-from web.pages.runs.forms.estimate import estimate_of
 from web.pages.runs.forms.organizer import RequestForm
-from web.pages.runs.model_download import home_facts
+from web.pages.runs.forms.recipe import estimate_of
 from web.pages.runs.trials import trial_facts
-from web.run_picture import card_sentences
+from web.run_picture import card_sentences, curves
 from web.run_picture.averaging import linked
-from web.run_picture.charts import further
-from web.run_picture.charts.further import LOSS, chart_of
-from web.run_picture.charts.image import CARD as PREVIEW
-from web.run_picture.charts.loss import NARROW, WIDE, loss_chart
 from web.run_picture.counts import with_number
+from web.run_picture.curves import LOSS, NARROW, WIDE, chart_of, loss_chart
+from web.run_picture.image import CARD as PREVIEW
 from web.run_picture.loading import seen_of, troubles_of
-from web.run_picture.own_links import links_shown
-from web.run_picture.own_place import Own, own_bars, own_machine_words, own_words
-from web.run_picture.picture import PERIODS, Picture, Seen, picture_of
+from web.run_picture.own import Own, links_shown, own_bars, own_machine_words, own_words
+from web.run_picture.picture import PERIODS, Picture, Seen, machines_without_bar, picture_of, with_own
 from web.run_picture.status_sentence import PERPLEXITY
-from web.run_picture.step_bars import machines_without_bar, with_own
 from web.words import loss_unit_of_page
 
 REFRESH_S = 5
 STANDING_ON = ("state", "release", "released_step", "text")  # of the picture: what decides what the page has
+CARD = "README.md"
 
 
 @require_safe
 def run_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """What everybody sees of a run."""
     return shown_page(request, run_or_404(access_run, request, slug))
 
 
@@ -76,7 +73,6 @@ def written_part(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
-    """Everything on a run's page."""
     seen, own = seen_of(run, with_links=request.user.is_authenticated), Own(run, request.user)
     facts = head_facts(request, run, seen, own)
     bars = own_bars(own, seen.peers)
@@ -135,7 +131,7 @@ def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn
     summaries = {each["key"]: each["summary"] for each in live["charts"]}
     chart = request.GET.get("chart", LOSS)
     if chart in summaries:
-        sizes = (chart_of(picture.points, chart, frame) for frame in (further.WIDE, further.NARROW))
+        sizes = (chart_of(picture.points, chart, frame) for frame in (curves.WIDE_FURTHER, curves.NARROW_FURTHER))
     else:
         chart, curve = LOSS, (picture.points, picture.dataset.unigram_entropy)
         sizes = (loss_chart(*curve, frame, picture.heldout, **drawn) for frame in (WIDE, NARROW))
@@ -191,3 +187,49 @@ def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
 def standing_facts(live: Picture, names: Sequence[str]) -> dict[str, str]:
     """Which values of the picture decide when the page is fetched anew, and what they are in the page as it comes."""
     return {"standing_on": " ".join(names), "standing_as": "|".join(str(live[name]) for name in names)}
+
+
+def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[str, Any]:
+    """What a run's page says of taking its model home. `samples`: of all."""
+    publication = getattr(run, "publication", None)
+    published = publication if publication is not None and publication.url and not publication.private else None
+    return {
+        "published": published,
+        "load_lines": load_lines(run, published),
+        "fetch_line": fetch_line(request, run),
+        "may_be_named": own.samples is not None,
+        "is_named": own.is_named,
+        "card": CARD,
+        **release_choice(run),
+        "own": own.share(samples),
+    }
+
+
+def release_choice(run: Run) -> dict[str, Any]:
+    """How it was checked, the best snapshot where another one is released, the last where the best one is.
+
+    And whether files are being made again.
+    """
+    release = getattr(run, "release", None)
+    if release is None or release.state != Release.State.READY:
+        return {"checked": "", "better": None, "last": None, "is_remade": False}
+    better = better_snapshot(run)
+    is_best = better is not None and better.index == release.index
+    return {
+        "checked": how_checked(),
+        "better": None if is_best else better,
+        "last": run.snapshots.order_by("-index").first() if is_best else None,
+        "is_remade": is_stale(release),
+    }
+
+
+def load_lines(run: Run, published: Publication | None) -> str:
+    """A few lines that load the model: from the Hub where it is there, else from the unpacked archive."""
+    where = published.repository if published else run.slug
+    return run.parsed_recipe.usage(json.dumps(where))
+
+
+def fetch_line(request: HttpRequest, run: Run) -> str:
+    """Gets the archive; said again after an interruption, it goes on where it was."""
+    address = request.build_absolute_uri(f"/api/v1/runs/{run.slug}/release/{run.slug}.zip")
+    return f"curl -C - -O {address} && unzip {run.slug}.zip"

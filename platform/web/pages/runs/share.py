@@ -1,4 +1,17 @@
-"""What other sites show of a run: a badge, and its curve and leaderboard in a frame."""
+"""What other sites and programs take of a run: a badge, a frame, images beside links, its curve as a table, a notebook.
+
+An image is drawn once in a while, however many ask, and never two at a time.
+"""
+
+import csv
+import io
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from hashlib import sha256
+from threading import Lock
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -9,16 +22,22 @@ from django.views.decorators.clickjacking import xframe_options_exempt
 from django.views.decorators.http import condition, require_safe
 
 from coordination import presence
-from coordination.presence import TRAINER
+from coordination.presence import TRAINER, OnlinePeer
+from runs import selectors
 from runs.access import access_run
+from runs.ledger.standings import totals
 from runs.models import Run
+from web.agent_package import install_lines
 from web.http.middleware import POLICY
 from web.http.requester import run_or_404
-from web.run_picture.charts.loss import NARROW, loss_chart
+from web.pages.site.about import download_page
+from web.run_picture.card_sentences import given_by
 from web.run_picture.counts import steps
+from web.run_picture.curves import NARROW, loss_chart
+from web.run_picture.image import Shown, curve_png, site_png
 from web.run_picture.loading import seen_of
 from web.run_picture.picture import picture_of
-from web.run_picture.status_sentence import state_label, word_of
+from web.run_picture.status_sentence import RUNNING, state_label, word_of
 from web.words import loss_unit_of_page
 
 BADGE_S = 60  # that a badge may be old
@@ -26,6 +45,13 @@ BOARD = 5  # rows in a frame
 LETTER = 6.6  # pixels of a letter of 11, about; the text is told its length, so that it fits in every font
 NAME = "manyhands"
 FRAMED = POLICY.replace("frame-ancestors 'none'", "frame-ancestors *")
+# Nats per token; seconds of UTC in ISO 8601; what the further charts show.
+COLUMNS = ("step", "loss", "heldout_loss", "at", "samples_per_s", "machines", "learning_rate", "bytes_averaged")
+KIND = "application/x-ipynb+json"
+MOST = 64  # images that are kept, of some 20 kB
+FRESH_S = 30.0  # that an image stays as it is, whatever happens in its run
+SITE = "the site"
+Facts = TypeVar("Facts")
 
 
 @require_safe
@@ -88,3 +114,163 @@ def embed(request: HttpRequest, slug: str) -> HttpResponse:
     answer.headers["Content-Security-Policy"] = FRAMED
     patch_cache_control(answer, max_age=BADGE_S)
     return answer
+
+
+@require_safe
+def curve_table(request: HttpRequest, slug: str) -> HttpResponse:
+    """One row a point, in order; a held-out loss has a row of its own."""
+    run = run_or_404(access_run, request, slug)
+    points = selectors.loss_points(run, most=selectors.LONG)
+    rows: list[tuple[Any, ...]] = [(point.step, f"{point.loss:.5f}", "", *_others(point)) for point in points]
+    held = selectors.heldout_points(run)
+    rows += [(point.step, "", f"{point.loss:.5f}", point.at, "", "", "", "") for point in held]
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for step, loss, heldout, at, *others in sorted(rows, key=lambda row: row[0]):
+        writer.writerow((step, loss, heldout, at.isoformat(timespec="seconds") if at else "", *others))
+    headers = {"Content-Disposition": f'attachment; filename="{run.slug}-loss.csv"', "Cache-Control": "no-cache"}
+    return HttpResponse(table.getvalue(), content_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _others(point: selectors.Point) -> tuple[Any, ...]:
+    """Empty where unknown."""
+    speed = "" if point.samples_per_s is None else f"{point.samples_per_s:.4g}"
+    return point.at, speed, point.machines, point.learning_rate, point.bytes_averaged
+
+
+@require_safe
+def notebook(request: HttpRequest, slug: str) -> HttpResponse:
+    """The notebook of a run, for whoever may see the run."""
+    run = run_or_404(access_run, request, slug)
+    install = install_lines(request)
+    if install is None:
+        return download_page(request)
+    address = request.build_absolute_uri(f"/runs/{run.slug}/")
+    made = document(title=run.title, address=address, requirement=install.requirement)
+    headers = {"Content-Disposition": f'attachment; filename="{run.slug}.ipynb"'}
+    return HttpResponse(json.dumps(made, indent=1), content_type=KIND, headers=headers)
+
+
+def document(*, title: str, address: str, requirement: str) -> dict[str, Any]:
+    """A notebook of format 4.5. The title is written by a stranger: it stays in its comment."""
+    lines = [
+        f"# Joins “{' '.join(title.split())}” at {address}",
+        "# Open the link it prints, check the code, and approve. Stop the cell to leave.",
+        "# A GPU is used if available. Kaggle: first turn on Internet in the notebook's settings.",
+        f"%pip install --quiet {requirement}",
+        f"!PYTHONUNBUFFERED=1 manyhands join {address}",
+    ]
+    cell: dict[str, Any] = {
+        "cell_type": "code",
+        "id": "join",
+        "execution_count": None,
+        "metadata": {},
+        "outputs": [],
+        "source": [f"{line}\n" for line in lines[:-1]] + lines[-1:],
+    }
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    facts = {"kernelspec": kernel, "language_info": {"name": "python"}, "accelerator": "GPU"}
+    return {"nbformat": 4, "nbformat_minor": 5, "metadata": facts, "cells": [cell]}
+
+
+class Drawn(NamedTuple):
+    """An image, of what it was drawn, and when somebody last looked whether that still holds."""
+
+    shown: object
+    png: bytes
+    etag: str
+    looked_at: float
+
+
+_kept: OrderedDict[Hashable, Drawn] = OrderedDict()
+_pen = Lock()
+
+
+@require_safe
+def curve_image(request: HttpRequest, slug: str) -> HttpResponse:
+    """The PNG of a run, or 304 where the asker has it."""
+    run = run_or_404(access_run, request, slug)
+    return _answered(request, _drawn(run.pk, lambda: shown_of(run), curve_png))
+
+
+@require_safe
+def site_image(request: HttpRequest) -> HttpResponse:
+    return _answered(request, _drawn(SITE, who_trains, site_png))
+
+
+def _answered(request: HttpRequest, drawn: Drawn) -> HttpResponse:
+    @condition(etag_func=lambda _: drawn.etag)
+    def answer(_: HttpRequest) -> HttpResponse:
+        return HttpResponse(drawn.png, content_type="image/png", headers={"Cache-Control": "max-age=60"})
+
+    return answer(request)
+
+
+def _drawn(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
+    """The image of the key. While one is drawn, whoever asks for another gets the last one of that, or waits."""
+    known = _kept.get(key)
+    if known is not None and (monotonic() - known.looked_at < FRESH_S or not _pen.acquire(blocking=False)):
+        return known
+    if known is None:
+        _pen.acquire()
+    try:
+        with override("en"):  # Pillow's own letters are Latin ones
+            return _looked(key, look, draw)
+    finally:
+        _pen.release()
+
+
+def _looked(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
+    """Draw it where what it shows has changed. Whoever waited finds what was drawn meanwhile."""
+    now, known = monotonic(), _kept.get(key)
+    if known is not None and now - known.looked_at < FRESH_S:
+        return known
+    shown = look()
+    if known is not None and known.shown == shown:
+        drawn = known._replace(looked_at=now)
+    else:
+        png = draw(shown)
+        drawn = Drawn(shown, png, f'"{sha256(png).hexdigest()[:24]}"', now)
+    _kept[key] = drawn
+    _kept.move_to_end(key)
+    while len(_kept) > MOST:
+        _kept.popitem(last=False)
+    return drawn
+
+
+def shown_of(run: Run) -> Shown:
+    trainers = [peer for peer in presence.online(run) if peer.role == TRAINER]
+    word = word_of(run, run.dataset, trainers)
+    return Shown(
+        points=selectors.loss_points(run),
+        entropy=run.dataset.unigram_entropy,
+        heldout=selectors.heldout_points(run),
+        step=run.head.step,
+        target_steps=run.parsed_recipe.target_steps,
+        title=run.title,
+        state=state_label(word, trainers),
+        is_alive=word == RUNNING,
+        people=_people(run, trainers),
+    )
+
+
+def _people(run: Run, trainers: list[OnlinePeer]) -> str:
+    """“12 people on 19 machines now”; where nobody is here, who was."""
+    if trainers:
+        return f"{given_by(len({peer.name for peer in trainers}), len(trainers))} now"
+    sums = totals(run)
+    return f"{given_by(sums.people, sums.machines)} so far" if sums.people else ""
+
+
+def who_trains() -> str:
+    """“12 people on 19 machines are training 3 models now”, in listed runs; empty where nobody is."""
+    here = presence.online_in(selectors.hosted_runs(None))
+    training = {run: [peer for peer in peers if peer.role == TRAINER] for run, peers in here.items()}
+    peers = [peer for found in training.values() for peer in found]
+    if not peers:
+        return ""
+    people, machines = len({peer.name for peer in peers}), len({peer.peer for peer in peers})
+    number = sum(bool(found) for found in training.values())
+    models = f"{number:,} {'model' if number == 1 else 'models'}"
+    return f"{given_by(people, machines)} {'is' if people == 1 else 'are'} training {models} now"

@@ -21,8 +21,8 @@ from runs.lifecycle import drafts
 from runs.models import Dataset, Release, Run
 from web.http.requester import person_in, run_or_404
 from web.pages.runs.dataset_text import found_on_hub, stored_beside, too_often, upload_facts
-from web.pages.runs.forms.sources import SourceForm, WeightsForm
-from web.pages.runs.organizing.manage import manage_page, managed
+from web.pages.runs.forms.organizer import SourceForm, WeightsForm
+from web.pages.runs.manage import manage_page, managed
 from web.words import material_in_words_of_page
 
 
@@ -39,7 +39,6 @@ class Beside(NamedTuple):
 
 
 def text_of(run: Run) -> Beside:
-    """One more text."""
     material = run.parsed_recipe.material
     return Beside(
         title=_("Add %(material)s") % {"material": material_in_words_of_page(material).more},
@@ -87,7 +86,6 @@ def base_of(run: Run, viewer: Viewer) -> Beside:
 @login_required
 @require_http_methods(["GET", "POST"])
 def add_source(request: HttpRequest, slug: str) -> HttpResponse:
-    """A form for one more text of a draft."""
     run = run_or_404(access_managed_run, request, slug)
     return bring(request, run, text_of(run))
 
@@ -135,7 +133,6 @@ def _add(request: HttpRequest, run: Run, form: SourceForm, beside: Beside, found
 @login_required
 @require_POST
 def remove_source(request: HttpRequest, slug: str, source: UUID) -> HttpResponse:
-    """Take a further text off a draft."""
     run = run_or_404(access_managed_run, request, slug)
     return managed(request, run, lambda: drafts.remove_source(run=run, source=source, by=person_in(request)))
 
@@ -143,7 +140,6 @@ def remove_source(request: HttpRequest, slug: str, source: UUID) -> HttpResponse
 @login_required
 @require_POST
 def mix_sources(request: HttpRequest, slug: str) -> HttpResponse:
-    """Other weights from now on."""
     run = run_or_404(access_managed_run, request, slug)
     form = WeightsForm(request.POST, lines=source_lines(run), mix=run.parsed_recipe.mix)
     if not form.is_valid():

@@ -35,7 +35,7 @@ from web.http.parts import part_of
 from web.http.requester import run_or_404
 from web.run_picture import card_sentences, counts
 from web.run_picture.averaging import RELAY
-from web.run_picture.own_links import in_words
+from web.run_picture.own import in_words
 
 REFRESH_S = 15
 ROUNDS = 20  # steps whose times are shown

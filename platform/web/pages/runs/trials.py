@@ -35,7 +35,6 @@ class PromptForm(forms.Form):
     )
 
     def clean_prompt(self) -> str:
-        """With line ends as models know them."""
         prompt: str = self.cleaned_data["prompt"]
         return prompt.replace("\r\n", "\n")
 
@@ -63,7 +62,6 @@ def try_model(request: HttpRequest, slug: str) -> HttpResponse:
 @never_cache
 @require_safe
 def trial_page(request: HttpRequest, slug: str, trial_id: str) -> HttpResponse:
-    """What was written, or how many come first."""
     run = run_or_404(access_run, request, slug)
     trial = get_object_or_404(Trial, run=run, pk=trial_id)
     again = PromptForm(initial={"prompt": trial.prompt})

@@ -3,8 +3,11 @@
 After a dropped connection, a reload or a restart of the site an upload goes on at the offset that HEAD names.
 """
 
+import base64
+import binascii
 from collections.abc import Callable
 from functools import wraps
+from typing import Final
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
@@ -16,11 +19,17 @@ from peer_agent.protocol.errors import Fault, Problem, codes
 from runs.datasets import uploads
 from runs.datasets.uploads import upload_limit
 from runs.models import Upload
-from web.http import rate_limits, tus
+from web.http import rate_limits
 from web.http.faults import answer
 from web.http.requester import person_in
 
 View = Callable[..., HttpResponse]
+VERSION: Final = "1.0.0"
+RESUMABLE, OFFSET, LENGTH, METADATA = "Tus-Resumable", "Upload-Offset", "Upload-Length", "Upload-Metadata"
+KIND = "application/offset+octet-stream"  # of a piece
+MOST_DIGITS = 18  # of a number of bytes; int() takes 4,300 at most
+MOST_METADATA = 4096  # letters
+SHOWN = 20  # letters of what somebody sent, in an error
 
 
 def for_programs(view: View) -> View:
@@ -29,9 +38,9 @@ def for_programs(view: View) -> View:
     @wraps(view)
     def answered(request: HttpRequest, **details: UUID) -> HttpResponse:
         response = _answer(view, request, details)
-        response[tus.RESUMABLE] = tus.VERSION
+        response[RESUMABLE] = VERSION
         if response.status_code == 412:
-            response["Tus-Version"] = tus.VERSION
+            response["Tus-Version"] = VERSION
         return response
 
     return never_cache(answered)
@@ -41,9 +50,9 @@ def _answer(view: View, request: HttpRequest, details: dict[str, UUID]) -> HttpR
     if not request.user.is_authenticated:
         return answer(request, Fault("401", _("Log in first.")), status=401)
     if request.method == "OPTIONS":
-        return HttpResponse(status=204, headers=tus.capabilities(upload_limit()))
+        return HttpResponse(status=204, headers=capabilities(upload_limit()))
     try:
-        tus.require_version(request)
+        require_version(request)
         return view(request, **details)
     except rate_limits.TooOften as problem:
         return rate_limits.refusal(request, problem)
@@ -55,10 +64,10 @@ def _answer(view: View, request: HttpRequest, details: dict[str, UUID]) -> HttpR
 @for_programs
 def begin(request: HttpRequest) -> HttpResponse:
     """Announce a text: its length in bytes, and its filename in the metadata."""
-    size = tus.byte_count(request, tus.LENGTH)
+    size = byte_count(request, LENGTH)
     if size is None:
-        raise Problem.of("E375", reason=f"{tus.LENGTH} is not a number of bytes")
-    filename = tus.metadata(request).get("filename", "")
+        raise Problem.of("E375", reason=f"{LENGTH} is not a number of bytes")
+    filename = metadata(request).get("filename", "")
     rate_limits.spend("uploads in pieces", rate_limits.person(request))
     upload = uploads.begin_upload(person=person_in(request), filename=filename, size=size)
     return HttpResponse(status=201, headers={"Location": f"/uploads/{upload.pk}/"})
@@ -74,19 +83,63 @@ def go_on(request: HttpRequest, upload_id: UUID) -> HttpResponse:
         return HttpResponse(status=204)
     if request.method == "PATCH":
         upload = _take(upload, request)
-    return HttpResponse(status=204, headers={tus.OFFSET: str(upload.offset), tus.LENGTH: str(upload.size)})
+    return HttpResponse(status=204, headers={OFFSET: str(upload.offset), LENGTH: str(upload.size)})
 
 
 def _take(upload: Upload, request: HttpRequest) -> Upload:
     """A piece. What cannot become a text is forgotten at once. Raises Problem E369, E319, E302."""
-    tus.require_piece(request)
-    offset = tus.byte_count(request, tus.OFFSET)
+    require_piece(request)
+    offset = byte_count(request, OFFSET)
     if offset is None:
-        given = request.headers.get(tus.OFFSET, "")
-        raise Problem.of("E319", offset=upload.offset, given=given[: tus.SHOWN] or "none")
+        given = request.headers.get(OFFSET, "")
+        raise Problem.of("E319", offset=upload.offset, given=given[:SHOWN] or "none")
     try:
         return uploads.take_piece(upload=upload, offset=offset, piece=request.body)
     except Problem as problem:
         if problem.fault.code == codes.NOT_UTF8:
             uploads.forget_upload(upload)
         raise
+
+
+# The headers of tus 1.0.0 (tus.io/protocols/resumable-upload): the core protocol, creation and termination
+
+# X-HTTP-Method-Override is left out: every method is checked as what it is.
+
+
+def capabilities(max_size: int) -> dict[str, str]:
+    """What OPTIONS answers. `max_size`: bytes of one upload."""
+    return {"Tus-Version": VERSION, "Tus-Extension": "creation,termination", "Tus-Max-Size": str(max_size)}
+
+
+def require_version(request: HttpRequest) -> None:
+    """Raise Problem E368 unless the request is of this version."""
+    given = request.headers.get(RESUMABLE, "")
+    if given != VERSION:
+        raise Problem.of("E368", given=given[:SHOWN] or "of no version", version=VERSION)
+
+
+def require_piece(request: HttpRequest) -> None:
+    """Raise Problem E369 unless the body is said to be a piece."""
+    if request.content_type != KIND:
+        raise Problem.of("E369", given=(request.content_type or "")[: 2 * SHOWN] or "nothing in particular", kind=KIND)
+
+
+def byte_count(request: HttpRequest, header: str) -> int | None:
+    """A number of bytes in a header, None where there is none."""
+    given = request.headers.get(header, "")
+    return int(given) if given.isdecimal() and len(given) <= MOST_DIGITS else None
+
+
+def metadata(request: HttpRequest) -> dict[str, str]:
+    """What is said of an upload: pairs of a name and its value in base64, between commas. Raises Problem E375."""
+    given = request.headers.get(METADATA, "")
+    if len(given) > MOST_METADATA:
+        raise Problem.of("E375", reason=f"{METADATA} has more than {MOST_METADATA} letters")
+    pairs = [pair.strip().partition(" ") for pair in given.split(",") if given]
+    try:
+        said = {name: base64.b64decode(value, validate=True).decode() for name, _, value in pairs}
+    except (binascii.Error, ValueError) as error:
+        raise Problem.of("E375", reason=f"{METADATA} has a value that is not UTF-8 in base64") from error
+    if "" in said or len(said) < len(pairs):
+        raise Problem.of("E375", reason=f"{METADATA} has a name twice, or a value without one")
+    return said

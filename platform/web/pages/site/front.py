@@ -19,7 +19,7 @@ from runs import selectors
 from runs.models import Run
 from runs.selectors import TYPICAL, Point, typical_loss
 from web.http.requester import site_of
-from web.run_picture.charts.image import CARD as PREVIEW
+from web.run_picture.image import CARD as PREVIEW
 from web.run_picture.status_sentence import state_label, word_of
 
 ON_A_PAGE = 48  # runs

@@ -16,7 +16,7 @@ from runs.models import Run
 from tests.averaging.rounds import RUN
 from tests.runs.factories import Owned
 from tests.web.browsing import as_, page
-from web.pages.accounts.limits_form import LimitsForm, filled_in
+from web.pages.accounts.machine_limits import LimitsForm, filled_in
 
 
 @pytest.fixture

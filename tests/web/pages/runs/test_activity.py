@@ -8,13 +8,37 @@ import pytest
 from django.test import Client
 
 from accounts.models import Person
+from runs.lifecycle import membership
 from runs.lifecycle.membership import add_member
-from runs.models import ActivityLine, Run
-from runs.timeline import GROUPS, MEMBER, STEP, VOID, add_line
+from runs.models import ActivityLine, Run, RunRole
+from runs.timeline import GROUPS, MEMBER, STEP, VOID, add_action, add_line, trail_of
+from tests.runs.factories import Owned, committed, draft
 from tests.web.browsing import as_, page
+from tests.web.pages.runs.test_members import MANAGE
+from tests.web.pages.runs.test_run import filled
+from tests.web.requesters import given_role
 from web.pages.runs import activity
 
 ENTRY = re.compile(r"<span>(line \d+)</span>")
+TRAIL = "/runs/proverbs/trail/"
+DEEDS = [  # address below the run, what is posted, the line of it, whether everybody reads it too
+    ("manage/", {"action": "pause"}, "paused the run.", True),
+    ("manage/", {"action": "resume"}, "resumed the run.", True),
+    ("extend/", {"target_steps": "200"}, "extended the run: 200 steps instead of 100.", True),
+    ("announce/", {"text": "Hello"}, "announced “\u2068Hello\u2069”", True),
+    ("announce/", {"text": ""}, "removed the announcement.", False),
+    ("alerts/", {"machines": "3"}, "set an alert for fewer than 3 machines.", False),
+    ("alerts/", {"machines": ""}, "turned off the alert for few machines.", False),
+    ("edit/", {"title": "Riddles", "purpose": "", "visibility": "public"}, "changed the description.", True),
+    ("members/", {"name": "Noor"}, "added Noor.", False),
+    ("removed/", {"remove-name": "Noor"}, "removed Noor.", False),
+    ("removed/{member}/", {}, "let Noor back in.", False),
+    ("roles/", {"role-name": "Noor", "role-role": "moderator"}, "invited Noor to be a moderator.", False),
+    ("roles/{role}/", {}, "withdrew Noor's invitation as moderator.", False),
+    ("invitations/", {"most_uses": "10", "lifetime": ""}, "created an invitation link for 10 people.", False),
+    ("invitations/{invitation}/", {}, "revoked the invitation link created ", False),
+    ("finish/", {}, "is ending the run at step 1", True),
+]
 
 
 @pytest.fixture
@@ -98,3 +122,101 @@ class TestFeed:
         ActivityLine.objects.bulk_create(ActivityLine(run=run, kind="left", text="x") for _ in range(3 * activity.FEED))
         tree = ET.fromstring(client.get("/runs/proverbs/feed.rss").content)
         assert len(list(tree.iter("item"))) == activity.FEED
+
+
+@pytest.mark.usefixtures("stranger")
+def test_each_action_has_a_line_with_who_did_it_whether_or_not_everybody_reads_it(
+    run: Run, laptop: Owned, volunteer: Person
+) -> None:
+    committed(run, (laptop.machine, 4))
+    given_role(run, volunteer, Run.Role.CO_ORGANIZER)
+    client = as_(volunteer)
+    for place, fields, told, is_public in DEEDS:
+        last = {
+            "{member}": membership.removed_from(run).first(),
+            "{role}": RunRole.objects.order_by("pk").last(),
+            "{invitation}": run.invitations.last(),
+        }
+        for gap, row in last.items():
+            place = place.replace(gap, str(row.pk) if row else "")  # noqa: PLW2901
+        assert client.post(f"/runs/proverbs/{place}", fields).status_code in (200, 302), place
+        line = trail_of(run)[0]
+        assert line.text.startswith(f"Teo {told}")
+        assert (line.by, line.by_role) == (volunteer, "co-organizer")
+        assert (line.on.username if line.on else "") == ("Noor" if "Noor" in told else "")
+        assert (line.text in page(Client().get("/runs/proverbs/activity/"))) is is_public, told
+
+
+def test_what_is_done_to_a_draft_has_one_too(organizer: Person, volunteer: Person) -> None:
+    run = draft(organizer)
+    given_role(run, volunteer, Run.Role.CO_ORGANIZER)
+    client = as_(volunteer)
+    client.post("/runs/proverbs/edit/", filled(context="16", licence="CC0", text=None))
+    assert trail_of(run).filter(text="Teo changed the recipe.").get().by == volunteer
+    Run.objects.update(state=Run.State.DRAFT)
+    run.dataset.state = "ready"
+    run.dataset.save()
+    client.post(MANAGE, {"action": "open"})
+    line = trail_of(run).get(text="Teo published the run.")
+    assert (line.by, line.is_internal) == (volunteer, True)
+
+
+def test_what_an_operator_does_is_told_with_their_name_here_alone(
+    run: Run, organizer: Person, operator: Person
+) -> None:
+    fields = {"title": "Riddles", "purpose": "", "visibility": "unlisted"}
+    as_(operator).post(f"/admin/runs/run/{run.pk}/change/", fields)
+    text = page(as_(organizer).get(TRAIL))
+    assert text.count('<bdi>Ines</bdi> <span class="quiet">operator</span>') == 2
+    assert "Changed the description." in text
+    public = page(Client().get("/runs/proverbs/activity/"))
+    assert "An operator of this site changed the description." in public
+    assert "Ines" not in public
+
+
+def test_it_is_for_those_who_manage_the_run(run: Run, organizer: Person, volunteer: Person, stranger: Person) -> None:
+    given_role(run, volunteer, Run.Role.MODERATOR)
+    for person in (volunteer, stranger):
+        assert as_(person).get(TRAIL).status_code == 403
+    assert Client().get(TRAIL)["Location"].startswith("/login/")
+    answer = as_(organizer).get(TRAIL)
+    assert "no-store" in answer["Cache-Control"]
+    text = page(answer)
+    assert "Invited Teo to be a moderator." in text
+    assert "<bdi>Amina</bdi>" in text
+    assert TRAIL in page(as_(organizer).get(MANAGE))
+    assert TRAIL not in page(as_(volunteer).get(MANAGE))
+
+
+def test_a_name_does_not_outlive_its_account(run: Run, organizer: Person, volunteer: Person) -> None:
+    given_role(run, volunteer, Run.Role.MODERATOR)
+    name = volunteer.username
+    membership.remove_person(run=run, name=name)
+    membership.let_back(member=run.members.get())
+    as_(volunteer).post("/account/delete/", {"name": name, "password": "seven calm otters"})
+    text = page(as_(organizer).get(TRAIL))
+    assert name not in text
+    assert "former-volunteer" not in text
+    assert "<bdi>a former volunteer</bdi>" in text
+    assert "Accepted to be a moderator." in text
+
+
+def test_it_has_pages(run: Run, organizer: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.pages.runs.activity.TRAIL_PAGE", 2)
+    for number in range(5):
+        add_action(run=run, kind="edited", deed=f"changed number {number}.")
+        add_line(run=run, kind="joined", text="Teo joined")
+    client, seen, place = as_(organizer), "", TRAIL
+    for _ in range(3):
+        text = page(client.get(place))
+        seen += text
+        older = re.search(r'href="(\?before=\d+)"', text)
+        place = TRAIL + (older[1] if older else "")
+    assert older is None
+    found = [f"Changed number {number}." for number in (4, 3, 2, 1, 0)]
+    assert [seen.count(each) for each in found] == [1] * 5
+    assert sorted(found, key=seen.index) == found
+    assert "joined" not in seen
+    assert "Nothing earlier." in page(client.get(f"{TRAIL}?before=1"))
+    for wrong in ("x", "²", "9" * 30, "-1"):
+        assert client.get(TRAIL, {"before": wrong}).status_code == 200

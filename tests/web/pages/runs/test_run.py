@@ -19,7 +19,7 @@ from peer_agent.recipes.masked_lm import MaskedLM
 from runs.models import Dataset, Release, Run
 from tests.runs.factories import PASSWORD, Owned, committed, draft, opened, owned
 from tests.web.browsing import as_, page
-from web.pages.accounts.first_operator import operator_secret
+from web.pages.accounts.login import operator_secret
 
 TEXT = b"Many hands make light work. " * 200
 

@@ -17,8 +17,16 @@ from peer_agent.recipes import KINDS
 from runs.models import Run
 from runs.models.run import LONGEST_PROMPT, MOST_PROMPTS
 from runs.storage import MEGABYTE
-from web.pages.runs.forms.estimate import estimate_of, recipe_in, rows_of, steps_in
-from web.pages.runs.forms.recipe_fields import RecipeField, fields_of, recipe_from, values_of
+from web.pages.runs.forms.recipe import (
+    RecipeField,
+    estimate_of,
+    fields_of,
+    recipe_from,
+    recipe_in,
+    rows_of,
+    steps_in,
+    values_of,
+)
 from web.words import material_in_words_of_page, titled_in_words_of_page
 
 NO_FILE, NO_UPLOAD = gettext_lazy("Choose a file or name a Hub dataset."), gettext_lazy("Choose a file.")
@@ -142,7 +150,6 @@ class NewRunForm(forms.Form):
 
     @property
     def material(self) -> list[forms.BoundField]:
-        """The fields that bring the text."""
         return [self[name] for name in ("text", "hub", "licence", "may_share") if name in self.fields]
 
     @property
@@ -164,7 +171,6 @@ class NewRunForm(forms.Form):
 
     @property
     def presets(self) -> tuple[str, ...]:
-        """Recipes of this kind that have a name."""
         return tuple(self.kind.presets)
 
     @property
@@ -282,7 +288,6 @@ def form_field(field: RecipeField, initial: Any) -> forms.Field:
 
 
 def sentence(words: str) -> str:
-    """With a capital letter."""
     return words[:1].upper() + words[1:]
 
 

@@ -22,7 +22,7 @@ from runs.access import MANAGING, access_managed_run, access_moderated_run, acce
 from runs.datasets.hub_sources import arrived
 from runs.datasets.services import SourceLine, lacks_base
 from runs.lifecycle import drafts, joining, membership, roles, services
-from runs.lifecycle.services import rollback_facts
+from runs.lifecycle.services import ask_rollback, rollback_facts
 from runs.models import Dataset, Member, Run
 from runs.releases.trials import set_allowed
 from runs.states import LIVE
@@ -35,12 +35,12 @@ from web.pages.runs.forms.organizer import (
     InvitationForm,
     MemberForm,
     RoleForm,
+    WeightsForm,
 )
-from web.pages.runs.forms.sources import WeightsForm
 from web.pages.runs.run import REFRESH_S, STANDING_ON, head_facts, standing_facts
 from web.pages.runs.trials import switch_facts
 from web.run_picture.loading import head_of, troubles_of
-from web.run_picture.own_place import Own
+from web.run_picture.own import Own
 from web.words import material_in_words_of_page, titled_in_words_of_page
 
 MOST_DIGITS = 18  # of a row's number in an address
@@ -70,7 +70,6 @@ def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def extend_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Let the run make more steps."""
     run, form = run_or_404(access_managed_run, request, slug), ExtendForm(request.POST)
     if not form.is_valid():
         return manage_page(request, run, wrong={"extend_form": form})
@@ -91,7 +90,6 @@ def end_run(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def delete_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Ask once more, then forget a draft."""
     run = run_or_404(access_own_run, request, slug)
     return asked_once_more(
         request, run, "web/runs/delete_run.html", lambda: drafts.delete_draft(run=run), redirect("web:runs")
@@ -101,7 +99,6 @@ def delete_run(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def announce(request: HttpRequest, slug: str) -> HttpResponse:
-    """Tell everybody something."""
     run, form = run_or_404(access_moderated_run, request, slug), AnnouncementForm(request.POST)
     if not form.is_valid():
         return manage_page(request, run, wrong={"announcement_form": form})
@@ -112,7 +109,6 @@ def announce(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def set_alerts(request: HttpRequest, slug: str) -> HttpResponse:
-    """Under how many machines there is an alert."""
     run, form = run_or_404(access_managed_run, request, slug), AlertForm(request.POST)
     if not form.is_valid():
         return manage_page(request, run, wrong={"alert_form": form})
@@ -126,7 +122,6 @@ def set_alerts(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def add_member(request: HttpRequest, slug: str) -> HttpResponse:
-    """Let somebody in by name."""
     run, form = run_or_404(access_managed_run, request, slug), MemberForm(request.POST)
     return named(request, run, form, membership.add_member, wrong="member_form")
 
@@ -155,7 +150,6 @@ def remove_person(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def let_back(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
-    """Let somebody back in who was removed."""
     run = run_or_404(access_moderated_run, request, slug)
     member = get_object_or_404(membership.removed_from(run), pk=member_id)
     membership.let_back(member=member, by=person_in(request))
@@ -191,7 +185,6 @@ def create_invitation(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def revoke_invitation(request: HttpRequest, slug: str, invitation_id: int) -> HttpResponse:
-    """Take a link back."""
     run = run_or_404(access_managed_run, request, slug)
     invitation = get_object_or_404(run.invitations, pk=invitation_id)
     membership.revoke_invitation(invitation=invitation, by=person_in(request))
@@ -336,3 +329,22 @@ def is_getting_ready(run: Run) -> bool:
     """Whether the page changes by itself soon. Until then it shows no form that a reload would empty."""
     is_prepared = run.dataset.state in (Dataset.State.READY, Dataset.State.FAILED) or lacks_base(run.dataset)
     return run.state in (Run.State.PREPARING, Run.State.FINISHING) or (run.state == Run.State.DRAFT and not is_prepared)
+
+
+LARGEST = 2**63 - 1
+
+
+@login_required
+@require_http_methods(["GET", "POST"])
+def roll_back(request: HttpRequest, slug: str, index: int) -> HttpResponse:
+    run = run_or_404(access_managed_run, request, slug)
+    target = run.snapshots.filter(index=index, is_undone=False).first() if index <= LARGEST else None
+    if target is None:
+        raise Http404
+    facts = {"target": target, "undone": max(run.head.step - target.step, 0)}
+    answer, person = redirect("web:manage", slug=slug), person_in(request)
+
+    def deed() -> None:
+        ask_rollback(run=run, index=index, by=person)
+
+    return asked_once_more(request, run, "web/runs/manage_parts/roll_back.html", deed, answer, **facts)

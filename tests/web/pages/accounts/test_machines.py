@@ -11,7 +11,7 @@ from coordination.models import Presence
 from runs.models import AveragedTotal, Run
 from tests.runs.factories import Owned, committed, opened, owned
 from tests.web.browsing import as_, page
-from web.run_picture.own_machines import own_machines
+from web.pages.accounts.machines import own_machines
 
 
 def seen(machine: Machine, **changes: Any) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from runs.models import Run
 from tests.coordination.example_plan import outline, shown
 from tests.runs.factories import Owned, owned
 from tests.web.browsing import as_, page
-from web.run_picture import own_links
-from web.run_picture.own_links import in_words, links_for, rate
+from web.run_picture import own
+from web.run_picture.own import in_words, links_for, rate
 
 pytestmark = pytest.mark.django_db
 
@@ -130,7 +130,7 @@ def test_what_a_page_asks_for_is_what_it_had(run: Run, organizer: Person, volunt
 def test_a_page_with_many_machines_says_where_the_rest_is(
     run: Run, organizer: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_links, "LINES", 2)
+    monkeypatch.setattr(own, "LINES", 2)
     text = page(as_(organizer).get(f"/runs/{run.slug}/"))
     assert "The API lists all machines." in text
     assert "434" not in text

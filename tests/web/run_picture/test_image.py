@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from web.run_picture.card_text import END, SIZES, drawable, fitted, width_of
+from web.run_picture.image import END, SIZES, drawable, fitted, width_of
 
 ROOM = 1088.0
 

@@ -4,11 +4,24 @@ import math
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from runs.selectors import Measured, Point
-from web.run_picture.charts.loss import NARROW, WIDE, loss_chart, summary
+from web.run_picture.curves import (
+    NARROW,
+    NARROW_FURTHER,
+    QUANTITIES,
+    WIDE,
+    WIDE_FURTHER,
+    chart_of,
+    charts_of,
+    loss_chart,
+    summary,
+)
 
 CURVE = [Point(step, 8 - step / 100) for step in range(1, 401)]
 START = datetime(2026, 11, 21, tzinfo=UTC)
+FURTHER = [Point(step, 8 - step / 100, None, 30 + step % 7, step, 3e-4, 12_400_000) for step in range(1, 401)]
 
 
 def test_the_chart_has_the_curve_the_line_to_beat_and_held_out_losses() -> None:
@@ -52,3 +65,36 @@ def test_a_chart_of_perplexities_is_the_same_with_other_words() -> None:
 
 def polyline_of(chart: str) -> str:
     return chart.partition("<polyline")[2].partition("/>")[0]
+
+
+def test_every_chart_says_its_newest_and_its_highest_value() -> None:
+    assert {each["key"]: each["summary"] for each in charts_of(FURTHER)} == {
+        "speed": "Samples per second in step 400: 31; the highest was 36 in step 6.",
+        "machines": "Machines in step 400: 400, the highest so far.",
+        "rate": "Learning rate in step 400: 3e-4, the highest so far.",
+        "bytes": "Gradients averaged in step 400: 12.4 MB, the highest so far.",
+    }
+    assert charts_of(FURTHER[:1])[1]["summary"] == "Machines in step 1: 1."
+
+
+def test_of_what_is_not_known_there_is_no_chart() -> None:
+    assert charts_of([]) == []
+    assert charts_of([Point(1, 5.0)]) == []
+    before = [Point(1, 5.0, None, 30.0, 2), Point(2, 4.0, None, None, 3), Point(3, math.nan, None, 9.0, 900)]
+    assert [each["key"] for each in charts_of(before)] == ["speed", "machines"]
+    assert charts_of(before)[0]["summary"] == "Samples per second in step 1: 30.", "the last that is known and drawn"
+    assert charts_of([Point(1, 5.0, None, math.inf, 2)])[0]["key"] == "machines", "a step in no time says no speed"
+    assert chart_of(before, "rate", WIDE_FURTHER) == ""
+    assert chart_of(before, "<b>", WIDE_FURTHER) == ""
+
+
+@pytest.mark.parametrize("key", [quantity.key for quantity in QUANTITIES])
+def test_a_chart_is_one_line_from_zero_with_its_summary(key: str) -> None:
+    for frame in (WIDE_FURTHER, NARROW_FURTHER):
+        drawing = ET.fromstring(chart_of(FURTHER, key, frame))
+        parts = [part.get("class") for part in drawing]
+        assert [parts.count(name) for name in ("curve", "now", "unigram", "held")] == [1, 1, 0, 0]
+        assert drawing.attrib["aria-label"] == next(
+            each["summary"] for each in charts_of(FURTHER) if each["key"] == key
+        )
+        assert next(part.text for part in drawing if part.get("text-anchor") == "end") in {"0", "0 B"}

@@ -1,21 +1,39 @@
 """What a recipe takes, told beside the form: of each preset, as it changes, and never a wrong word."""
 
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
 import pytest
 from django.test import Client
 from msgspec.structs import replace
 
 from accounts.models import Person
 from peer_agent.protocol.codec_sizes import encoded_size
+from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.recipes import KINDS
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.recipes.masked_lm import MaskedLM
 from tests.web.browsing import as_, page
-from web.pages.runs.forms.estimate import UPLINKS, estimate_of, recipe_in, rows_of, seconds
-from web.pages.runs.forms.recipe_fields import values_of
+from web.pages.runs.forms import recipe
+from web.pages.runs.forms.new_run import form_field
+from web.pages.runs.forms.recipe import (
+    COMMON,
+    DETAILS,
+    UPLINKS,
+    estimate_of,
+    fields_of,
+    recipe_from,
+    recipe_in,
+    rows_of,
+    seconds,
+    values_of,
+)
 
 ADDRESS = "/runs/new/estimate/"
 PRESETS = [(name, recipe) for kind in KINDS.values() for name, recipe in {"": kind(), **kind.presets}.items()]
+NOT_CHOSEN = {"mix"}  # sources are named beside their texts
 
 
 def said(recipe: Recipe) -> dict[str, str]:
@@ -115,3 +133,41 @@ def test_the_form_itself_has_it_without_a_script(volunteer: Person, width: str) 
     wider = f"about {CausalLM(model=Model(width=128)).parameters():,}"
     assert (wider in sent) == (width == "128")
     assert ("Fix the highlighted fields" in sent) == (width == "65")
+
+
+def values(kind: Any, path: str = "") -> Iterator[str]:
+    for field in msgspec.structs.fields(kind):
+        is_nested = isinstance(field.type, type) and issubclass(field.type, msgspec.Struct)
+        yield from values(field.type, f"{field.name}.") if is_nested else [f"{path}{field.name}"]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_every_value_has_its_words(kind: type[Recipe]) -> None:
+    worded = {".".join(field.path) for field in fields_of(kind)}
+    chosen = {value for value in values(kind) if value.partition(".")[0] not in kind.from_data}
+    assert chosen - worded - NOT_CHOSEN == set()
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_form_that_is_sent_as_it_came_gives_the_recipe_it_began_with(kind: type[Recipe]) -> None:
+    for preset in (kind(), *kind.presets.values()):
+        assert recipe_from(kind, values_of(preset)) == preset
+
+
+def test_a_choice_among_numbers_is_a_number() -> None:
+    field = next(field for field in fields_of(CausalLM) if field.name == "staleness")
+    chosen = [form_field(field, 0).clean(choice) for choice, _ in field.choices]
+    assert [recipe_from(CausalLM, {"staleness": value}).staleness for value in (*chosen, "", None)] == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_each_choice_has_its_words(kind: type[Recipe]) -> None:
+    for words in (*kind.words, *COMMON[DETAILS]):
+        values = {value for value, _ in recipe._described(kind, "", words._replace(choices=())).choices}
+        assert not words.choices or set(dict(words.choices)) == values
+
+
+def test_what_is_none_of_the_choices_is_refused() -> None:
+    with pytest.raises(Problem) as caught:
+        recipe_from(CausalLM, {"staleness": "2"})
+    assert caught.value.fault.code == "E301"

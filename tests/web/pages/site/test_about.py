@@ -1,26 +1,179 @@
-"""Getting the agent: the page, the file, the lines, the notebook, the card on a run's page."""
+"""Help: every question has a page, the foot of every page leads there, and every link leads somewhere."""
 
 import hashlib
 import json
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.test import Client
+from django.test import Client, RequestFactory
+from django.urls import reverse
+from django.utils.functional import SimpleLazyObject
 from packaging.requirements import Requirement
+from typer.testing import CliRunner
 
 from accounts.models import Person
+from peer_agent.cli import app
 from runs.models import Run
-from tests.runs.factories import opened
+from tests.runs.factories import Owned, opened
 from tests.web.browsing import as_, page
+from web.http.error_responses import broken
+from web.pages.site.about import TOPICS, Topic
 
 NAME = "manyhands-0.1.0-py3-none-any.whl"
 CONTENT = bytes(range(256)) * 64
 DIGEST = hashlib.sha256(CONTENT).hexdigest()
 URL = f"http://testserver/download/{NAME}"
 LINUX, MAC, WINDOWS = "X11; Linux x86_64", "Macintosh; Intel Mac OS X", "Windows NT 10.0; Win64"
+
+
+@pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.slug)
+def test_every_question_has_its_page_and_leads_to_the_others(client: Client, db: None, topic: Topic) -> None:
+    page = client.get(reverse("web:help_page", args=[topic.slug])).content.decode()
+    assert f"<h1>{topic.question}</h1>" in page
+    for other in TOPICS:
+        assert (reverse("web:help_page", args=[other.slug]) in page) or other == topic
+
+
+def test_an_unknown_question_is_not_there(client: Client, db: None) -> None:
+    assert client.get("/help/wealth/").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/runs/new/", "/help/", "/nothing/", *(f"/help/{topic.slug}/" for topic in TOPICS)]
+)
+def test_the_foot_of_every_page_leads_somewhere(db: None, operator: Person, settings: Any, path: str) -> None:
+    wheel = Path(settings.DOWNLOADS) / "manyhands-0.1.0-py3-none-any.whl"
+    wheel.parent.mkdir()
+    wheel.write_bytes(b"a wheel")
+    client = Client()
+    client.force_login(operator)
+    page = client.get(path).content.decode()
+    links = set(re.findall(r'href="(/[^"]*)"', page))
+    assert {"/help/privacy/", "/help/credit/", "/help/stopping/", "/account/", "/admin/"} <= links
+    for link in (link for link in links if not link.startswith("/static/")):
+        assert client.get(link).status_code == 200, link
+
+
+def test_the_page_of_a_broken_site_asks_the_database_nothing(rf: RequestFactory) -> None:
+    """No database is allowed here: whoever reads `user` fails the test."""
+    request = rf.get("/runs/")
+    request.user = SimpleLazyObject(Person.objects.get)  # type: ignore[assignment]
+    answer = broken(request)
+    assert answer.status_code == 500
+    assert "Something went wrong" in answer.content.decode()
+
+
+def test_only_operators_are_shown_their_door(client: Client, db: None, organizer: Person) -> None:
+    client.force_login(organizer)
+    assert "/admin/" not in client.get("/").content.decode()
+
+
+def test_the_machines_page_leads_to_how_a_machine_forgets(client: Client, volunteer: Person, laptop: Owned) -> None:
+    client.force_login(volunteer)
+    link = re.search(r'href="([^"]+)#forget"', client.get("/machines/").content.decode())
+    assert link is not None
+    assert '<code id="forget">manyhands forget http://testserver</code>' in client.get(link[1]).content.decode()
+    assert CliRunner().invoke(app, ["forget", "--help"]).exit_code == 0, "there is such a command"
+
+
+def test_what_an_organizer_can_do_is_said(client: Client, db: None) -> None:
+    said = client.get("/help/organizers/").content.decode()
+    for words in ("members", "remove people", "return it to a draft", "Hugging Face"):
+        assert words in said
+    assert "--publish" in client.get("/help/privacy/").content.decode()
+
+
+def test_it_is_alive_and_ready(client: Client, db: None) -> None:
+    assert client.get("/healthz").json() == {"status": "alive"}
+    assert client.get("/readyz").json() == {"status": "ready"}
+
+
+def test_a_broken_page_says_that_work_is_safe(
+    client: Client, db: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr("runs.selectors.found_runs", broken)
+    monkeypatch.setattr("runs.selectors.run_lines", broken)
+    client.raise_request_exception = False
+    for path in ("/", "/api/v1/runs"):
+        answer = client.get(path)
+        assert answer.status_code == 500
+        assert "unforeseen" not in page(answer)
+        assert "safe" in page(answer)
+        incident = re.search(r"500-([0-9a-f]{8})", page(answer))
+        assert incident is not None
+        (told,) = (record for record in caplog.records if incident[1] in record.getMessage())
+        assert told.exc_info is not None
+        assert str(told.exc_info[1]) == "unforeseen"
+
+
+def test_it_is_there_in_debug_mode_alone(client: Client, db: None, settings: Any) -> None:
+    assert client.get("/styleguide/").status_code == 404
+    settings.DEBUG = True
+    shown = page(client.get("/styleguide/"))
+    for part in ("Colour roles", "accent", "41,210 samples", "Publish run", "E303", "This field is required."):
+        assert part in shown
+
+
+def shown(client: Client) -> str:
+    return client.get("/help/").content.decode()
+
+
+def test_it_follows_the_system_until_one_is_chosen(client: Client, db: None) -> None:
+    assert "data-theme" not in shown(client)
+    assert 'content="light dark"' in shown(client)
+    answer = client.post("/theme/", {"theme": "dark", "back": "/help/"})
+    assert answer["Location"] == "/help/"
+    assert '<html lang="en" dir="ltr" data-theme="dark">' in shown(client)
+    assert 'content="dark"' in shown(client)
+    client.post("/theme/", {"theme": "", "back": "/help/"})
+    assert "data-theme" not in shown(client)
+
+
+def test_the_browsers_language_is_spoken_until_another_is_chosen(client: Client, db: None) -> None:
+    bengali = client.get("/help/", headers={"Accept-Language": "bn-BD,bn;q=0.9"})
+    assert '<html lang="bn" dir="ltr">' in bengali.content.decode()
+    assert "Accept-Language" in bengali["Vary"]
+    assert '<html lang="en"' in shown(client)
+    assert client.post("/language/", {"language": "bn", "back": "/help/"})["Location"] == "/help/"
+    assert '<html lang="bn"' in shown(client)
+    assert "django_language" not in client.post("/theme/", {"theme": "dark"}).cookies
+    answer = client.post("/language/", {"language": "xx"})
+    assert answer.cookies["django_language"].value == "", "it is no language here, and is not kept"
+    assert '<html lang="en"' in shown(client)
+
+
+def test_it_needs_no_form_of_ours(db: None) -> None:
+    """The menu is on pages that are the same for everybody, and have no secret of a session."""
+    assert Client(enforce_csrf_checks=True).post("/theme/", {"theme": "light"}).status_code == 302
+
+
+ELSEWHERE = ["https://elsewhere.example/", "//elsewhere.example", "javascript:alert(1)", "help", "web:help", ""]
+
+
+@pytest.mark.parametrize("to", ELSEWHERE)
+def test_it_leads_nowhere_else(client: Client, db: None, to: str) -> None:
+    assert client.post("/theme/", {"theme": "dark", "back": to})["Location"] == "/"
+
+
+@pytest.mark.parametrize("theme", ["sepia", '"><script>', "x" * 5000])
+def test_there_are_two(client: Client, db: None, theme: str) -> None:
+    client.post("/theme/", {"theme": theme})
+    assert "data-theme" not in shown(client)
+    client.cookies["theme"] = theme
+    assert "data-theme" not in shown(client)
+
+
+def test_an_answer_that_shows_a_secret_once_is_not_left_by_a_theme(volunteer: Person) -> None:
+    client = as_(volunteer)
+    assert 'action="/theme/"' in client.get("/machines/").content.decode()
+    assert 'action="/theme/"' not in client.post("/machines/").content.decode()
 
 
 @pytest.fixture

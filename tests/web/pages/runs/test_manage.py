@@ -2,24 +2,31 @@
 
 import re
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
+from django.utils import timezone
 
 from accounts.models import Person
 from coordination.models import Presence
 from runs import storage
 from runs.datasets.uploads import begin_upload, take_piece
 from runs.lifecycle import membership
+from runs.lifecycle.services import ask_rollback
 from runs.models import Dataset, Invitation, Member, Run, Upload
 from tests.runs.factories import PASSWORD, Owned, committed, draft
+from tests.runs.lifecycle.test_services import kept
 from tests.web.browsing import as_, page
 from tests.web.pages.runs.test_run import TEXT, filled
+from tests.web.requesters import given_role
 
 MANAGE = "/runs/proverbs/manage/"
 LINK = re.compile(r"http://testserver(/runs/proverbs/join/[\w-]+/)")
+ALERTS = "/runs/proverbs/alerts/"
+ROLLED, ASK = "/runs/proverbs/manage/", "/runs/proverbs/rollback/2/"
 
 
 @pytest.fixture
@@ -480,3 +487,113 @@ class TestAnnouncement:
         assert "Next 100" not in rest
         assert "guest-000" in page(as_(organizer).get(f"{MANAGE}?members=-1"))
         assert "Previous 100" in page(as_(organizer).get(f"{MANAGE}?members=900"))
+
+
+@pytest.fixture
+def stalled(run: Run, laptop: Owned) -> Run:
+    """A machine is there, and its step was made long ago."""
+    entry, ago = committed(run, (laptop.machine, 4)), timezone.now() - timedelta(hours=2)
+    type(entry).objects.update(at=ago)
+    member = {"peer": laptop.machine.peer_id, "name": "Teo", "state": "ready", "done": 1, "samples_per_s": 1.0}
+    members = [{**member, "role": "trainer"}, {**member, "role": "relay", "name": "operator"}]
+    Presence.objects.create(run=run, phase="accumulate", target=4, members=members, crowd=[[ago.timestamp(), 1]])
+    return run
+
+
+@pytest.mark.parametrize("role", [None, Run.Role.CO_ORGANIZER, Run.Role.MODERATOR])
+def test_they_stand_on_both_pages_for_those_who_have_a_role(
+    stalled: Run, stranger: Person, role: Run.Role | None
+) -> None:
+    if role is not None:
+        given_role(stalled, stranger, role)
+    client = as_(stranger) if role else as_("Amina")
+    text = page(client.get(MANAGE))
+    assert "<strong>Step takes too long</strong> (E421). No step has been made since" in text
+    assert "1 problem in this run: step takes too long. <a" in page(client.get("/runs/proverbs/"))
+
+
+def test_nobody_else_reads_of_them(stalled: Run, volunteer: Person) -> None:
+    for client in (Client(), as_(volunteer)):
+        assert "in this run" not in page(client.get("/runs/proverbs/"))
+
+
+def test_a_run_without_trouble_says_nothing(run: Run, organizer: Person) -> None:
+    assert "in this run" not in page(as_(organizer).get("/runs/proverbs/"))
+
+
+def test_a_minimum_is_set_shown_and_taken_off(stalled: Run, organizer: Person) -> None:
+    client = as_(organizer)
+    assert client.post(ALERTS, {"machines": "3"})["Location"] == MANAGE
+    text = page(client.get(MANAGE))
+    assert 'name="machines" value="3"' in text
+    assert "(E422). Fewer than 3 machines have been training since" in text
+    assert "2 problems in this run: step takes too long, few machines." in page(client.get("/runs/proverbs/"))
+    client.post(ALERTS, {"machines": ""})
+    assert "E422" not in page(client.get(MANAGE))
+    assert Run.objects.get().least_machines is None
+
+
+@pytest.mark.parametrize("machines", ["0", "-1", "x", "100001", "1.5"])
+def test_what_is_no_number_of_machines_stays_in_its_field(run: Run, organizer: Person, machines: str) -> None:
+    answer = as_(organizer).post(ALERTS, {"machines": machines})
+    assert answer.status_code == 400
+    assert f'value="{machines}"' in page(answer)
+    assert Run.objects.get().least_machines is None
+
+
+@pytest.fixture
+def trained(run: Run, laptop: Owned) -> Run:
+    """Five steps, with a snapshot at the second and the fourth."""
+    for step in range(1, 6):
+        committed(run, (laptop.machine, 4))
+        if step in (2, 4):
+            kept(run, step, heldout_loss=2.0 + step)
+    return run
+
+
+@pytest.mark.usefixtures("trained")
+def test_snapshots_stand_there_with_the_best_one_marked() -> None:
+    text = page(as_("Amina").get(ROLLED))
+    assert text.index("/runs/proverbs/rollback/4/") < text.index(ASK) < text.index("/runs/proverbs/rollback/0/")
+    best = text[text.index('<td data-label="Step"><span>2') :].split("</td>")[0]
+    assert "best" in best
+    assert text.count(">best<") == 1
+    assert "4.000" in text
+
+
+@pytest.mark.usefixtures("trained")
+def test_it_is_asked_once_with_what_it_means(trained: Run) -> None:
+    text = page(as_("Amina").get(ASK))
+    assert "Roll back to step 2?" in text
+    assert "The 3 steps after step 2 are undone." in text
+    assert "Everyone keeps their credit." in text
+    assert "Machines load the snapshot again" in text
+    trained.refresh_from_db()
+    assert trained.rollback_index is None
+    assert as_("Amina").post(ASK)["Location"] == ROLLED
+    trained.refresh_from_db()
+    assert trained.rollback_index == 2
+    assert "being rolled back to step 2" in page(as_("Amina").get(ROLLED))
+
+
+def test_one_step(trained: Run) -> None:
+    assert "The step after step 4 is undone." in page(as_("Amina").get("/runs/proverbs/rollback/4/"))
+
+
+@pytest.mark.parametrize("index", ["3", "99", "9" * 30])
+@pytest.mark.usefixtures("trained")
+def test_what_is_no_snapshot_is_not_found(index: str) -> None:
+    assert as_("Amina").get(f"/runs/proverbs/rollback/{index}/").status_code == 404
+
+
+def test_a_finished_run_says_so_and_offers_none(trained: Run) -> None:
+    Run.objects.update(state=Run.State.FINISHED)
+    answer = as_("Amina").post(ASK)
+    assert answer.status_code == 409
+    assert "the run is finished" in page(answer)
+    assert "rollback/" not in page(as_("Amina").get(ROLLED))
+
+
+def test_one_that_is_chosen_already_says_so(trained: Run) -> None:
+    ask_rollback(run=trained, index=4)
+    assert "it is being rolled back" in page(as_("Amina").post(ASK))

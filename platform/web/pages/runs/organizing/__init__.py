@@ -1,1 +1,0 @@
-"""Pages of those who manage a run together: their roles, and what each of them did."""

@@ -1,0 +1,172 @@
+"""Pages about the site itself: help, the agent's package, its parts for whoever changes them, health, and tastes."""
+
+from collections.abc import Container
+from typing import NamedTuple
+
+from django import forms
+from django.conf import settings
+from django.db import DatabaseError, connection
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import render
+from django.utils.functional import Promise
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import get_language, get_language_bidi, gettext_lazy, pgettext_lazy
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST, require_safe
+
+from peer_agent.protocol.errors import Fault
+from runs.models import Run
+from web.agent_package import PYTORCH_CPU, current_wheel, install_lines
+from web.http.faults import status_of
+from web.http.files import send_file
+from web.http.requester import missing
+
+COLOURS = (  # role, and what it is for
+    ("paper", "behind everything"),
+    ("sheet", "cards, bars, fields' surroundings"),
+    ("ink", "text"),
+    ("soft", "text beside text, outlines of fields"),
+    ("line", "what parts one thing from another"),
+    ("accent", "what is alive, or can be done"),
+    ("bad", "what is broken"),
+)
+TYPE = (("figure", "the one figure of a page"), ("large", "titles"), ("text", "text"), ("small", "text beside text"))
+SPACES = (4, 8, 16, 24, 32, 64)
+WHEEL_TYPE = "application/zip"
+COOKIE = "theme"
+THEMES = {
+    "": pgettext_lazy("theme", "System"),
+    "light": pgettext_lazy("theme", "Light"),
+    "dark": pgettext_lazy("theme", "Dark"),
+}
+YEAR_S = 365 * 86_400
+
+
+class Topic(NamedTuple):
+    """One page. Its words are in `templates/web/site/help/<slug>.html`."""
+
+    slug: str
+    question: str | Promise
+    short: str | Promise  # what the footer says
+
+
+TOPICS = (
+    Topic("privacy", gettext_lazy("What data leaves my machine?"), gettext_lazy("What data leaves your machine")),
+    Topic("credit", gettext_lazy("What does credit mean?"), gettext_lazy("What credit means")),
+    Topic("stopping", gettext_lazy("How do I stop?"), gettext_lazy("How to stop")),
+    Topic("organizers", gettext_lazy("What can an organizer see and do?"), gettext_lazy("What an organizer can see")),
+    Topic("class", gettext_lazy("How do I run a site for a class?"), gettext_lazy("A site for a class")),
+)
+
+
+@require_safe
+def help_index(request: HttpRequest) -> HttpResponse:
+    return render(request, "web/site/help/index.html", {"topics": TOPICS})
+
+
+@require_safe
+def help_page(request: HttpRequest, topic: str) -> HttpResponse:
+    found = next((known for known in TOPICS if known.slug == topic), None)
+    if found is None:
+        raise Http404
+    facts = {"topic": found, "topics": TOPICS, "site": request.build_absolute_uri("/").rstrip("/")}
+    return render(request, f"web/site/help/{found.slug}.html", facts)
+
+
+class Sample(forms.Form):
+    title = forms.CharField(help_text="A sentence that helps.")
+    kind = forms.ChoiceField(choices=[("one", "One"), ("other", "Other")])
+    agreed = forms.BooleanField(label="I agree", help_text="To what this says.")
+
+
+@require_safe
+def styleguide(request: HttpRequest) -> HttpResponse:
+    """Every part once. Raises Http404 outside of debug mode."""
+    if not settings.DEBUG:
+        raise Http404
+    facts = {
+        "colours": COLOURS,
+        "type": TYPE,
+        "spaces": SPACES,
+        "form": Sample(),
+        "wrong": Sample({}),
+        "fault": Fault.of("E303"),
+        "states": Run.State.choices,
+    }
+    return render(request, "web/site/styleguide.html", facts)
+
+
+@require_safe
+def alive(_: HttpRequest) -> JsonResponse:
+    return JsonResponse({"status": "alive"})
+
+
+@require_safe
+def ready(_: HttpRequest) -> JsonResponse:
+    """The database answers too."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    except DatabaseError:
+        return JsonResponse({"status": "the database does not answer"}, status=503)
+    return JsonResponse({"status": "ready"})
+
+
+@require_safe
+def download_page(request: HttpRequest) -> HttpResponse:
+    """The wheel and how to install it; what the operator should do where there is none."""
+    install = install_lines(request)
+    if install is None:
+        fault = Fault.of("E321")
+        return render(request, "web/site/install.html", {"fault": fault}, status=status_of(fault.code))
+    return render(request, "web/site/install.html", {"install": install, "cpu_index": PYTORCH_CPU})
+
+
+@require_safe
+def wheel_file(request: HttpRequest, name: str) -> HttpResponseBase:
+    """The wheel itself, by its name of now; pip checks it against the digest in the line."""
+    wheel = current_wheel()
+    if wheel is None or wheel.name != name:
+        raise missing(Fault.of("E321") if wheel is None else Fault.of("E322", name=name))
+    return send_file(request, wheel.path, sha256=wheel.sha256, name=wheel.name, kind=WHEEL_TYPE)
+
+
+def tastes(request: HttpRequest) -> dict[str, object]:
+    """What templates know of them."""
+    chosen, language = request.COOKIES.get(COOKIE, ""), get_language() or settings.LANGUAGE_CODE
+    chosen = chosen if chosen in THEMES else ""
+    return {
+        "theme": chosen,
+        "themes": [(name, title, name == chosen) for name, title in THEMES.items()],
+        "language": language,
+        "direction": "rtl" if get_language_bidi() else "ltr",
+        "languages": [(name, title, name == language) for name, title in settings.LANGUAGES],
+    }
+
+
+@csrf_exempt  # it changes how this reader's pages look, and nothing else
+@require_POST
+def choose_theme(request: HttpRequest) -> HttpResponse:
+    """Keep the choice, and go back to where it was made."""
+    return _kept(request, COOKIE, request.POST.get("theme", ""), THEMES)
+
+
+@csrf_exempt  # the same
+@require_POST
+def choose_language(request: HttpRequest) -> HttpResponse:
+    """Keep the choice, and go back to where it was made."""
+    return _kept(request, settings.LANGUAGE_COOKIE_NAME, request.POST.get("language", ""), dict(settings.LANGUAGES))
+
+
+def _kept(request: HttpRequest, cookie: str, chosen: str, known: Container[str]) -> HttpResponse:
+    back = request.POST.get("back", "")
+    is_ours = url_has_allowed_host_and_scheme(back, {request.get_host()}, require_https=request.is_secure())
+    if not is_ours or not back.startswith("/"):
+        back = "/"
+    answer = HttpResponseRedirect(back)
+    if chosen and chosen in known:
+        answer.set_cookie(cookie, chosen, max_age=YEAR_S, samesite="Lax", secure=request.is_secure(), httponly=True)
+    else:
+        answer.delete_cookie(cookie)
+    return answer
