@@ -21,6 +21,7 @@ class Forked:
 
     def __init__(self, connection: socket.socket, stdin: IO[bytes]) -> None:
         self.stdin, self._connection, self._lines = stdin, connection, b""
+        self._status: int | None = None
         while b"\n" not in self._lines:
             self._lines += connection.recv(64)
         self.pid = int(self._lines.split(b"\n")[0])
@@ -28,10 +29,13 @@ class Forked:
 
     def poll(self) -> int | None:
         """Return how it ended: its status, or minus the signal; None while it runs."""
-        with contextlib.suppress(BlockingIOError):
-            self._lines += self._connection.recv(64)
-        status = self._lines.split(b"\n")[1]
-        return int(status) if status else None
+        if self._status is None:
+            with contextlib.suppress(BlockingIOError):
+                self._lines += self._connection.recv(64)
+            if status := self._lines.split(b"\n")[1]:
+                self._status = int(status)
+                self._connection.close()
+        return self._status
 
     @property
     def returncode(self) -> int | None:

@@ -46,8 +46,8 @@ def watch(connection: socket.socket) -> NoReturn:
         os.close(descriptor)
     connection.send(f"{pid}\n".encode())
     ended = os.pidfd_open(pid)
-    asker = [connection] if order["attached"] else []
-    while ended not in select.select([ended, *asker], [], [])[0]:
+    asker: list[socket.socket | int] = [connection] if order["attached"] else []
+    while ended not in select.select([*asker, ended], [], [])[0]:
         os.kill(pid, signal.SIGKILL)
         asker = []
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

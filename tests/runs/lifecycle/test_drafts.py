@@ -501,10 +501,6 @@ def test_the_card_says_what_was_learned_of_each(mixed: Run) -> None:
     assert facts_at(Run.objects.get(), 0).data_licence == "CC0"
 
 
-def test_old_recipes_are_as_they_were(run: Run) -> None:
-    assert b"mix" not in encode_recipe(opened(run).parsed_recipe)
-
-
 class TestBase:
     """A model that is adapted with the text."""
 
