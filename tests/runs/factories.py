@@ -207,7 +207,7 @@ def data_folder(settings: Any, tmp_path: Path) -> Path:
 def _forked_children(warm: Warm | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the site's children from a process that has loaded torch; journeys start the real program."""
     if warm is not None:
-        relay = f"from tests.warm.client import relay; relay({str(warm.socket)!r}, 'peer_agent.publishing')"
+        relay = f"from tests.warm.client import relay; relay({str(warm.socket)!r}, 'peer_agent.site_work')"
         bootstrap = f"from runs.parent import leave_with_parent; leave_with_parent(); {relay}"
         monkeypatch.setattr(processes, "BOOTSTRAP", bootstrap)
 
