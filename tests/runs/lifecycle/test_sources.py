@@ -11,7 +11,7 @@ from accounts.models import Person
 from coordination import store
 from peer_agent.protocol.coordinator.facts import StoredFacts
 from peer_agent.protocol.errors import Problem
-from peer_agent.protocol.recipe import MOST_SOURCES, ModelFile, encode_recipe
+from peer_agent.protocol.recipe import MOST_SOURCES, ModelFile
 from peer_agent.recipes.finetune_lora import FinetuneLoRA
 from peer_agent.recipes.image_classification import ImageClassification
 from runs import queue, quotas, storage
@@ -290,10 +290,6 @@ def test_the_card_says_what_was_learned_of_each(mixed: Run) -> None:
     assert facts.data_vouched.startswith(mixed.organizer.username)
     Dataset.objects.update(licence="CC0")
     assert facts_at(Run.objects.get(), 0).data_licence == "CC0"
-
-
-def test_old_recipes_are_as_they_were(run: Run) -> None:
-    assert b"mix" not in encode_recipe(opened(run).parsed_recipe)
 
 
 class TestBase:
