@@ -1,6 +1,6 @@
 """What stands beside a link: a run's title, state, loss and curve, and who trains, as a PNG of 1200 x 630. Pure.
 
-Most sites that show links take no SVG. Titles and names that cannot be drawn are left out (`card_text`).
+Most sites that show links take no SVG. Titles and names that cannot be drawn are left out.
 """
 
 import io

@@ -18,7 +18,6 @@ from runs.models import Dataset, Head, Run
 from tests.runs.factories import RECIPE, Owned, committed, draft
 
 TEXT = b"Many hands make light work.\n" * 100
-SIZES = (300, 700)  # tokens of the sources, as they are prepared
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A draft learns from several sources, by their weights, and some adapt a model."""
+"""Runs that mix several texts: which are added and taken off, and by which weights they are dealt."""
 
 from pathlib import Path
 from typing import Any

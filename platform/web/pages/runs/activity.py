@@ -21,7 +21,7 @@ from web.http.parts import rows_before
 from web.http.requester import run_or_404
 from web.run_picture import card_sentences
 
-FEED = 50
+PAGE, FEED = 100, 50  # lines
 NAMES = {
     "": pgettext_lazy("activity", "All"),
     "steps": pgettext_lazy("activity", "Steps"),
@@ -38,7 +38,7 @@ def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
     run = run_or_404(access_run, request, slug)
     asked = request.GET.get("show", "")
     show = asked if asked in GROUPS else ""
-    found = rows_before(activity_of(run, show), request)
+    found = rows_before(activity_of(run, show), request, PAGE)
     facts = {
         "run": run,
         "lines": found.rows,
