@@ -30,6 +30,7 @@ JOURNEYS_OF_TEST = (
 LONGEST = ("test_exactness", "test_survival", "test_volunteer", "test_live_page", "test_limits", "test_mishaps")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep a module's journeys on one worker and begin them first; mark those that only `make check` runs."""
     folder = Path(__file__).parent
