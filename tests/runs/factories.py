@@ -31,7 +31,7 @@ from runs.datasets.services import preparation_of
 from runs.ledger.records import keep_sealed
 from runs.ledger.totals import add_to_day, add_to_totals
 from runs.models import Dataset, Head, LedgerEntry, LogEntry, Run, Shard, Snapshot
-from tests.warm.client import Warm
+from tests.warm.client import Warm, bootstrap
 from web.api.identity import encoded
 
 # What the conftest.py of a room with people and runs takes by `*`: its fixtures.
@@ -207,9 +207,7 @@ def data_folder(settings: Any, tmp_path: Path) -> Path:
 def _forked_children(warm: Warm | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the site's children from a process that has loaded torch; journeys start the real program."""
     if warm is not None:
-        relay = f"from tests.warm.client import relay; relay({str(warm.socket)!r}, 'peer_agent.site_work')"
-        bootstrap = f"from runs.parent import leave_with_parent; leave_with_parent(); {relay}"
-        monkeypatch.setattr(processes, "BOOTSTRAP", bootstrap)
+        monkeypatch.setattr(processes, "BOOTSTRAP", bootstrap(warm.socket))
 
 
 @pytest.fixture

@@ -110,6 +110,12 @@ def asked(path: Path, descriptors: list[int], **order: Any) -> socket.socket:
     return connection
 
 
+def bootstrap(path: Path | str) -> str:
+    """Return what `python -c` runs in place of `BOOTSTRAP` of `runs.processes`: the same child, forked."""
+    own = "from runs.parent import leave_with_parent; leave_with_parent(); from tests.warm.client import relay; "
+    return own + f"relay({str(path)!r}, 'peer_agent.site_work')"
+
+
 def relay(path: str, module: str) -> None:
     """Stand for a process that is forked elsewhere: with its arguments, environment and descriptors, and its end."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

@@ -19,6 +19,9 @@ if __name__ == "__main__":
 
     setup()
     from coordination import store
+    from tests.end_to_end.rig.warm_site import fork_children
+
+    fork_children()
 
     commit, last = store.commit, int(os.environ["DIE_AFTER_STEP"])
 

@@ -128,7 +128,7 @@ class Swarm:
     def start_site(
         self,
         name: str = "site",
-        program: str = "manage.py",
+        program: str = "",
         port: str = "",
         host: str = "127.0.0.1",
         options: str = "",
@@ -136,6 +136,10 @@ class Swarm:
     ) -> None:
         """The whole platform; `program` may be a test's own way of starting it. `port`: where others are in front."""
         own = {**os.environ, **self.environment, "MANYHANDS_DATA": str(self.data)}
+        if self.warm is not None and not self.environment:  # variables may decide what children load
+            own["MANYHANDS_WARM"] = str(self.warm.socket)
+            program = program or "tests/end_to_end/rig/warm_site.py"
+        program = program or "manage.py"
         command = [sys.executable, str(ROOT / program), "serve", "--host", host, "--port", port or str(self.port)]
         command += [*options.split(), "--attached"]
         self.start(name, command, own | more, self.folder)
