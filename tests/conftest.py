@@ -29,8 +29,8 @@ settings.load_profile("steady")
 
 
 # Folders and files that only `make check` runs; a single test or case there has the marker `check` instead.
-ONLY_IN_CHECK = ("benchmarks", "emulation", "test_docker.py", "test_servers.py")
-SERVERS = {"postgres_url", "redis_url"}  # fixtures that start one
+ONLY_IN_CHECK = ("benchmarks", "emulation", "examples", "test_docker.py", "test_servers.py")
+SERVERS = ("postgres", "redis")  # in the names of fixtures and of cases that start one
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,8 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         place = item.path.relative_to(here).parts[0]
-        if place in ONLY_IN_CHECK or SERVERS & set(getattr(item, "fixturenames", ())):
+        if place in ONLY_IN_CHECK or any(server in name for name in engines_of(item) for server in SERVERS):
             item.add_marker(pytest.mark.check)
+
+
+def engines_of(item: pytest.Item) -> list[str]:
+    """Return the names of a test's fixtures, and its cases that are words."""
+    cases = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return [*getattr(item, "fixturenames", ()), *(case for case in cases if isinstance(case, str))]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -76,7 +76,7 @@ def fresh_database(kind: str, request: pytest.FixtureRequest, folder: Path) -> I
             yield url
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.check)])
+@pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The test runs once on each; the database's URL."""
     with fresh_database(request.param, request, tmp_path) as url:
@@ -96,7 +96,7 @@ def use_layer(kind: str, request: pytest.FixtureRequest, settings: Any) -> None:
     settings.CHANNEL_LAYERS = {"default": backend}
 
 
-@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.check)])
+@pytest.fixture(params=["memory", "redis"])
 async def layer(request: pytest.FixtureRequest, settings: Any) -> AsyncIterator[Any]:
     """The test runs once on each channel layer."""
     use_layer(request.param, request, settings)

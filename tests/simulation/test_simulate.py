@@ -58,6 +58,7 @@ def test_a_run_survives_all_weathers_in_one_world(peers: int, rounds: int) -> No
     assert expected <= set(figures.faults), "a weather that never comes tests nothing"
 
 
+@pytest.mark.check
 def test_clocks_run_for_days_and_nights_are_long() -> None:
     simulation = watched_simulation(setting_of(2, 40, 1, 1), only({"night"}))
     world = simulation.world

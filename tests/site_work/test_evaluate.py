@@ -68,6 +68,7 @@ def test_the_childs_figure_is_what_torch_computes_directly(tmp_path: Path) -> No
     }  # fmt: skip
 
 
+@pytest.mark.check
 def test_it_continues_prompts_the_same_each_time(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("Many hands make light work. " * 300)

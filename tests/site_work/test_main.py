@@ -35,6 +35,7 @@ def facts_of(done: "subprocess.CompletedProcess[str]") -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.check
 def test_from_a_text_to_a_release(tmp_path: Path) -> None:
     text = written(tmp_path, docstrings()[:50_000])
     prepared = facts_of(run("prepare", text, tmp_path / "data", "--preparation", PREPARATION))

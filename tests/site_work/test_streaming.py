@@ -307,6 +307,7 @@ def first_portion(folder: Path) -> tuple[Path, Portion]:
     return file, portion
 
 
+@pytest.mark.check
 def test_what_unpacks_to_more_than_it_says_ends_at_a_bound(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

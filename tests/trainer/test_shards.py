@@ -365,6 +365,7 @@ async def test_what_was_begun_before_a_restart_is_made(fetching: Fetching) -> No
     assert len(load_shard(await fetching.fetch())) == fetching.portion.tokens
 
 
+@pytest.mark.check
 async def test_a_hub_that_is_away_is_waited_for_and_told(
     hub: Hub, fetching: Fetching, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -319,6 +319,7 @@ else:
 """
 
 
+@pytest.mark.check
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is told there alone")
 def test_a_base_is_widened_tensor_by_tensor(tmp_path: Path) -> None:
     for more in (["write"], []):

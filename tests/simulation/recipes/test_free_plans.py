@@ -35,6 +35,7 @@ def seconds_of(world: World, steps: int = 10) -> float:
     return world.clock.now - begun
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("staleness", STALENESS)
 @pytest.mark.parametrize(("seed", "contributors", "codecs"), [(n, *free) for n, free in enumerate(FREE)])
 def test_runs_in_bad_weather_are_sound(

@@ -19,6 +19,7 @@ from tests.simulation.test_simulate import ALONE, require_sound, watched_simulat
 from tests.simulation.weathers import ALL_KINDS, all_at_once
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_run_survives_each_weather_alone(kind: Kind) -> None:
     simulation = watched_simulation(replace(setting_of(8, 25, 1, 2), staleness=1), only({kind}, ALONE))
@@ -26,6 +27,7 @@ def test_a_run_survives_each_weather_alone(kind: Kind) -> None:
     require_sound(simulation.figures())
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_run_survives_all_weathers_in_one_world(seed: int) -> None:
     simulation = watched_simulation(replace(setting_of(30, 60, seed, 2), staleness=1), all_at_once())

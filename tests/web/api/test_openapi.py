@@ -85,6 +85,7 @@ def test_answers_are_as_described(described: Any, method: str, path: str) -> Non
     check()
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(("method", "path"), [place for place in OPERATIONS if can_be_asked_wrongly(place)])
 def test_answers_to_what_breaks_the_description_are_as_described(described: Any, method: str, path: str) -> None:
     @EXAMPLES
