@@ -88,10 +88,10 @@ def test_whoever_gave_nothing_has_none_and_nothing_is_missing() -> None:
 @pytest.mark.parametrize(
     ("samples", "name", "ahead"),
     [
-        (1, "First sample", "99 to 100 samples"),
-        (99, "First sample", "1 to 100 samples"),
-        (100, "100 samples", "900 to 1,000 samples"),
-        (1_234_567, "1,000,000 samples", "8,765,433 to 10,000,000 samples"),
+        (1, "First sample", "100 samples (99 to go)"),
+        (99, "First sample", "100 samples (1 to go)"),
+        (100, "100 samples", "1,000 samples (900 to go)"),
+        (1_234_567, "1,000,000 samples", "10,000,000 samples (8,765,433 to go)"),
         (10**9, "100,000,000 samples", ""),
     ],
 )

@@ -181,7 +181,7 @@ def test_another_relay_is_asked_and_the_first_one_last_from_then_on(
 
 def test_where_all_lie_the_bytes_are_nowhere(story: Story, relays: Relays) -> None:
     relays.add(relays.answering(lying(story)))
-    with pytest.raises(Problem, match=r"E341: .* step 1 "):
+    with pytest.raises(Problem, match=r"E341: .* step 1\."):
         replayed(story, relays)
 
 

@@ -91,7 +91,7 @@ def test_bytes_that_the_relay_has_not_settled_yet_are_found(story: Story) -> Non
 
 def test_missing_bytes_have_a_number(story: Story) -> None:
     story.span(2).unlink()
-    with pytest.raises(Problem, match=r"E341: .* step 2 "):
+    with pytest.raises(Problem, match=r"E341: .* step 2\."):
         story.replay()
 
 
@@ -99,7 +99,7 @@ def test_damaged_bytes_are_no_bytes(story: Story) -> None:
     whole = bytearray(story.span(2).read_bytes())
     whole[-1] ^= 1
     story.span(2).write_bytes(whole)
-    with pytest.raises(Problem, match=r"E341: .* step 2 "):
+    with pytest.raises(Problem, match=r"E341: .* step 2\."):
         story.replay()
 
 

@@ -20,7 +20,7 @@ def model_of(r: Any) -> Any:
     m, zero = r["model"], ("resid_pdrop", "embd_pdrop", "attn_pdrop", "bos_token_id", "eos_token_id")
     size = {"hidden_size": m["width"], "num_hidden_layers": m["layers"], "num_attention_heads": m["heads"]}
     size |= {"max_position_embeddings": m["context"], "intermediate_size": -(-m["width"] // 3) * 8}
-    size |= {"vocab_size": r["vocab"], "num_key_value_heads": m.get("kv_heads", m["heads"]), **dict.fromkeys(zero, 0)}
+    size |= {"vocab_size": r["vocab"], "num_key_value_heads": m["kv_heads"] or m["heads"], **dict.fromkeys(zero, 0)}
     size |= {"head_dim": m["width"] // m["heads"], "tie_word_embeddings": m["family"] != "llama"}
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(m["family"], **size))  # type: ignore[no-untyped-call]
 
