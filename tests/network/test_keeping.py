@@ -196,7 +196,9 @@ def test_what_only_its_owner_can_mend_is_not_tried_again(code: str) -> None:
     assert not heals(Fault.of(code))
 
 
-SAYS_THAT_IT_HEALS = re.compile(r"tried again|retries automatically|keeps trying|[Rr]eloading|waits for|(by itself|by themselves)(?!;)")
+SAYS_THAT_IT_HEALS = re.compile(
+    r"tried again|retries automatically|keeps trying|[Rr]eloading|waits for|(by itself|by themselves)(?!;)"
+)
 
 
 def test_of_this_machines_own_errors_those_are_tried_again_of_which_the_catalogue_says_that_they_heal() -> None:
