@@ -174,6 +174,7 @@ class Sender:
         return self.bodies[self.read - 1]
 
 
+@pytest.mark.check
 async def test_one_that_is_ahead_is_read_no_further_until_others_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

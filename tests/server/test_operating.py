@@ -74,6 +74,7 @@ class TestBackup:
         monkeypatch.setattr(housekeeping, "pending_changes", lambda: 1)
         assert self.made(tmp_path) is None
 
+    @pytest.mark.check
     def test_a_site_that_is_served_again_after_an_update(self, tmp_path: Path) -> None:
         """Tables that lack the newest changes, made by stopping at one migration."""
         own = {"MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": "", "PATH": "/usr/bin:/bin"}

@@ -59,6 +59,7 @@ async def test_rounds_go_through_the_relay_and_nobody_is_said_to_be_reached(tmp_
     assert set(Barred.through) == set(TRAINERS[:2])
 
 
+@pytest.mark.check
 async def test_a_link_that_breaks_inside_a_round_is_forwarded_and_left_out_of_the_next(tmp_path: Path) -> None:
     async with running(tmp_path, listening=2, access=Barred) as coordinator, asyncio.timeout(PATIENCE_S):
         await everybody_reaches(coordinator, TRAINERS[:2])
@@ -75,6 +76,7 @@ async def test_a_link_that_breaks_inside_a_round_is_forwarded_and_left_out_of_th
     assert len(record.contributions) == 3
 
 
+@pytest.mark.check
 async def test_it_is_dialled_directly_again_when_that_is_possible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
+import pytest
+
 from peer_agent.averaging.update_log import UpdateLog
 from peer_agent.protocol.bandwidth.flows import WAYS, Capacity
 from peer_agent.protocol.credentials import Role
@@ -99,6 +101,7 @@ async def test_they_compute_on_during_rounds_and_hold_the_same(tmp_path: Path) -
     assert all(len(record.contributions) == 3 and not record.exact for record in records[1:])
 
 
+@pytest.mark.check
 async def test_who_does_not_listen_is_served_by_those_who_do(tmp_path: Path) -> None:
     async with running(tmp_path, listening=1) as coordinator, asyncio.timeout(PATIENCE_S):
         await everybody_reaches(coordinator, TRAINERS[:1])
@@ -118,6 +121,7 @@ async def test_idle_links_are_measured_before_the_first_round(tmp_path: Path) ->
         assert all(capacity.bps > 1e5 for capacity in coordinator.state.capacities.values())
 
 
+@pytest.mark.check
 async def test_without_a_relay_two_of_them_keep_the_log(tmp_path: Path) -> None:
     async with running(tmp_path, listening=3, keeper=None) as coordinator, asyncio.timeout(PATIENCE_S):
         await coordinator.reach(3)
@@ -136,6 +140,7 @@ async def test_without_a_relay_two_of_them_keep_the_log(tmp_path: Path) -> None:
     assert not UpdateLog(tmp_path / other / "log", SITE_PUBLIC).last_index(RUN), "nobody asked it to keep anything"
 
 
+@pytest.mark.check
 async def test_an_auxiliary_keeps_what_trainers_average(tmp_path: Path) -> None:
     async with running(tmp_path, listening=2, keeper=Role.AUXILIARY) as coordinator, asyncio.timeout(PATIENCE_S):
         await everybody_reaches(coordinator, [RELAY, *TRAINERS[:2]])

@@ -168,6 +168,7 @@ def test_a_snapshot_that_is_verified_has_its_turn(training: Run, monkeypatch: py
 
 
 class TestFailures:
+    @pytest.mark.check
     def test_a_hub_that_is_away_is_asked_later_and_by_one_task(
         self, hub: Hub, training: Run, tmp_path: Path, settings: Any
     ) -> None:

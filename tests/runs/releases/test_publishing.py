@@ -161,6 +161,7 @@ class TestPush:
         assert publishing.push_release(run.pk) == "done"
         assert Publication.objects.get().state == "waiting"
 
+    @pytest.mark.check
     def test_a_hub_that_is_away_is_tried_again(self, hub: Hub, run: Run, release: Release, settings: Any) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run)
@@ -171,6 +172,7 @@ class TestPush:
         assert publishing.push_release(run.pk) == "done"
         assert held(hub) == FILES
 
+    @pytest.mark.check
     def test_one_that_stays_away_is_given_up(self, hub: Hub, run: Run, release: Release, settings: Any) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)
         ask(run)

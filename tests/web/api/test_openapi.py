@@ -104,6 +104,7 @@ def proof(request: pytest.FixtureRequest, world: World, laptop: Owned) -> dict[s
     return {"Authorization": f"Bearer {create_token(person=world.laptop.person, purpose=Token.Purpose.API).secret}"}
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(("method", "path"), [place for place in OPERATIONS if "{" in place[1]])
 def test_answers_about_what_exists_are_as_described(
     described: Any, world: World, proof: dict[str, str], method: str, path: str

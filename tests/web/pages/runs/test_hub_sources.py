@@ -84,6 +84,7 @@ def test_what_is_wrong_stands_at_its_field(
     assert not Dataset.objects.exists()
 
 
+@pytest.mark.check
 def test_a_hub_that_is_away(hub: Hub, organizer: Person, settings: Any) -> None:
     settings.HUB_ENDPOINT = "http://127.0.0.1:9"
     answer = as_(organizer).post("/runs/new/", filled())
