@@ -19,10 +19,10 @@ demo: ## train a small model here with three volunteers; page on port 8000
 	@$(PYTHON) scripts/setup.py demo
 	$(BIN)/python manage.py demo
 
-test: lint ## what a change must pass, in twelve minutes; pytest speaks last
+test: lint ## what a change must pass; pytest speaks last
 	$(PYTEST) -m "not check" --durations=25 tests
 
-check: lint ## everything there is, in forty minutes; run it before you call something done
+check: lint ## everything there is; run it before you call something done
 	$(BIN)/mypy
 	MANYHANDS_CHECK=1 $(PYTEST) --durations=60 tests
 
