@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from demo.visitor import Visitor
+from tests.end_to_end.pages.test_accessibility import AXE, violations
 from tests.end_to_end.rig.browser import Reader, chromium, sign_up
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm
 
@@ -39,6 +40,12 @@ class Counted:
         self.page.set_input_files(selector, file)
 
 
+def axe_finds(reader: Reader) -> list[str]:
+    """Return what axe-core finds on the page that is open."""
+    reader.page.evaluate(AXE.read_text())
+    return violations(reader, "light")
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, Browser]]:
     with Swarm(tmp_path_factory.mktemp("few")) as swarm, chromium() as browser:
@@ -55,12 +62,15 @@ def test_from_the_front_page_to_a_run_that_takes_volunteers(
     text.write_text(english)
     reader = Reader(browser, **device)
     reader.page.goto(swarm.url)
+    assert axe_finds(reader) == []
     person = Counted(reader.page, touches=bool(device))
     person.press("header a:text-is('Sign up')")
     person.fill("input[name=username]", "Phone" if device else "Desk")
     person.fill("input[name=password]", PASSWORD)
     person.press("main button:text-is('Sign up')")
     person.press("main a:text-is('New run') >> nth=0")
+    reader.page.wait_for_selector("input[name=text]", state="attached")
+    assert axe_finds(reader) == []
     person.choose("input[name=text]", text)
     person.fill("input[name=licence]", "CC0")
     person.press("label:has-text('I have the right to share the text')")
@@ -93,6 +103,7 @@ def test_from_a_link_to_credit(
     person = Counted(reader.page, touches=bool(device))
     person.actions.append("the line of the page, in a terminal")
     assert f"manyhands join {run}" in reader.page.inner_text("#join pre >> nth=0")
+    assert axe_finds(reader) == []
     swarm.start_agent(name)
     swarm.wait(lambda: PRINTED.search(swarm.log(name)), 60, "it shows an address")
     address = PRINTED.search(swarm.log(name))
