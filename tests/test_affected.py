@@ -17,7 +17,7 @@ def graph() -> grimp.ImportGraph:
         ("peer_agent/averaging/codecs.py", "tests/averaging/test_codecs.py"),
         ("platform/web/pages/site/front.py", "tests/web/test_permissions.py"),  # by the site's URLs alone
         ("platform/web/templates/web/site/front.html", "tests/web/pages/site/test_front.py"),
-        ("tests/runs/factories.py", "tests/runs/test_models.py"),  # by its folder's conftest.py
+        ("tests/runs/factories.py", "tests/runs/test_queue.py"),  # by its folder's conftest.py
         ("tests/golden/api.json", "tests/web/api/test_public.py"),
         ("tests/plot/test_plot.py", "tests/plot/test_plot.py"),
     ],
