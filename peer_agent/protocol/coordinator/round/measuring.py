@@ -18,7 +18,7 @@ from peer_agent.protocol.wire import HEADER
 
 FRAME_BYTES = HEADER.size + 16  # of a chunk besides its values, at most
 WHOLE = 0.95  # of a gradient: a sender of less was dropped or lost
-MOST_KNOWN = 20_000  # directions that are remembered; those measured longest ago are forgotten first
+MOST_KNOWN = 20_000  # directions that are remembered; those first seen longest ago are forgotten first
 
 
 def take_arrivals(state: RunState, member: Member, message: m.Arrivals) -> None:
