@@ -1,5 +1,4 @@
-"""The pure heart: what is said, what is decided, and nothing that touches a socket, a clock or chance.
+"""The protocol as pure state machines and messages, without sockets, clocks or randomness.
 
-Shared by the site (which hosts the coordinator), the agent, the relay, the simulator and the tests. Not responsible
-for arithmetic on gradients (`averaging`), for moving bytes (`network`) or for storing anything (`coordination`).
+Shared by site, agent, relay, simulator and tests. `averaging` computes, `network` moves bytes, `coordination` stores.
 """

@@ -1,7 +1,4 @@
-"""How many bytes of gradients each reducer averaged in a committed entry: what relays and auxiliaries are credited in.
-
-Exact, and of the record alone: its spans name their reducers, its contributions the chunks that they are averaged in.
-"""
+"""Count the gradient bytes that each reducer averaged in a committed entry, for relays' and auxiliaries' credit."""
 
 from collections.abc import Iterable
 
@@ -15,7 +12,7 @@ from peer_agent.protocol.recipe import Codec
 
 
 def averaged_bytes(record: Record) -> dict[PeerId, int]:
-    """Return by reducer the encoded size of all chunks that were added."""
+    """Return, by reducer, the encoded size of all chunks that it added."""
     grid = Grid(record.elements, record.chunk_elements)
     by_codec: dict[Codec, list[Contribution]] = {}
     for contribution in record.contributions:
@@ -31,7 +28,7 @@ def averaged_bytes(record: Record) -> dict[PeerId, int]:
 
 
 def _added(contributions: Iterable[Contribution], chunks: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """How many of them are averaged in each chunk."""
+    """Return for each chunk how many of the contributions include it."""
     edges = np.zeros(chunks + 1, np.int64)
     for contribution in contributions:
         for part in contribution.included:
@@ -41,7 +38,7 @@ def _added(contributions: Iterable[Contribution], chunks: int) -> "np.ndarray[tu
 
 
 def _sizes(grid: Grid, codec: Codec) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Bytes of each chunk; the last one may be shorter than the others."""
+    """Return the bytes of each chunk. The last chunk may be shorter than the others."""
     sizes = np.full(grid.chunks, encoded_size(codec, grid.chunk_elements), np.int64)
     if grid.chunks:
         sizes[-1] = encoded_size(codec, grid.length(grid.chunks - 1))

@@ -1,18 +1,17 @@
-"""How many bytes a chunk takes in each codec: what a frame's length is checked against, before a byte is decoded."""
+"""Encoded bytes of a chunk in each codec. Frame lengths are checked against them before decoding."""
 
 from typing import assert_never
 
 from peer_agent.protocol.recipe import Codec
 
 BLOCK = 1024  # elements of int8 that share a scale of four bytes; divides grid.ALIGNMENT
-# The same of int4. Blocks of 1024 would save 5 % of the bytes, for an error that is 1.2 times as large on Gaussian
-# values and 1.8 times on heavy-tailed ones (Student's t with 3 degrees of freedom).
+# Elements of int4 that share a scale. Blocks of 1024 would save 5 % of the bytes, but the error grows 1.2 times on
+# Gaussian values and 1.8 times on heavy-tailed ones (Student's t with 3 degrees of freedom).
 INT4_BLOCK = 128
-EXPONENT_BYTES = 2  # before the halves of fp16
+EXPONENT_BYTES = 2  # of the exponent before the fp16 values
 
 
 def encoded_size(codec: Codec, length: int) -> int:
-    """Bytes that `length` values take."""
     match codec:
         case "fp32":
             return 4 * length

@@ -1,4 +1,4 @@
-"""Who may speak: the site signs a short-lived credential (person, machine, run, role); all verify it offline."""
+"""Short-lived credentials (person, machine, run, role): the site signs them, everybody verifies them offline."""
 
 from enum import StrEnum
 
@@ -24,15 +24,13 @@ CREDENTIAL, LINK, RECORD, PLAN, REQUEST = (
 
 
 class Role(StrEnum):
-    """What a peer does in a run."""
-
     TRAINER = "trainer"
-    AUXILIARY = "auxiliary"  # reduces, in one run, and computes no gradients
+    AUXILIARY = "auxiliary"  # reduces in one run, computes no gradients
     RELAY = "relay"
-    READER = "reader"  # the site's own replay: reads logs at relays, and does nothing else anywhere
+    READER = "reader"  # the site's own replay: only reads logs at relays
 
 
-FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # whose links relays forward (rule 27)
+FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # roles whose links relays forward (rule 27)
 
 
 class Credential(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,28 +46,26 @@ class Credential(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def peer(self) -> PeerId:
-        """One agent per machine and run, so a peer is called by its machine."""
+        """The peer's id: its machine's, since a machine runs one agent per run."""
         return self.machine
 
     def covers(self, run: RunId) -> bool:
-        """Whether it speaks for this run."""
         return self.run in (run, ANY_RUN)
 
 
 class Signed(Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes and the Ed25519 signature over them (with a prefix that says what they are)."""
+    """Bytes and an Ed25519 signature over them, with a prefix that names the purpose."""
 
     payload: bytes
     signature: Signature
 
 
 def sign(key: Ed25519PrivateKey, purpose: bytes, payload: bytes) -> Signed:
-    """Sign `payload` for one purpose; a signature for another purpose does not verify."""
+    """Sign `payload` for one purpose. The signature does not verify for another purpose."""
     return Signed(payload, key.sign(purpose + payload))
 
 
 def is_signed_by(public_key: bytes, purpose: bytes, signed: Signed) -> bool:
-    """Whether the holder of `public_key` signed this for this purpose."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signed.signature, purpose + signed.payload)
     except (InvalidSignature, ValueError):
@@ -78,17 +74,15 @@ def is_signed_by(public_key: bytes, purpose: bytes, signed: Signed) -> bool:
 
 
 def public_bytes(key: Ed25519PrivateKey) -> bytes:
-    """The 32 bytes of the public half."""
     return key.public_key().public_bytes_raw()
 
 
 def issue(site_key: Ed25519PrivateKey, credential: Credential) -> Signed:
-    """The site's signature under a credential."""
     return sign(site_key, CREDENTIAL, msgspec.msgpack.encode(credential))
 
 
 def verify(signed: Signed, site_public_key: bytes, now: float) -> Credential | Fault:
-    """The credential, or why it cannot be accepted at `now` (UTC seconds)."""
+    """Return the credential, or the fault for which it is refused at `now` (UTC seconds)."""
     if not is_signed_by(site_public_key, CREDENTIAL, signed):
         return Fault.of("E201")
     try:

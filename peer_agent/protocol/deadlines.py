@@ -1,10 +1,10 @@
-"""Until when a chunk is waited for (rule 8): relative to the plan and to the other slots, never to a fixed time.
+"""Deadlines of chunks (rule 8), relative to the plan and to the other slots, never to a fixed time.
 
-Everybody's streams last about as long as the plan does, so the k-th of a reducer's n chunks is planned to come after
-k/n of its time, and the chunks of a batch with the last of them. From then on, or from when enough of the others have
-sent that chunk, whichever is later, it is waited for during a part of the plan's time: sigma, which follows from how
-late chunks came in the rounds before. Where all are late, by a slow reducer or a wrong plan, nobody is. Seconds are
-counted from when the plan came.
+All streams last about as long as the plan. So the k-th of a reducer's n chunks is planned after k/n of its time. The
+chunks of a batch are planned with the last of them. A chunk closes a part of the plan's time, sigma, after that moment,
+or after enough of the others have sent it, whichever is later. Sigma follows from the lateness of chunks in earlier
+rounds. If all slots are late, because of a slow reducer or a wrong plan, none counts as late. Seconds count from when
+the plan came.
 """
 
 from collections import defaultdict
@@ -19,25 +19,25 @@ from peer_agent.protocol.messages import PlanHead
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
 
-AHEAD_OF_PLAN = 1.25  # times its pace, at which gradients go: so links show where they carry more than is known
-FAR_AHEAD = 4.0  # the same where it rests on links of which only the least is known
-LEAST_SIGMA = 0.15  # a flow between equal machines may pause for as long by itself (decision 21)
-MOST_SIGMA = 0.5  # also of the first round, of which nothing is known yet
-DEVIATIONS = 4.0  # medians of what differs from the median
-SET_ASIDE = 10  # one of so many is not asked how late it was
-GROWS, MOST_GROWN = 1.25, 0.25  # times sigma, and a part of the plan's time, where it was too short for somebody
-SHORTEST_S = 2.0  # a plan of less is over before anybody could be called late
+AHEAD_OF_PLAN = 1.25  # times the plan's pace, at which gradients go: so links show whether they carry more
+FAR_AHEAD = 4.0  # the same where the plan rests on links of which only a lower bound is known
+LEAST_SIGMA = 0.15  # a flow between equal machines may pause this long by itself (decision 21)
+MOST_SIGMA = 0.5  # also of the first round
+DEVIATIONS = 4.0  # median absolute deviations above the median
+SET_ASIDE = 10  # one machine in so many is left out of the statistics
+GROWS, MOST_GROWN = 1.25, 0.25  # factor on sigma, and a part of the plan's time, where a slot was too late
+SHORTEST_S = 2.0  # a shorter plan is over before a slot can be late
 BATCH_BYTES = 128 * 1024  # of chunks that go to one reducer at once: two of the smallest in float32
-LEAST_S = 0.75  # in which machines and home networks may pause
+LEAST_S = 0.75  # of waiting, at least: machines and home networks may pause this long
 
 Seconds = NDArray[np.float64]
 
 
 def round_latenesses(rounds: Sequence[Mapping[PeerId, float]]) -> list[float]:
-    """The greatest lateness of each round, without the tenth of machines that are latest on the whole, one at least.
+    """Return each round's greatest lateness, without the tenth of machines (at least one) that are latest overall.
 
-    Who is always late lets nobody wait. Somebody is the last in every round: were that one set aside, whoever it is,
-    equal machines would lose one of them each time.
+    A machine that is always late must not lengthen the waits. If each round's last machine were left out instead, one
+    of several equal machines would be dropped every time.
     """
     of_each: dict[PeerId, list[float]] = defaultdict(list)
     for by in rounds:
@@ -49,15 +49,12 @@ def round_latenesses(rounds: Sequence[Mapping[PeerId, float]]) -> list[float]:
 
 
 def unknown_lateness(sigma: float) -> float:
-    """What counts for a machine whose chunks were waited for in vain: more than that, or nobody would wait longer."""
+    """Return the lateness to record for a machine that missed its deadline: above sigma, so that waits can grow."""
     return max(sigma, min(GROWS * sigma, MOST_GROWN))
 
 
 def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
-    """The part of the plan's time for which a chunk is waited for; 0 where the plan gives no deadlines.
-
-    `latenesses`: one number for each round.
-    """
+    """Return the part of the plan's time for which a chunk is waited for, from each round's lateness; 0: for ever."""
     if duration_s < SHORTEST_S:
         return 0.0
     if not latenesses:
@@ -69,32 +66,33 @@ def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
 
 
 def coming_s(plan: PlanHead) -> float:
-    """In how many seconds the chunks of this attempt are planned to come: what is held does not come again."""
+    """Return the seconds in which this attempt's chunks are planned to come. Spans already held do not come again."""
     lengths = [(span.stop - span.first, bool(span.root)) for span in plan.spans]
     missing = sum(length for length, is_held in lengths if not is_held)
     return plan.duration_s * missing / max(sum(length for length, _ in lengths), 1)
 
 
 def waiting_s(plan: PlanHead) -> float:
-    """How long something of a plan in time is waited for, at least."""
+    """Return how long a plan with deadlines waits for a chunk, at least."""
     return max(LEAST_S, plan.sigma * plan.duration_s)
 
 
 def batch_chunks(codecs: Iterable[Codec], chunk_elements: int) -> int:
-    """How many chunks may go out at once, at most: the first of them comes when the last does."""
+    """Return how many chunks may go out at once, at most: the first of them arrives with the last."""
     return max((BATCH_BYTES // encoded_size(codec, chunk_elements) for codec in codecs), default=1) or 1
 
 
 def planned_s(plan: PlanHead, places: NDArray[np.int64], count: int, batch: int = 1) -> Seconds:
-    """When the chunks at these places, of the `count` of a reducer, are planned to come."""
+    """Return when the chunks at `places`, of the `count` of a reducer, are planned to come."""
     planned: Seconds = coming_s(plan) * np.minimum((places // batch + 1) * batch, count) / count
     return planned
 
 
 def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Seconds, batch: int = 1) -> Seconds:
-    """When chunks close without whoever has not sent them: of the `count` of a reducer those at these places.
+    """Return when the chunks at `places`, of the `count` of a reducer, close without the missing slots.
 
-    `enough_s`: when enough of the others had sent each. Where that took longer than the plan, sigma is a part of that.
+    `enough_s`: when enough slots had sent each chunk. Where that took longer than the plan, sigma is a part of that
+    time.
     """
     waiting_s = np.maximum(LEAST_S, plan.sigma * np.maximum(plan.duration_s, enough_s))
     due: Seconds = np.maximum(planned_s(plan, places, count, batch), enough_s) + waiting_s
@@ -102,7 +100,7 @@ def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Secon
 
 
 def lateness(plan: PlanHead, planned_s: float, came_s: Sequence[float], tokens: Sequence[int]) -> tuple[float, ...]:
-    """How late each slot's chunk came, in parts of the plan's time; 0 in time, infinity where it never came."""
+    """Return each slot's lateness in parts of the plan's time: 0 on time, infinity if its chunk never came."""
     enough_s = _enough_s(came_s, tokens)
     since, scale = max(planned_s, enough_s), max(plan.duration_s, enough_s)
     if not np.isfinite(scale):
@@ -111,7 +109,7 @@ def lateness(plan: PlanHead, planned_s: float, came_s: Sequence[float], tokens: 
 
 
 def _enough_s(came_s: Sequence[float], tokens: Sequence[int]) -> float:
-    """When so many tokens had come that a chunk may close."""
+    """Return when enough tokens had come for the chunk to close; infinity if they never did."""
     so_far, whole = 0, sum(tokens)
     for at, weight in sorted(zip(came_s, tokens, strict=True)):
         so_far += weight

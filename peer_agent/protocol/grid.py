@@ -1,4 +1,4 @@
-"""The flat parameter vector cut in chunks. Every chunk belongs to exactly one span; all peers compute the same grid."""
+"""The flat parameter vector cut in chunks. Each chunk belongs to one span; all peers compute the same grid."""
 
 from collections.abc import Iterator
 
@@ -16,16 +16,14 @@ class Grid(Struct, frozen=True):
 
     @property
     def chunks(self) -> int:
-        """How many chunks there are."""
         return -(-self.elements // self.chunk_elements)
 
     def bounds(self, chunk: int) -> tuple[int, int]:
-        """First element and end of a chunk."""
+        """Return the first element of a chunk and its end."""
         start = chunk * self.chunk_elements
         return start, min(start + self.chunk_elements, self.elements)
 
     def length(self, chunk: int) -> int:
-        """Elements in a chunk."""
         start, stop = self.bounds(chunk)
         return stop - start
 
@@ -34,6 +32,6 @@ class Grid(Struct, frozen=True):
 
 
 def grid_of(elements: int) -> Grid:
-    """The grid of a vector: about 2048 chunks, between 64 KiB and 1 MiB each in fp32 (rule 37)."""
+    """Return the grid of a vector: about 2048 chunks, between 64 KiB and 1 MiB each in fp32 (rule 37)."""
     aligned = -(-elements // 2048 // ALIGNMENT) * ALIGNMENT
     return Grid(elements, max(SMALLEST, min(aligned, LARGEST)))

@@ -1,4 +1,4 @@
-"""Names of things on the wire. A run and a machine are UUIDs written as 32 hexadecimal digits."""
+"""Identifiers and bounded types on the wire. A run and a machine are UUIDs, written as 32 hexadecimal digits."""
 
 from typing import Annotated, NewType
 

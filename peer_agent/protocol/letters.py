@@ -1,7 +1,4 @@
-"""Plans and commits between the site and its peers: what is sealed for whom, and how a receiver checks it.
-
-The simulator makes the opened forms without signatures; everybody else gets them here and nowhere else.
-"""
+"""Seal plans and commits for each peer, and open them again. Only the simulator makes opened forms itself."""
 
 from typing import Any
 
@@ -30,7 +27,7 @@ from peer_agent.protocol.log.records import (
 
 
 class OpenedPlan(Struct, frozen=True):
-    """A plan as a contributor knows it: `slot` and its `number` are its own, None and -1 where it has none."""
+    """A plan as a contributor sees it: its own `slot` and the slot's `number`; None and -1 without one."""
 
     head: m.PlanHead
     number: int = -1
@@ -38,7 +35,7 @@ class OpenedPlan(Struct, frozen=True):
 
 
 class SealedPlan(Struct, frozen=True):
-    """A signed plan, ready to be said to each of its peers."""
+    """A signed plan, ready to be sent to each peer."""
 
     plan: m.Plan
     signed: Signed
@@ -47,34 +44,32 @@ class SealedPlan(Struct, frozen=True):
 
 
 def slots_tree(slots: tuple[m.Slot, ...]) -> list[list[bytes]]:
-    """The Merkle tree over slots; its root is in the head."""
+    """Return the Merkle tree over slots; its root is in the head."""
     return tree_of([msgspec.msgpack.encode(slot) for slot in slots])
 
 
 def plan_of(*, slots: tuple[m.Slot, ...], **facts: Any) -> m.Plan:
-    """A plan of its slots and facts, with the root over them."""
+    """Make a plan from its slots and facts, with the root over the slots."""
     root = slots_tree(slots)[-1][0]
     return m.Plan(slots=slots, contributors=len(slots), slots_root=root, **facts)
 
 
 def head_of(plan: m.Plan) -> m.PlanHead:
-    """What is signed of a plan."""
     return m.PlanHead(**{name: getattr(plan, name) for name in m.PlanHead.__struct_fields__})
 
 
 def seal_plan(site_key: Ed25519PrivateKey, plan: m.Plan) -> SealedPlan:
-    """Sign the head, once for everybody."""
     signed = sign(site_key, PLAN, msgspec.msgpack.encode(head_of(plan)))
     return SealedPlan(plan, signed, slots_tree(plan.slots), {slot.peer: i for i, slot in enumerate(plan.slots)})
 
 
 def planned_whole(sealed: SealedPlan) -> m.Planned:
-    """What a reducer or a keeper of the log is told."""
+    """Return the message for a reducer or a keeper of the log."""
     return m.Planned(plan=sealed.signed, slots=sealed.plan.slots)
 
 
 def planned_for(sealed: SealedPlan, peer: PeerId) -> m.Planned:
-    """What a trainer is told: the head, and its own slot where it has one."""
+    """Return the message for a trainer: the head, and the trainer's own slot if it has one."""
     number = sealed.numbers.get(peer, -1)
     if number < 0:
         return m.Planned(plan=sealed.signed)
@@ -83,7 +78,7 @@ def planned_for(sealed: SealedPlan, peer: PeerId) -> m.Planned:
 
 
 def open_plan(planned: m.Planned, site_public_key: bytes) -> OpenedPlan:
-    """A contributor's view, once signature and path hold. Raises Problem E218, E206."""
+    """Verify a plan's signature and path, and return the contributor's view. Raises Problem E218, E206."""
     head = _open_head(planned, site_public_key)
     if planned.slot is None:
         return OpenedPlan(head)
@@ -94,7 +89,7 @@ def open_plan(planned: m.Planned, site_public_key: bytes) -> OpenedPlan:
 
 
 def open_whole_plan(planned: m.Planned, site_public_key: bytes) -> m.Plan:
-    """A reducer's view: all slots, once signature and root hold. Raises Problem E218, E206."""
+    """Verify a plan's signature and root, and return it with all slots, for a reducer. Raises Problem E218, E206."""
     head = _open_head(planned, site_public_key)
     if len(planned.slots) != head.contributors or slots_tree(planned.slots)[-1][0] != head.slots_root:
         raise Problem.of("E218")
@@ -102,7 +97,7 @@ def open_whole_plan(planned: m.Planned, site_public_key: bytes) -> m.Plan:
 
 
 def own_part(plan: m.Plan, peer: PeerId) -> OpenedPlan:
-    """A contributor's view of a whole plan."""
+    """Return a contributor's view of a whole plan."""
     number = next((i for i, slot in enumerate(plan.slots) if slot.peer == peer), -1)
     return OpenedPlan(plan, number, plan.slots[number] if number >= 0 else None)
 
@@ -120,7 +115,7 @@ def _open_head(planned: m.Planned, site_public_key: bytes) -> m.PlanHead:
 
 
 class OpenedCommit(Struct, frozen=True):
-    """A commit as a replica knows it: the head, its digest, and its own contribution where it has one."""
+    """A commit as a replica sees it: the head, its digest, and the replica's own contribution, if any."""
 
     head: RecordHead
     digest: str
@@ -130,7 +125,7 @@ class OpenedCommit(Struct, frozen=True):
 
 
 class CommitLetters:
-    """One entry, ready to be said to each peer: the tree over its contributions is made once, when first needed."""
+    """One entry, ready to be sent to each peer. The tree over its contributions is built once, on first use."""
 
     def __init__(self, entry: Entry, record: Record) -> None:
         self.entry, self.record = entry, record
@@ -138,7 +133,7 @@ class CommitLetters:
         self._positions: dict[PeerId, int] = {}
 
     def whole(self, fence: int, *, snapshot: bool = False, hash_state: bool = False) -> m.Commit:
-        """For a keeper of the log."""
+        """Return the message for a keeper of the log."""
         return m.Commit(
             run=self.record.run,
             fence=fence,
@@ -149,7 +144,7 @@ class CommitLetters:
         )
 
     def to(self, peer: PeerId, fence: int, *, snapshot: bool = False, hash_state: bool = False) -> m.Commit:
-        """For a trainer: its own contribution and the path to it."""
+        """Return the message for a trainer: its own contribution and the path to it."""
         if not self._tree:
             self._tree = contributions_tree(self.record.contributions)
             self._positions = {part.peer: i for i, part in enumerate(self.record.contributions)}
@@ -164,7 +159,7 @@ class CommitLetters:
 
 
 def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> OpenedCommit:
-    """A trainer's view, once signature and path hold. Raises Problem E218."""
+    """Verify a commit's signature and path, and return the trainer's view. Raises Problem E218."""
     head = open_head(commit.record, site_public_key)
     own = commit.contribution
     if commit.contributions:
@@ -175,5 +170,5 @@ def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> Opene
 
 
 def open_whole_commit(commit: m.Commit, site_public_key: bytes) -> Record:
-    """A log keeper's view: the whole record, once signature and root hold. Raises Problem E218."""
+    """Verify a commit's signature and root, and return the whole record, for a keeper. Raises Problem E218."""
     return whole_of(open_head(commit.record, site_public_key), commit.contributions)

@@ -1,4 +1,4 @@
-"""Why a run stands still, as coordinator and site say it in English; whoever shows it looks it up."""
+"""Why a run is waiting, in the English of coordinator and site; the side that shows a reason translates it."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ AVERAGES_AND_GRADIENTS = "waiting for the averages of {names} and the gradients 
 AVERAGES = "waiting for the averages of {names}"
 CHECKED = "Checking the model: {done} of {whole} steps replayed."
 
-REASONS = (  # a text is looked for in this order
+REASONS = (  # texts are matched in this order
     ROLLED_BACK,
     PAUSED,
     DIVERGED,
@@ -54,5 +54,5 @@ REASONS = (  # a text is looked for in this order
 
 
 def in_words(reason: str, translated: Callable[[str], str]) -> str:
-    """The same in the language of `translated`; as it is where it is none of these."""
+    """Translate a reason. Return it unchanged if it is none of these."""
     return refilled(REASONS, reason, translated)

@@ -1,7 +1,6 @@
-"""What every recipe says: the checked, declarative description of a training job. Never code.
+"""The checked, declarative description of a training job. Never code.
 
-What is trained, and on what, is said by a subclass in `peer_agent.recipes`, registered under its `objective`. All
-values have bounds, none names a file.
+Subclasses in `peer_agent.recipes`, registered by `objective`, add model and data. Values are bounded; none is a file.
 """
 
 import math
@@ -27,7 +26,7 @@ Weight = Annotated[float, Meta(ge=0, le=1e6)]
 class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """LAMB (arXiv 1904.00962), AdamW (arXiv 1711.05101), SGD or LARC (arXiv 1708.03888), by committed step.
 
-    Of SGD and LARC, `beta1` is the momentum, and there is no second moment.
+    For SGD and LARC, `beta1` is the momentum, and there is no second moment.
     """
 
     name: OptimizerName = "lamb"
@@ -36,14 +35,14 @@ class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.98
     epsilon: Annotated[float, Meta(ge=1e-12, le=1e-2)] = 1e-6
     weight_decay: Annotated[float, Meta(ge=0, le=1)] = 0.01
-    clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 1.0  # of the averaged gradient; 0 = never
+    clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 1.0  # of the averaged gradient; 0: never
     warmup_steps: Annotated[int, Meta(ge=0, le=1_000_000)] = 10
     decay: Literal["cosine", "linear", "constant"] = "cosine"
     final_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.1  # learning rate at the last step / peak
 
 
 class Rule(NamedTuple):
-    """A rule that ties values together. `value`: the path of the one to change, empty where none is."""
+    """A rule that ties values together. `value`: the path of the value to change, or empty."""
 
     value: str
     reason: str
@@ -51,16 +50,13 @@ class Rule(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A value of a recipe in a form: `path` leads to it from the recipe, as in `optimizer.name`.
-
-    `choices` are the values of a literal with their words, in the order of a form, which shows the values without them.
-    """
+    """A value of a recipe in a form."""
 
     name: str
-    path: str
+    path: str  # from the recipe, as in `optimizer.name`
     label: str
     help: str = ""
-    choices: tuple[tuple[str, str], ...] = ()
+    choices: tuple[tuple[str, str], ...] = ()  # a literal's values with their words, in form order
 
 
 NO_YES = (("0", "no"), ("1", "yes"))
@@ -75,42 +71,42 @@ class Material(NamedTuple):
     name: str  # as in `the text`
     unit: str  # what sizes are counted in: tokens, images
     file: str  # what is uploaded
-    shown: tuple[str, str]  # above what people are shown of it: a title, and what to look for
-    suffixes: tuple[str, ...]  # that its file has one of …
-    or_text: bool = False  # … or it is a text, whatever it is called
-    more: str = ""  # one more file, which is a source of its own, as in `another text`
-    adapts: "Material | None" = None  # the model that has to be brought too, where one is adapted …
-    takes: "Material | None" = None  # … or what may be brought: a tokenizer
-    hub: OnHub = ""  # what of the Hub it is, where it may be taken from there by its name
+    shown: tuple[str, str]  # above the sample that people see: a title, and what to look for
+    suffixes: tuple[str, ...]  # one of which its file has
+    or_text: bool = False  # or it is a text with any suffix
+    more: str = ""  # a further file that is a source of its own, as in `another text`
+    adapts: "Material | None" = None  # the model that must be brought too, if one is adapted
+    takes: "Material | None" = None  # what may be brought too: a tokenizer
+    hub: OnHub = ""  # its kind on the Hub, if it may be named there
 
     @property
     def brought(self) -> "Material | None":
-        """What is, or may be, brought beside the data."""
+        """What must or may be brought besides the data."""
         return self.adapts or self.takes
 
     def named(self, count: int) -> str:
-        """As in `the texts`: so many files of it."""
+        """Return the name for `count` files, as in `the texts`."""
         return self.name if count == 1 or self.name.endswith("s") else f"{self.name}s"
 
 
 class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a model is built from beside its recipe's values: a file by its sha256 in hexadecimal, and its bytes."""
+    """A file that a model is built from besides its recipe's values: its sha256 in hexadecimal, and its bytes."""
 
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Meta(ge=1, le=MOST_FILE_BYTES)]
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="data", omit_defaults=True):
-    """How an uploaded file becomes shards: plain values, equal where nothing has to be prepared anew."""
+    """How an uploaded file becomes shards: plain values. Equal ones need no new preparation."""
 
     material: ClassVar[Material]
-    beside: ClassVar[Literal["tokenizer", "shards"]]  # the folder of what was prepared that a release is made with
+    beside: ClassVar[Literal["tokenizer", "shards"]]  # the prepared folder that a release needs
     least_beside: ClassVar[int] = 0  # how much of the shards a release needs, at least, in the order of their digests
-    module: ClassVar[str]  # with `prepare(file, out, preparation[, further files])`, which gives a `Prepared`
+    module: ClassVar[str]  # has `prepare(file, out, preparation[, further files])`, which returns a `Prepared`
 
 
 class AbstractStruct(StructMeta, ABCMeta):
-    """Of structs with abstract methods: who leaves one out cannot make an instance."""
+    """The metaclass of structs with abstract methods: a class that lacks one cannot be instantiated."""
 
 
 class Recipe(
@@ -123,26 +119,25 @@ class Recipe(
 ):
     """Everything that decides what is computed. The same bytes on every peer.
 
-    A subclass is what the whole house knows of a kind of job before torch is loaded; `training` names the module with
-    the rest of it (`peer_agent.recipes.training.Training`).
+    Subclasses describe a kind of job without torch; `training` names the module with the rest (`recipes.training`).
     """
 
-    title: ClassVar[str]  # of the kind, for people …
-    about: ClassVar[str]  # … and what its model does, in one sentence
-    library: ClassVar[str] = "transformers"  # that loads a release, in the Hub's words …
-    task: ClassVar[str] = ""  # … and what it is for, where the Hub has a word for it
+    title: ClassVar[str]  # of the kind, for people
+    about: ClassVar[str]  # what its model does, in one sentence
+    library: ClassVar[str] = "transformers"  # that loads a release, in the Hub's words
+    task: ClassVar[str] = ""  # the Hub's word for what it does, if there is one
     summaries: ClassVar[tuple[str, ...]] = ()  # what `summary` fills in, by which pages find its translation
-    loss_unit: ClassVar[tuple[str, str]] = ("token", "tokens")  # what the loss is a mean over: one, and many
+    loss_unit: ClassVar[tuple[str, str]] = ("token", "tokens")  # what the loss is a mean over: singular and plural
     writes: ClassVar[bool] = False  # its model continues a text (`training.written`)
     training: ClassVar[str]
     prepares: ClassVar[type[Preparation]]
-    unit_is_whole: ClassVar[bool] = False  # its samples have a part in each other's loss, as where a batch is normed
+    unit_is_whole: ClassVar[bool] = False  # its samples affect each other's loss, as with batch norm
     words: ClassVar[tuple[Words, ...]] = ()  # of the values that only this kind has, in the order of the form
     presets: ClassVar[Mapping[str, "Recipe"]] = {}
     from_data: ClassVar[tuple[str, ...]] = ()  # the values that `fitted` sets and no form has
     largest: ClassVar[str] = ""  # the path of the value that makes a model too large
-    usual_passes: ClassVar[int] = 4  # over its data; a text teaches less and less from there on (arXiv 2305.16264)
-    unit_rows: ClassVar[tuple[str, ...]] = ()  # matrices by name, whose rows are made of length 1 after each step
+    usual_passes: ClassVar[int] = 4  # over its data; more passes over a text teach less and less (arXiv 2305.16264)
+    unit_rows: ClassVar[tuple[str, ...]] = ()  # matrices by name, whose rows are normalized to length 1 after each step
 
     optimizer: Optimizer = Optimizer()
     target_batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 48  # samples in a step, at least
@@ -153,16 +148,16 @@ class Recipe(
     staleness: Literal[0, 1] = 0  # steps that work may be old by design: 1 overlaps the round (rule 10)
     codec_up: Codec = "fp16"
     codec_down: Codec = "fp16"
-    contributors: Literal["all", "fast"] = "all"  # fast: whoever would hold up the others is left out for one round
+    contributors: Literal["all", "fast"] = "all"  # fast: a peer that would slow the others is left out for one round
     codecs: Literal["stated", "plan"] = "stated"  # plan: those above, or smaller ones where links are slow (rule 14)
-    precision: Literal["fp32", "mixed"] = "fp32"  # mixed: devices that are faster so compute gradients with 16 bits
+    precision: Literal["fp32", "mixed"] = "fp32"  # mixed: devices that are faster so compute gradients in 16 bits
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    # Weights of the sources of its data, in their order: how many of each other's samples are taken; empty: by size.
+    # Weights of the data's sources, in order: their relative numbers of samples. Empty: by size.
     mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()
 
     @property
     def material(self) -> Material:
-        """What it learns from, in words."""
+        """What the recipe learns from, in words."""
         return self.prepares.material
 
     @property
@@ -171,99 +166,99 @@ class Recipe(
         return str(self.__struct_config__.tag)
 
     def codecs_from(self, stated: Codec) -> tuple[Codec, ...]:
-        """What the plan may use in the place of a stated codec: that one, and then fewer and fewer bits."""
+        """Return the codecs that a plan may use in place of a stated one: that one, and those with fewer bits."""
         return LADDER[LADDER.index(stated) :] if self.codecs == "plan" else (stated,)
 
     def steps_over(self, samples: int) -> int:
-        """Steps of a run whose organizer states none: its kind's usual passes over so many samples, within bounds."""
+        """Return the default number of steps: the kind's usual passes over the samples, within bounds."""
         least, most = USUAL_STEPS
         steps = min(max(-(-self.usual_passes * samples // self.target_batch), least), most)
         return max(steps, self.optimizer.warmup_steps)
 
-    # --- what a kind of recipe says of itself -----------------------------------------------------------------------
+    # --- what a kind of recipe defines -------------------------------------------------------------------------------
 
     @abstractmethod
     def samples_in(self, size: int) -> int:
-        """How many samples a shard of that size holds. In what sizes are counted, is the kind's own: tokens, images."""
+        """Return the samples in a shard of that size. Sizes are in the kind's own unit: tokens, images."""
 
     def least_size(self) -> int:
-        """Of the data that one whole sample takes."""
+        """Return the size of the data that one whole sample takes."""
         return 1
 
     @abstractmethod
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Fewest and most loss units that a unit of so many samples can have."""
+        """Return the fewest and most loss units that a unit of `samples` samples can have."""
 
     @abstractmethod
     def parameters(self) -> int:
-        """About how many parameters the model has."""
+        """Return about how many parameters the model has."""
 
     def files(self) -> tuple[ModelFile, ...]:
-        """What its model is built from beside its values; nothing where it is drawn from the seed alone."""
+        """Return the files that its model is built from besides its values; empty if only the seed decides."""
         return ()
 
     def fixed_parameters(self) -> int:
-        """About how many more parameters the model has, which the run does not change and nobody sends."""
+        """Return about how many further parameters the model has that are not trained and not sent."""
         return 0
 
     def operations(self, samples: int) -> float:
-        """About how many floating-point operations a gradient of so many samples takes; 0 where nobody has counted."""
+        """Return about how many floating-point operations a gradient of `samples` samples takes; 0: unknown."""
         del samples
         return 0.0
 
     @abstractmethod
     def kept_floats(self, samples: int) -> float:
-        """About how many floats forward keeps for backward, for so many samples computed at a time."""
+        """Return about how many floats forward keeps for backward, for `samples` samples computed at a time."""
 
     def recomputed_floats(self, samples: int) -> float:
-        """The same where layers are computed again in backward; as many where nobody has said how few."""
+        """Return about how many floats forward keeps if backward recomputes layers; by default `kept_floats`."""
         return self.kept_floats(samples)
 
     def rules(self) -> Iterable[Rule]:
-        """What ties the values together that only this kind has."""
+        """Return the rules that tie together values that only this kind has."""
         return ()
 
     @abstractmethod
     def preparation(self) -> Preparation:
-        """How data are prepared for it: of the class `prepares`."""
+        """Return how its data are prepared: an instance of `prepares`."""
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
-        """The recipe for data that are prepared: values that follow from what was found in them."""
+        """Return the recipe for prepared data, with values that follow from what was found in them."""
         del data
         return self
 
     def at(self, step: int) -> Self:
-        """The recipe as it computes gradients on the state after so many committed steps."""
+        """Return the recipe for computing gradients on the state after `step` committed steps."""
         del step
         return self
 
     def frozen(self, step: int) -> tuple[str, ...]:
-        """Parameters by name that are left as they are by the step that is made of this state."""
+        """Return the names of parameters that the update of this state leaves unchanged."""
         del step
         return ()
 
     @abstractmethod
     def shard_bytes(self, size: int) -> int:
-        """Bytes of a prepared shard of that size, at most."""
+        """Return the most bytes that a prepared shard of that size takes."""
 
     @abstractmethod
     def usage(self, model: str) -> str:
-        """A few lines of Python that use a released model. `model`: its folder or name as a Python string."""
+        """Return a few lines of Python that use a released model. `model`: its folder or name as a Python string."""
 
     @abstractmethod
     def summary(self) -> str:
-        """The model in a few words, as in `a GPT-2 language model of 4 layers`."""
+        """Return the model in a few words, as in `a GPT-2 language model of 4 layers`."""
 
 
 AnyRecipe = TypeVar("AnyRecipe", bound=type[Recipe])
 
 KINDS: dict[str, type[Recipe]] = {}  # by objective
-USUAL_OBJECTIVE = "causal_lm"  # of a recipe that does not say it
+USUAL_OBJECTIVE = "causal_lm"  # of a recipe that does not state one
 FIRST = ("objective", "model", "optimizer", "vocab")  # of the canonical order; the others follow as they are declared
 
 
 def register(kind: AnyRecipe) -> AnyRecipe:
-    """Make a kind of recipe known. Raises ValueError where another one has its name."""
+    """Register a kind of recipe. Raises ValueError if another one has its name."""
     name = str(kind.__struct_config__.tag)
     if KINDS.setdefault(name, kind) is not kind:
         raise ValueError(f"there are two recipes called {name}")
@@ -271,7 +266,7 @@ def register(kind: AnyRecipe) -> AnyRecipe:
 
 
 class OutOfBounds(Problem):
-    """E301, for a rule that ties values together. `value`: the path of the one to change, empty where none is."""
+    """E301, for a rule that ties values together. `value`: the path of the value to change, or empty."""
 
     def __init__(self, reason: str, value: str = "") -> None:
         super().__init__(Fault.of("E301", reason=reason))
@@ -283,19 +278,19 @@ class _Head(Struct, frozen=True):
 
 
 def encode_recipe(recipe: Recipe) -> bytes:
-    """Canonical JSON of a recipe."""
+    """Return the canonical JSON of a recipe."""
     return msgspec.json.encode(as_values(recipe))
 
 
 def as_values(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as plain values, in their canonical order."""
+    """Return a recipe as plain values in canonical order."""
     values: dict[str, Any] = msgspec.to_builtins(recipe)
     order = (*(name for name in FIRST if name in values), *(name for name in values if name not in FIRST))
     return {name: values[name] for name in order}
 
 
 def parse_recipe(data: bytes | str) -> Recipe:
-    """A recipe within its bounds. Raises Problem E301 with the first value that is not."""
+    """Parse a recipe and check its bounds. Raises Problem E301 with the first value that is out of bounds."""
     try:
         recipe = msgspec.json.decode(data, type=_kind_of(msgspec.json.decode(data, type=_Head).objective))
     except msgspec.DecodeError as error:
@@ -304,7 +299,7 @@ def parse_recipe(data: bytes | str) -> Recipe:
 
 
 def recipe_of(values: Mapping[str, Any]) -> Recipe:
-    """The same from plain values. Raises Problem E301."""
+    """Make a checked recipe from plain values. Raises Problem E301."""
     try:
         kind = _kind_of(msgspec.convert(values, _Head).objective)
         recipe = msgspec.convert({"objective": USUAL_OBJECTIVE, **values}, kind)
@@ -314,7 +309,7 @@ def recipe_of(values: Mapping[str, Any]) -> Recipe:
 
 
 def _kind_of(objective: str) -> type[Recipe]:
-    """Raises Problem E301."""
+    """Return the recipe class of an objective. Raises Problem E301."""
     kind = KINDS.get(objective)
     if kind is None:
         known = ", ".join(sorted(KINDS))
@@ -326,7 +321,7 @@ AnyChecked = TypeVar("AnyChecked", bound=Recipe)
 
 
 def checked(recipe: AnyChecked) -> AnyChecked:
-    """The recipe itself, once the rules that tie its values together hold. Raises OutOfBounds."""
+    """Return the recipe itself if the rules that tie its values together hold. Raises OutOfBounds."""
     for value, reason, is_broken in _rules(recipe):
         if is_broken:
             raise OutOfBounds(reason, value)
@@ -341,6 +336,6 @@ def _rules(recipe: Recipe) -> Iterable[Rule]:
     yield Rule("optimizer.warmup_steps", "warm-up is longer than the run", optimizer.warmup_steps > recipe.target_steps)
     yield Rule("mix", "the weights of the sources add up to nothing", bool(recipe.mix) and not sum(recipe.mix))
     yield Rule("", "a value is not finite", not all(math.isfinite(value) for value in floats))
-    # After the rules of its kind: the size of a model that cannot be is of no interest.
+    # After the rules of its kind: an impossible model's size is of no interest.
     yield from recipe.rules()
     yield Rule(recipe.largest, "the model is larger than 2^31 parameters", recipe.parameters() > MOST_PARAMETERS)

@@ -1,4 +1,4 @@
-"""Which samples a leased unit stands for: computed alike by trainers, auditors and the reference in the tests."""
+"""Which samples a leased unit contains: computed alike by trainers, auditors and the tests' reference."""
 
 import hashlib
 
@@ -9,7 +9,7 @@ from peer_agent.protocol.identifiers import RunId
 
 
 def order_of(run: RunId, epoch: int, shard: int, samples: int) -> NDArray[np.int64]:
-    """The order of a shard's samples in one epoch: position -> sample.
+    """Return the order of a shard's samples in one epoch: position -> sample.
 
     Philox keyed by sha256 of (run, epoch, shard); its raw stream is the same in every version of numpy.
     """

@@ -1,4 +1,4 @@
-"""The scalars of an update, computed once by the coordinator and written into the record as exact float32 (rule 13)."""
+"""Scalars of an update, computed once by the coordinator and recorded as exact float32 (rule 13)."""
 
 import math
 
@@ -9,12 +9,11 @@ from peer_agent.protocol.recipe import Optimizer, Recipe
 
 
 def float32(value: float) -> float:
-    """The nearest float32, as a Python float."""
     return float(np.float32(value))
 
 
 def learning_rate(optimizer: Optimizer, step: int, target_steps: int) -> float:
-    """Learning rate of the update that makes `step` (from 1): linear warm-up, then decay to `final_ratio` of it."""
+    """Return the rate of the update that makes `step` (from 1): linear warm-up, then decay to `final_ratio`."""
     if step <= optimizer.warmup_steps:
         return optimizer.learning_rate * step / optimizer.warmup_steps
     length = max(target_steps - optimizer.warmup_steps, 1)
@@ -25,13 +24,13 @@ def learning_rate(optimizer: Optimizer, step: int, target_steps: int) -> float:
 
 
 def clip_factor(clip_norm: float, sum_squares: float) -> float:
-    """What the averaged gradient is multiplied with so that its norm is at most `clip_norm` (0: never clipped)."""
+    """Return the factor that limits the averaged gradient's norm to `clip_norm` (0: never clipped)."""
     norm = math.sqrt(sum_squares)
     return clip_norm / norm if 0 < clip_norm < norm else 1.0
 
 
 def scalars_of(recipe: Recipe, *, step: int, sum_squares: float, tokens: int) -> Scalars:
-    """Scalars of the update that makes `step`, from the spans' sum of squares (float64) and the round's loss tokens."""
+    """Return the scalars of update `step`. `sum_squares`: of all spans, float64; `tokens`: the round's loss tokens."""
     optimizer = recipe.optimizer
     return Scalars(
         learning_rate=float32(learning_rate(optimizer, step, recipe.target_steps)),

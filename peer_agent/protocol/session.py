@@ -1,13 +1,13 @@
-"""One end of a link, without the link: bytes in, events out, bytes to send (sans-I/O).
+"""One end of a link without I/O (sans-I/O): bytes in, events out, bytes to send.
 
-The same class serves the agent's and the relay's control link, the site's consumer, and both ends of a data
-link. Bad input is a result, never an exception: the session answers with a numbered refusal and closes.
+The same class serves control links, data links and forward links, at both ends. Bad input is a result, never an
+exception: the session answers with a numbered refusal and closes.
 
-Theory of operation. The listening side challenges with a nonce; the dialling side answers with its credential
-and a signature over (server, nonce, its own nonce); the listening side welcomes with a signature of its own.
-Naming the server inside the proof keeps one relay from passing a challenge on to another; naming the certificate of
-a listener that made its own keeps anybody from standing between the two. What may be received in which phase is the
-table `RECEIVABLE`, printed in docs/protocol.md.
+Handshake: the listening side sends a nonce as a challenge. The dialling side answers with its credential and a
+signature over (server, nonce, its own nonce). The listening side welcomes it with its own signature. The server's name
+in the proof keeps one relay from passing a challenge on to another. The fingerprint of a listener's self-made
+certificate keeps a third party from standing between the two. `RECEIVABLE` says what each side may receive in each
+phase; docs/protocol.md prints it.
 """
 
 from enum import StrEnum
@@ -36,23 +36,17 @@ LISTENING_ROLES = frozenset({Role.RELAY, Role.AUXILIARY, Role.TRAINER})
 
 
 class Link(StrEnum):
-    """What a socket is for."""
-
     CONTROL = "control"
     DATA = "data"
     FORWARD = "forward"  # through a relay, to a listener that cannot be dialled
 
 
 class Side(StrEnum):
-    """Which end of a link this is."""
-
     LISTENING = "listening"
     DIALLING = "dialling"
 
 
 class SessionPhase(StrEnum):
-    """How far the handshake of a link has come."""
-
     AWAITING_CHALLENGE = "awaiting challenge"
     AWAITING_PROOF = "awaiting proof"
     AWAITING_WELCOME = "awaiting welcome"
@@ -91,13 +85,13 @@ class Opened(Struct, frozen=True):
 
 
 class MessageReceived(Struct, frozen=True):
-    """A message or frame that is legal now."""
+    """A message or frame that is legal in this phase."""
 
     body: m.AnyMessage | Frame
 
 
 class Failed(Struct, frozen=True):
-    """The link is over. `remote`: the other side refused us; else we refused it, and `outgoing` says so."""
+    """The link is over. `remote`: the other side refused us; otherwise `outgoing` has our refusal."""
 
     fault: Fault
     remote: bool
@@ -130,7 +124,7 @@ class Session:
         version: str,
         fingerprint: str = "",
     ) -> None:
-        """`fingerprint`: of the listener's own certificate, as this end sees it; empty where it has none."""
+        """Prepare the handshake. `fingerprint`: of the listener's self-made certificate, or empty."""
         self.side, self.link, self.identity = side, link, identity
         self.fingerprint = fingerprint
         self.nonce, self.server, self.version = nonce, server, version
@@ -140,30 +134,30 @@ class Session:
         self._outgoing: list[bytes] = []
 
     def start(self, now: float) -> None:
-        """The listening side speaks first."""
+        """Queue the challenge if this is the listening side."""
         if self.side is Side.LISTENING:
             challenge = m.Challenge(protocol=m.PROTOCOL, server=self.server, nonce=self.nonce, time=now)
             self._outgoing.append(encode(challenge))
 
     def outgoing(self) -> list[bytes]:
-        """What is to be sent, in order; each call empties it."""
+        """Return the messages to send, in order, and empty the queue."""
         ready, self._outgoing = self._outgoing, []
         return ready
 
     def send(self, body: m.Message | Frame) -> None:
-        """Queue a message or frame. Ignored on a link that is not open: the other end is told by hello."""
+        """Queue a message or frame. Ignored on a link that is not open: the next hello replaces it."""
         if self.phase is SessionPhase.OPEN:
             self._outgoing.append(encode_frame(body) if isinstance(body, Frame) else encode(body))
 
     def refuse(self, fault: Fault, retry_after_s: float = -1.0) -> Failed:
         """Close with a numbered reason."""
-        text = fault.text[:2000]  # a longer one would not be understood, and the reason lost
+        text = fault.text[:2000]  # the other end would not accept a longer one, and the reason would be lost
         self._outgoing.append(encode(m.Refusal(code=fault.code, text=text, retry_after_s=retry_after_s)))
         self.phase = SessionPhase.CLOSED
         return Failed(fault, remote=False, retry_after_s=retry_after_s)
 
     def receive(self, data: bytes | memoryview, now: float) -> Event | None:
-        """One message of the socket. None where nothing is to be told."""
+        """Process one message of the socket. Return None if there is nothing to report."""
         if self.phase is SessionPhase.CLOSED:
             return None
         limit = m.MAX_MESSAGE if self.phase is SessionPhase.OPEN else m.MAX_HANDSHAKE
@@ -248,9 +242,9 @@ class Session:
         return Opened(self.peer, self._offset_s)
 
     def _listener(self, signed: Signed | None, now: float) -> Credential | Fault:
-        """The listener's credential: signed by the site, for the machine that was dialled, and for our run.
+        """Return the listener's credential: signed by the site, for the dialled machine and for our run.
 
-        Judged by our clock: a listener that could set the time could make its own credential last.
+        Our own clock decides whether it is valid. A listener that could set the time could extend its own credential.
         """
         if signed is None:
             return Fault.of("E217")
@@ -263,7 +257,6 @@ class Session:
         return credential if is_meant and is_of_the_run and is_everybodys else Fault.of("E217")
 
     def _own_run(self) -> RunId:
-        """Of our own credential, which we need not doubt."""
         assert self.identity.credential is not None
         return msgspec.msgpack.decode(self.identity.credential.payload, type=Credential).run
 

@@ -1,4 +1,4 @@
-"""One message of a link is a kind byte and a body: a struct in MessagePack, or a frame with a chunk."""
+"""Encoding of link messages: a kind byte, then a struct in MessagePack or a frame with a chunk."""
 
 import struct
 from enum import IntEnum
@@ -11,23 +11,23 @@ from peer_agent.protocol.messages import AnyMessage, Message
 
 
 class Kind(IntEnum):
-    """The first byte of what is sent: a message, or which kind of chunk."""
+    """The first byte on the wire: a message, or the kind of a frame."""
 
     MESSAGE = 1
     GRADIENT = 2  # contributor to reducer
     AVERAGE = 3  # reducer (or log) to receiver
-    PROBE = 4  # of a measure, either way; its step is the measure's number
-    FORWARDED = 5  # either way through a relay: bytes of a link of which it knows nothing
+    PROBE = 4  # of a probe, either way; its step is the probe's number
+    FORWARDED = 5  # either way through a relay: bytes of a link that the relay cannot read
 
 
 HEADER = struct.Struct(">B16sQIHHIH")  # kind, run, step, fence, attempt, span, chunk, slot
 
 PIECE_BYTES = 64 * 1024  # of a forwarded link, in one frame
-LOGGED = 0  # the fence of frames out of a log, whose step is an index there; claims count from 1
+LOGGED = 0  # the fence of frames from a log, whose step is a log index; claims count from 1
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """A chunk on its way. Its header places it and is believed no further (a weight is never in a frame)."""
+    """A chunk in transit. Its header only places it: a weight is never in a frame."""
 
     kind: Kind
     run: RunId
@@ -46,7 +46,7 @@ class Frame(Struct, frozen=True, gc=False):
 
 
 class Malformed(Struct, frozen=True):
-    """Bytes that are no message: `reason` for the log and the sender."""
+    """Bytes that are not a message. `reason` is for the log and the sender."""
 
     reason: str
 
@@ -56,12 +56,11 @@ _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessa
 
 
 def encode(message: Message) -> bytes:
-    """A message as it travels."""
     return bytes([Kind.MESSAGE]) + _encoder.encode(message)
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """A frame as it travels: 39 bytes of header, then the encoded chunk."""
+    """Encode a frame: 39 bytes of header, then the encoded chunk."""
     header = HEADER.pack(
         frame.kind,
         bytes.fromhex(frame.run),
@@ -76,7 +75,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> AnyMessage | Frame | Malformed:
-    """What came. Never raises: bad bytes are a result."""
+    """Decode received bytes. Never raises: bad bytes are a result."""
     if not data:
         return Malformed("empty")
     match data[0]:

@@ -1,1 +1,1 @@
-"""What peers' links can carry, learned from bytes that arrived; nobody is asked for it."""
+"""Link capacities, learned from bytes that receivers counted. Peers are never asked for them."""

@@ -1,4 +1,4 @@
-"""Bytes of an attempt as they come, by who sent them: counted by whoever receives (rule 31)."""
+"""Count the bytes of an attempt by sender, on the receiver's side (rule 31)."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from peer_agent.protocol.wire import HEADER
 
 
 class Arrived(Struct):
-    """What has come of one sender: bytes with their headers, and when the first and the last of them came."""
+    """What came from one sender: bytes with their headers, and when the first and the last of them came."""
 
     size: int
     first_at: float
@@ -18,7 +18,7 @@ class Arrived(Struct):
 
 
 def count(arrived: dict[PeerId, Arrived], sender: PeerId, payload_bytes: int, now: float) -> None:
-    """One more chunk. `now` is monotonic seconds."""
+    """Add one chunk. `now` is monotonic seconds."""
     so_far = arrived.setdefault(sender, Arrived(0, now, now))
     so_far.size += HEADER.size + payload_bytes
     so_far.last_at = now
@@ -30,9 +30,9 @@ def arrivals_of(
     late: Mapping[PeerId, float] | None = None,
     held_s: Mapping[PeerId, float] | None = None,
 ) -> tuple[m.Arrival, ...]:
-    """The same as it is told: by id, in seconds since the plan came. `late`: in parts of the plan's time.
+    """Return the counts as reported: by sender id, in seconds since the plan came.
 
-    `held_s`: in which nothing was read of it.
+    `late`: lateness in parts of the plan's time. `held_s`: seconds in which the receiver did not read from the sender.
     """
     return tuple(
         m.Arrival(
@@ -48,5 +48,5 @@ def arrivals_of(
 
 
 def departures_of(full_s: Mapping[PeerId, float]) -> tuple[m.Departure, ...]:
-    """How our chunks went to each reducer, by id. `full_s`: seconds in which the way there took no more of them."""
+    """Return, by reducer id, the seconds in which the link there was too full to take more of our chunks."""
     return tuple(m.Departure(receiver, seconds) for receiver, seconds in sorted(full_s.items()))

@@ -1,11 +1,10 @@
-"""Limits between two peers that are none of their own links': two regions, a bad route (rule 26).
+"""Limits between two peers that neither peer's own link explains: two regions, a bad route (rule 26).
 
-A flow that was held up while both its directions, as long as it lasted, had room by what is known, and while other
-flows of both came in time, was so by what lies between its ends. What went from one to the other in that attempt is
-then all that the pair carries. It counts once it was found a second time, the next time that something goes there: a
-machine that was busy for a moment looks the same. Where all that fits came in time, the next shares are dealt as if a
-bit more did: what was found in a bad moment would else limit what goes there for ever. One that is not measured for
-long is forgotten, and found anew where it still holds something up.
+A delayed flow shows such a limit if both its directions had room while it lasted and other flows through them came on
+time. The limit is what went from one peer to the other in that attempt. It counts once it is found again at the next
+use: a machine that was busy for a moment looks the same. When a pair delivers all that fits on time, the next plan
+assumes slightly more. So a limit found in a bad moment does not last for ever. A limit that is not measured for long is
+forgotten.
 """
 
 from collections.abc import Mapping
@@ -23,20 +22,17 @@ from peer_agent.protocol.bandwidth.flows import (
 )
 from peer_agent.protocol.plan import Pair
 
-ROOM = 0.7  # of what is known of a direction: one that carried more may be what held a flow up
-FREE = 0.25  # of a direction's bytes, at least, that were not held up in it
-ROUNDS_KEPT = 100  # that a pair is remembered without a measurement
-HOPE = 1.1  # times what came over a pair in time: shares are dealt by it
-MOST_PAIRS = 2048  # that are known; those measured longest ago are forgotten first
+ROOM = 0.7  # of an estimate: a direction that carried more may have delayed the flow itself
+FREE = 0.25  # of a direction's bytes, at least, that were on time
+ROUNDS_KEPT = 100  # without a measurement, until a pair is forgotten
+HOPE = 1.1  # times what came over a pair on time: the next plan assumes this much
+MOST_PAIRS = 2048  # pairs that are remembered; those measured longest ago are forgotten first
 
 
 def narrow_flows(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], held_up: AbstractSet[Flow]
 ) -> set[Flow]:
-    """Those that neither of their directions held up; none where nobody was asked to keep a pace.
-
-    O(flows log flows).
-    """
+    """Return the delayed flows that neither direction explains; none without a planned pace. O(flows log flows)."""
     if not all(flow.asked_s for load in loads.values() for flow in load.flows):
         return set()
     free = {direction for direction, load in loads.items() if load.part_of(held_up) <= 1 - FREE}
@@ -45,7 +41,7 @@ def narrow_flows(
 
 
 def _crowded(known: Capacity | None, load: Load) -> list[Flow]:
-    """Flows during which their direction had no room: what is over soon may have been held up by that."""
+    """Return the flows during which their direction was nearly full. A short flow may have been delayed by that."""
     if known is None or not known.bps:
         return load.flows
     uses = load.bps_during(load.flows) / known.bps
@@ -59,10 +55,7 @@ def learn_pairs(
     narrow: AbstractSet[Flow],
     at: float,
 ) -> None:
-    """Take what went between two, both kinds of bytes together, into what is known of them. O(flows).
-
-    `late`: all that was held up, `narrow`: what neither of its directions held up.
-    """
+    """Update the pair limits. `late`: all delayed flows; `narrow`: those no direction explains. O(flows)."""
     full = {(flow.sender, flow.receiver) for flow in narrow}
     for pair, load in _loads_of_pairs(loads, full | pairs.keys()).items():
         known = pairs.pop(pair, None)
@@ -74,7 +67,7 @@ def learn_pairs(
 
 
 def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -> Capacity | None:
-    """What is known after this; nothing where a first suspicion was wrong. `is_tried`: it was found twice."""
+    """Return the new estimate; None where a first suspicion was wrong. `is_tried`: it was found twice."""
     if known is None:
         return Capacity(load.bps, is_floor=False, measured_at=at) if is_full else None
     is_tried = known.is_tried or is_full
@@ -88,14 +81,13 @@ def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -
 
 
 def limits_of(pairs: Mapping[Pair, Capacity], *, hopes: bool = False) -> dict[Pair, float]:
-    """What a plan counts on: bytes per second, of those that were found twice. `hopes`: with more where it may be."""
+    """Return the limits that were found twice, in bytes per second. `hopes`: raise those that may be higher."""
     return {
         pair: known.bps * (HOPE if hopes and known.is_floor else 1.0) for pair, known in pairs.items() if known.is_tried
     }
 
 
 def _loads_of_pairs(loads: Mapping[Direction, Load], wanted: AbstractSet[Pair]) -> dict[Pair, Load]:
-    """What went over each of these."""
     of_pairs: dict[Pair, Load] = {}
     for (_, way), load in loads.items():
         for flow in load.flows if way == "up" else ():

@@ -1,7 +1,4 @@
-"""Measures of an idle link, as each of its two ends sees them: what it expects, and what came of it (rule 31).
-
-The coordinator names two peers; each sends the other frames for a while, both ways at once, and counts what comes.
-"""
+"""Measure an idle link between two peers whom the coordinator names: both send and count at once (rule 31)."""
 
 from msgspec import Struct, field
 
@@ -10,34 +7,34 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import HEADER, Frame
 
 PROBE_S = 1.6  # of sending
-LEAD_S = 0.5  # at the beginning, in which a connection finds its speed: not counted
-LEAST_S = 0.25  # of what is counted
-HALF_S = (PROBE_S - LEAD_S) / 2  # of it
-EXPECTED_S = 6.0  # from the coordinator's word to the last frame
+LEAD_S = 0.5  # at the beginning, while the connection speeds up: not counted
+LEAST_S = 0.25  # of counted time, at least
+HALF_S = (PROBE_S - LEAD_S) / 2  # half of the counted time
+EXPECTED_S = 6.0  # from the coordinator's message to the last frame
 FRAME_BYTES = 32 * 1024  # of a frame's payload
-MOST_BYTES = 256 * 1024 * 1024  # that an end sends
-MOST_OPEN = 4  # measures that are expected at once
-LAST = 1  # the slot of the last frame
+MOST_BYTES = 256 * 1024 * 1024  # that one end sends, at most
+MOST_OPEN = 4  # probes that are expected at once
+LAST = 1  # the slot number of the last frame
 
 
 class Expected(Struct):
-    """One measure: of which link, until when, and what has come."""
+    """One expected probe: its partner, its end, and what has come."""
 
     partner: PeerId
     until: float
     counts_from: float = 0.0
     size: int = 0
-    half: tuple[int, float] = (0, 0.0)  # of it, bytes and seconds, before the second half
+    half: tuple[int, float] = (0, 0.0)  # bytes and seconds of the first half
 
 
 class Probes(Struct):
-    """Those that are open, by number."""
+    """The open probes, by number."""
 
     open: dict[int, Expected] = field(default_factory=dict)
 
 
 def expect(probes: Probes, message: m.Probe, now: float) -> None:
-    """The coordinator has named a link. `now` is monotonic seconds."""
+    """Register a probe that the coordinator announced. `now` is monotonic seconds."""
     for number in [number for number, each in probes.open.items() if now >= each.until]:
         del probes.open[number]
     if len(probes.open) < MOST_OPEN:
@@ -45,15 +42,15 @@ def expect(probes: Probes, message: m.Probe, now: float) -> None:
 
 
 def is_expected(probes: Probes, partner: PeerId, number: int, now: float) -> bool:
-    """Whether this link is to be measured now: nobody else is sent anything."""
+    """Return True if this link is to be probed now. Probe frames are sent to no other peer."""
     expected = probes.open.get(number)
     return expected is not None and expected.partner == partner and now < expected.until
 
 
 def frame_came(probes: Probes, partner: PeerId, frame: Frame, now: float) -> tuple[int, float] | None:
-    """Count a frame; with the last one, how many bytes came in how many seconds, where that was long enough.
+    """Count a frame. Return bytes and seconds with the last frame, where the probe was long enough; else None.
 
-    Of two halves the slower one counts: a machine that was busy just before reads at once what had come meanwhile.
+    Only the slower half counts: a machine that was just busy reads at once what had piled up.
     """
     if not is_expected(probes, partner, frame.step, now):
         return None
@@ -70,7 +67,7 @@ def frame_came(probes: Probes, partner: PeerId, frame: Frame, now: float) -> tup
 
 
 def _slower_half(expected: Expected, seconds: float) -> tuple[int, float]:
-    """Of a measure in which nothing came for a while, the whole."""
+    """Return bytes and seconds of the slower half; of the whole probe where a half is too short."""
     first_size, first_s = expected.half
     size, last_s = expected.size - first_size, seconds - first_s
     if min(first_s, last_s) < LEAST_S:

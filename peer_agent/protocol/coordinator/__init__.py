@@ -1,1 +1,1 @@
-"""The coordinator: one deterministic function over a run's state. Decides; never moves, stores or measures anything."""
+"""The coordinator: a deterministic function over a run's state. It decides, but moves, stores and measures nothing."""

@@ -1,11 +1,11 @@
 """The coordinator: `advance(state, event, now, seed) -> commands`.
 
-Time and chance are arguments; the same function runs under the site, in the simulator and in property tests. It may
-change the state it is given: determinism is the contract, not immutability (rule 23). Commands are carried out by the
-host in order. Which phase follows which is the table in `phases`; this file says which part takes which event.
+Time and randomness are arguments; site, simulator and property tests share the function. It may change the state it is
+given: the contract is determinism, not immutability (rule 23). The host carries out commands in order. The table of
+phases is in `phases`; this module routes events.
 
-What happens often (a report, a heartbeat, an offer) looks at one member. What looks at all of them happens with the
-clock, or once a round.
+Frequent events (a report, a heartbeat, an offer) touch one member. All members are visited with the clock, or once a
+round.
 """
 
 from typing import assert_never
@@ -55,18 +55,18 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
 
 TICK_S = 0.25
-SWEEP_S = 1.0  # between looks at every member
-GAP_TICKS = 3  # a longer pause between two events was the host's
+SWEEP_S = 1.0  # between visits to every member
+GAP_TICKS = 3  # a longer pause between two events was the host's own
 
 
 def advance(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Command]:
-    """Take one event. `now` is monotonic seconds, `seed` an integer of the host's for what chance decides."""
+    """Process one event. `now` is monotonic seconds; `seed` is an integer from the host, for random choices."""
     _tell_time(state, now)
     return _take(state, event, seed) + _move(state)
 
 
 def _tell_time(state: RunState, now: float) -> None:
-    """The state's time stands still while the host is suspended, so that nobody is judged for that (rule 22)."""
+    """Advance the state's time, except while the host is suspended: no peer is late because of that (rule 22)."""
     if state.clock is None:
         state.clock = state.now = state.accumulating_since = state.batch_since = state.moved_at = now
         await_return(state)
@@ -107,10 +107,7 @@ def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:
 
 
 def _join(state: RunState, event: e.Joined) -> list[e.Command]:
-    """A reducer with a new session may be a new process, or have lost what it said: its part is planned anew.
-
-    A machine that was started anew in another role is another member.
-    """
+    """Add or update a member. Replan if it was reducing: its process may be new, or may have lost messages."""
     known = state.members.get(event.peer)
     commands = _lose(state, event.peer, final=True) if known is not None and known.role is not event.role else []
     is_back = event.peer in state.members and awaits(state, event.peer)
@@ -166,7 +163,7 @@ def _lose(state: RunState, peer: PeerId, *, final: bool) -> list[e.Command]:
 
 
 def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
-    """The learning rate of every update is in its record, so peers need not know that there are more steps to come."""
+    """Apply the organizer's wishes. Peers need not be told of more steps: each record carries its learning rate."""
     before, state.goal = state.goal, event.goal
     if event.target_steps and event.target_steps != state.recipe.target_steps:
         state.recipe = replace(state.recipe, target_steps=event.target_steps)
@@ -175,7 +172,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
     done += roll_back(state, event.back_to)
     if before != event.goal:
         state.is_dirty, state.moved_at = True, state.now
-        state.batch_since = state.now  # a pause is not what a batch usually takes
+        state.batch_since = state.now  # a pause must not count as the time that a batch takes
         recount_all(state)
     if event.goal != "finishing" or (before == "finishing" and state.ending_since):
         return done
@@ -184,7 +181,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
 
 
 def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
-    """What is leased from now on comes of the sources by these weights; each record says by which."""
+    """Lease samples of the sources by these weights from now on; each record names its weights."""
     if len(weights) != len(state.leases.sources):
         return []
     state.recipe = replace(state.recipe, mix=weights)
@@ -195,7 +192,7 @@ def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
 
 
 def _move(state: RunState) -> list[e.Command]:
-    """Whatever can move by itself."""
+    """Make the transitions that need no event."""
     match state.phase:
         case Phase.ACCUMULATE if may_cut(state) and choose_at_cut(state):
             return cut(state) + _move(state)
@@ -210,7 +207,7 @@ def _move(state: RunState) -> list[e.Command]:
 
 
 def _tick(state: RunState, seed: int) -> list[e.Command]:
-    """Time has passed. However often the host says so, there is something to do four times a second."""
+    """React to the clock: four times a second, however often the host ticks."""
     if state.now < state.look_at:
         return []
     state.look_at = state.now + TICK_S / 2
@@ -225,7 +222,7 @@ def _tick(state: RunState, seed: int) -> list[e.Command]:
 
 
 def _sweep(state: RunState) -> list[e.Command]:
-    """Look at every member: who is gone, who delivers nothing, what is expected of whom."""
+    """Visit every member: evict lost ones, mark silent ones, deal the shares."""
     state.sweep_at = state.now + SWEEP_S
     commands = relieve(state)
     for member in list(state.members.values()):

@@ -1,4 +1,4 @@
-"""What can happen to a run, and what its coordinator may ask for. Both are data; the host carries them."""
+"""Events of a run, and commands that its coordinator gives the host. Both are data."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ Goal = Literal["running", "paused", "finishing"]  # finishing: no further round;
 
 
 class Joined(Struct, frozen=True):
-    """An authenticated peer said hello (again)."""
+    """An authenticated peer said hello, the first time or again."""
 
     peer: PeerId
     person: str
@@ -25,14 +25,14 @@ class Joined(Struct, frozen=True):
 
 
 class Received(Struct, frozen=True):
-    """A message of a peer that has joined."""
+    """A message from a peer that has joined."""
 
     peer: PeerId
     message: TO_SITE
 
 
 class Lost(Struct, frozen=True):
-    """The peer's session ended, whether it left, died or was banned."""
+    """The peer's session ended: it left, died or was banned."""
 
     peer: PeerId
     banned: bool = False
@@ -49,7 +49,7 @@ class Reserved(Struct, frozen=True):
 
 
 class Persisted(Struct, frozen=True):
-    """What the database said of a Persist.
+    """The database's answer to a Persist.
 
     `stale`: another host has the run. `failed`: nothing was written. `refused`: this record cannot be written.
     """
@@ -59,7 +59,7 @@ class Persisted(Struct, frozen=True):
 
 
 class Target(Struct, frozen=True):
-    """A snapshot that the run is to go back to: its place in the log, and the sha256 of its file."""
+    """A snapshot to roll back to: its place in the log, and the sha256 of its file."""
 
     index: int
     step: int
@@ -67,7 +67,7 @@ class Target(Struct, frozen=True):
 
 
 class Directed(Struct, frozen=True):
-    """What the organizer wants. `target_steps` 0: as many as before; `mix`: weights of the sources, likewise."""
+    """The organizer's wishes. `target_steps` 0, or an empty `mix` (the sources' weights): unchanged."""
 
     goal: Goal
     target_steps: int = 0
@@ -76,13 +76,13 @@ class Directed(Struct, frozen=True):
 
 
 class Verified(Struct, frozen=True):
-    """The site has replayed the log up to the snapshot of this index, and it is what was stored."""
+    """The site has replayed the log up to this snapshot's index and found the stored state."""
 
     index: int
 
 
 class Replayed(Struct, frozen=True):
-    """The site has replayed the log up to an entry because replicas differ there: this is the state's digest."""
+    """The state's digest at an entry where replicas differ, from the site's replay of the log."""
 
     index: int
     step: int
@@ -90,14 +90,14 @@ class Replayed(Struct, frozen=True):
 
 
 class Paged(Struct, frozen=True):
-    """A page of the log has been said: fewer records than a Resend asked for, where their bytes are too many."""
+    """A page of the log was sent, with fewer records than the Resend asked for if they were too large."""
 
     peer: PeerId
     last: int  # index of the last record in it
 
 
 class SnapshotStored(Struct, frozen=True):
-    """A state was uploaded and is the one that the majority reports: newcomers may load it."""
+    """An uploaded state has the majority's hash: new peers may load it."""
 
     snapshot: Snapshot
 
@@ -119,14 +119,14 @@ class Mark(Struct, frozen=True, array_like=True):
 
 
 class Send(Struct, frozen=True):
-    """Say this to these peers."""
+    """Send a message to these peers."""
 
     peers: tuple[PeerId, ...]
     message: Message
 
 
 class Announce(Struct, frozen=True):
-    """Sign the plan and say it: to `keepers` (who reduce or keep the log) whole, to `peers` each its own part."""
+    """Sign the plan and send it: whole to `keepers` (reducers and keepers of the log), to `peers` each its own part."""
 
     keepers: tuple[PeerId, ...]
     peers: tuple[PeerId, ...]
@@ -142,38 +142,35 @@ class Persist(Struct, frozen=True):
 
 
 class Reserve(Struct, frozen=True):
-    """Raise lease marks in the database; leases are granted only below them."""
+    """Raise lease marks in the database. Leases are granted only below them."""
 
     marks: tuple[Mark, ...]
 
 
 class LeftOut(Struct, frozen=True):
-    """Write down that these units will be in no update: whoever computed them got gradients that are not finite."""
+    """Record that these units will be in no update: their gradients were not finite, repeatedly."""
 
     units: tuple[Unit, ...]
 
 
 class Resend(Struct, frozen=True):
-    """Say one page of commits, as the database has them, to a peer that is behind: `count` of them from `first` on.
-
-    `whole`: to a keeper of the log, with all contributions; else each with the peer's own.
-    """
+    """Send one page of committed records to a peer that is behind: `count` of them from `first` on."""
 
     peer: PeerId
     first: int
     count: int
-    whole: bool = False
+    whole: bool = False  # with all contributions, for keepers of the log; otherwise with the peer's own
 
 
 class Agreed(Struct, frozen=True):
-    """The state digest that most replicas report at a step."""
+    """The state digest that the majority reports at a step."""
 
     step: int
     digest: str
 
 
 class Note(Struct, frozen=True):
-    """Something people want to see in the timeline."""
+    """A line of the timeline that people see."""
 
     kind: str
     text: str
@@ -190,14 +187,14 @@ class Finish(Struct, frozen=True):
 
 
 class Replay(Struct, frozen=True):
-    """The site makes the state of an entry from the log: replicas differ there, or nobody is left to hand it in."""
+    """Rebuild an entry's state from the log: replicas differ there, or no trainer is left to upload it."""
 
     index: int
     step: int
 
 
 class Elected(Struct, frozen=True):
-    """This machine, and no other, may upload the state of this entry."""
+    """Only this machine may upload the state of this entry."""
 
     peer: PeerId
     index: int
@@ -205,7 +202,7 @@ class Elected(Struct, frozen=True):
 
 
 class Admitted(Struct, frozen=True):
-    """A majority of people report this sha256 and size (bytes) of the canonical snapshot of an entry."""
+    """A majority of persons reports this sha256 and size (bytes) of an entry's canonical snapshot."""
 
     index: int
     step: int
@@ -214,7 +211,7 @@ class Admitted(Struct, frozen=True):
 
 
 class Abdicate(Struct, frozen=True):
-    """Another host drives this run, or is to."""
+    """Stop driving the run: another host has it, or takes it over."""
 
 
 Command = (

@@ -1,4 +1,4 @@
-"""A run's state out of what the database has: the same for the site and the simulator."""
+"""Build a run's state from the database's facts, for site and simulator alike."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,11 +13,11 @@ from peer_agent.protocol.messages import Shard, Snapshot
 from peer_agent.protocol.recipe import Recipe
 
 GRACE_ROUNDS = 3  # rounds that leases outlive a session, and commits that they outlive a host
-LATELY = 10  # commits whose people vote (rule 17)
+LATELY = 10  # commits whose persons vote (rule 17)
 
 
 class StoredFacts(Struct, frozen=True, kw_only=True):
-    """All that a host has to know to take a run. The head is that of the last record, or the beginning."""
+    """Everything a host needs to take over a run. The head is the last record's, or the beginning."""
 
     run: RunId
     slug: str
@@ -27,23 +27,23 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
     recipe_bytes: bytes
     elements: int
     shards: tuple[Shard, ...]
-    sources: tuple[int, ...] = ()  # of each shard the number of its source; empty: there is one
+    sources: tuple[int, ...] = ()  # each shard's source number; empty: there is one source
     site_key: bytes
     index: int = 0
     step: int = 0
     digest: str = GENESIS
     goal: Goal = "running"
-    snapshot: Snapshot  # the newest admitted
+    snapshot: Snapshot  # the newest admitted one
     verified: int = 0  # index of the newest snapshot that was replayed
-    rolled_back: int = 0  # index of the last entry that undid others
+    rolled_back: int = 0  # index of the last rollback
     marks: Iterable[Mark] = ()
     settled: Iterable[Unit] = ()  # what is in updates: ranges of positions of any length, of all epochs
-    left_out: Sequence[Unit] = ()  # likewise what will be in none
-    last: Sequence[Entry] = ()  # the newest records, oldest first; no more than RECORDS_WALKED are looked at
+    left_out: Sequence[Unit] = ()  # the same of what will be in no update
+    last: Sequence[Entry] = ()  # the newest records, oldest first; only the last RECORDS_WALKED are read
 
 
 def restored(facts: StoredFacts) -> RunState:
-    """The run between two rounds, without members. What was under way is void: nothing of it is in the database."""
+    """Return the run between two rounds, without members. An open round is void: the database has nothing of it."""
     sizes = [facts.recipe.samples_in(shard.tokens) for shard in facts.shards]
     state = RunState(
         run=facts.run,
@@ -74,7 +74,7 @@ def restored(facts: StoredFacts) -> RunState:
 
 
 def _sources(facts: StoredFacts) -> list[leases.Source]:
-    """Those that the recipe mixes; where it does not, all shards are one, and dealt by their size."""
+    """Return the sources that the recipe mixes; empty if it mixes none, so that all shards are one source."""
     weights = facts.recipe.mix
     if not weights or len(facts.sources) != len(facts.shards) or max(facts.sources, default=0) >= len(weights):
         return []
@@ -85,7 +85,7 @@ def _sources(facts: StoredFacts) -> list[leases.Source]:
 def _remember(state: RunState, sealed: Entry) -> None:
     record = read_record(sealed)
     if record.kind == "rollback":
-        state.inclusions.clear()  # nothing of before is carried by anybody
+        state.inclusions.clear()  # no accumulator carries anything from before
     else:
         state.inclusions.append(inclusions_of(record))
     for entry in record.contributions:
@@ -96,7 +96,7 @@ def _remember(state: RunState, sealed: Entry) -> None:
 
 
 def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:
-    """How each accumulator was in an update."""
+    """Return how each accumulator was included in an update."""
     return {
         entry.accumulator: Inclusion(
             is_everywhere(entry, record), entry.weight, sum(unit.samples for unit in entry.units)
@@ -106,7 +106,7 @@ def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:
 
 
 def carried_of(state: RunState, accumulator: AccumulatorId) -> tuple[int, float]:
-    """Most tokens that may lie in chunks of it that updates left out, and its samples for each token (rule 9)."""
+    """Return the most tokens that updates left out of an accumulator, and its samples per token (rule 9)."""
     tokens, ratio = 0, 0.0
     for inclusions in state.inclusions:
         entry = inclusions.get(accumulator)

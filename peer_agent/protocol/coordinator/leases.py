@@ -1,9 +1,8 @@
-"""Which samples are whose: exact data accounting in units (rule 11).
+"""Exact data accounting in leased units of samples (rule 11).
 
-A unit is fresh, leased to one accumulator, or settled. Each accumulator goes through shards of its own, one after
-another, so that a machine fetches a shard for all of its units; towards the end of an epoch they share what is left.
-Where data come from several sources, each has epochs of its own, and the one that is furthest behind its weight is
-dealt from. Nothing is leased above the marks that the database holds.
+A unit is fresh, leased to one accumulator, or settled. Each accumulator goes through shards of its own in turn, so that
+its machine fetches few shards; near the end of an epoch they share what is left. Each data source has its own epochs.
+Units come from the source that is furthest behind its weight, and only below the marks in the database.
 """
 
 import math
@@ -19,21 +18,21 @@ from peer_agent.protocol.identifiers import AccumulatorId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages.to_peer import MOST_COMING
 
-SHARDS_AHEAD = 2  # of each source, that are somebody's before it goes through them
+SHARDS_AHEAD = 2  # of each source, that an accumulator owns in advance
 GIVE_UP = 3  # times a unit may come back as non-finite before it is left out
 
 
 class Source(Struct):
-    """Shards of which each is dealt once an epoch."""
+    """Shards that are each dealt once an epoch."""
 
     shards: tuple[int, ...]
     weight: float = 1.0  # of all that is dealt; 0: nothing is
     epoch: int = 0
-    left: int = 0  # samples of the epoch that are not dealt yet; 0: it has not begun either
-    waiting: dict[int, None] = field(default_factory=dict)  # shards that are nobody's; the last is the next
-    begun: set[int] = field(default_factory=set)  # those that are somebody's, and not used up
-    own: dict[AccumulatorId, list[int]] = field(default_factory=dict)  # those that each goes through, in order
-    turn: float = 0.0  # samples dealt since the weights are these, by weight
+    left: int = 0  # samples of the epoch that are not dealt yet; also 0 before it begins
+    waiting: dict[int, None] = field(default_factory=dict)  # shards without an owner; the last is the next
+    begun: set[int] = field(default_factory=set)  # shards with an owner that are not used up
+    own: dict[AccumulatorId, list[int]] = field(default_factory=dict)  # each accumulator's shards, in order
+    turn: float = 0.0  # samples dealt under the present weights, divided by the weight
 
 
 class LeaseBook(Struct):
@@ -41,11 +40,11 @@ class LeaseBook(Struct):
 
     sizes: tuple[int, ...]
     unit_samples: int
-    sources: list[Source] = field(default_factory=list)  # where none is named, all shards are one
+    sources: list[Source] = field(default_factory=list)  # if none is named, all shards are one
     granted: dict[tuple[int, int], int] = field(default_factory=dict)
     reserved: dict[tuple[int, int], int] = field(default_factory=dict)
     returned: list[Unit] = field(default_factory=list)  # a heap: the first goes out first
-    orphans: list[Unit] = field(default_factory=list)  # under the marks after a restart, not claimed yet; in order
+    orphans: list[Unit] = field(default_factory=list)  # below the marks after a restart, not claimed yet; in order
     held: dict[AccumulatorId, set[Unit]] = field(default_factory=dict)
     held_samples: dict[AccumulatorId, int] = field(default_factory=dict)  # their sum
     failures: dict[Unit, int] = field(default_factory=dict)
@@ -56,11 +55,11 @@ class LeaseBook(Struct):
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Of the sources, where there are several."""
+        """The sources' weights; empty if there is only one source."""
         return tuple(source.weight for source in self.sources) if len(self.sources) > 1 else ()
 
     def mix(self, weights: Sequence[float]) -> None:
-        """From now on the sources are dealt from by these weights; what was dealt before is not made up for."""
+        """Deal by these weights from now on, without making up for what was dealt before."""
         for source, weight in zip(self.sources, weights, strict=True):
             source.weight, source.turn = weight, 0.0
 
@@ -83,11 +82,11 @@ class LeaseBook(Struct):
             self.held_samples[accumulator] = self.held_samples.get(accumulator, 0) + more
 
     def outstanding(self, accumulator: AccumulatorId) -> int:
-        """Units that this accumulator holds, computed or not."""
+        """Return how many units the accumulator holds, computed or not."""
         return len(self.held.get(accumulator, ()))
 
     def _fresh(self, accumulator: AccumulatorId) -> Unit | None:
-        """Of the source that is furthest behind; where its marks are used up, of the next: that evens out later."""
+        """Deal a unit from the source that is furthest behind, or from the next one if its marks are used up."""
         for source in sorted((each for each in self.sources if each.weight), key=lambda each: each.turn):
             if (unit := self._fresh_of(source, accumulator)) is not None:
                 source.turn += unit.samples / source.weight
@@ -106,7 +105,7 @@ class LeaseBook(Struct):
         return Unit(source.epoch, shard, start, stop)
 
     def _dealt_from(self, source: Source, accumulator: AccumulatorId) -> int | None:
-        """Its own shard. Where that has no marks, somebody's of which most is left; who has no shard keeps that one."""
+        """Return the accumulator's own shard with marks, else the begun one with most left (kept if it has none)."""
         own = self._own(source, accumulator)
         for shard in own:
             if self._may_deal(source.epoch, shard):
@@ -122,7 +121,7 @@ class LeaseBook(Struct):
         return start < size and min(start + self.unit_samples, size) <= self.reserved.get((epoch, shard), 0)
 
     def _begin_epoch(self, source: Source) -> bool:
-        """Deal from the present epoch, or the next where that is used up. False where there are no samples at all."""
+        """Continue the present epoch, or begin the next if it is used up. Return False if there are no samples."""
         if not any(self.sizes[shard] for shard in source.shards):
             return False
         while not source.left:
@@ -140,7 +139,7 @@ class LeaseBook(Struct):
         return sum(self._rest(source.epoch, shard) for shard in shards)
 
     def _own(self, source: Source, accumulator: AccumulatorId, samples: int = 1) -> list[int]:
-        """The shards that it goes through, with so many samples left in them as long as some shards are nobody's."""
+        """Return the accumulator's shards, after adding free ones until they have `samples` left."""
         own = self._unfinished(source, accumulator)
         rest = self._rest_of(source, own)
         while rest < samples and source.waiting:
@@ -154,10 +153,7 @@ class LeaseBook(Struct):
         return [shard for shard in source.own.get(accumulator, ()) if self._rest(source.epoch, shard)]
 
     def coming(self, accumulator: AccumulatorId, machines: int) -> tuple[int, ...]:
-        """Of each source the shard that it goes through and the next ones; in the order in which they are needed.
-
-        The next ones are its own from now on, unless fewer are nobody's than all machines want: these might have none.
-        """
+        """Return the accumulator's present and next shards, soonest first; own the next ones if enough are free."""
         coming: list[tuple[float, int]] = []  # after how many samples of all sources, and which
         for source in (each for each in self.sources if each.weight):
             own = self._unfinished(source, accumulator)
@@ -169,12 +165,12 @@ class LeaseBook(Struct):
         return tuple(shard for _, shard in sorted(coming, key=lambda each: each[0])[:MOST_COMING])
 
     def marked(self, accumulator: AccumulatorId) -> int:
-        """Samples below the marks of its own shards that are not dealt yet."""
+        """Return the samples below the marks of the accumulator's shards that are not dealt yet."""
         places = [(source.epoch, shard) for source in self.sources for shard in source.own.get(accumulator, ())]
         return sum(self.reserved.get(place, 0) - self.granted.get(place, 0) for place in places)
 
     def wanted_marks(self, ahead: Mapping[AccumulatorId, int]) -> tuple[Mark, ...]:
-        """Marks to raise so that each of these can be granted about so many samples; empty while half of that can."""
+        """Return marks to grant each accumulator about `ahead` samples; empty while half of that is possible."""
         together = sum(source.weight for source in self.sources)
         marks, low = list[Mark](), False
         for source in self.sources:
@@ -193,7 +189,7 @@ class LeaseBook(Struct):
         return tuple(marks) if low else ()
 
     def _needed(self, source: Source, ahead: Mapping[AccumulatorId, int]) -> Iterator[tuple[int, int, int]]:
-        """Epoch, shard and samples: of everybody's own shards; what they lack, of others' and of the next epoch's."""
+        """Yield epoch, shard and samples: each one's own shards, then others' and the next epoch's."""
         needed: dict[int, int] = {}
         lacking = 0
         for name, samples in ahead.items():
@@ -217,7 +213,7 @@ class LeaseBook(Struct):
                 lacking -= part
 
     def _forget_others(self, source: Source, present: Mapping[AccumulatorId, int]) -> None:
-        """Whoever is gone leaves its shards to others."""
+        """Free the shards of accumulators that are gone."""
         for name in [name for name in source.own if name not in present and name not in self.held]:
             shared = {shard for other, shards in source.own.items() if other != name for shard in shards}
             left = source.begun.intersection(source.own.pop(name)) - shared
@@ -225,17 +221,15 @@ class LeaseBook(Struct):
             source.waiting.update(dict.fromkeys(sorted(left)))
 
     def raise_marks(self, marks: Iterable[Mark]) -> None:
-        """The database holds these marks now."""
         for mark in marks:
             place = mark.epoch, mark.shard
             self.reserved[place] = max(mark.mark, self.reserved.get(place, 0))
 
     def holds(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> bool:
-        """Whether all of these are leased to this accumulator."""
         return self.held.get(accumulator, set()).issuperset(units)
 
     def claim(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> bool:
-        """After a restart the holder says what it holds (rule 11). False where a unit is somebody else's or settled."""
+        """Accept units that a restarted run's peer holds (rule 11). False if one is leased elsewhere or settled."""
         mine = self.held.get(accumulator, set())
         unknown = sorted(set(units).difference(mine))
         orphans = list(self.orphans) if unknown else self.orphans
@@ -248,7 +242,7 @@ class LeaseBook(Struct):
         return True
 
     def _take_up(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
-        """Whoever was in the middle of a shard goes on with it."""
+        """Let the accumulator go on with the shards it had begun."""
         for source in self.sources:
             if self._begin_epoch(source):
                 begun = {unit.shard for unit in units if unit.epoch == source.epoch and unit.shard in source.waiting}
@@ -258,7 +252,7 @@ class LeaseBook(Struct):
                     del source.waiting[shard]
 
     def mark_used(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
-        """The units are in a committed update; they are never leased again."""
+        """End the leases of units in a committed update; they are never leased again."""
         held = self.held.get(accumulator, set())
         ending = held.intersection(units)
         if not ending:
@@ -269,7 +263,7 @@ class LeaseBook(Struct):
             del self.held[accumulator], self.held_samples[accumulator]
 
     def take_back(self, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
-        """Leases end (all of the accumulator's, or those named); how many samples came back."""
+        """End leases (all, or the named units) and return how many samples came back."""
         held = self.held.get(accumulator, set())
         back = sorted(held if units is None else held.intersection(units))
         self.mark_used(accumulator, back)
@@ -278,7 +272,7 @@ class LeaseBook(Struct):
         return sum(unit.samples for unit in back)
 
     def failed(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Unit]:
-        """Units whose gradient was not finite come back, until they have failed too often: those that are left out."""
+        """Give back non-finite units, and return those that failed too often: they are left out for good."""
         left_out = []
         for unit in sorted(self.held.get(accumulator, set()).intersection(units)):
             self.failures[unit] = self.failures.get(unit, 0) + 1
@@ -291,7 +285,7 @@ class LeaseBook(Struct):
         return left_out
 
     def release_orphans(self) -> int:
-        """Units nobody claimed within the grace come back."""
+        """Give back units that no peer claimed within the grace, and return their number of samples."""
         back = [piece for orphan in self.orphans for piece in _cut(orphan, self.unit_samples)]
         self.orphans = []
         self.returned.extend(back)
@@ -308,9 +302,9 @@ def restored(
     *,
     sources: Sequence[Source] = (),
 ) -> LeaseBook:
-    """The book of a restarted coordinator: what is under the marks and not settled is orphaned until claimed.
+    """Return a restarted coordinator's book: units below the marks that are not settled are orphans until claimed.
 
-    `settled`, and what is left out for ever, are units, or ranges of them, of all epochs in any order.
+    `settled` and `left_out` are units or ranges of them, of all epochs, in any order.
     """
     book = LeaseBook(tuple(sizes), unit_samples, list(sources), lost_samples=sum(unit.samples for unit in left_out))
     used: dict[tuple[int, int], list[Unit]] = {}
@@ -340,7 +334,7 @@ def _gaps(used: Sequence[Unit], stop: int) -> list[tuple[int, int]]:
 
 
 def _cut_out(ranges: list[Unit], unit: Unit) -> bool:
-    """Cut `unit` out of the ordered ranges. False, and nothing is changed, where no single range holds all of it."""
+    """Cut `unit` out of the ordered ranges. Return False and change nothing if no single range contains it."""
     at = bisect_right(ranges, (unit.epoch, unit.shard, unit.start), key=_place) - 1
     if at < 0:
         return False

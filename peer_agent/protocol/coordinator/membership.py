@@ -1,4 +1,4 @@
-"""Who is in the run: hello, what it holds, goodbye, and those that are not heard of any more."""
+"""Members of the run: hello, what a peer holds, goodbye, and lost peers."""
 
 from msgspec.structs import replace
 
@@ -24,11 +24,11 @@ from peer_agent.protocol.coordinator.workers.settlement import depart, end_lease
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
-LOST_S = 30.0  # without a word, after which a member is taken for gone
+LOST_S = 30.0  # of silence, after which a member counts as lost
 
 
 def join(state: RunState, event: Joined) -> list[Command]:
-    """A hello, new or repeated: it states everything the peer holds, so taking it twice changes nothing."""
+    """Process a hello, new or repeated. It states everything the peer holds, so taking it twice changes nothing."""
     hello, known = event.hello, state.members.get(event.peer)
     member = known or _arrive(state, event)
     member.heard_at, member.hello_asked_at = state.now, None
@@ -55,7 +55,7 @@ def _arrive(state: RunState, event: Joined) -> Member:
 
 
 def _void_to(state: RunState, peer: PeerId, hello: m.Hello) -> list[Command]:
-    """Attempts that ended without an update while the peer was away; of a commit it learns by the record (rule 4)."""
+    """Report attempts that ended without an update while the peer was away. Commits come as records (rule 4)."""
     round_ = state.round
     open_attempts = range(round_.attempt - round_.attempts + 1, round_.attempt + 1) if round_ else range(0)
     why = "the round ended while this machine was away"
@@ -69,7 +69,7 @@ def _void_to(state: RunState, peer: PeerId, hello: m.Hello) -> list[Command]:
 
 
 def _listen(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
-    """Where it can be dialled and what it does there; the others are told when that has changed."""
+    """Record where the peer can be dialled and what it does; tell the others if that changed."""
     before = state.listeners()
     member.url, member.fingerprint = hello.url, hello.fingerprint
     member.reduces, member.may_keep = hello.reduces, hello.keeps_log
@@ -86,7 +86,7 @@ def _listen(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
 
 
 def _appoint(state: RunState) -> None:
-    """The word of members counts while no relay keeps the log (decision 12), and until the round is over."""
+    """Let members keep the log while no relay does (decision 12). Revoke that only between rounds."""
     able = [member for member in state.listening.values() if member.may_keep]
     has_relay = any(member.role in KEEPING_ROLES for member in able)
     stand_ins = set[PeerId]() if has_relay else _stand_ins(able)
@@ -96,14 +96,14 @@ def _appoint(state: RunState) -> None:
 
 
 def _stand_ins(able: list[Member]) -> set[PeerId]:
-    """All auxiliaries; without any, the trainers that have listened longest."""
+    """Return the members that keep the log in place of a relay: all auxiliaries, or the longest-listening trainers."""
     auxiliaries = {member.peer for member in able if member.role is Role.AUXILIARY}
     trainers = sorted((member for member in able if member.trains), key=lambda p: (p.joined_at, p.peer))
     return auxiliaries or {member.peer for member in trainers[:STAND_INS]}
 
 
 def relieve(state: RunState) -> list[Command]:
-    """With the clock: a relay that came in mid-round keeps the log alone from the next one on."""
+    """Let a relay that joined during the last round keep the log alone from now on. Called with the clock."""
     before = state.listeners()
     _appoint(state)
     if state.listeners() == before:
@@ -112,15 +112,15 @@ def relieve(state: RunState) -> list[Command]:
 
 
 def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
-    """What a trainer says that it holds, against the book."""
+    """Compare what a trainer says it holds with the lease book."""
     commands: list[Command] = []
     member.step = -1 if state.is_undone(hello.log_index) else hello.step
     member.quota, member.reconciled = 0, False
-    if member.accumulator != hello.accumulator:  # it was started anew: what it offered is gone
+    if member.accumulator != hello.accumulator:  # it was restarted: what it offered is gone
         commands = _give_up(state, member)
         member.accumulator = hello.accumulator
         if state.holders.get(member.accumulator, member.peer) != member.peer:
-            # Accumulators are named in public records: a peer that repeats such a name must not get what it holds.
+            # Public records name accumulators: a peer that repeats such a name must not get what it holds.
             member.accumulator = NO_ACCUMULATOR
             return [*commands, Send((member.peer,), revoked(state, hello.accumulator, "it is another machine's"))]
         _resume(state, member, hello)
@@ -130,7 +130,7 @@ def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]
     held = [done.unit for done in hello.done] + list(hello.undone)
     if not state.leases.claim(hello.accumulator, held):
         return commands + revoke(state, member, "its leases had ended")
-    is_fresh = state.now - member.granted_at < HELLO_S  # then the hello may have been said before the lease came
+    is_fresh = state.now - member.granted_at < HELLO_S  # then the hello may have been sent before the lease came
     known = set(held).union(member.granted if is_fresh else ())
     end_leases(state, hello.accumulator, state.leases.held.get(hello.accumulator, set()).difference(known))
     member.done = {done.unit: done.base for done in hello.done}
@@ -139,7 +139,7 @@ def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]
 
 
 def _give_up(state: RunState, member: Member) -> list[Command]:
-    """The accumulator it had is gone, with what it offered."""
+    """Discard the accumulator that the member had, with what it offered."""
     if not member.accumulator:
         return []
     end_leases(state, member.accumulator)
@@ -150,10 +150,7 @@ def _give_up(state: RunState, member: Member) -> list[Command]:
 
 
 def _resume(state: RunState, member: Member, hello: m.Hello) -> None:
-    """A trainer comes with an accumulator: the one it left with, one of before a restart, or another one.
-
-    What it carries is believed up to what the last records allow (rule 9).
-    """
+    """Adopt a trainer's accumulator. Its carried tokens count up to what the last records allow (rule 9)."""
     state.holders[member.accumulator] = member.peer
     allowed, member.samples_per_token = carried_of(state, member.accumulator)
     member.carried = min(hello.carried, allowed)
@@ -169,7 +166,7 @@ def _resume(state: RunState, member: Member, hello: m.Hello) -> None:
 
 
 def _who(role: Role, person: str) -> str:
-    """For the timeline: whose machine came or went, and what for where it computes nothing."""
+    """Return whose machine came or went, and its role if it does not train, for the timeline."""
     match role:
         case Role.RELAY:
             return f"A relay of {person}"
@@ -198,7 +195,7 @@ def _greeting(state: RunState, *, reconciled: bool) -> m.Greeting:
 
 
 def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
-    """A session ended. Leases last some rounds longer, unless the peer said goodbye or was banned."""
+    """End a member's session. Its leases last some rounds longer, unless it said goodbye or was banned."""
     discount(state, member)
     keep_conduct(state, member)
     del state.members[member.peer]

@@ -1,4 +1,4 @@
-"""The coordinator's transition table. It is executed: `enter` is the only place where `state.phase` changes."""
+"""The coordinator's transition table. It is executed: only `enter` changes `state.phase`."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from peer_agent.protocol.coordinator.state import Phase, RunState
 
 
 class Why(StrEnum):
-    """What makes a round go on."""
+    """Reasons for a transition between phases."""
 
     FULL = "the target batch is reached"
     OFFERED = "all have offered, or the deadline with a quorum"
@@ -40,11 +40,11 @@ TRANSITIONS: dict[tuple[Phase, Why], Phase] = {
 
 
 class Impossible(AssertionError):
-    """A move that is not in the table: the state is wrong, and is not to be gone on with."""
+    """A transition that is not in the table: the state is wrong and must not be used further."""
 
 
 def enter(state: RunState, why: Why) -> None:
-    """Go where the table says. Raises Impossible where it says nothing."""
+    """Make the transition. Raises Impossible if the table has none."""
     following = TRANSITIONS.get((state.phase, why))
     if following is None:
         raise Impossible(f"in phase {state.phase} there is no way on because {why}")

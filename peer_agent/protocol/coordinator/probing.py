@@ -1,4 +1,4 @@
-"""Idle links are measured before rounds show what they carry: a few times, one at a time for each peer (rule 31)."""
+"""Measure idle links before rounds do: a few times each, one at a time for each peer (rule 31)."""
 
 import math
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunS
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
-MOST_PROBES = 5  # of one machine while one host drives the run, however often it comes anew; a listener is not counted
-IDLE_UNTIL = 0.7  # of the batch: beyond, the next round is too near
+MOST_PROBES = 5  # of one machine under one host, whatever its sessions; the listening end's count is not raised
+IDLE_UNTIL = 0.7  # of the batch: above, the next round is too near
 
 
 def probe(state: RunState) -> list[Command]:
-    """With the clock: begin what can be measured now."""
+    """Begin the probes that are possible now. Called with the clock."""
     for number in [number for number, each in state.probes.items() if state.now - each.begun_at >= EXPECTED_S]:
         del state.probes[number]
     if state.phase is not Phase.ACCUMULATE or state.awake_samples >= IDLE_UNTIL * state.recipe.target_batch:
@@ -27,7 +27,7 @@ def probe(state: RunState) -> list[Command]:
 
 
 def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
-    """Members whose links nothing is known of to the end, each with somebody who listens and is free."""
+    """Yield members whose links are not measured to their limit, each with a free listener."""
     busy = {peer for each in state.probes.values() for peer in (each.member, each.listener)}
     listeners = [p for p in state.listening.values() if p.measures and p.peer not in busy]
     for member in state.ready():
@@ -46,20 +46,14 @@ def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
 
 
 def _worth(state: RunState, member: Member, listener: Member) -> tuple[bool, int, bool]:
-    """How much may be learned with somebody at the other end: with one it was not measured with, who is faster.
-
-    Of those that are about as fast a relay, to which the ways of most are wide.
-    """
+    """Rank a listener by what a probe may show: not measured with this member before, then faster, then a relay."""
     bps = _least_bps(state, listener)
     steps = math.floor(math.log(bps, FASTER)) if bps else 0
     return listener.peer not in member.conduct.measured_with, steps, listener.role is Role.RELAY
 
 
 def _may_show_more(state: RunState, member: Member, listener: Member) -> bool:
-    """Whether this end is known to carry more than what is known of the other, or nothing is known of either.
-
-    Two that were measured with slower ones may both carry more: they are measured with each other, once.
-    """
+    """Return True if a probe may raise an estimate. Two about equally fast ends are measured together once."""
     mine, other = _least_bps(state, member), _least_bps(state, listener)
     if not member.conduct.probed or other >= FASTER * mine:
         return True
@@ -88,7 +82,7 @@ def _begin(state: RunState, member: Member, listener: Member) -> list[Command]:
 
 
 def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Command]:
-    """What came at one end: once, and not in less time than it takes. A round that began meanwhile has slowed it."""
+    """Process one end's count, once, if its time is plausible and no round began meanwhile."""
     found = state.probes.get(probed.number)
     if found is None or member.peer not in (found.member, found.listener) or member.peer in found.told:
         return []
@@ -105,7 +99,7 @@ def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Comma
 
 
 def _remember(state: RunState, peer: PeerId, partner: PeerId) -> None:
-    """With whom a link was measured."""
+    """Record that the peer's link was measured with this partner."""
     member = state.members.get(peer)
     if member is not None and len(member.conduct.measured_with) < MOST_PROBES:
         member.conduct.measured_with.add(partner)

@@ -1,7 +1,7 @@
-"""Which of the members that listen may reduce: those that the others reach (rule 27). Relays are reached by all.
+"""Find the listening members that others can reach, so that they may reduce (rule 27). Relays are always reachable.
 
-Whom somebody reaches is what it says. A person whose machines miss more than a quarter of the listeners has links of
-its own that are bad, or lies: its word excludes nobody, so that nobody can take the listeners from everybody else.
+Reach is a peer's claim. If a person's machines miss more than a quarter of the listeners, its own links are bad, or it
+lies. Its claim then excludes no listener, so no person can take the listeners from everybody else.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,17 +12,17 @@ from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
-EXCLUDED = 4  # one person's word excludes at most one listener in so many, or one
+EXCLUDED = 4  # one person's claims exclude at most one listener in so many, or one
 
 
 def take_reaches(member: Member, reaches: m.Reaches) -> list[Command]:
-    """To whom it has a data link now; it counts when the members are looked at next."""
+    """Record the listeners to which the member has data links. It counts at the next visit to all members."""
     member.reaches, member.measures = frozenset(reaches.listeners), True
     return []
 
 
 def look_at_reach(state: RunState) -> None:
-    """Who may reduce beside relays. O(members x listeners)."""
+    """Update which listeners may reduce besides relays. O(members x listeners)."""
     told = {listener.peer for listener in state.listeners()}
     listening = [member for member in state.listening.values() if member.peer in told and member.reduces]
     keepers = [member for member in state.members.values() if member.keeps_log]
@@ -30,8 +30,7 @@ def look_at_reach(state: RunState) -> None:
 
 
 def reached(listeners: Sequence[Member], trainers: Iterable[Member], keepers: Sequence[Member]) -> set[PeerId]:
-    """Those whom at least half of the persons reach with all their machines, none of those who count does not, and of
-    whom a keeper of the log gets the averages."""
+    """Return listeners reached by half of the persons, missed by none who counts, and linked to a log keeper."""
     missed = _missed({listener.peer for listener in listeners}, trainers)
     counted = [peers for peers in missed.values() if len(peers) <= max(1, len(listeners) // EXCLUDED)]
     return {
@@ -44,7 +43,7 @@ def reached(listeners: Sequence[Member], trainers: Iterable[Member], keepers: Se
 
 
 def _missed(listeners: set[PeerId], trainers: Iterable[Member]) -> dict[str, set[PeerId]]:
-    """By person: the listeners that one of its machines does not reach."""
+    """Return, by person, the listeners that one of its machines does not reach."""
     missed: dict[str, set[PeerId]] = {}
     for trainer in trainers:
         missed.setdefault(trainer.person, set()).update(listeners - trainer.reaches - {trainer.peer})

@@ -1,4 +1,4 @@
-"""What a peer says while it works, and what its words show to have been lost on the way."""
+"""Process a peer's messages while it works, and notice which messages were lost on the way."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Paged, Resend
@@ -10,19 +10,18 @@ from peer_agent.protocol.coordinator.workers.conduct import delivered, idle_s, r
 from peer_agent.protocol.coordinator.workers.leasing import HELLO_S, top_up
 from peer_agent.protocol.coordinator.workers.settlement import end_leases, fail_leases
 
-PAGE = 64  # commits that are said again at once …
-PAGE_AGAIN_S = REPEAT_S  # … and for how long an acknowledgement of them is waited for
-NUDGE_S = 15.0  # of work without its first delivery, before somebody is asked for a hello
-LOADING_S = 30.0  # between such questions to who is not at the head
+PAGE = 64  # commits that are resent at once
+PAGE_AGAIN_S = REPEAT_S  # for which an acknowledgement of them is awaited
+NUDGE_S = 15.0  # of work without a first delivery, before the peer is asked for a hello
+LOADING_S = 30.0  # between such requests to a peer that is not at the head
 
 
 def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> list[Command]:
-    """It is there, and has the log up to here."""
     return resend(state, member, heartbeat.index)
 
 
 def resend(state: RunState, member: Member, index: int) -> list[Command]:
-    """Whoever is behind gets the commits it lacks, page by page: the next on the acknowledgement of the last."""
+    """Send a peer the commits it lacks, page by page: the next page once the last one is acknowledged."""
     if index > member.log_index:
         member.resent_at = state.now
     member.log_index = index
@@ -30,14 +29,14 @@ def resend(state: RunState, member: Member, index: int) -> list[Command]:
         return []
     if index < member.resent_to and state.now - member.resent_at < PAGE_AGAIN_S:
         return []
-    first = index + 1 if member.takes_all else max(index + 1, state.rolled_back)  # no replica makes what is undone
+    first = index + 1 if member.takes_all else max(index + 1, state.rolled_back)  # no replica applies what is undone
     count = min(PAGE, state.index + 1 - first)
     member.resent_to, member.resent_at = first + count - 1, state.now
     return [Resend(member.peer, first, count, whole=member.takes_all)]
 
 
 def take_paged(state: RunState, paged: Paged) -> list[Command]:
-    """What was left out of a page comes with the next, and so does a commit that was said before the page."""
+    """Adjust to a shorter page: the next one sends what was left out, and commits sent before the page."""
     member = state.members.get(paged.peer)
     if member is not None:
         member.resent_to = min(member.resent_to, paged.last)
@@ -45,7 +44,7 @@ def take_paged(state: RunState, paged: Paged) -> list[Command]:
 
 
 def take_report(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Progress of a trainer, and whether commits or leases have not reached it."""
+    """Process a trainer's progress, and notice commits or leases that it did not receive."""
     commands = resend(state, member, report.index)
     if report.accumulator != member.accumulator:
         return [*commands, *_ask(state, member)]
@@ -57,7 +56,7 @@ def take_report(state: RunState, member: Member, report: m.Report) -> list[Comma
     take_replica(state, member)
     if not member.reconciled or report.step != state.step or state.phase is Phase.COMMIT:
         recount(state, member)
-        return commands  # said before it learned of the last commit, or about to be settled
+        return commands  # sent before it learned of the last commit, or about to be settled
     if state.round is not None and member.peer in state.round.offers and not state.recipe.staleness:
         recount(state, member)
         return commands
@@ -65,7 +64,7 @@ def take_report(state: RunState, member: Member, report: m.Report) -> list[Comma
 
 
 def _take_work(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Its units must be leased to it, and fresh enough to be offered (rule 10)."""
+    """Record the units done. They must be leased to the trainer and fresh enough to be offered (rule 10)."""
     units = {done.unit: done.base for done in report.done}
     if not state.leases.holds(member.accumulator, units):
         return revoke(state, member, "it reported work that was not leased to it")
@@ -74,14 +73,14 @@ def _take_work(state: RunState, member: Member, report: m.Report) -> list[Comman
     new = sum(unit.samples for unit in units if unit not in member.done)
     member.done, member.done_samples = units, sum(unit.samples for unit in units)
     if new:
-        state.non_finite.pop(member.peer, None)  # it can still get finite gradients
+        state.non_finite.pop(member.peer, None)  # it can still compute finite gradients
         delivered(state, member, new)
     recount(state, member)
     return [*_short(state, member, report), *top_up(state, member)]
 
 
 def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Fewer leased units than the book has, for a while: a lease was lost, and its hello says which it holds."""
+    """Ask for a hello if the trainer reports fewer leased units than the book for a while: a lease was lost."""
     if report.undone >= state.leases.outstanding(member.accumulator) - len(member.done):
         member.short_since = None
         return []
@@ -94,13 +93,13 @@ def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
 
 
 def _ask(state: RunState, member: Member) -> list[Command]:
-    """For a hello, unless that was done a moment ago."""
+    """Ask for a hello, unless that was just done."""
     is_asked = member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S
     return [] if is_asked else [ask_for_hello(state, member.peer)]
 
 
 def nudge(state: RunState, member: Member) -> list[Command]:
-    """Somebody who may work delivers nothing: perhaps it does not know that it may. Asked ever more rarely."""
+    """Ask a trainer that should work but delivers nothing for a hello, with backoff. It may have missed its lease."""
     conduct = member.conduct
     if not member.counted[0]:
         since = max(member.joined_at, member.hello_asked_at or 0.0)
@@ -115,10 +114,7 @@ def nudge(state: RunState, member: Member) -> list[Command]:
 
 
 def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) -> list[Command]:
-    """Leased work that will not be done there.
-
-    More is leased at the next tick and not in answer: a peer that returns all it gets is given no more work by that.
-    """
+    """Take back units. The tick, not the answer, leases new ones, so that returning units gains a peer no work."""
     begun = state.leases.held.get(member.accumulator, set()).intersection(returned.units).difference(member.done)
     for unit in returned.units:
         member.done.pop(unit, None)

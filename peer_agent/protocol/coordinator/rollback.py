@@ -1,8 +1,8 @@
-"""Going back to a snapshot: one entry of the log says so, and a new host begins from what it names (rule 15).
+"""Roll back to a snapshot: one log entry says so, and a new host starts from what it names (rule 15).
 
-The index goes on and the step falls. Whatever this host knew of rounds, votes and leases belongs to steps that are
-undone, so it is not mended but left: the next host reads the run from the database, as after any restart, and peers say
-hello to it. Credit stays, and so does what was used of the data: what is undone is not computed again.
+The index goes on, and the step falls. This host's rounds, votes and leases belong to undone steps, so it gives the run
+up. The next host reads the run from the database, as after any restart, and peers say hello to it. Credit stays, and
+used samples stay used: they are not computed again.
 """
 
 from peer_agent.protocol.coordinator.events import Abdicate, Command, Persist, Persisted, Target
@@ -16,7 +16,7 @@ WHY = "its organizer rolls the run back"
 
 
 def roll_back(state: RunState, target: Target | None) -> list[Command]:
-    """What the organizer wants, said once a second until it is done. A commit that is under way is decided first."""
+    """Begin the rollback that the organizer wants, repeated each second. A commit under way is decided first."""
     if target is None or state.rolling is not None or state.finished or state.phase is Phase.COMMIT:
         return []
     voided = void(state, Why.ROLLED_BACK, WHY) if state.round is not None else []
@@ -25,7 +25,7 @@ def roll_back(state: RunState, target: Target | None) -> list[Command]:
 
 
 def take_rolled_back(state: RunState, event: Persisted) -> list[Command]:
-    """What the database said. Where nothing was written, the organizer's wish is still there."""
+    """Process the database's answer. If nothing was written, the organizer's wish still stands."""
     if event.outcome in ("committed", "stale"):
         return [Abdicate()]
     state.rolling = None

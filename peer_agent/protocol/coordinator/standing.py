@@ -1,4 +1,4 @@
-"""Why nothing moves, in words that name who is waited for. Made with the clock alone."""
+"""Reasons why nothing moves, naming who is waited for. Made with the clock alone."""
 
 from collections.abc import Iterable
 
@@ -9,12 +9,12 @@ from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, 
 from peer_agent.protocol.coordinator.workers.conduct import is_asked
 from peer_agent.protocol.identifiers import PeerId
 
-STILL_S = 10.0  # without anything delivered, offered, averaged or committed, after which there is a reason
+STILL_S = 10.0  # without any delivery, offer, average or commit, after which a reason is given
 NAMED = 3  # machines
 
 
 def standing(state: RunState) -> m.State:
-    """What the run does now, and why it waits."""
+    """Return what the run does now, and why it waits."""
     if state.finished:
         return m.State(run=state.run, state="finished", reason="")
     if state.goal != "running":
@@ -23,7 +23,7 @@ def standing(state: RunState) -> m.State:
 
 
 def explain(state: RunState) -> list[Command]:
-    """Say why nothing moves, whenever that changes."""
+    """Announce a changed reason why nothing moves."""
     reason = "" if state.finished else _reason(state) or _still(state)
     if reason == state.waiting:
         return []
@@ -32,7 +32,7 @@ def explain(state: RunState) -> list[Command]:
 
 
 def _reason(state: RunState) -> str:
-    """What stops a run at once, however long ago something moved."""
+    """Return a reason that stops the run at once, whenever something last moved."""
     trains = any(member.trains for member in state.members.values())
     if state.rolling is not None:
         return reasons.ROLLED_BACK.format(step=f"{state.rolling.step:,}")
@@ -72,7 +72,7 @@ def _of_the_replay(step: int) -> str:
 
 
 def _still(state: RunState) -> str:
-    """Nothing has moved for a while."""
+    """Return a reason if nothing has moved for a while."""
     if state.now - state.moved_at < STILL_S:
         return ""
     if state.replay is not None:
@@ -124,7 +124,7 @@ def _names(state: RunState, peers: Iterable[PeerId]) -> str:
 
 
 def name_all(members: Iterable[Member]) -> str:
-    """At most three machines by name, and how many more."""
+    """Name at most three machines, and count the others."""
     names = sorted(member.name for member in members)
     if not names:
         return "a machine that is gone"

@@ -1,4 +1,4 @@
-"""Every error a person can meet: a number, its cause, and what to do. `docs/errors.md` is printed from this table."""
+"""Every error a person can meet: a number, its cause and its remedy. `docs/errors.md` is printed from this table."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ CATALOGUE: dict[str, Entry] = dict(sorted((AGENT | LINKS | SITE | MATERIAL | OPE
 
 
 class Fault(Struct, frozen=True, omit_defaults=True):
-    """One numbered error with its details filled in. Of one that came over a link, `cause` is all of its text."""
+    """One numbered error with its details filled in. An error that came over a link has all its text in `cause`."""
 
     code: str
     cause: str
@@ -27,24 +27,22 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, code: str, **details: object) -> Self:
-        """The fault `code` of the catalogue. Raises KeyError where a detail is missing."""
+        """Return the fault `code` of the catalogue. Raises KeyError if a detail is missing."""
         entry = CATALOGUE[code]
         return cls(code, *(part.format(**details) for part in (entry.cause, entry.means, entry.remedy)))
 
     @property
     def text(self) -> str:
-        """All of it, in the order in which it is read."""
         return " ".join(part for part in (self.cause, self.means, self.remedy) if part)
 
     @property
     def title(self) -> str:
-        """A heading; the number alone where another version of this program made the error."""
+        """A heading. It is only the number if another version of this program made the error."""
         entry = CATALOGUE.get(self.code)
         return entry.title if entry is not None else f"Error {self.code}"
 
     @property
     def severity(self) -> Severity:
-        """How much it stops."""
         entry = CATALOGUE.get(self.code)
         return entry.severity if entry is not None else Severity.MEDIUM
 
@@ -53,18 +51,17 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def read(cls, written: str) -> Self:
-        """A fault as `str` wrote it into a row; its parts are one."""
+        """Parse a fault from the form that `str` writes into a database row. All its text becomes `cause`."""
         code, _, text = written.partition(": ")
         return cls(code, text)
 
 
 def titled(title: str, code: str, text: str) -> str:
-    """One paragraph of an error."""
     return f"{title} ({code}). {text}"
 
 
 class Problem(Exception):
-    """A numbered error on its way to the person who can do something about it."""
+    """A numbered error on its way to the person who can act on it."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(str(fault))
@@ -72,12 +69,11 @@ class Problem(Exception):
 
     @classmethod
     def of(cls, code: str, **details: object) -> Self:
-        """The problem `code` of the catalogue."""
         return cls(Fault.of(code, **details))
 
 
 def disk_fault(path: object, error: OSError) -> Fault:
-    """E106 for the disk of `path`, in the system's words."""
+    """Return E106 for the disk of `path`, with the system's reason."""
     return Fault.of("E106", path=path, reason=error.strerror or error)
 
 

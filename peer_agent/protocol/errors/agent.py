@@ -218,7 +218,7 @@ AGENT: dict[str, Entry] = {
         "A token is one line that begins with mh_; create one on the site's machines page.",
         means=NOTHING_BEGUN,
     ),
-    # What may last while the agent works: it begins, is shown while it lasts, and ends.
+    # Errors that may last while the agent works: they begin, are shown while they last, and end.
     "E134": Entry(
         "Site not reachable",
         Severity.HIGH,

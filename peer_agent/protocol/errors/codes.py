@@ -1,4 +1,4 @@
-"""Names of the errors by which a program decides what it does next. All other numbers are for people alone."""
+"""Names of the error numbers on which a program branches. People alone read the other numbers."""
 
 MACHINE_UNKNOWN = "E101"
 NOT_REACHED = "E104"

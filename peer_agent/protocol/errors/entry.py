@@ -1,4 +1,4 @@
-"""What is said of one error."""
+"""The fields of one error in the catalogue."""
 
 from enum import StrEnum
 
@@ -12,7 +12,7 @@ STAYS = "Credit already earned is kept."
 
 
 class Severity(StrEnum):
-    """How much an error stops, from the least to the most."""
+    """From the least to the most."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -27,10 +27,10 @@ SAYS = {
 
 
 class Entry(Struct, frozen=True):
-    """One error: its title, what happened, what to do, and between them what it means for somebody's work.
+    """One error: its title, what happened, what it means for the reader's work, and what to do.
 
-    `cause`, `remedy` and `means` are format strings. `depends_on`: the codes of errors that explain this one; while one
-    of them is shown, this one is not. `shown_after_s`: how long it may last before anybody is told.
+    `cause`, `remedy` and `means` are format strings. `depends_on`: codes of errors that explain this one and hide it
+    while they are shown. `shown_after_s`: how long the error lasts before it is shown.
     """
 
     title: str

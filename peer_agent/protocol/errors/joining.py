@@ -1,4 +1,4 @@
-"""Errors of those who want to join a run of members."""
+"""Errors for people who want to join a members-only run."""
 
 from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_CHANGED, Entry, Severity
 

@@ -409,7 +409,7 @@ SITE: dict[str, Entry] = {
     "E369": Entry(
         "Wrong content type", Severity.MEDIUM, "A piece of the upload was sent as {given}.", "Send it as {kind}."
     ),
-    # 37x: the control link of an agent at the site
+    # 37x: an agent's control link, seen by the site
     "E370": Entry(
         "Agent sent too much",
         Severity.MEDIUM,

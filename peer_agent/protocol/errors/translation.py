@@ -1,20 +1,20 @@
-"""Errors in another language. They are made and sent in English; whoever shows one looks it up."""
+"""Translate errors. They are made and sent in English; the side that shows one translates it."""
 
 import string
 from collections.abc import Callable, Iterable
 
 from peer_agent.protocol.errors import CATALOGUE, Fault, codes
 
-Translated = Callable[[str], str]  # a message in the reader's language
-# Errors whose cause may stand in another as its reason (`not_reached`).
+Translated = Callable[[str], str]  # returns a message in the reader's language
+# Errors that may quote the cause of another error as their reason (`not_reached`).
 INSIDE = {"E134": (codes.NOT_REACHED, codes.STRANGE_ANSWER)}
 
 
 def in_words(fault: Fault, translated: Translated) -> Fault:
-    """The same in the language of `translated`, where it is an error of the catalogue that has been translated.
+    """Translate a fault of the catalogue; return it unchanged if there is no translation.
 
-    Wherever it comes from: what is filled in is found again in its English text. What follows the catalogue's words
-    stays as it is.
+    The details are parsed out of the English text, so the fault's origin does not matter. Text after the catalogue's
+    words stays as it is.
     """
     entry = CATALOGUE.get(fault.code)
     if entry is None or translated(entry.cause) == entry.cause:
@@ -29,10 +29,7 @@ def in_words(fault: Fault, translated: Translated) -> Fault:
 
 
 def places_in(template: str, text: str) -> tuple[dict[str, str], str] | None:
-    """What fills the places of a format string in a text that begins with it, and what follows; None where it does not.
-
-    Looks at each letter once. A line break is a space: it may have become one in a terminal.
-    """
+    """Return the details that a template's places have in `text`, and the text after it; None if it does not match."""
     flat, at, name, details = text.replace("\n", " "), 0, "", dict[str, str]()
     for literal, place, *_ in string.Formatter().parse(template.replace("\n", " ")):
         begin = flat.find(literal, at) if literal or not name else len(flat)
@@ -47,7 +44,7 @@ def places_in(template: str, text: str) -> tuple[dict[str, str], str] | None:
 
 
 def refilled(templates: Iterable[str], text: str, translated: Translated) -> str:
-    """A text that one of these has made, with the same details in its translation; as it is where none has."""
+    """Translate a text made by one of the templates, with the same details. Return it unchanged if none matches."""
     for english in templates:
         found = places_in(english, text)
         if found is not None and not found[1]:
@@ -56,7 +53,7 @@ def refilled(templates: Iterable[str], text: str, translated: Translated) -> str
 
 
 def _inside(code: str, value: str, translated: Translated) -> str:
-    """The reason of an error, where it is the cause of another."""
+    """Translate the reason of an error if it is the cause of another one."""
     for cause in (CATALOGUE[other].cause for other in INSIDE[code]):
         found = places_in(cause.rstrip("."), value)
         if found is not None and not found[1]:

@@ -1,4 +1,4 @@
-"""What is wrong now: troubles that began and have not ended, and which of them are shown. Times are passed in."""
+"""Errors that last: which have begun and not ended, and which of them are shown. Times are passed in."""
 
 from collections.abc import Collection, Iterable
 
@@ -7,63 +7,61 @@ from msgspec import Struct
 from peer_agent.protocol.errors import CATALOGUE, Fault
 from peer_agent.protocol.errors.entry import Severity
 
-MOST_TROUBLES = 32  # that are kept at once
+MOST_TROUBLES = 32  # kept at once
 _WORST_FIRST = tuple(reversed(Severity))
 
 
 class Trouble(Struct, frozen=True):
-    """An error that lasts, and since when, in seconds of whoever keeps it."""
+    """An error that lasts, and since when, in seconds of the caller's clock."""
 
     fault: Fault
     since: float
 
 
 class Troubles:
-    """One trouble for each code; the newest details of it count, and its first beginning."""
+    """The lasting errors: one for each code, with its newest details and its first beginning."""
 
     def __init__(self) -> None:
         self._lasting: dict[str, Trouble] = {}
 
     def began(self, fault: Fault, now: float) -> None:
-        """This error lasts, since `now` or longer. Beyond `MOST_TROUBLES` the least urgent one is forgotten."""
+        """Record that an error lasts, since `now` or longer. Beyond `MOST_TROUBLES`, forget the least urgent one."""
         known = self._lasting.get(fault.code)
         self._lasting[fault.code] = Trouble(fault, now if known is None else known.since)
         if len(self._lasting) > MOST_TROUBLES:
             del self._lasting[max(self._lasting.values(), key=_rank).fault.code]
 
     def ended(self, code: str) -> None:
-        """This error lasts no longer. Nothing happens where it did not."""
         self._lasting.pop(code, None)
 
     def lasts(self, code: str) -> bool:
-        """Whether it began and has not ended, shown or not."""
         return code in self._lasting
 
     def shown(self, now: float) -> list[Trouble]:
-        """What has lasted long enough and does not follow from something else that is shown; the worst come first."""
+        """Return the errors to show, worst first: old enough, and not explained by another one shown."""
         old = {code: trouble for code, trouble in self._lasting.items() if _is_old(trouble, now)}
         told = [trouble for code, trouble in old.items() if not explained_by(code, old)]
         return sorted(told, key=_rank)
 
 
 def first_causes(faults: Iterable[Fault]) -> list[Fault]:
-    """Of what is wrong at one moment, what does not follow from something else of it; the worst comes first."""
+    """Return the faults that no other of these faults explains, worst first."""
     present = {fault.code: fault for fault in faults}
     told = [fault for code, fault in present.items() if not explained_by(code, present)]
     return sorted(told, key=lambda fault: (_WORST_FIRST.index(fault.severity), fault.code))
 
 
 def explained_by(code: str, present: Collection[str]) -> str:
-    """Which of the errors that are present explains this one, over any number of others; empty where none does.
+    """Return the error of `present` that explains this one, directly or not; empty if none does.
 
-    One that follows from another itself explains nothing: whoever is told reads of the first cause alone.
+    An error that itself follows from another one explains nothing: only first causes are returned.
     """
     causes = [cause for cause in _causes(code) if cause in present]
     return next((cause for cause in causes if not set(_causes(cause)) & set(present)), "")
 
 
 def _causes(code: str) -> list[str]:
-    """All that this may follow from, the nearest first."""
+    """Return all errors that this one may follow from, nearest first."""
     found = [code]
     for one in found:
         entry = CATALOGUE.get(one)

@@ -1,1 +1,1 @@
-"""What is committed, as it is kept and proved: records, Merkle trees, digests."""
+"""The committed log, as it is stored and proved: records, Merkle trees, digests."""

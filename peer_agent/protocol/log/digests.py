@@ -1,17 +1,17 @@
-"""The cheap digest of a replica's state, equal on every hardware (rule 17)."""
+"""The cheap digest of a replica's state, equal on all hardware (rule 17)."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-VECTORS = ("parameters", "moment1", "moment2")  # a replica's state, flat and in this order: in memory, files, digests
+VECTORS = ("parameters", "moment1", "moment2")  # a replica's state, flat, in this order: in memory, files, digests
 POSITION = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads neighbouring positions over all bits
 BLOCK = 1 << 16  # elements at a time, so that the int64 copies stay in the cache
 
 
 def state_digest(*arrays: NDArray[np.float32]) -> str:
-    """Wrapping sum over int64 of (bit pattern x odd constant of its position), over the arrays one after another.
+    """Return the wrapping int64 sum of (bit pattern x odd constant of its position) over all arrays in order.
 
-    A sum of integers does not depend on its order, so threads and vector units cannot change it. 16 hexadecimal digits.
+    A sum of integers does not depend on order, so threads and vector units cannot change it. 16 hexadecimal digits.
     """
     total, offset = 0, 0
     for array in arrays:

@@ -1,7 +1,7 @@
-"""What a vector of chunks is committed to before any byte of it is revealed (rule 12).
+"""Merkle trees: commitments to a vector of chunks before any byte of it is revealed (rule 12).
 
-A leaf is sha256 of a chunk's encoded bytes together with the sum of squares of its decoded values, so that a reducer
-can check a chunk on arrival, before it adds what nobody could subtract.
+A leaf is the sha256 of a chunk's encoded bytes and the sum of squares of its decoded values. So a reducer checks a
+chunk on arrival, before adding what could not be subtracted again.
 """
 
 import hashlib
@@ -20,41 +20,38 @@ class Leaf(Struct, frozen=True):
     sum_squares: float
 
     def pack(self) -> bytes:
-        """The 40 bytes of this leaf."""
         return LEAF.pack(self.digest, self.sum_squares)
 
 
 def leaf_of(encoded: bytes | memoryview, sum_squares: float) -> Leaf:
-    """The leaf of a chunk."""
     return Leaf(hashlib.sha256(encoded).digest(), sum_squares)
 
 
 def pack_leaves(leaves: Sequence[Leaf]) -> bytes:
-    """Leaves as they travel, 40 bytes each."""
+    """Return leaves as they are sent, 40 bytes each."""
     return b"".join(leaf.pack() for leaf in leaves)
 
 
 def unpack_leaves(data: bytes) -> list[Leaf]:
-    """Inverse of `pack_leaves`. Raises ValueError where the length is not a multiple of 40."""
+    """Parse the output of `pack_leaves`. Raises ValueError if the length is not a multiple of 40."""
     if len(data) % LEAF.size:
         raise ValueError("leaves are 40 bytes each")
     return [Leaf(*fields) for fields in LEAF.iter_unpack(data)]
 
 
 def root_of(leaves: Sequence[Leaf]) -> bytes:
-    """Root over the leaves of chunks."""
     return tree_of([leaf.pack() for leaf in leaves])[-1][0]
 
 
 def root_over(roots: Sequence[bytes]) -> bytes:
-    """Root over the roots of spans, in their order: what whoever has a whole vector says it has."""
+    """Return the root over the roots of spans, in order. A peer that has a whole vector names it by this."""
     return tree_of(roots)[-1][0]
 
 
 def tree_of(entries: Sequence[bytes]) -> list[list[bytes]]:
-    """All levels of the binary tree over these bytes, from the leaves' hashes up to the root.
+    """Return all levels of the binary tree over these bytes, from the leaves' hashes to the root.
 
-    An odd node moves up unpaired. Prefixes as in RFC 6962. The tree over nothing is one node.
+    An odd node moves up unpaired. Prefixes are as in RFC 6962. The tree over nothing is one node.
     """
     level = [leaf_hash(entry) for entry in entries] or [hashlib.sha256(b"").digest()]
     levels = [level]
@@ -66,12 +63,11 @@ def tree_of(entries: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def leaf_hash(entry: bytes) -> bytes:
-    """Hash of one leaf."""
     return hashlib.sha256(b"\0" + entry).digest()
 
 
 def path_of(tree: Sequence[Sequence[bytes]], position: int) -> tuple[bytes, ...]:
-    """What proves the leaf at `position`: the siblings on its way up, about log2(leaves) times 32 bytes."""
+    """Return the proof of the leaf at `position`: the siblings on its way up, about 32 x log2(leaves) bytes."""
     path = []
     for level in tree[:-1]:
         if position ^ 1 < len(level):
@@ -81,7 +77,7 @@ def path_of(tree: Sequence[Sequence[bytes]], position: int) -> tuple[bytes, ...]
 
 
 def is_under(root: bytes, entry: bytes, position: int, count: int, path: Sequence[bytes]) -> bool:
-    """Whether `entry` is leaf number `position` of the `count` leaves under `root`."""
+    """Return True if `entry` is leaf number `position` of the `count` leaves under `root`."""
     if not 0 <= position < count:
         return False
     node, left = leaf_hash(entry), list(path)

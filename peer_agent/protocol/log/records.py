@@ -1,8 +1,8 @@
 """The commit record: one self-contained entry of a run's log (rules 13, 15, 16).
 
-Its head is signed by the site and encoded once for everybody: scalars, spans, sums, and a Merkle root over the
-contributions. These stand beside it: keepers of the log have all of them, a trainer gets its own with its path.
-Written as canonical JSON, so that it can be read, audited and replayed without this program.
+The site signs its head, which is encoded once for all peers: scalars, spans, sums, and a Merkle root over the
+contributions. The contributions lie beside it: keepers of the log have all of them, a trainer gets its own with the
+path. The format is canonical JSON, so that it can be read, audited and replayed without this program.
 """
 
 import hashlib
@@ -20,13 +20,13 @@ from peer_agent.protocol.identifiers import Accumulator, Count, Medium, Peer, Ru
 from peer_agent.protocol.log.merkle import is_under, tree_of
 from peer_agent.protocol.recipe import MOST_SOURCES, Codec, Weight
 
-GENESIS = "0" * 64  # digest before the first entry
+GENESIS = "0" * 64  # the digest before the first entry
 MAX_CONTRIBUTIONS = 65_536  # as many as there can be slots
 MAX_SPANS = 65_536
 
 Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Credit = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # token-elements
-Squares = Annotated[float, Meta(ge=0, le=1e90)]  # of 2^31 values of float32 at most
+Squares = Annotated[float, Meta(ge=0, le=1e90)]  # of 2^31 float32 values at most
 Scalar = Annotated[float, Meta(ge=-3.5e38, le=3.5e38)]  # an exact float32
 Nats = Annotated[float, Meta(ge=0, le=1e15)]
 
@@ -41,12 +41,11 @@ class Unit(Struct, frozen=True, array_like=True, order=True, gc=False):
 
     @property
     def samples(self) -> int:
-        """How many samples it holds."""
         return self.stop - self.start
 
 
 class Included(Struct, frozen=True, array_like=True):
-    """Which slots are averaged in chunks [first, stop)."""
+    """The slots that are averaged in chunks [first, stop)."""
 
     first: Medium
     stop: Medium
@@ -73,7 +72,7 @@ class SpanEntry(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Scalars(Struct, frozen=True, kw_only=True):
-    """What the optimizer needs beside the averaged gradient. Every value is an exact float32."""
+    """What the optimizer needs besides the averaged gradient. Every value is an exact float32."""
 
     learning_rate: Scalar
     clip: Scalar
@@ -83,7 +82,7 @@ class Scalars(Struct, frozen=True, kw_only=True):
 
 
 class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One peer's averaged-in work. `credit` is in token-elements; `samples` and `tokens` are rounded from it once."""
+    """One peer's averaged work. `credit` is in token-elements; `samples` and `tokens` are rounded from it once."""
 
     peer: Peer
     person: Short
@@ -95,21 +94,21 @@ class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     credit: Credit
     samples: Count
     tokens: Count
-    included: Annotated[tuple[ChunkRange, ...], Meta(max_length=100_000)]  # ascending; where it was averaged in
+    included: Annotated[tuple[ChunkRange, ...], Meta(max_length=100_000)]  # where it was averaged; ascending
     clipped: bool = False  # its norm was above the bound of rule 12
     stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] = ()  # of `units`: computed a step early (rule 10)
     codec: Codec  # of its gradient
 
 
 class Restored(Struct, frozen=True, array_like=True):
-    """The state that a rollback goes back to: of the entry `index`, as the snapshot with this sha256 has it."""
+    """The state that a rollback restores: that of entry `index`, in the snapshot file with this sha256."""
 
     index: Count
     file: Hex
 
 
 class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is signed of an entry. `index` counts entries, `step` counts updates; they part at the first rollback."""
+    """The signed part of an entry. `index` counts entries, `step` counts updates; a rollback makes them differ."""
 
     version: Literal[2]
     run: Run
@@ -131,8 +130,8 @@ class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tokens: Count
     samples: Count
     exact: bool
-    mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()  # of sources; empty where none is stated
-    restored: Restored | None = None  # of a rollback alone
+    mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()  # of the sources; empty if none are set
+    restored: Restored | None = None  # of a rollback only
 
 
 class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,39 +141,36 @@ class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether every contribution is averaged in everywhere."""
+        """True if every contribution is averaged in every chunk."""
         return all(is_everywhere(contribution, self) for contribution in self.contributions)
 
 
 class Entry(Struct, frozen=True):
-    """An entry as it is kept: its signed head, and the canonical JSON of its contributions.
-
-    A replay needs the head alone; its entries have no contributions.
-    """
+    """A stored entry: its signed head, and the canonical JSON of its contributions. A replay needs only the head."""
 
     head: Signed
     contributions: Annotated[bytes, Meta(max_length=64 * 1024 * 1024)] = b""
 
 
 def is_everywhere(contribution: Contribution, head: RecordHead) -> bool:
-    """Whether a contribution is averaged into every chunk."""
+    """Return True if a contribution is averaged in every chunk."""
     covered = sum(part.stop - part.first for part in contribution.included)
     return covered == -(-head.elements // head.chunk_elements)
 
 
 def contributions_tree(contributions: Sequence[Contribution]) -> list[list[bytes]]:
-    """The Merkle tree over contributions; its root is in the head."""
+    """Return the Merkle tree over contributions; its root is in the head."""
     return tree_of([_canonical(contribution) for contribution in contributions])
 
 
 def is_in(head: RecordHead, contribution: Contribution, position: int, path: Sequence[bytes]) -> bool:
-    """Whether this is contribution number `position` of the entry."""
+    """Return True if this is contribution number `position` of the entry."""
     root = bytes.fromhex(head.contributions_root)
     return is_under(root, _canonical(contribution), position, head.contributors, path)
 
 
 def whole(*, contributions: tuple[Contribution, ...], **facts: Any) -> Record:
-    """A record of its facts and contributions, with the root over them."""
+    """Make a record from its facts and contributions, with the root over the contributions."""
     root = contributions_tree(contributions)[-1][0].hex()
     return Record(
         version=2, contributions=contributions, contributors=len(contributions), contributions_root=root, **facts
@@ -182,10 +178,10 @@ def whole(*, contributions: tuple[Contribution, ...], **facts: Any) -> Record:
 
 
 def seal(site_key: Ed25519PrivateKey, record: Record) -> Entry:
-    """The record as it is kept, under the site's signature.
+    """Sign a record for storage.
 
-    Raises Problem E230 where it would not be read back as it is: JSON has no infinity, and a column no number of 64
-    bits or more. Nobody could apply such a record, and no host load the run after it.
+    Raises Problem E230 if the record would be read back differently: JSON has no infinity, and a column no number of 64
+    bits or more. No replica could apply such a record, and no host could load the run after it.
     """
     try:
         head = RecordHead(**{name: getattr(record, name) for name in RecordHead.__struct_fields__})
@@ -199,13 +195,13 @@ def seal(site_key: Ed25519PrivateKey, record: Record) -> Entry:
 
 
 def digest_of(sealed: Signed | Entry) -> str:
-    """sha256 of a sealed head, hex: the `previous` of the next."""
+    """Return the sha256 of a sealed head, in hex: the `previous` of the next entry."""
     head = sealed.head if isinstance(sealed, Entry) else sealed
     return hashlib.sha256(head.payload).hexdigest()
 
 
 def whole_of(head: RecordHead, contributions: bytes) -> Record:
-    """A head with its contributions. Raises Problem E218 where they are not those under its root."""
+    """Join a head with its contributions. Raises Problem E218 if they are not those under its root."""
     try:
         parts = msgspec.json.decode(contributions, type=tuple[Contribution, ...])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -216,7 +212,7 @@ def whole_of(head: RecordHead, contributions: bytes) -> Record:
 
 
 def joined(ranges: Iterable[ChunkRange]) -> tuple[ChunkRange, ...]:
-    """Ascending ranges, neighbours made one."""
+    """Merge neighbours in ascending ranges."""
     out: list[ChunkRange] = []
     for part in ranges:
         if out and out[-1].stop == part.first:
@@ -227,7 +223,7 @@ def joined(ranges: Iterable[ChunkRange]) -> tuple[ChunkRange, ...]:
 
 
 def to_lines(entry: Entry) -> bytes:
-    """An entry as a file: its head's JSON, the signature in hexadecimal, its contributions' JSON, a line each."""
+    """Write an entry as a file of lines: the head's JSON, the signature in hexadecimal, the contributions' JSON."""
     lines = [entry.head.payload, entry.head.signature.hex().encode()]
     if entry.contributions:
         lines.append(entry.contributions)
@@ -235,7 +231,7 @@ def to_lines(entry: Entry) -> bytes:
 
 
 def from_lines(data: bytes) -> Entry:
-    """Inverse of `to_lines`. Raises ValueError on anything else."""
+    """Raise ValueError for anything that `to_lines` does not write."""
     payload, signature, *rest = data.split(b"\n")
     if not rest or rest[-1] or len(rest) > 2:
         raise ValueError("an entry has two lines, or three")
@@ -243,24 +239,23 @@ def from_lines(data: bytes) -> Entry:
 
 
 def to_json(entry: Entry) -> dict[str, Any]:
-    """The entry as plain JSON values, for people."""
     return {**json.loads(entry.head.payload), "contributions": json.loads(entry.contributions or b"[]")}
 
 
 def open_head(signed: Signed, site_public_key: bytes) -> RecordHead:
-    """The head, once its signature holds. Raises Problem E218."""
+    """Verify the signature and return the head. Raises Problem E218."""
     if not is_signed_by(site_public_key, RECORD, signed):
         raise Problem.of("E218")
     return read_head(signed)
 
 
 def open_record(entry: Entry, site_public_key: bytes) -> Record:
-    """The whole record, once its signature and its root hold. Raises Problem E218."""
+    """Verify signature and root, and return the whole record. Raises Problem E218."""
     return whole_of(open_head(entry.head, site_public_key), entry.contributions)
 
 
 def read_head(signed: Signed) -> RecordHead:
-    """The head of an entry whose signature was checked when it was stored. Raises Problem E218 for another version."""
+    """Decode a head that was verified when it was stored. Raises Problem E218 for another version."""
     try:
         return msgspec.json.decode(signed.payload, type=RecordHead)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -268,7 +263,7 @@ def read_head(signed: Signed) -> RecordHead:
 
 
 def read_record(entry: Entry) -> Record:
-    """The whole record of an entry whose signature was checked when it was stored. Raises Problem E218."""
+    """Decode a whole record that was verified when it was stored. Raises Problem E218."""
     return whole_of(read_head(entry.head), entry.contributions)
 
 

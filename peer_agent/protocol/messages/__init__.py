@@ -1,7 +1,4 @@
-"""Everything that is said on a link: one small immutable struct per message, its limits beside its fields.
-
-Messages travel as MessagePack maps tagged by `type`. Nobody accepts a field or a type that it does not know.
-"""
+"""Every message on a link: immutable structs, sent as MessagePack maps tagged by `type`. Others are refused."""
 
 from peer_agent.protocol.messages.base import (
     MAX_HANDSHAKE,

@@ -1,4 +1,4 @@
-"""Between a trainer and a reducer, or whoever keeps the log; and with a relay that forwards."""
+"""Messages between a trainer and a reducer or keeper of the log, and with a relay that forwards."""
 
 from typing import Annotated
 
@@ -15,35 +15,35 @@ from peer_agent.protocol.messages.base import Attempted, Message
 
 
 class Open(Attempted, frozen=True, kw_only=True):
-    """A reducer holds the plan and takes this slot's chunks; `received` lists those it has already (rule 19)."""
+    """A reducer has the plan and accepts this slot's chunks. `received` lists those it already has (rule 19)."""
 
     slot: Small
     received: Annotated[tuple[int, ...], Meta(max_length=1_000_000)] = ()
 
 
 class Leaves(Attempted, frozen=True, kw_only=True):
-    """All leaves under a slot's root, 40 bytes each, before its first chunk."""
+    """All leaves under a slot's root, 40 bytes each, sent before its first chunk."""
 
     slot: Small
     leaves: Annotated[bytes, Meta(max_length=4_000_000)]
 
 
 class SpanLeaves(Attempted, frozen=True, kw_only=True):
-    """The leaves of an averaged span, after its last chunk."""
+    """The leaves of an averaged span, sent after its last chunk."""
 
     span: Small
     leaves: Annotated[bytes, Meta(max_length=4_000_000)]
 
 
 class Probing(Message, frozen=True, kw_only=True):
-    """The measure of this number begins: frames follow, and as many are asked for."""
+    """The probe of this number begins: frames follow, and the other end sends frames back."""
 
     run: Run
     number: Count
 
 
 class FetchSpan(Message, frozen=True, kw_only=True):
-    """Send me this span of the log."""
+    """A request for a span from the log."""
 
     run: Run
     index: Count
@@ -51,7 +51,7 @@ class FetchSpan(Message, frozen=True, kw_only=True):
 
 
 class SpanMissing(Message, frozen=True, kw_only=True):
-    """It is not held here."""
+    """The requested span is not held here."""
 
     run: Run
     index: Count
@@ -59,14 +59,14 @@ class SpanMissing(Message, frozen=True, kw_only=True):
 
 
 class FetchRecords(Message, frozen=True, kw_only=True):
-    """Send me the records from this index on."""
+    """A request for the records from this index on."""
 
     run: Run
     first: Count
 
 
 class Records(Message, frozen=True, kw_only=True):
-    """Entries in order. `last` is the newest index held here."""
+    """Log entries in order. `last` is the newest index held here."""
 
     run: Run
     first: Count
@@ -75,14 +75,14 @@ class Records(Message, frozen=True, kw_only=True):
 
 
 class Forward(Message, frozen=True, kw_only=True):
-    """Connect this socket to a listener of the run: one that the coordinator tells of, and that you reach yourself."""
+    """A request to connect this socket to a listener of the run that the coordinator names and the relay reaches."""
 
     run: Run
     to: Peer
 
 
 class Forwarding(Message, frozen=True, kw_only=True):
-    """It is connected: from now on frames carry the bytes of a link to it."""
+    """The listener is connected: from now on frames carry the bytes of a link to it."""
 
     run: Run
     to: Peer

@@ -1,4 +1,4 @@
-"""Any link: how two ends prove who they are."""
+"""Handshake messages: the two ends of a link prove who they are."""
 
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.identifiers import (
@@ -21,7 +21,7 @@ class Challenge(Message, frozen=True, kw_only=True):
 
 
 class Authenticate(Message, frozen=True, kw_only=True):
-    """The dialling side: who it is, and a proof that it holds the key (signature over server and nonce)."""
+    """The dialling side's credential, and a proof that it holds the key (a signature over server and nonce)."""
 
     protocol: Small
     version: Short
@@ -31,14 +31,14 @@ class Authenticate(Message, frozen=True, kw_only=True):
 
 
 class Welcome(Message, frozen=True, kw_only=True):
-    """The link is open. A relay proves itself by its own credential, the site by its key alone."""
+    """The link is open. A relay proves itself with its own credential, the site with its key alone."""
 
     credential: Signed | None
     proof: Signature
 
 
 class Refusal(Message, frozen=True, kw_only=True):
-    """A numbered error after which the sender closes the link. `retry_after_s` below 0: stay away."""
+    """A numbered error after which the sender closes the link. `retry_after_s` below 0: do not return."""
 
     code: Short
     text: Text

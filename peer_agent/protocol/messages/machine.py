@@ -1,7 +1,4 @@
-"""On the control link, between a machine and its site: what its owner wants of it, and what it does about that.
-
-Neither host nor coordinator hears of it. The machine speaks first.
-"""
+"""Messages between a machine and its site about its owner's wishes, on the control link. The machine speaks first."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -11,13 +8,13 @@ from msgspec import Meta, Struct
 from peer_agent.protocol.identifiers import Count, Medium, Run, Short, Small
 from peer_agent.protocol.messages.base import Index, Message
 
-MOST_HOURS, MOST_PROGRAMS = 42, 20  # lines of a schedule, and programs that go before
+MOST_HOURS, MOST_PROGRAMS = 42, 20  # lines of a schedule, and programs that take precedence
 DAY_MINUTES = 24 * 60
 LEAST_DUTY = 10  # percent
 
 
 class Why(StrEnum):
-    """Why a machine does not work, though it is there."""
+    """Why a connected machine does not work."""
 
     WORKS = ""
     PAUSED = "paused"
@@ -31,14 +28,14 @@ class Why(StrEnum):
 
 
 class Blind(StrEnum):
-    """What a machine cannot tell, so that a limit by it has no effect there."""
+    """What a machine cannot measure, so that a limit on it has no effect there."""
 
     IDLE = "idle"
     BATTERY = "battery"
 
 
 class Hours(Struct, frozen=True, array_like=True):
-    """From one minute of a day (0: Monday) to another, by its clock; where `stop` is not after, of the next day."""
+    """From one minute of a day (0: Monday) to another, by the machine's clock. A `stop` not later is a day after."""
 
     day: Annotated[int, Meta(ge=0, le=6)]
     first: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
@@ -46,17 +43,17 @@ class Hours(Struct, frozen=True, array_like=True):
 
 
 class OwnerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a machine may take. 0 and empty: as the command line has it, and without one no limit."""
+    """What a machine may use. 0 and empty: the command line's value, or no limit without one."""
 
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
-    duty_percent: Annotated[int, Meta(ge=LEAST_DUTY, le=100)] = 100  # of the time, in which it computes
+    duty_percent: Annotated[int, Meta(ge=LEAST_DUTY, le=100)] = 100  # of the time: the part in which it computes
     memory_mb: Medium = 0
     disk_gb: Medium = 0
     up_kbps: Medium = 0  # thousands of bits a second
     down_kbps: Medium = 0
     month_gb: Medium = 0  # up and down together
     hours: Annotated[tuple[Hours, ...], Meta(max_length=MOST_HOURS)] = ()
-    idle_minutes: Annotated[int, Meta(ge=0, le=DAY_MINUTES)] = 0  # without its owner at it; 0: whoever is at it
+    idle_minutes: Annotated[int, Meta(ge=0, le=DAY_MINUTES)] = 0  # since its owner last used it; 0: it may always work
     pause_on_battery: bool = False
     programs: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=80)], ...], Meta(max_length=MOST_PROGRAMS)
@@ -64,10 +61,7 @@ class OwnerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Instructions(Message, frozen=True, kw_only=True):
-    """What the owner wants, whole; a greater `revision` replaces it. `finish` and `move_to` are done once.
-
-    `move_to`: the slug of another run of this site.
-    """
+    """The owner's wishes. A greater `revision` replaces them. `finish` and `move_to` (a run's slug) are done once."""
 
     revision: Count
     pause: bool = False
@@ -77,13 +71,13 @@ class Instructions(Message, frozen=True, kw_only=True):
 
 
 class MachineReport(Message, frozen=True, kw_only=True):
-    """What a machine does about the instructions that it heard last (-1: none). Said whenever it changes."""
+    """What a machine does about the last instructions it received (-1: none). Sent whenever that changes."""
 
     run: Run
     revision: Index = -1
     why: Why = Why.WORKS
-    detail: Short = ""  # the program, the figure, the time that belongs to it
-    could_not: Short = ""  # a number of an error, where it did not get into the run it was to move to
+    detail: Short = ""  # the program, figure or time that the reason is about
+    could_not: Short = ""  # an error's number, if it could not join the run it was to move to
     blind: Annotated[tuple[Blind, ...], Meta(max_length=8)] = ()
     month_bytes: Count = 0
     threads: Small = 0  # in use

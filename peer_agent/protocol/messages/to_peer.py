@@ -1,4 +1,4 @@
-"""On the control link, from the site to a peer."""
+"""Messages from the site to a peer, on the control link."""
 
 from typing import Annotated, Literal
 
@@ -21,11 +21,11 @@ from peer_agent.protocol.messages.base import MAX_MESSAGE, Attempted, Hex, Messa
 from peer_agent.protocol.messages.to_site import Weight
 from peer_agent.protocol.recipe import MOST_SOURCES, Codec
 
-MOST_COMING = 2 * MOST_SOURCES  # shards of which a machine is told before it has units of them
+MOST_COMING = 2 * MOST_SOURCES  # shards that are announced to a machine before it has units of them
 
 
 class Listener(Struct, frozen=True):
-    """A peer that can be dialled, and what it does there."""
+    """A peer that can be dialled, and what it does."""
 
     peer: Peer
     url: Short
@@ -68,18 +68,18 @@ class Greeting(Message, frozen=True, kw_only=True):
     digest: Hex
     listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
     site_key: bytes
-    reconciled: bool  # its leases were judged; else the hello was said before a commit, and is said again at the head
+    reconciled: bool  # its leases were checked; otherwise a commit came between, and it says hello again at the head
 
 
 class Listeners(Message, frozen=True, kw_only=True):
-    """Who can be dialled now."""
+    """All peers that can be dialled now."""
 
     run: Run
     listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
 
 
 class Rehello(Message, frozen=True, kw_only=True):
-    """A new host drives the run: say hello again."""
+    """A request to say hello again: a new host drives the run, or a message was lost."""
 
     run: Run
     fence: Medium
@@ -88,7 +88,7 @@ class Rehello(Message, frozen=True, kw_only=True):
 class Lease(Message, frozen=True, kw_only=True):
     """More units, and how many samples may lie in the accumulator before the trainer rests (rule 22).
 
-    `coming`: shards of which its next units will be, as far as that is known; to be fetched ahead.
+    `coming`: shards that its next units will probably come from, to be fetched in advance.
     """
 
     run: Run
@@ -99,7 +99,7 @@ class Lease(Message, frozen=True, kw_only=True):
 
 
 class AccumulatorRevoked(Message, frozen=True, kw_only=True):
-    """The accumulator's leases have ended: forget it and start another (rule 11)."""
+    """The accumulator's leases have ended: discard it and start another (rule 11)."""
 
     run: Run
     accumulator: Accumulator
@@ -107,7 +107,7 @@ class AccumulatorRevoked(Message, frozen=True, kw_only=True):
 
 
 class Cut(Attempted, frozen=True, kw_only=True):
-    """Offer what is finished; with staleness 0 begin nothing more. Names codec and grid that the root covers."""
+    """A request to offer what is finished, in this codec and grid. With staleness 0 the trainer begins nothing more."""
 
     round: Count
     codec: Codec
@@ -115,10 +115,10 @@ class Cut(Attempted, frozen=True, kw_only=True):
 
 
 class SitOut(Attempted, frozen=True, kw_only=True):
-    """Instead of a cut: this round is made without the peer, whose link would hold up the others (rule 30).
+    """Sent instead of a cut: this round is made without the peer, whose link would slow the others (rule 30).
 
-    It offers nothing, takes the averages, and keeps what it holds: that is first in the next round. Only runs whose
-    recipe says `contributors: fast` have it.
+    The peer offers nothing, takes the averages and keeps its gradients. The next round cannot leave it out again. Only
+    runs whose recipe says `contributors: fast` send it.
     """
 
     round: Count
@@ -126,7 +126,7 @@ class SitOut(Attempted, frozen=True, kw_only=True):
 
 
 class Slot(Struct, frozen=True, kw_only=True):
-    """One contributor: its place in the frames, its weight, what it committed to, how it is scaled (rule 12)."""
+    """One contributor: its weight, its commitment and its scale (rule 12). Frames name it by its number in the plan."""
 
     peer: Peer
     weights: Annotated[tuple[Weight, ...], Meta(max_length=100_000)]
@@ -137,7 +137,7 @@ class Slot(Struct, frozen=True, kw_only=True):
 
 
 class PlannedSpan(Struct, frozen=True, kw_only=True, array_like=True):
-    """Chunks [first, stop), averaged by one reducer. `root` is set where an earlier attempt already held it."""
+    """Chunks [first, stop), averaged by one reducer. `root` is set if an earlier attempt's averages are kept."""
 
     span: Small
     first: Medium
@@ -148,7 +148,7 @@ class PlannedSpan(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class PlanHead(Struct, frozen=True, kw_only=True):
-    """What is signed of a plan, encoded once for everybody: spans, grid, and a Merkle root over the slots."""
+    """The signed part of a plan, encoded once for all peers: spans, grid, and a Merkle root over the slots."""
 
     run: Run
     step: Count
@@ -158,16 +158,16 @@ class PlanHead(Struct, frozen=True, kw_only=True):
     elements: Count
     chunk_elements: Medium
     spans: Annotated[tuple[PlannedSpan, ...], Meta(max_length=65_536)]
-    contributors: Small  # how many slots there are
+    contributors: Small  # the number of slots
     slots_root: Digest
     codec_down: Codec
-    duration_s: Wait  # T of the plan; 0 where no bandwidth is known
-    sigma: Annotated[float, Meta(ge=0, le=1)] = 0.0  # of T, for which a chunk is waited for (rule 8); 0: for ever
+    duration_s: Wait  # T of the plan; 0 if no bandwidth is known
+    sigma: Annotated[float, Meta(ge=0, le=1)] = 0.0  # part of T for which a chunk is waited for (rule 8); 0: for ever
     pace: Annotated[float, Meta(ge=0, le=16)] = 0.0  # times the plan's, at which gradients go; 0: as fast as they can
 
 
 class Plan(PlanHead, frozen=True, kw_only=True):
-    """Who sends what to whom. Frames outside a plan are dropped."""
+    """A plan with all its slots: who sends what to whom. Frames outside a plan are dropped."""
 
     slots: tuple[Slot, ...]
 
@@ -175,7 +175,7 @@ class Plan(PlanHead, frozen=True, kw_only=True):
 class Planned(Message, frozen=True, kw_only=True):
     """A signed plan (MessagePack of `PlanHead`): for reducers with all slots, for a contributor with its own.
 
-    `number` and `path` prove `slot` under the head's root; a peer that contributes nothing gets -1 and no slot.
+    `number` and `path` prove `slot` under the head's root. A peer without a slot gets -1 and none.
     """
 
     plan: Signed
@@ -186,7 +186,7 @@ class Planned(Message, frozen=True, kw_only=True):
 
 
 class Probe(Message, frozen=True, kw_only=True):
-    """Have the idle link to this peer measured, one way after the other; one of the two begins (rule 31)."""
+    """A request to measure the idle link to this peer in both directions; one of the two begins (rule 31)."""
 
     run: Run
     number: Count
@@ -195,20 +195,20 @@ class Probe(Message, frozen=True, kw_only=True):
 
 
 class Uplink(Message, frozen=True, kw_only=True):
-    """How fast this machine may send, so that its household keeps its part. Said to those who keep one."""
+    """How fast this machine may send, so that its household keeps its reserve. Only machines with a reserve get it."""
 
     run: Run
     bytes_per_s: Count
 
 
 class Drop(Attempted, frozen=True, kw_only=True):
-    """From the next open chunk on, do without this slot."""
+    """A request to go on without this slot, from the next open chunk on."""
 
     slot: Small
 
 
 class Void(Attempted, frozen=True, kw_only=True):
-    """This attempt makes no update; gradients stay where they are."""
+    """This attempt makes no update. Gradients are kept."""
 
     round: Count
     reason: Text
@@ -217,7 +217,7 @@ class Void(Attempted, frozen=True, kw_only=True):
 class Commit(Message, frozen=True, kw_only=True):
     """The update is committed. `snapshot`: this replica uploads its state at that step; `hash_state`: it hashes it.
 
-    Keepers of the log get all `contributions` (canonical JSON); a contributor its own, proved by `position` and `path`.
+    Keepers get all `contributions` (canonical JSON), a contributor its own, proved by `position` and `path`.
     """
 
     run: Run
@@ -232,7 +232,7 @@ class Commit(Message, frozen=True, kw_only=True):
 
 
 class Snapshotted(Message, frozen=True, kw_only=True):
-    """A newer verified snapshot; relays may drop averaged bytes up to index `keep_after`."""
+    """A newer verified snapshot. Relays may delete averaged bytes up to index `keep_after`."""
 
     run: Run
     snapshot: Snapshot
@@ -247,7 +247,7 @@ class Reload(Message, frozen=True, kw_only=True):
 
 
 class State(Message, frozen=True, kw_only=True):
-    """What the run does, and why it waits."""
+    """What the run does now, and why it waits."""
 
     run: Run
     state: Literal["running", "waiting", "paused", "finishing", "finished"]

@@ -1,4 +1,4 @@
-"""On the control link, from a peer to the site."""
+"""Messages from a peer to the site, on the control link."""
 
 from typing import Annotated, Literal
 
@@ -37,7 +37,7 @@ class DoneUnit(Struct, frozen=True, array_like=True, gc=False):
 
 
 class InDoubt(Struct, frozen=True, array_like=True):
-    """An attempt whose outcome the peer has not learned (rule 4)."""
+    """An attempt whose outcome the peer does not know (rule 4)."""
 
     step: Count
     fence: Medium
@@ -48,9 +48,9 @@ MOST_RESERVED = 90  # percent
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """What a peer holds, whole: saying it twice changes nothing. `step` is -1 without a state.
+    """Everything a peer holds, so that repeating it changes nothing. `step` is -1 without a state.
 
-    Reachable (`url`), reduces, keeps the log: three properties of a peer, each of which it may have without the others.
+    Reachable (`url`), reduces, keeps the log: three independent properties of a peer.
     """
 
     run: Run
@@ -62,18 +62,18 @@ class Hello(Message, frozen=True, kw_only=True):
     digest: StateDigest = ""
     fence: Medium = 0
     in_doubt: Annotated[tuple[InDoubt, ...], Meta(max_length=64)] = ()
-    url: Short = ""  # where it listens; empty: nobody can dial it
+    url: Short = ""  # where it listens; empty: it cannot be dialled
     reduces: bool = False
     keeps_log: bool = False
     fingerprint: Short = ""  # of the listener's certificate (rule 38)
     log_index: Index = -1  # the last record it holds or has applied
-    reserve_percent: Annotated[int, Meta(ge=0, le=MOST_RESERVED)] = 0  # of its uplink, that its household keeps
+    reserve_percent: Annotated[int, Meta(ge=0, le=MOST_RESERVED)] = 0  # of its uplink: the household's reserve
 
 
 class Report(Message, frozen=True, kw_only=True):
-    """Progress since the last commit, in absolute terms (never a delta), and the digest of the state at `step`.
+    """Progress since the last commit, as totals (never a delta), and the digest of the state at `step`.
 
-    It says enough to notice what was lost on the way: `index` shows a missed commit, `undone` a missed lease.
+    It reveals lost messages: `index` shows a missed commit, `undone` a missed lease.
     """
 
     run: Run
@@ -88,14 +88,14 @@ class Report(Message, frozen=True, kw_only=True):
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
-    """Said when nothing else was for a while: it is there, and holds the log up to `index`."""
+    """Sent when nothing else was for a while: the peer is alive and holds the log up to `index`."""
 
     run: Run
     index: Index
 
 
 class StateHash(Message, frozen=True, kw_only=True):
-    """The sha256 of the canonical snapshot at an entry, as this replica has it: what a snapshot is accepted under."""
+    """The sha256 of the canonical snapshot of an entry on this replica. A snapshot is accepted under it."""
 
     run: Run
     index: Count
@@ -105,14 +105,14 @@ class StateHash(Message, frozen=True, kw_only=True):
 
 
 class Reaches(Message, frozen=True, kw_only=True):
-    """Those who can be dialled and to whom it has a data link now, whole: saying it twice changes nothing."""
+    """All listeners to which the peer has a data link now. Repeating it changes nothing."""
 
     run: Run
     listeners: Annotated[tuple[Peer, ...], Meta(max_length=1024)]
 
 
 class Probed(Message, frozen=True, kw_only=True):
-    """So many bytes of a measure came from the other end, in so many seconds."""
+    """Bytes that came from the other end in a probe, and in how many seconds."""
 
     run: Run
     number: Count
@@ -141,7 +141,7 @@ class Offer(Attempted, frozen=True, kw_only=True):
 
 
 class UnitsReturned(Message, frozen=True, kw_only=True):
-    """Leased work that will not be done here."""
+    """Leased units that this machine will not compute."""
 
     run: Run
     units: Units
@@ -158,23 +158,23 @@ class SpanDone(Attempted, frozen=True, kw_only=True):
 
 
 class Have(Attempted, frozen=True, kw_only=True):
-    """A peer holds a span durably (rule 5)."""
+    """A peer holds a span on its disk (rule 5)."""
 
     span: Small
     root: Digest
 
 
 class Progress(Attempted, frozen=True, kw_only=True):
-    """How many chunks a reducer has of each slot, so that the coordinator can tell slow from stuck."""
+    """How many chunks of each slot a reducer has, so that the coordinator can tell slow from stuck."""
 
     received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)
 
 
 class Arrival(Struct, frozen=True, array_like=True, gc=False):
-    """Bytes of an attempt that came from one peer, and when the first and the last came, in seconds since the plan.
+    """Bytes of an attempt from one peer, and when the first and last came, in seconds since the plan.
 
-    `late`: how late the chunk of its gradient was that came latest, in parts of the plan's time (rule 8).
-    `held_s`: in which nothing of it was read here, as it was ahead of others.
+    `late`: the lateness of its latest gradient chunk, in parts of the plan's time (rule 8). `held_s`: seconds in which
+    the reducer did not read from it, because it was ahead of others.
     """
 
     sender: Peer
@@ -186,17 +186,17 @@ class Arrival(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Departure(Struct, frozen=True, array_like=True, gc=False):
-    """Chunks of a gradient that went to one reducer, and the seconds in which its link took no more of them."""
+    """Seconds in which the link to one reducer was too full to take more chunks of a gradient."""
 
     receiver: Peer
     full_s: Seconds
 
 
 class Arrivals(Attempted, frozen=True, kw_only=True):
-    """All that came here in an attempt: once its last span is averaged, or the last average has come (rule 31).
+    """All arrivals of an attempt, sent when the last own span is averaged or the last average has come (rule 31).
 
-    `holds`: the Merkle root over the roots of all spans, in their order, of whoever has all averages (rule 5).
-    `departures`: how its own gradient went, of a contributor that has all averages.
+    `holds`: the Merkle root over the roots of all spans in order, from a peer that has all averages (rule 5).
+    `departures`: how a contributor's own gradient went, sent once it has all averages.
     """
 
     arrivals: Annotated[tuple[Arrival, ...], Meta(max_length=65_536)]
@@ -205,7 +205,7 @@ class Arrivals(Attempted, frozen=True, kw_only=True):
 
 
 class SlotRefused(Attempted, frozen=True, kw_only=True):
-    """A reducer found a chunk that is not what was offered."""
+    """A reducer found a chunk that differs from the offer."""
 
     slot: Small
     chunk: Medium
@@ -213,6 +213,6 @@ class SlotRefused(Attempted, frozen=True, kw_only=True):
 
 
 class Leave(Message, frozen=True, kw_only=True):
-    """The peer goes; what it leased comes back by this."""
+    """The peer leaves; its leases return to the pool."""
 
     run: Run

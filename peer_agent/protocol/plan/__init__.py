@@ -1,7 +1,6 @@
-"""Who contributes, who reduces how much of the vector, and in which chunks: pure arithmetic, by the coordinator alone.
+"""Who contributes, and who reduces how much of the vector in which chunks: pure arithmetic for the coordinator.
 
-`choose` says who contributes (rule 30), `solve` finds the shares (rules 25 to 29), `spans_of` makes chunks of them,
-`outline_of` says what people see of that.
+`choose` finds contributors (rule 30), `solve` shares (rules 25 to 29), `spans_of` chunks, `outline_of` a summary.
 """
 
 from peer_agent.protocol.plan.comparison import Candidate

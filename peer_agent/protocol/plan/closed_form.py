@@ -1,9 +1,9 @@
-"""The share program where no row couples two shares (rule 28), and who gets what where shares are not unique (rule 29).
+"""The share program without rows that couple two shares (rule 28), and ties among optimal shares (rule 29).
 
-At a time T every row of a reducer is a bound on its own share, linear in T. T* is the least T at which the lower bounds
-leave room and the upper bounds together reach the whole vector; it is found by bisection, with nothing but single
-operations in a fixed order, so that it is the same number on every machine. Arrays may have leading dimensions: many
-programs of the same rows are solved at once.
+At a time T, every row of a reducer bounds its own share, linearly in T. T* is the least T at which the lower bounds
+leave room and the upper bounds together reach the whole vector. Bisection finds it with single operations in a fixed
+order, so that every machine gets the same number. Arrays may have leading dimensions, to solve many programs with the
+same rows at once.
 """
 
 import numpy as np
@@ -13,37 +13,33 @@ from numpy.typing import NDArray
 from peer_agent.protocol.plan.parties import Flags, Vector, total
 from peer_agent.protocol.plan.program import Program
 
-STEPS = 60  # of bisection, between bounds that are less than a factor of all reducers apart
-FILL = 0.9  # of what they could take, relays and auxiliaries get before trainers get any
+STEPS = 60  # of bisection, between bounds that differ by less than a factor of the number of reducers
+FILL = 0.9  # of their upper bounds: relays and auxiliaries get this much before trainers get anything
 
 
 class Lines(Struct, frozen=True, eq=False):
-    """Bounds on shares, `share <= gain * T - offset` (above) or `>=` (below), those of one share side by side.
+    """Bounds on shares, `share <= gain * T - offset` (above) or `>=` (below), those of one share side by side."""
 
-    Shape (..., bounds); share j's begin at `starts[j]`, the first of them bounds nothing. `least_s` and `most_s`,
-    of shape (...), are times below which a row fails whatever the shares, and at which one reducer can take all.
-    """
-
-    starts: NDArray[np.int64]
-    gain: Vector
+    starts: NDArray[np.int64]  # where each share's bounds begin; the first of them bounds nothing
+    gain: Vector  # (..., bounds), as `offset` and `is_below`
     offset: Vector
     is_below: Flags
-    least_s: Vector
-    most_s: Vector
+    least_s: Vector  # (...): below this time a row fails for any shares
+    most_s: Vector  # (...): in this time one reducer can take everything
 
     def upper(self, time_s: Vector | float) -> Vector:
-        """The most of the vector that each reducer could take in this time, also more than all of it."""
+        """Return the most that each reducer could take in this time, as parts of the vector. It may exceed 1."""
         bound = np.where(self.is_below, np.inf, np.asarray(time_s)[..., None] * self.gain - self.offset)
         return np.asarray(np.minimum.reduceat(bound, self.starts, axis=-1))
 
     def lower(self, time_s: Vector | float) -> Vector:
-        """The least that each reducer must take, from 0 on: one that reduces sends and receives less."""
+        """Return the least that each reducer must take, at least 0: a peer that reduces sends and receives less."""
         bound = np.where(self.is_below, np.asarray(time_s)[..., None] * self.gain - self.offset, 0.0)
         return np.asarray(np.maximum.reduceat(bound, self.starts, axis=-1))
 
 
 def lines_of(program: Program) -> Lines:
-    """The rows of a program that have at most one share."""
+    """Return the rows of a program that have at most one share."""
     entries = np.bincount(program.row, minlength=len(program.base))
     alone = entries[program.row] == 1
     row, share, slope = program.row[alone], program.share[alone], program.slope[alone]
@@ -53,14 +49,14 @@ def lines_of(program: Program) -> Lines:
     least_s = (program.base[free] / program.capacity[free]).max(initial=0.0)
     shares = len(program.reducers)
     first = np.searchsorted(share, np.arange(shares))
-    # Each share begins with a bound that bounds nothing, so that none is without one.
+    # Each share begins with a bound that bounds nothing, so that no share is without one.
     base, slopes = (np.insert(values, first, 0.0) for values in (program.base[row], slope))
     capacity = np.insert(program.capacity[row], first, np.inf)
     return lines(first + np.arange(shares), base, slopes, capacity, least_s)
 
 
 def lines(starts: NDArray[np.int64], base: Vector, slope: Vector, capacity: Vector, least_s: Vector | float) -> Lines:
-    """The same from rows `base + slope * share <= capacity * T`, sorted by share; infinite capacity bounds nothing."""
+    """Make bounds from rows `base + slope * share <= capacity * T`, sorted by share. Capacity may be infinite."""
     binds = (slope != 0) & np.isfinite(capacity)
     divisor = np.where(binds, slope, 1.0)
     empty, full = base / capacity, np.maximum(base + slope, 0.0) / capacity
@@ -77,7 +73,7 @@ def lines(starts: NDArray[np.int64], base: Vector, slope: Vector, capacity: Vect
 
 
 def least_time(lines: Lines) -> Vector:
-    """T*, of shape (...). Where a row fails below `least_s`, that is T* if the rest fits into it."""
+    """Return T*, of shape (...). It is `least_s` if the vector fits into that time."""
     low, high = lines.least_s, lines.most_s
     is_least = _fits(lines, low)
     if is_least.all():
@@ -99,10 +95,10 @@ def _fits(lines: Lines, time_s: Vector) -> NDArray[np.bool_]:
 
 
 def fill(lower: Vector, upper: Vector, is_volunteer: Flags) -> Vector:
-    """Shares between the bounds, one program's: relays and auxiliaries to 90 % of theirs first (rule 29).
+    """Return one program's shares between the bounds: relays and auxiliaries get 90 % of their bound first (rule 29).
 
-    Bounds above the whole vector stay as they are, so that among those with time to spare the faster gets more; who
-    has no upper bound goes before all that have one.
+    Bounds above the whole vector stay as they are, so that the faster of several unsaturated reducers gets more. A
+    reducer without an upper bound comes before all that have one.
     """
     shares = lower + _deal(1.0 - total(lower), np.where(is_volunteer, 0.0, np.maximum(FILL * upper - lower, 0.0)))
     shares = shares + _deal(1.0 - total(shares), np.maximum(upper - shares, 0.0))
@@ -110,7 +106,7 @@ def fill(lower: Vector, upper: Vector, is_volunteer: Flags) -> Vector:
 
 
 def _deal(left: Vector, room: Vector) -> Vector:
-    """What is left, or as much of it as there is room, in proportion to the room."""
+    """Distribute what is left in proportion to the room, at most as much as there is room."""
     if np.isinf(room).any():
         room = np.isinf(room).astype(np.float64)
         return room * (np.maximum(left, 0.0) / total(room))

@@ -1,4 +1,4 @@
-"""How long a step takes with one choice of contributors or another: many choices at once, by the closed form."""
+"""Step times of many choices of contributors at once, by the closed form."""
 
 from collections.abc import Sequence
 
@@ -9,23 +9,20 @@ from numpy.typing import NDArray
 from peer_agent.protocol.plan.closed_form import least_time, lines
 from peer_agent.protocol.plan.parties import Limits, Loads, Party, Table, Vector, loads_of, total
 
-Codecs = NDArray[np.int64]  # of each candidate, the number of its codec; -1: left out. Shape (choices, candidates)
+Codecs = NDArray[np.int64]  # each candidate's codec number; -1: left out. Shape (choices, candidates)
 
 
 class Candidate(Struct, frozen=True):
-    """A trainer that could contribute. `up_bytes`: of each of its codecs, the preferred first; its party's is not read.
-
-    A speed of 0 is not measured yet and counts as the slowest that is.
-    """
+    """A trainer that could contribute."""
 
     party: Party
-    samples_per_s: float
-    up_bytes: tuple[float, ...]
-    rounds_left_out: int = 0  # running, up to now
+    samples_per_s: float  # 0: not measured yet, counts as the slowest measured speed
+    up_bytes: tuple[float, ...]  # by codec, preferred first; replaces the party's
+    rounds_left_out: int = 0  # in a row, up to now
 
 
 class Comparison:
-    """A round that is to be: candidates by id, everybody else, the batch. Raises ValueError as `Table`."""
+    """A future round: candidates by id, all other parties, the batch. Raises ValueError like `Table`."""
 
     def __init__(
         self, candidates: Sequence[Candidate], others: Sequence[Party], down_bytes: float, batch: int, staleness: int
@@ -39,7 +36,7 @@ class Comparison:
         self.speeds = np.where(speeds > 0, speeds, min(speeds[speeds > 0], default=1.0))
 
     def narrow(self, limits: Limits) -> None:
-        """Who does not reduce and has a limit on each pair has links no wider than all of them together."""
+        """Limit the link of a party that does not reduce to the sum of its pair limits, if every pair has one."""
         reducers = [self.table.peers[place] for place in np.flatnonzero(self.table.reduces)]
         forwarded = {peer for pair in limits.forwarded for peer in pair}
         for place in np.flatnonzero(~self.table.reduces) if limits.pairs else ():
@@ -52,7 +49,7 @@ class Comparison:
                 self.table.download[place] = min(self.table.download[place], total(down))
 
     def own_times(self) -> Vector:
-        """Seconds of each one's links for gradient and averages; shape (candidates, codecs), inf: no such codec."""
+        """Return the seconds that each candidate's own link needs; shape (candidates, codecs), inf: no such codec."""
         table, most = self.table, self.codecs
         sizes = np.array([[*c.up_bytes, *[np.inf] * (most - len(c.up_bytes))] for c in self.candidates])
         upload = table.upload[self.places, None]
@@ -60,11 +57,11 @@ class Comparison:
         return np.asarray(np.maximum(up, self.arrival_times()[self.places, None]), dtype=np.float64)
 
     def arrival_times(self) -> Vector:
-        """Seconds that the averages take to each party that is waited for, by its own download; 0 for the others."""
+        """Return the seconds that averages take to each awaited party, by its own download; 0 for other parties."""
         return np.where(self.table.waits, self.down_bytes / self.table.download, 0.0)
 
     def durations(self, found: Codecs) -> Vector:
-        """Seconds of the round with each choice, where only own links limit."""
+        """Return the round's seconds with each choice, if only the parties' own links limit it."""
         up_bytes, waits = np.zeros((len(found), len(self.table.peers))), np.tile(self.table.waits, (len(found), 1))
         for column, (place, candidate) in enumerate(zip(self.places, self.candidates, strict=True)):
             codec = found[:, column]
@@ -73,17 +70,16 @@ class Comparison:
         return _durations(self.table, loads_of(self.table, up_bytes, waits, self.table.reduces, self.down_bytes))
 
     def steps(self, found: Codecs, durations: Vector) -> Vector:
-        """Seconds from step to step: the batch beside the exchange (staleness 1), or before it."""
+        """Return the seconds between steps: the batch overlaps the exchange (staleness 1) or precedes it."""
         computing = self.batch / self.samples_per_s(found)
         return np.maximum(computing, durations) if self.staleness else computing + durations
 
     def samples_per_s(self, found: Codecs) -> Vector:
-        """Of all contributors together."""
         return total(np.where(found >= 0, self.speeds, 0.0))
 
 
 def _durations(table: Table, loads: Loads) -> Vector:
-    """The closed form over rows that nothing bounds, of uploads, of downloads, and of both, for each reducer."""
+    """Apply the closed form to each reducer's rows: no bound, upload, download, and both together."""
     nothing, reduces = np.zeros_like(loads.up_base), table.reduces
     base = np.stack([nothing, loads.up_base, loads.down_base, loads.up_base + loads.down_base], axis=-1)
     slope = np.stack([nothing, loads.up_slope, loads.down_slope, loads.up_slope + loads.down_slope], axis=-1)

@@ -1,7 +1,8 @@
-"""Who contributes to a round, and in how many bytes: rule 30.
+"""Choose who contributes to a round, and in which codec (rule 30).
 
-Every further contributor shortens the wait for the batch and may lengthen the exchange. A slow one can send a smaller
-codec or be left out: what it has is carried over, never lost, and it catches up from the log while nobody waits for it.
+Each further contributor shortens the wait for the batch and may lengthen the exchange. A slow one can send a smaller
+codec or be left out: its gradients are carried over, never lost, and it catches up from the log without delaying
+others.
 """
 
 from collections.abc import Sequence
@@ -17,21 +18,18 @@ from peer_agent.protocol.plan.comparison import Candidate, Codecs, Comparison
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
 from peer_agent.protocol.plan.solve import Shares, solve
 
-PATIENCE = 1  # rounds running that somebody is left out at most: what it has is carried once (rule 10)
-MOST_CELLS = 1 << 13  # choices times peers that are compared at once; of more choices, every so many-th
-MOST_SOLVED = 4  # choices that are looked at with the limits that links have together
-ALIKE = 1.01  # a choice this much slower than the fastest may be preferred to it
+PATIENCE = 1  # rounds in a row that a peer is left out, at most: its gradients are carried once (rule 10)
+MOST_CELLS = 1 << 13  # choices times peers that are compared at once; of more choices, a sample at even distances
+MOST_SOLVED = 4  # choices that are solved again with the limits that several links share
+ALIKE = 1.01  # times the fastest: slower choices up to here may be preferred
 
 
 class Choice(Struct, frozen=True):
-    """The number of each contributor's codec, who is left out, the plan, and the seconds from step to step.
-
-    To `cannot_follow`, of those left out, averages come more slowly than steps are made: they never reach the head.
-    """
+    """Codec numbers of the contributors, who is left out, the shares, and the seconds between steps."""
 
     codecs: dict[PeerId, int]
     left_out: tuple[PeerId, ...]
-    cannot_follow: tuple[PeerId, ...]
+    cannot_follow: tuple[PeerId, ...]  # left out, and slower to receive averages than steps are made
     shares: Shares
     step_s: float
 
@@ -45,11 +43,11 @@ def choose(
     staleness: int,
     limits: Limits = NO_LIMITS,
 ) -> Choice:
-    """Who contributes, so that steps of `batch` samples follow one another as fast as may be.
+    """Choose the contributors that make steps of `batch` samples as fast as possible.
 
-    With staleness 1 samples are computed during the exchange, else before it. `others` reduce or receive. Whoever was
-    left out of the last round contributes. Within 10 % of the best of all choices where only own links limit.
-    Raises ValueError as `solve`, without candidates, and for one without a codec.
+    With staleness 1, samples are computed during the exchange, otherwise before it. `others` only reduce or receive. A
+    candidate that was left out of the last round contributes. The choice is within 10 % of the best one where only own
+    links limit. Raises ValueError like `solve`, without candidates, and for a candidate without a codec.
     """
     if not candidates or not all(candidate.up_bytes for candidate in candidates):
         raise ValueError("nobody may contribute")
@@ -59,30 +57,30 @@ def choose(
     comparison.narrow(limits)
     found = scanned(comparison)
     order = _order(comparison, found, comparison.steps(found, comparison.durations(found)))
-    # Where links have no limits together, all is known of each choice.
+    # Without shared limits, the comparison is already exact.
     looked_at = found[order[: 1 if limits == NO_LIMITS else MOST_SOLVED]]
     return min((_choice(comparison, others, codecs, limits) for codecs in looked_at), key=lambda choice: choice.step_s)
 
 
 def _order(comparison: Comparison, found: Codecs, steps: Vector) -> NDArray[np.int64]:
-    """Those that are as good as the fastest by more samples, then by the more preferred codecs; then by time."""
+    """Order choices: about as fast as the fastest first, by more samples, then preferred codecs; the others by time."""
     is_alike = steps <= ALIKE * steps.min()
     samples = np.where(is_alike, comparison.samples_per_s(found), 0.0)
     return np.lexsort((steps, np.where(is_alike, found.sum(axis=1), 0), -samples))
 
 
 def scanned(comparison: Comparison) -> Codecs:
-    """Everybody whose own links need at most so long, for every so long.
+    """List choices: for every time limit, the candidates whose own links meet it.
 
-    Each in the first codec with which it is as quick; and all that again without the first codec of each, the second …
-    And each alone: one that contributes and reduces all needs no gradient of its own on any link.
+    Each takes the first codec that meets the limit. The same again without each one's first codec, its second, and so
+    on. Also each candidate alone: one that contributes and reduces everything sends its gradient over no link.
     """
     candidates, codecs, own = comparison.candidates, np.arange(comparison.codecs), comparison.own_times()
     last = np.array([[len(candidate.up_bytes) - 1] for candidate in candidates])
     quickest = own.argmin(axis=1)
-    is_overdue = [candidate.rounds_left_out >= PATIENCE for candidate in candidates]  # not to be left out again
+    is_overdue = [candidate.rounds_left_out >= PATIENCE for candidate in candidates]  # not left out again
     otherwise = np.where(is_overdue, quickest, -1)
-    cells = (1 + len(codecs)) * len(comparison.table.peers)  # each list has a part of what is compared at once
+    cells = (1 + len(codecs)) * len(comparison.table.peers)  # each list gets a part of what is compared at once
     found = [np.where(_few(np.eye(len(candidates), dtype=bool), cells), quickest, otherwise)]
     for level in codecs:
         allowed = np.where(codecs >= np.minimum(level, last), own, np.inf)
@@ -93,7 +91,7 @@ def scanned(comparison: Comparison) -> Codecs:
 
 
 def _few(values: NDArray[Any], cells: int) -> NDArray[Any]:
-    """Of values that are compared in so many cells each, as many as may be, evenly."""
+    """Return evenly spaced values, as many as fit into MOST_CELLS at `cells` each."""
     return values[:: max(1, -(-len(values) * cells // MOST_CELLS))]
 
 

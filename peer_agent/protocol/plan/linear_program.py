@@ -1,8 +1,8 @@
 """The share program by HiGHS, where rows couple shares: pairs, households, relays that forward (rule 26).
 
-HiGHS returns one corner of the optimum, which may leave all of the reducing to one peer. So the shares are chosen among
-all optimal ones: as near as the rows allow to what rule 29 would give without the coupling. Who has to go beyond that
-does so in proportion to what it could take, then the same among the others (lexicographic min-max, which is one point).
+HiGHS returns one corner of the optimum, which may give all of the reducing to one peer. So a second step chooses among
+all optimal shares: as near as the rows allow to rule 29 without the coupling. Excess over that is spread in proportion
+to what each reducer could take, and then again among the others (lexicographic min-max, a unique point).
 """
 
 from typing import Any
@@ -15,15 +15,15 @@ from peer_agent.protocol.plan.closed_form import Lines, fill
 from peer_agent.protocol.plan.parties import Vector, total
 from peer_agent.protocol.plan.program import Program
 
-SLACK = 1e-8  # relative: by so much the shares may be slower than the optimum, to be found among all optimal ones
+SLACK = 1e-8  # relative: how far shares may miss the optimum, so that all optimal ones are within reach
 MOST_ITERATIONS = 100_000  # of HiGHS, for one answer
-MOST_LEVELS = 8  # answers for who goes how far beyond its aim
-HOLDS = 1e-7  # a smaller multiplier does not hold an answer
-DIGITS = 10  # of a share: what comes behind them differs between builds of HiGHS
+MOST_LEVELS = 8  # programs solved to spread the excess
+HOLDS = 1e-7  # a smaller multiplier does not bind
+DIGITS = 10  # of a share: later ones differ between builds of HiGHS
 
 
 class Scaled(Struct, frozen=True, eq=False):
-    """The rows that can bind at all, without units: `matrix @ shares + base <= time`, times in units of `scale_s`."""
+    """The rows that can bind, without units: `matrix @ shares + base <= time`, times in units of `scale_s`."""
 
     rows: NDArray[np.int64]
     matrix: Any  # scipy's, sparse
@@ -32,9 +32,9 @@ class Scaled(Struct, frozen=True, eq=False):
 
 
 def coupled_shares(program: Program, lines: Lines, least_s: float) -> tuple[Vector, Vector]:
-    """Optimal shares, and what each row has to do with the time (sum 1). `least_s` is T* without the coupling.
+    """Return optimal shares, and each row's part in limiting the time (sum 1). `least_s`: T* without the coupling.
 
-    Where HiGHS gives up, the shares are those without the coupling: feasible, only slower.
+    If HiGHS gives up, return the shares without the coupling: feasible, only slower.
     """
     parts = np.zeros(len(program.base))
     aim = _aim(program, lines, least_s)
@@ -52,7 +52,7 @@ def coupled_shares(program: Program, lines: Lines, least_s: float) -> tuple[Vect
 
 
 def scaled_rows(program: Program, scale_s: float) -> Scaled:
-    """The rows that could need more than this time."""
+    """Return the rows that could need more than this time."""
     from scipy.sparse import csr_array
 
     most = np.zeros(len(program.base))
@@ -69,14 +69,14 @@ def scaled_rows(program: Program, scale_s: float) -> Scaled:
 
 
 def _aim(program: Program, lines: Lines, time_s: float) -> Vector:
-    """What rule 29 gives at this time, without the coupling."""
+    """Return the shares of rule 29 at this time, without the coupling."""
     return fill(lines.lower(time_s), lines.upper(time_s), program.is_volunteer)
 
 
 def _level(scaled: Scaled, time: float, aim: Vector, reach: Vector, shares: Vector) -> Vector:
-    """Shares within `time` whose largest excess over the aim, in parts of their reach, is as small as can be.
+    """Return shares within `time` whose largest excess over the aim, in parts of their reach, is minimal.
 
-    Who holds that excess where it is keeps its share; the others are levelled again, and so on.
+    A share that binds at this excess keeps its value; the others are levelled again.
     """
     from scipy.sparse import csr_array, vstack
 
@@ -99,9 +99,9 @@ def _level(scaled: Scaled, time: float, aim: Vector, reach: Vector, shares: Vect
 
 
 def _minimise(matrix: Any, column: Vector, bound: Vector, settled: Vector) -> Any:
-    """The least z, of any sign, with `matrix @ shares + column * z <= bound`, or None where HiGHS gives up.
+    """Minimise z, of any sign, with `matrix @ shares + column * z <= bound`; None if HiGHS gives up.
 
-    Shares sum to 1 and are not negative; those that are not NaN in `settled` are as they are there.
+    Shares sum to 1 and are not negative. Those that are not NaN in `settled` are fixed at that value.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, hstack

@@ -1,7 +1,4 @@
-"""A plan as people see it: who sends, who averages which part of the vector, how long that should take, and why.
-
-Bounded, however many take part: a few are named on either side, the others are summed up.
-"""
+"""A plan as people see it: who sends and averages, how long it takes, and why. The number of names is bounded."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
 
@@ -12,14 +9,14 @@ from peer_agent.protocol.messages import PlanHead, PlannedSpan
 from peer_agent.protocol.plan.program import Kind
 from peer_agent.protocol.plan.solve import Limit
 
-MOST_NAMED = 8  # on either side, the line that sums up the others among them
+MOST_NAMED = 8  # lines on either side, with the one that sums up the others
 OF_ONE = frozenset(
     {Kind.UP, Kind.DOWN}
-)  # limits of one peer's direction: nothing is known of one that was not measured
+)  # limits of one peer's direction: shown only if that is measured
 
 
 class Participant(Struct, frozen=True, order=True):
-    """A machine in the round, by the names that stand beside its work."""
+    """A machine in the round, under the names that pages show."""
 
     person: str
     machine: str
@@ -28,25 +25,25 @@ class Participant(Struct, frozen=True, order=True):
 
 
 class Averager(Struct, frozen=True):
-    """Who averages, and which part of the vector (0 to 1)."""
+    """Who averages which part of the vector (0 to 1)."""
 
     who: Participant
     part: float
 
 
 class Bottleneck(Struct, frozen=True):
-    """What the round waits for. Of a pair the sender comes first; who shares a household is not told."""
+    """What the round waits for. Of a pair the sender comes first. A household's members are not named."""
 
     kind: Kind
     who: tuple[Participant, ...]
-    part: float  # of what a round would be shorter by if all limits were wider
+    part: float  # of the time that a round would save if all limits were wider
 
 
 class Outline(Struct, kw_only=True):
     """The last plan of a run. Seconds; the last two fields are known once its round has ended."""
 
     step: int  # that it makes
-    planned_s: float  # 0 where no link is known
+    planned_s: float  # 0 if no link is known
     senders: tuple[Participant, ...]
     other_senders: int
     averagers: tuple[Averager, ...]
@@ -67,14 +64,14 @@ def outline_of(
     measured: Container[tuple[PeerId, str]],
     began_at: float,
 ) -> Outline:
-    """What there is to say of a plan. `measured`: directions of links of which something is known."""
+    """Describe a plan for people. `measured`: the directions of links that have an estimate."""
     bottlenecks = tuple(
         Bottleneck(limit.kind, tuple(map(named, _told(limit))), limit.part)
         for limit in limits
         if limit.kind not in OF_ONE or (limit.peers[0], limit.kind.value) in measured
     )
     limiting = {who.peer for bottleneck in bottlenecks for who in bottleneck.who}
-    # Those that the round waits for come first, then by name: the same ones in every round.
+    # Bottlenecks first, then by name, so that every round shows the same peers.
     senders = sorted(map(named, contributors), key=lambda who: (who.peer not in limiting, who))
     averagers = [Averager(named(peer), part) for peer, part in parts_of(plan.spans).items()]
     averagers.sort(key=lambda each: (-round(each.part, 2), each.who))
@@ -93,7 +90,7 @@ def outline_of(
 
 
 def parts_of(spans: Iterable[PlannedSpan]) -> dict[PeerId, float]:
-    """Each reducer's part of the vector, those of earlier attempts that are kept among them."""
+    """Return each reducer's part of the vector, with spans kept from earlier attempts."""
     chunks: dict[PeerId, int] = {}
     for span in spans:
         chunks[span.reducer] = chunks.get(span.reducer, 0) + span.stop - span.first
@@ -102,10 +99,10 @@ def parts_of(spans: Iterable[PlannedSpan]) -> dict[PeerId, float]:
 
 
 def _told(limit: Limit) -> tuple[PeerId, ...]:
-    """Of whom a limit is, as far as others may know: who shares an address with whom is nobody else's business."""
+    """Return the peers that a limit names publicly. Who shares an address with whom is private."""
     return () if limit.kind is Kind.HOUSEHOLD else limit.peers
 
 
 def _count(length: int) -> int:
-    """How many are named of so many: all, or one fewer than there are lines."""
+    """Return how many of `length` peers are named: all, or one fewer than there are lines."""
     return length if length <= MOST_NAMED else MOST_NAMED - 1

@@ -1,4 +1,4 @@
-"""Who takes part in a round, and what its links carry: what a plan is made from. Bytes, and bytes per second."""
+"""Who takes part in a round, and what their links carry: the input of a plan. Bytes, and bytes per second."""
 
 from collections.abc import Sequence
 
@@ -9,30 +9,30 @@ from numpy.typing import NDArray
 from peer_agent.protocol.identifiers import PeerId
 
 MOST_PARTIES = 1 << 16  # as many as a plan has slots
-LARGEST = 1e18  # bytes, or bytes per second; what is not 0 is not smaller than one by this
+LARGEST = 1e18  # bytes, or bytes per second; positive numbers are at least 1 / LARGEST
 
 Vector = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Pair = tuple[PeerId, PeerId]  # who sends, who receives
+Pair = tuple[PeerId, PeerId]  # sender, receiver
 
 
 class Party(Struct, frozen=True, kw_only=True):
-    """A peer in the round. Speeds are budgets; 0 is not measured yet (`duplex_bps` 0: both directions at once)."""
+    """A peer in the round. Speeds are budgets; 0: not measured yet (`duplex_bps` 0: both directions at full speed)."""
 
     peer: PeerId
     up_bytes: float = 0.0  # its encoded gradient; 0: it contributes nothing
     receives: bool = False  # the averages are sent to it, as to every replica and to the keeper of the log
-    is_awaited: bool = True  # the round lasts until it has them; others catch up from the log
+    is_awaited: bool = True  # the round waits until it has them; others catch up from the log
     may_reduce: bool = False
-    is_volunteer: bool = False  # a trainer; in ties relays and auxiliaries are given their part first
+    is_volunteer: bool = False  # a trainer; in ties, relays and auxiliaries get their part first
     upload_bps: float = 0.0
     download_bps: float = 0.0
     duplex_bps: float = 0.0  # of up and down together, as on Wi-Fi
-    household: str = ""  # who shares a public address shares its uplink
+    household: str = ""  # peers that share a public address share its uplink
 
 
 class Limits(Struct, frozen=True):
-    """What several links have together. Peers that are not in the round count for nothing; 0 is not known."""
+    """Limits that several links share. Peers outside the round are ignored; 0 is not known."""
 
     pairs: dict[Pair, float] = {}  # of the direct link from one to another
     forwarded: dict[Pair, PeerId] = {}  # the relay that carries a pair without a direct link
@@ -43,9 +43,9 @@ NO_LIMITS = Limits()
 
 
 class Table:
-    """The parties as arrays, in the order of their ids: whoever lists them, the plan is the same.
+    """The parties as arrays, sorted by id: the plan does not depend on the order of the list.
 
-    Raises ValueError for ids that are there twice, and for numbers that are negative, not finite, or beyond `LARGEST`.
+    Raises ValueError for duplicate ids, and for numbers that are negative, not finite, or beyond `LARGEST`.
     """
 
     def __init__(self, parties: Sequence[Party]) -> None:
@@ -71,13 +71,13 @@ def _check(parties: Sequence[Party], distinct: int) -> None:
 
 
 def check_numbers(numbers: Vector) -> None:
-    """Raise ValueError for what is neither 0 nor within `LARGEST` of 1 in either direction."""
+    """Raise ValueError for numbers that are neither 0 nor between 1 / LARGEST and LARGEST."""
     if not ((numbers == 0) | ((numbers >= 1 / LARGEST) & (numbers <= LARGEST))).all():
         raise ValueError("bytes and speeds are finite and not negative")
 
 
 def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
-    """What is not measured counts as the slowest measured of its kind, and as unlimited where none of it is."""
+    """Fill in speeds that are not measured: the slowest measured of its kind, unlimited where none is."""
     filled = speeds.copy()
     for kind in (is_volunteer, ~is_volunteer):
         measured = speeds[kind & (speeds > 0)]
@@ -86,7 +86,7 @@ def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
 
 
 def total(values: Vector) -> Vector:
-    """The sum along the last axis, one after another: numpy's own order of additions differs between builds."""
+    """Return the sum along the last axis, added in order: numpy's own order differs between builds."""
     if not values.shape[-1]:
         return np.zeros(values.shape[:-1])
     return np.cumsum(values, axis=-1)[..., -1]
@@ -102,7 +102,7 @@ class Loads(Struct, frozen=True, eq=False):
 
 
 def loads_of(table: Table, up_bytes: Vector, waits: Flags, reduces: Flags, down_bytes: float) -> Loads:
-    """The left sides of rule 26. Who contributes what, who is waited for and who reduces: shape (..., parties)."""
+    """Return the left sides of rule 26 from contributions, awaited parties and reducers, of shape (..., parties)."""
     arriving = total(up_bytes)[..., None]
     others = np.count_nonzero(table.receives) - table.receives
     noise = 1e-12 * (arriving + down_bytes * len(table.peers))

@@ -1,8 +1,8 @@
 """The share program of rule 26 as arrays: min T, where the shares sum to 1 and every row holds.
 
-A row is `base + sum(slope * share) <= capacity * T` in bytes and bytes per second. Up, down and half duplex have one
-share in a row, their reducer's own; a pair has two, a household its members', and a relay that forwards also the shares
-of those between whom it does. Memory grows with the rows: nothing is made for a pair that has no limit.
+A row is `base + sum(slope * share) <= capacity * T`, in bytes and bytes per second. Rows of up, down and half duplex
+have one share, their reducer's own. A pair's row has two, a household's those of its members, and a forwarding relay's
+also those of the peers that it forwards for. Memory grows with the rows: an unlimited pair takes none.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +18,10 @@ from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Pair, Party, Tab
 MOST_PAIRS = 1 << 16  # limited or forwarded: all pairs of 256 peers
 
 Indices = NDArray[np.int64]
-Entry = tuple[int, int, float]  # a row's or a party's number, a share's number, slope
+Entry = tuple[int, int, float]  # number of a row or party, number of a share, slope
 
 
 class Kind(StrEnum):
-    """What a row is about."""
-
     UP = "up"
     DOWN = "down"
     DUPLEX = "duplex"
@@ -32,14 +30,14 @@ class Kind(StrEnum):
 
 
 class Row(Struct, frozen=True):
-    """Whose limit a row is: one peer's, a pair's (sender first), a household's."""
+    """What a row limits, and whose: one peer's, a pair's (sender first), a household's."""
 
     kind: Kind
     peers: tuple[PeerId, ...]
 
 
 class Program(Struct, frozen=True, eq=False):
-    """Rows and entries. No row has two entries of one share, and entries ascend by row, then share."""
+    """Rows and entries. No row has two entries of one share; entries ascend by row, then share."""
 
     reducers: tuple[PeerId, ...]  # by id; shares in this order
     is_volunteer: NDArray[np.bool_]
@@ -51,11 +49,10 @@ class Program(Struct, frozen=True, eq=False):
     slope: Vector
 
     def times(self, shares: Vector) -> Vector:
-        """Seconds that each row takes at these shares."""
+        """Return the seconds that each row takes at these shares."""
         return (self.base + _summed(self.row, self.slope * shares[self.share], len(self.base))) / self.capacity
 
     def duration_s(self, shares: Vector) -> float:
-        """Seconds that the round takes at these shares."""
         return float(self.times(shares).max(initial=0.0))
 
 
@@ -77,7 +74,7 @@ class _Side(Struct, eq=False):
 
 
 class _Builder:
-    """Rows as they come, and their entries in lists of arrays."""
+    """Collects rows, and their entries in lists of arrays."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -86,7 +83,7 @@ class _Builder:
         self.entries: list[tuple[Indices, Indices, Vector]] = []
 
     def add(self, rows: Sequence[Row], capacity: Vector, of: Indices, side: _Side) -> None:
-        """One row for each of `rows`: the sum over the parties that `of` gives its number (-1: in none)."""
+        """Add rows, each the sum over the parties to which `of` gives its number (-1: no row)."""
         first, is_in = len(self.rows), of >= 0
         numbers = of[side.party]
         kept = numbers >= 0
@@ -96,14 +93,14 @@ class _Builder:
         self.entries.append((first + numbers[kept], side.share[kept], side.slope[kept]))
 
     def of_each(self, kind: Kind, capacity: Vector, table: Table, side: _Side) -> None:
-        """One row for each party that has such a limit."""
+        """Add one row for each party that has such a limit."""
         limited = np.flatnonzero(np.isfinite(capacity) & (capacity > 0))
         of = np.full(len(capacity), -1)
         of[limited] = np.arange(len(limited))
         self.add([Row(kind, (table.peers[i],)) for i in limited], capacity[limited], of, side)
 
     def pairs(self, pairs: Sequence[tuple[Row, float, list[tuple[int, float]]]]) -> None:
-        """Rows without a base, from (whose, capacity, [(share, slope)])."""
+        """Add rows without a base, from (row, capacity, [(share, slope)])."""
         first = len(self.rows)
         self.rows.extend(row for row, _, _ in pairs)
         self.base.append(np.zeros(len(pairs)))
@@ -112,7 +109,7 @@ class _Builder:
         self.entries.append(_columns(flat))
 
     def program(self, table: Table) -> Program:
-        """Everything, entries of one row and share added up in the order in which they came."""
+        """Build the program. Entries of the same row and share are added in the order in which they came."""
         row, share, slope = (np.concatenate(part) for part in zip(*self.entries, strict=True))
         reducers = np.flatnonzero(table.reduces)
         places, inverse = np.unique(row * max(1, len(reducers)) + share, return_inverse=True)
@@ -131,10 +128,7 @@ class _Builder:
 
 
 def program_of(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Program:
-    """The rows of a round in which averages of `down_bytes` go to every receiver.
-
-    Raises ValueError as `Table` does, also for limits, and for more than `MOST_PAIRS` pairs.
-    """
+    """Return the rows of a round with averages of `down_bytes`. Raises ValueError like `Table`, or for many pairs."""
     check_numbers(np.array([down_bytes, *limits.pairs.values(), *limits.households.values()], dtype=np.float64))
     if len(limits.pairs) + len(limits.forwarded) > MOST_PAIRS:
         raise ValueError(f"more than {MOST_PAIRS} pairs")
@@ -155,18 +149,17 @@ def program_of(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_
 
 
 def _summed(places: Indices, values: Vector, length: int) -> Vector:
-    """The sum of the values at each place, in the order in which they come."""
+    """Return the sum of the values at each place, added in order."""
     return np.bincount(places, values, minlength=length).astype(np.float64)
 
 
 def _columns(entries: Sequence[Entry]) -> tuple[Indices, Indices, Vector]:
-    """Entries as three arrays."""
     numbers = np.array([entry[:2] for entry in entries], dtype=np.int64).reshape(-1, 2).T
     return numbers[0], numbers[1], np.array([entry[2] for entry in entries], dtype=np.float64)
 
 
 def _between(table: Table, down_bytes: float, share_of: dict[int, int], pair: Pair) -> list[tuple[int, float]]:
-    """What a pair carries, as (share, bytes for all of it): the sender's gradient, and averages that it reduced."""
+    """Return what a pair carries, as (share, bytes for all of it): the sender's gradient, and its averages."""
     sender, receiver = (table.place.get(peer) for peer in pair)
     if sender is None or receiver is None or sender == receiver:
         return []
@@ -183,7 +176,7 @@ def _share_of(table: Table) -> dict[int, int]:
 
 
 def _forwarded(table: Table, down_bytes: float, limits: Limits) -> _Side:
-    """What relays carry for others, once in each direction."""
+    """Return what relays carry for others, counted once in each direction."""
     share_of, entries = _share_of(table), []
     for pair, relay in sorted(limits.forwarded.items()):
         if relay in table.place and relay not in pair:
@@ -193,7 +186,7 @@ def _forwarded(table: Table, down_bytes: float, limits: Limits) -> _Side:
 
 
 def _pairs(table: Table, down_bytes: float, limits: Limits) -> Iterator[tuple[Row, float, list[tuple[int, float]]]]:
-    """Direct links that are limited and that something can go over."""
+    """Yield the rows of direct links that are limited and used."""
     share_of = _share_of(table)
     for pair, capacity in sorted(limits.pairs.items()):
         carried = _between(table, down_bytes, share_of, pair)
@@ -202,7 +195,7 @@ def _pairs(table: Table, down_bytes: float, limits: Limits) -> Iterator[tuple[Ro
 
 
 def _households(table: Table, limits: Limits) -> tuple[list[Row], Vector, Indices]:
-    """A row for each household with a joint limit, and the row of each party."""
+    """Return a row for each household with a joint limit, and the row number of each party."""
     known = sorted({p.household for p in table.parties if p.household and limits.households.get(p.household, 0) > 0})
     number = {name: i for i, name in enumerate(known)}
     members: list[list[PeerId]] = [[] for _ in known]

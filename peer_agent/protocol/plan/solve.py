@@ -1,4 +1,4 @@
-"""The shares of a round and what limits it: rules 25 to 29."""
+"""Solve for the shares of a round, and find what limits it (rules 25 to 29)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,20 +12,20 @@ from peer_agent.protocol.plan.linear_program import coupled_shares
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
 from peer_agent.protocol.plan.program import Kind, Program, program_of
 
-ROUNDING = 1e-9  # relative: by less, two times do not differ
+ROUNDING = 1e-9  # relative: smaller differences of times do not count
 MOST_NAMED = 8  # limits that a plan names
 
 
 class Limit(Struct, frozen=True):
-    """What the round waits for. One percent more of all limits is one percent less time, of which this gives `part`."""
+    """What the round waits for. `part`: its part of the time that a round would save if all limits were wider."""
 
     kind: Kind
-    peers: tuple[PeerId, ...]  # one; of a pair the sender and the receiver; of a household all of it
+    peers: tuple[PeerId, ...]  # one; of a pair the sender and the receiver; of a household all members
     part: float
 
 
 class Shares(Struct, frozen=True):
-    """Each reducer's share of the vector (sum 1, by id), the seconds the round takes with them, and why so many."""
+    """Each reducer's share of the vector (sum 1, by id), the round's seconds with them, and what limits it."""
 
     reducers: tuple[PeerId, ...]
     shares: tuple[float, ...]
@@ -34,11 +34,10 @@ class Shares(Struct, frozen=True):
 
 
 def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
-    """The optimum of the share program. Where nothing is measured, relays and auxiliaries get equal shares.
+    """Return the optimum of the share program. If nothing is measured, relays and auxiliaries get equal shares.
 
-    Without rows that couple shares, or where those that do bind nothing, shares are the same bits on every platform;
-    else they are HiGHS's, which makes the same of them on one platform and to nine digits on all.
-    Raises ValueError where nobody may reduce, and for numbers that `Table` refuses.
+    The shares are the same bits on every platform if no coupling row binds. Otherwise they are HiGHS's, reproducible on
+    one platform, and to nine digits on all. Raises ValueError if no party may reduce, and like `Table`.
     """
     program = program_of(parties, down_bytes, limits)
     if not program.reducers:
@@ -54,7 +53,7 @@ def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMIT
 
 
 def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
-    """The same shares over other links: how long the round takes there, and what it waits for, in equal parts."""
+    """Return the same shares with the time that they take over other links, and its limits in equal parts."""
     program = program_of(parties, down_bytes, limits)
     times = program.times(np.array(shares.shares))
     longest = times.max(initial=0.0)
@@ -63,10 +62,10 @@ def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: 
 
 
 def _parts(program: Program, shares: Vector) -> Vector:
-    """What each row has to do with the time, where each share has rows of its own. Sum 1, or 0 where nothing binds.
+    """Return each row's part in limiting the time if rows are not coupled. Sum 1, or 0 if nothing binds.
 
-    Those that bind whatever is reduced there decide, in equal parts; else the two between which one share has no room,
-    where it may be no larger and no smaller; else all reducers are full together.
+    Rows that bind at any share decide, in equal parts. Otherwise two rows that fix one share from above and below
+    decide. Otherwise all reducers are full together.
     """
     times = program.times(shares)
     longest = times.max(initial=0.0)
@@ -88,7 +87,7 @@ def _parts(program: Program, shares: Vector) -> Vector:
 
 
 def _squeezed(full: Mapping[tuple[int, bool], int]) -> list[int]:
-    """The rows of the first share that has one against more of it and one against less."""
+    """Return the rows of the first share that one row keeps from growing and another from shrinking."""
     share = next((share for share, is_less in full if is_less and (share, False) in full), None)
     return [] if share is None else [full[share, False], full[share, True]]
 

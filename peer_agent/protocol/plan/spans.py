@@ -1,4 +1,4 @@
-"""Shares as whole chunks: integers, reducers in the order of their ids, ties to the earlier (rule 29)."""
+"""Turn shares into whole chunks: integers, reducers in id order, ties to the earlier one (rule 29)."""
 
 import math
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ SPAN_BYTES = 1 << 20  # a share is cut in spans of max(P/64, 1 MiB), so that a d
 
 
 def largest_remainder(shares: Sequence[float], total: int) -> list[int]:
-    """Integers in proportion to `shares` that sum to `total`; ties go to the earlier one."""
-    whole = math.fsum(shares)  # `sum` of floats rounds otherwise from Python 3.12 on
+    """Return integers in proportion to `shares` that sum to `total`; ties go to the earlier one."""
+    whole = math.fsum(shares)  # `sum` of floats rounds differently from Python 3.12 on
     exact = [share * total / whole for share in shares]
     counts = [int(value) for value in exact]
     order = sorted(range(len(exact)), key=lambda i: (counts[i] - exact[i], i))
@@ -46,7 +46,7 @@ def spans_of(
 
 
 def _runs(chunks: Sequence[int], length: int) -> list[tuple[int, int]]:
-    """Consecutive chunks as ranges of at most `length`."""
+    """Return consecutive chunks as ranges of at most `length`."""
     runs: list[tuple[int, int]] = []
     for chunk in chunks:
         if runs and runs[-1][1] == chunk and chunk - runs[-1][0] < length:

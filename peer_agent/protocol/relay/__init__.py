@@ -1,1 +1,1 @@
-"""What a peer does that reduces, keeps the log, or both: one state machine, without sockets, clocks, threads, disks."""
+"""A peer that reduces, keeps the log, or both: one state machine without sockets, clocks, threads or disks."""

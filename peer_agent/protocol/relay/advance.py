@@ -1,8 +1,7 @@
 """A relay of a run: `advance(state, event, now) -> actions`.
 
-Time is an argument; the same function runs in a relay's process, in the simulator and in tests. It may change the
-state it is given. Actions are carried out by the shell in order, each before the next event. Which phase of an attempt
-follows which is `reducing.TRANSITIONS`.
+Time is an argument; relay, simulator and tests share the function. It may change the state it is given. The shell
+carries out actions in order, each before the next event. `reducing.TRANSITIONS` holds the phases of an attempt.
 """
 
 from typing import assert_never
@@ -16,14 +15,14 @@ from peer_agent.protocol.relay.opened import OpenCommit, Opened, OpenPlan, Place
 from peer_agent.protocol.relay.state import NOBODY, Attempt, Keeper, RelayState, Said, is_now, named
 from peer_agent.protocol.wire import Frame, Kind
 
-HEARTBEAT_S = 2.0  # without another word
-PAGE_RECORDS = 64  # after so many the coordinator waits to hear that they have come
-REACHES_S = 30.0  # whom it reaches is said once more
-ACKNOWLEDGE_S = 0.5  # from a record on the disk to the word of it
+HEARTBEAT_S = 2.0  # without another message
+PAGE_RECORDS = 64  # after so many the coordinator waits for an acknowledgement
+REACHES_S = 30.0  # the report of reachable listeners is repeated
+ACKNOWLEDGE_S = 0.5  # from a record on the disk to its acknowledgement
 
 
 def advance(state: RelayState, event: e.Event, now: float) -> list[e.Action]:
-    """Take one event. `now` is monotonic seconds."""
+    """Process one event. `now` is monotonic seconds."""
     if state.reducer is not None:
         reducing.tell_time(state.reducer, now)
     actions = [*_take(state, event, now), *_acknowledge(state, event, now)]
@@ -79,7 +78,7 @@ def _of_the_log(
     event: e.Appended | e.AppendFailed | e.Scanned | e.Copied | e.CopyFailed,
     now: float,
 ) -> list[e.Action]:
-    """What came of the disk, and of others' logs."""
+    """Process an event of the disk, or of a copy from another log."""
     match event:
         case e.Appended():
             return keeping.appended(state, keeper, event, now)
@@ -95,7 +94,7 @@ def _of_the_log(
 
 
 def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
-    """What the coordinator says. Words of an older host are dropped; a commit is true whoever says it."""
+    """Process a message of the coordinator. An older host's is dropped unless it is a commit, which is always true."""
     if getattr(message, "fence", state.fence) < state.fence and not isinstance(message, OpenCommit):
         return []
     match message:
@@ -121,7 +120,7 @@ def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
         case (
             m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.SitOut() | m.Reload() | m.Notice() | m.Probe() | m.Uplink()
         ):
-            return []  # for those who compute, and for the links
+            return []  # for trainers, and for the links
     assert_never(message)
 
 
@@ -164,7 +163,7 @@ def _commit(state: RelayState, commit: OpenCommit, now: float) -> list[e.Action]
 
 
 def _stand(state: RelayState, message: m.State, now: float) -> list[e.Action]:
-    """Once the run is finished nothing is awaited; what a snapshot covers goes, also what came after it was said."""
+    """Record the run's state. When it is finished, nothing is awaited, and bytes that a snapshot covers are deleted."""
     state.finished = message.state == "finished"
     if not state.finished:
         return []
@@ -205,7 +204,7 @@ def _tick(state: RelayState, now: float) -> list[e.Action]:
 
 
 def _acknowledge(state: RelayState, event: e.Event, now: float) -> list[e.Action]:
-    """The coordinator sends the next page of the log once it hears that the last one has come."""
+    """Acknowledge records, so that the coordinator sends the next page of the log."""
     keeper = state.keeper
     if keeper is None or not state.joined or keeper.index <= keeper.said:
         return []
@@ -216,7 +215,7 @@ def _acknowledge(state: RelayState, event: e.Event, now: float) -> list[e.Action
 
 
 def _reached(state: RelayState, listeners: tuple[PeerId, ...]) -> list[e.Action]:
-    """A link to another is open, or has ended: the site is told, also that there is none left."""
+    """Report changed data links to the site, even if none is left."""
     if listeners == state.reached:
         return []
     state.reached = listeners
@@ -236,7 +235,7 @@ def _heartbeat(state: RelayState) -> e.Say:
 
 
 def hello(state: RelayState) -> m.Hello:
-    """All that it is and holds: saying it twice changes nothing."""
+    """Return a hello with all that the relay is and holds, so that repeating it changes nothing."""
     attempt = state.reducer.attempt if state.reducer is not None else None
     doubt = (m.InDoubt(attempt.place.step, attempt.place.fence, attempt.place.attempt),) if attempt is not None else ()
     if state.keeper is not None:
@@ -256,7 +255,7 @@ def hello(state: RelayState) -> m.Hello:
 
 
 def average_came(state: RelayState, peer: PeerId, frame: Frame) -> list[e.Action]:
-    """Whether a reducer's average is one that is awaited of it. Whether its bytes are right, the record will tell."""
+    """Keep a reducer's average if it is awaited. The record will show whether its bytes are right."""
     attempt = state.reducer.attempt if state.reducer is not None else None
     if attempt is None or frame.kind != Kind.AVERAGE or not is_now(attempt, frame):
         return []
@@ -272,7 +271,7 @@ def average_came(state: RelayState, peer: PeerId, frame: Frame) -> list[e.Action
 
 
 def span_received(attempt: Attempt | None, event: e.SpanReceived, now: float) -> list[e.Action]:
-    """A span of another's is on the disk: the coordinator is told, once here and then until the attempt is over."""
+    """Tell the coordinator that another reducer's span is on the disk. It is repeated until the attempt ends."""
     if attempt is None or attempt.place != event.place or event.span in attempt.received:
         return []
     message = m.Have(**named(attempt), span=event.span, root=event.root)

@@ -1,8 +1,4 @@
-"""The closing rule (rules 7 and 8): a chunk closes when every planned slot has come, is dropped or is past the chunk's
-deadline, and enough tokens came.
-
-Knows which slot's bytes lie in which chunk, and nothing of the bytes.
-"""
+"""The closing rule: a chunk closes once each slot came, is dropped or is late, if enough tokens came (rules 7, 8)."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -19,7 +15,7 @@ from peer_agent.protocol.plan import QUORUM_PERCENT
 
 
 class Coverage:
-    """The chunks of one reducer's spans. Columns of the arrays are these chunks, rows are the plan's slots."""
+    """The chunks of one reducer's spans. Array columns are these chunks, rows are the plan's slots."""
 
     def __init__(self, slots: Sequence[Slot], spans: Iterable[PlannedSpan]) -> None:
         self.chunks = [chunk for span in spans for chunk in range(span.first, span.stop)]
@@ -33,24 +29,23 @@ class Coverage:
         self._awaited = (self._planned > 0).sum(axis=0)  # slots
         self._came_s = np.full(self._planned.shape, np.inf, np.float32)  # when, in seconds since the plan came
         self._moved_s = np.zeros(len(slots))  # when the last chunk of each slot came
-        self._enough_s = np.full(len(self.chunks), np.inf)  # since when that is enough
+        self._enough_s = np.full(len(self.chunks), np.inf)  # when enough tokens had come
         self._closed = np.zeros(len(self.chunks), np.bool_)
         self._asked = np.maximum(self._awaited_of(slice(None)), 1)  # chunks, by slot
-        self._left = self._awaited_of(slice(None))  # the same, without those that came or closed
+        self._left = self._awaited_of(slice(None))  # the same, without chunks that came or closed
 
     def asks_for(self, slot: int, chunk: int) -> bool:
-        """Whether the plan gives this slot weight in this chunk, here, and it came or neither of them is over."""
+        """Return True if the plan gives the slot weight in this chunk here, and it came or is still awaited."""
         column = self._column.get(chunk)
         if column is None or not 0 <= slot < len(self._dropped) or not self._planned[slot, column]:
             return False
         return bool(self._received[slot, column] or not (self._dropped[slot] or self._closed[column]))
 
     def has(self, slot: int, chunk: int) -> bool:
-        """Whether these bytes have come."""
         return bool(self._received[slot, self._column[chunk]])
 
     def add(self, slot: int, chunk: int, since_plan_s: float = 0.0) -> list["Closing"]:
-        """These bytes are in the sum; the chunk that closes by it."""
+        """Record that these bytes are in the sum. Return the chunk that this closes."""
         column = self._column[chunk]
         self._received[slot, column] = True
         self._came_s[slot, column] = self._moved_s[slot] = since_plan_s
@@ -62,11 +57,10 @@ class Coverage:
         return self._close([column])
 
     def is_dropped(self, slot: int) -> bool:
-        """Whether nothing more is asked of it."""
         return bool(self._dropped[slot])
 
     def drop(self, slot: int) -> list["Closing"]:
-        """Do without a slot in every chunk that does not hold its bytes yet; what closes by that."""
+        """Do without a slot in every chunk that lacks its bytes. Return the chunks that this closes."""
         if not 0 <= slot < len(self._dropped) or self._dropped[slot]:
             return []
         self._dropped[slot] = True
@@ -75,7 +69,7 @@ class Coverage:
         return self._close(np.flatnonzero(missing).tolist())
 
     def close_late(self, plan: PlanHead, since_plan_s: float) -> list["Closing"]:
-        """Do without a slot in the chunks that it has not sent by their deadlines, where enough of the others have."""
+        """Close chunks without slots that missed their deadlines, where enough of the others have come."""
         if not plan.sigma:
             return []
         places = np.flatnonzero(~self._closed & (self._enough_s < since_plan_s))
@@ -88,10 +82,7 @@ class Coverage:
         return batch_chunks(self._codecs, plan.chunk_elements)
 
     def lateness(self, plan: PlanHead) -> tuple[float, ...]:
-        """How late each slot was with the chunk that came latest against plan and others, in parts of the plan's time.
-
-        As late as chunks are waited for where one of them is missing: how much later it would have come, nobody knows.
-        """
+        """Return each slot's greatest lateness in parts of the plan's time; a missing chunk counts as sigma."""
         if not plan.sigma:
             return (0.0,) * len(self._dropped)
         places = np.arange(len(self.chunks))
@@ -111,17 +102,17 @@ class Coverage:
         return closing
 
     def is_ahead(self, slot: int, least: float, moved_since_s: float, scheduled: float = 0.0) -> bool:
-        """Whether a slot has sent so much larger a part of its chunks, at `least`, than the slowest that still move.
+        """Return True if a slot is ahead of the slowest moving one by at least `least` of its chunks. O(slots).
 
-        `moved_since_s`: of which something came after this, in seconds since the plan came. `scheduled`: the part that
-        it has to have sent by now, whoever is slow. O(slots).
+        Slots that sent nothing after `moved_since_s` (seconds since the plan came) do not count. `scheduled`: the part
+        that it must have sent by now in any case.
         """
         part = 1 - self._left / self._asked
         moving = part[self._moved_s >= moved_since_s]
         return bool(len(moving) and part[slot] > max(moving.min() + least, scheduled))
 
     def _awaited_of(self, columns: Any) -> NDArray[np.int64]:
-        """[slots]: how many of these chunks are planned of each, and have neither come nor closed without it."""
+        """Return, per slot, how many of these chunks are planned and have neither come nor closed."""
         missing = (self._planned[:, columns] > 0) & ~self._received[:, columns] & ~self._closed[columns]
         count: NDArray[np.int64] = missing.sum(axis=1)
         return count
@@ -131,17 +122,17 @@ class Coverage:
         return bool(tokens and 100 * tokens >= QUORUM_PERCENT * int(self._whole[column]))
 
     def _is_settled(self) -> NDArray[np.bool_]:
-        """[slots, chunks]: whether this chunk does not wait for that slot."""
+        """Return [slots, chunks]: True if the chunk does not wait for that slot."""
         settled: NDArray[np.bool_] = (self._planned == 0) | self._received | self._closed
         return settled
 
     def is_complete(self, span: PlannedSpan) -> bool:
-        """Whether every chunk of a span is closed."""
+        """Return True if every chunk of a span is closed."""
         first = self._column[span.first]
         return bool(self._closed[first : first + span.stop - span.first].all())
 
     def included(self, span: PlannedSpan) -> tuple[Included, ...]:
-        """Nothing is taken into a closed chunk, so what was received is what was averaged."""
+        """Return the slots averaged in each range of a span. Closed chunks take nothing more, so all received count."""
         ranges = []
         for slots, group in groupby(range(span.first, span.stop), key=self._slots_in):
             members = list(group)
@@ -152,24 +143,24 @@ class Coverage:
         return tuple(np.flatnonzero(self._received[:, self._column[chunk]]).tolist())
 
     def received(self, slot: int) -> tuple[int, ...]:
-        """The chunks that have come or closed without it, so that a contributor goes on from there (rule 19)."""
+        """Return the chunks that a contributor need not send: come, or closed without it (rule 19)."""
         done = self._received[slot] | self._closed
         return tuple(self.chunks[column] for column in np.flatnonzero(done).tolist())
 
     def progress(self) -> tuple[tuple[int, int], ...]:
-        """(slot, chunks in which it has come or is waited for no longer) of every slot."""
+        """Return (slot, chunks that came or are no longer awaited) of every slot."""
         return tuple(enumerate(self._is_settled().sum(axis=1).tolist()))
 
 
 class Closing(Struct, frozen=True):
-    """A chunk that closes, and the tokens in its sum."""
+    """A closing chunk and the tokens in its sum."""
 
     chunk: int
     tokens: int
 
 
 def _planned_tokens(slots: Sequence[Slot], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[slots, chunks] tokens."""
+    """Return the planned tokens, [slots, chunks]."""
     planned = np.zeros((len(slots), len(chunks)), np.int64)
     for row, slot in zip(planned, slots, strict=True):
         for weight in slot.weights:

@@ -1,7 +1,4 @@
-"""What can happen to a relay of a run, and what it may ask of its shell. Both are data.
-
-An attempt is named in every answer of the shell, so that what comes after its end changes nothing.
-"""
+"""Events of a relay, and actions for its shell. Answers name their attempt: late ones change nothing."""
 
 from msgspec import Struct
 
@@ -16,47 +13,47 @@ from peer_agent.protocol.wire import Frame
 
 
 class Heard(Struct, frozen=True):
-    """The site said something on the control link."""
+    """A message of the site came on the control link."""
 
     message: Opened
 
 
 class Linked(Struct, frozen=True):
-    """A peer that has proved who it is has a data link, perhaps in place of another."""
+    """An authenticated peer has a data link, perhaps in place of an older one."""
 
     peer: PeerId
     role: Role
 
 
 class Unlinked(Struct, frozen=True):
-    """Its data link has ended."""
+    """The peer's data link has ended."""
 
     peer: PeerId
 
 
 class Asked(Struct, frozen=True):
-    """A message on a data link."""
+    """A message came on a data link."""
 
     peer: PeerId
     message: m.TO_RELAY
 
 
 class FrameCame(Struct, frozen=True):
-    """A frame on a data link. Where it leads to AddChunk, the shell answers that before it brings anything else."""
+    """A frame came on a data link. The shell answers an AddChunk before it brings the next event."""
 
     peer: PeerId
     frame: Frame
 
 
 class LeavesKept(Struct, frozen=True):
-    """The leaves of a slot are those under its root."""
+    """The leaves of a slot match its root."""
 
     place: Place
     slot: int
 
 
 class ChunkAdded(Struct, frozen=True):
-    """A chunk is what its slot committed to, and lies in the chunk's sum."""
+    """A chunk matched its slot's commitment and is in the sum."""
 
     place: Place
     slot: int
@@ -64,7 +61,7 @@ class ChunkAdded(Struct, frozen=True):
 
 
 class ChunkRefused(Struct, frozen=True):
-    """A chunk, or the leaves (chunk 0), are not what was offered; nothing was added."""
+    """A chunk, or the leaves (chunk 0), did not match the offer; nothing was added."""
 
     place: Place
     slot: int
@@ -73,7 +70,7 @@ class ChunkRefused(Struct, frozen=True):
 
 
 class HeldBack(Struct, frozen=True):
-    """Nothing was read of a slot's link for so long, since the slot was ahead of others."""
+    """The shell paused reading a slot's link for these seconds, because the slot was ahead of others."""
 
     place: Place
     slot: int
@@ -81,7 +78,7 @@ class HeldBack(Struct, frozen=True):
 
 
 class SpanWritten(Struct, frozen=True):
-    """An averaged span is on the disk (or, where no log is kept, in memory)."""
+    """An averaged span is on the disk, or in memory where no log is kept."""
 
     place: Place
     span: int
@@ -90,14 +87,14 @@ class SpanWritten(Struct, frozen=True):
 
 
 class AverageCame(Struct, frozen=True):
-    """A frame on a link that this peer has dialled. The shell does what comes of it before anything else."""
+    """A frame came on a link that this peer dialled. The shell completes the actions before the next event."""
 
     peer: PeerId
     frame: Frame
 
 
 class SpanReceived(Struct, frozen=True):
-    """A span that another averaged is on the disk, and this is the root of what came."""
+    """Another reducer's span is on the disk; `root` is that of the bytes that came."""
 
     place: Place
     span: int
@@ -105,40 +102,40 @@ class SpanReceived(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """The log on the disk goes up to this record."""
+    """The log on the disk reaches this record."""
 
     index: int
 
 
 class AppendFailed(Struct, frozen=True):
-    """This record does not follow what the log has."""
+    """The record does not follow the log."""
 
     index: int
 
 
 class Missing(Struct, frozen=True):
-    """A span that a record names and the disk has not."""
+    """A span that a record names and the disk lacks."""
 
     index: int
     entry: SpanEntry
 
 
 class Scanned(Struct, frozen=True):
-    """All that the disk lacks of the records before `stop`, from where the Scan began."""
+    """All spans that the disk lacks in the records from the Scan's beginning to before `stop`."""
 
     stop: int
     missing: tuple[Missing, ...]
 
 
 class Copied(Struct, frozen=True):
-    """A span came whole from another's log, and is on the disk."""
+    """A whole span came from another log and is on the disk."""
 
     index: int
     span: int
 
 
 class CopyFailed(Struct, frozen=True):
-    """That peer did not have it, or not whole, or went."""
+    """That peer did not deliver the span: it lacks it, sent only a part, or is gone."""
 
     index: int
     span: int
@@ -146,7 +143,7 @@ class CopyFailed(Struct, frozen=True):
 
 
 class Reached(Struct, frozen=True):
-    """To these listeners of the run there is a data link now, and to no other."""
+    """The listeners of the run to which there are data links now."""
 
     listeners: tuple[PeerId, ...]
 
@@ -156,7 +153,7 @@ class Ticked(Struct, frozen=True):
 
 
 class ControlLost(Struct, frozen=True):
-    """The control link has ended: nobody hears what is said until the site asks for a hello."""
+    """The control link has ended: messages are not heard until the site asks for a hello."""
 
 
 Event = (
@@ -187,35 +184,35 @@ Event = (
 
 
 class Say(Struct, frozen=True):
-    """To the coordinator. It may be lost: whatever matters is said again."""
+    """Send a message to the coordinator. It may be lost: what matters is repeated."""
 
     message: m.TO_SITE
 
 
 class Tell(Struct, frozen=True):
-    """To a peer, on its data link."""
+    """Send a message to a peer on its data link."""
 
     peer: PeerId
     message: m.FROM_RELAY
 
 
 class Begin(Struct, frozen=True):
-    """An attempt: its sums start from zero. `fresh`: give out nothing any more of what was averaged before."""
+    """Begin an attempt with sums of zero. `fresh`: stop sending what was averaged before."""
 
     plan: OpenPlan
     fresh: bool
 
 
 class End(Struct, frozen=True):
-    """The attempt is over: free its sums. `silent`: nobody needs its averages either."""
+    """Free the sums of an attempt that is over. `silent`: its averages are not needed either."""
 
     silent: bool
 
 
 class Settle(Struct, frozen=True):
-    """The update that makes `step` is committed, of these spans, averaged in attempts of this fence.
+    """The update that makes `step` is committed, with these spans of attempts under this fence.
 
-    A rollback is one of no spans: what was lost of averages before it is in none after it.
+    A rollback has no spans: what was lost of averages before it is in none after it.
     """
 
     index: int
@@ -225,14 +222,14 @@ class Settle(Struct, frozen=True):
 
 
 class KeepLeaves(Struct, frozen=True):
-    """See whether these are the leaves under the slot's root, and keep them: LeavesKept or ChunkRefused."""
+    """Check leaves against the slot's root and keep them. Answer: LeavesKept or ChunkRefused."""
 
     slot: int
     leaves: bytes
 
 
 class AddChunk(Struct, frozen=True):
-    """Check the frame's payload against its leaf and add it: ChunkAdded or ChunkRefused. `again`: check it only."""
+    """Check the payload against its leaf and add it; `again`: only check. Answer: ChunkAdded or ChunkRefused."""
 
     slot: int
     chunk: int
@@ -240,7 +237,7 @@ class AddChunk(Struct, frozen=True):
 
 
 class CloseChunk(Struct, frozen=True):
-    """Divide the chunk's sum by its tokens, encode it and give it out."""
+    """Divide the chunk's sum by its tokens, encode it and send it out."""
 
     span: int
     chunk: int
@@ -255,26 +252,26 @@ class KeepAverage(Struct, frozen=True):
 
 
 class WriteReceived(Struct, frozen=True):
-    """All chunks of another's span have come: write it durably; SpanReceived."""
+    """Write another reducer's complete span durably. Answer: SpanReceived."""
 
     span: m.PlannedSpan
 
 
 class WriteSpan(Struct, frozen=True):
-    """All chunks of the span are closed: write it durably; SpanWritten."""
+    """Write a span whose chunks are all closed durably. Answer: SpanWritten."""
 
     span: m.PlannedSpan
     included: tuple[Included, ...]
 
 
 class Discard(Struct, frozen=True):
-    """Delete the spans that were written for a void round, up to this attempt."""
+    """Delete the spans written for a void round, up to this attempt."""
 
     place: Place
 
 
 class Append(Struct, frozen=True):
-    """Add the record to the log: Appended or AppendFailed. One that is there already must be the same."""
+    """Add the record to the log; one already there must be the same. Answer: Appended or AppendFailed."""
 
     index: int
     sealed: Entry
@@ -287,14 +284,14 @@ class Forget(Struct, frozen=True):
 
 
 class Scan(Struct, frozen=True):
-    """Say which spans of records [first, stop) the disk lacks: Scanned."""
+    """Report which spans of records [first, stop) the disk lacks. Answer: Scanned."""
 
     first: int
     stop: int
 
 
 class CopySpan(Struct, frozen=True):
-    """Ask this peer's log for a span and keep it: Copied or CopyFailed."""
+    """Fetch a span from this peer's log and keep it. Answer: Copied or CopyFailed."""
 
     index: int
     entry: SpanEntry
@@ -302,7 +299,7 @@ class CopySpan(Struct, frozen=True):
 
 
 class GiveSpan(Struct, frozen=True):
-    """Send a span out of the log, or say that it is not held."""
+    """Send a span from the log, or report that it is not held."""
 
     peer: PeerId
     index: int
@@ -310,14 +307,14 @@ class GiveSpan(Struct, frozen=True):
 
 
 class GiveRecords(Struct, frozen=True):
-    """Send a page of records out of the log."""
+    """Send a page of records from the log."""
 
     peer: PeerId
     first: int
 
 
 class Follow(Struct, frozen=True):
-    """Keep data links to these."""
+    """Keep data links to these listeners."""
 
     listeners: tuple[m.Listener, ...]
 

@@ -1,7 +1,4 @@
-"""The part that keeps the log: records in order, and copies of what others averaged until a snapshot covers it.
-
-Each function changes the state.
-"""
+"""Keep the log: records in order, and copies of others' averages until a snapshot covers them."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
@@ -9,20 +6,20 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import OpenCommit
 from peer_agent.protocol.relay.state import Copy, Keeper, RelayState
 
-GAP_S = 2.0  # between two words about the same gap
-APPENDS_AHEAD = 256  # records that wait for the disk; what is beyond comes again
-SCAN_RECORDS = 64  # that are looked at at once
+GAP_S = 2.0  # between two reports of the same gap
+APPENDS_AHEAD = 256  # records that wait for the disk; further ones are sent again later
+SCAN_RECORDS = 64  # checked at once
 COPIES_KNOWN, COPIES_AT_ONCE = 4096, 4
 COPY_PAUSE_S, LONGEST_COPY_PAUSE_S = 1.0, 60.0
 
 
 def commit(state: RelayState, keeper: Keeper, event: OpenCommit, now: float) -> list[e.Action]:
-    """Append what follows. A gap is told of by the index that is held: the coordinator sends what comes after it."""
+    """Append the next record. Report a gap by the index held: the coordinator resends what follows."""
     index = event.record.index
     if keeper.index < index <= keeper.appending:
         return []  # on its way to the disk
     if index <= keeper.index:
-        return [e.Append(index, event.sealed)]  # a fork shows by this
+        return [e.Append(index, event.sealed)]  # this reveals a fork
     if index == keeper.appending + 1 and index <= keeper.index + APPENDS_AHEAD:
         keeper.appending = index
         return [e.Append(index, event.sealed)]
@@ -33,7 +30,7 @@ def commit(state: RelayState, keeper: Keeper, event: OpenCommit, now: float) -> 
 
 
 def appended(state: RelayState, keeper: Keeper, event: e.Appended, now: float) -> list[e.Action]:
-    """The log has grown; some of what it names may lie with others only."""
+    """Record that the log has grown, and look for spans that only others have."""
     keeper.index = max(keeper.index, event.index)
     keeper.appending = max(keeper.appending, keeper.index)
     if keeper.scanned is None:  # the greeting, which says where to begin, may be lost or late
@@ -42,14 +39,14 @@ def appended(state: RelayState, keeper: Keeper, event: e.Appended, now: float) -
 
 
 def append_failed(keeper: Keeper, event: e.AppendFailed) -> list[e.Action]:
-    """Those behind it were handed on in vain."""
+    """Start again after a failed append: records handed on behind it are lost too."""
     if event.index > keeper.index:
         keeper.appending = keeper.index
     return []
 
 
 def cover(state: RelayState, keeper: Keeper, index: int, now: float) -> list[e.Action]:
-    """A verified snapshot covers the log up to here: nothing of it is copied any more."""
+    """Record that a verified snapshot covers the log up to here, so that none of it is copied any more."""
     keeper.covered = max(keeper.covered, index)
     for place in [place for place, copy in keeper.copies.items() if place[0] <= index and copy.asking is None]:
         del keeper.copies[place]
@@ -58,19 +55,19 @@ def cover(state: RelayState, keeper: Keeper, index: int, now: float) -> list[e.A
 
 
 def greeted(state: RelayState, keeper: Keeper, snapshot: m.Snapshot, now: float) -> list[e.Action]:
-    """Whatever no snapshot covers is looked at again: this may be a new process, on a disk that lost files."""
+    """Check again what no snapshot covers: this may be a new process, on a disk that lost files."""
     keeper.scanned = max(keeper.covered, snapshot.index)
     return cover(state, keeper, snapshot.index, now)
 
 
 def forget(state: RelayState, keeper: Keeper, keep_after: int, now: float) -> list[e.Action]:
-    """Records stay, bytes go."""
+    """Delete the bytes up to here. Records stay."""
     keeper.keep_after = max(keeper.keep_after, keep_after)
     return [e.Forget(keeper.keep_after), *cover(state, keeper, keeper.keep_after, now)]
 
 
 def scan(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
-    """Look for what the disk lacks, from where it was looked last: after a restart that is the whole uncovered log."""
+    """Look for spans that the disk lacks, from the last check on; after a restart, in the whole uncovered log."""
     actions = copy_more(state, keeper, now)
     if keeper.scanned is None or keeper.scanning or keeper.scanned >= keeper.index:
         return actions
@@ -81,8 +78,8 @@ def scan(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
 
 
 def scanned(state: RelayState, keeper: Keeper, event: e.Scanned, now: float) -> list[e.Action]:
-    """What is lacking is copied."""
-    if keeper.scanned == keeper.scanning - 1:  # else it was told meanwhile to begin elsewhere
+    """Queue copies of the missing spans."""
+    if keeper.scanned == keeper.scanning - 1:  # otherwise it was told meanwhile to begin elsewhere
         keeper.scanned = max(keeper.scanned, min(event.stop - 1, keeper.index))
     keeper.scanning = 0
     for lack in event.missing:
@@ -92,7 +89,7 @@ def scanned(state: RelayState, keeper: Keeper, event: e.Scanned, now: float) -> 
 
 
 def copy_more(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
-    """Ask for what is due, a few spans at once: else a relay that was away would hold all that it missed."""
+    """Ask for due copies, a few at once: a relay that was away would otherwise hold all that it missed."""
     actions: list[e.Action] = []
     free = COPIES_AT_ONCE - sum(copy.asking is not None for copy in keeper.copies.values())
     for (index, _), copy in keeper.copies.items() if free > 0 else ():
@@ -106,7 +103,7 @@ def copy_more(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
 
 
 def _next_to_ask(state: RelayState, copy: Copy) -> PeerId | None:
-    """Its reducer first, then the others that keep the log; each once in a try."""
+    """Return whom to ask: the span's reducer, then other keepers of the log, each once per try."""
     others = sorted(listener.peer for listener in state.listeners if listener.keeps_log)
     known = {listener.peer for listener in state.listeners}
     order = [copy.entry.reducer, *others] if copy.entry.reducer in known else others
@@ -114,7 +111,7 @@ def _next_to_ask(state: RelayState, copy: Copy) -> PeerId | None:
 
 
 def copy_failed(state: RelayState, keeper: Keeper, event: e.CopyFailed, now: float) -> list[e.Action]:
-    """The next is asked at once; when all were, they are asked again later, for as long as no snapshot covers it."""
+    """Ask the next peer at once. When all were asked, retry with backoff while no snapshot covers the span."""
     copy = keeper.copies.get((event.index, event.span))
     if copy is None or copy.asking != event.peer:
         return []
@@ -129,7 +126,7 @@ def copy_failed(state: RelayState, keeper: Keeper, event: e.CopyFailed, now: flo
 
 
 def copied(state: RelayState, keeper: Keeper, event: e.Copied, now: float) -> list[e.Action]:
-    """It is on the disk. Where it has been covered meanwhile, it goes at once."""
+    """Forget the copy's request; delete the copy if it was covered meanwhile."""
     keeper.copies.pop((event.index, event.span), None)
     gone: list[e.Action] = [e.Forget(keeper.keep_after)] if event.index <= keeper.keep_after else []
     return [*gone, *scan(state, keeper, now)]

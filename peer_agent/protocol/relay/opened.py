@@ -1,4 +1,4 @@
-"""What the site signed, once its signature holds and its numbers fit: plans and commits are opened here alone."""
+"""Verify and check plans and commits of the site. Only this module opens them."""
 
 import msgspec
 from msgspec import Struct
@@ -14,7 +14,7 @@ LARGEST_COUNT = 2**16  # slots, spans: what a frame's header can name
 
 
 class Place(Struct, frozen=True, order=True):
-    """An attempt. Fences count first: after a restart of the host the same step is planned anew (rule 2)."""
+    """An attempt. Fences count first: a restarted host plans the same step again (rule 2)."""
 
     fence: int
     step: int
@@ -22,14 +22,13 @@ class Place(Struct, frozen=True, order=True):
 
 
 class OpenPlan(Struct, frozen=True):
-    """A plan that was verified, with all its slots."""
+    """A verified plan with all its slots."""
 
     plan: m.Plan
     slots: tuple[m.Slot, ...]
 
     @property
     def run(self) -> RunId:
-        """The run that the plan is of."""
         return self.plan.run
 
     @property
@@ -39,11 +38,10 @@ class OpenPlan(Struct, frozen=True):
 
     @property
     def grid(self) -> Grid:
-        """How the plan cuts the vector in chunks."""
         return Grid(self.plan.elements, self.plan.chunk_elements)
 
     def given_to(self, me: PeerId) -> dict[int, m.PlannedSpan]:
-        """The spans that `me` has to average, by number; not those kept from an earlier attempt."""
+        """Return the spans that `me` has to average, by number, without those kept from earlier attempts."""
         return {span.span: span for span in self.plan.spans if span.reducer == me and not span.root}
 
 
@@ -56,7 +54,6 @@ class OpenCommit(Struct, frozen=True):
 
     @property
     def run(self) -> RunId:
-        """The run that the record is of."""
         return self.record.run
 
 
@@ -82,7 +79,7 @@ Opened = (
 
 
 def open_message(message: m.TO_PEER, site_key: bytes) -> Opened:
-    """What the site said, as the state machine takes it. Raises Problem E218 (not signed), E206 (not understood)."""
+    """Open a message for the state machine. Raises Problem E218 (not signed), E206 (not understood)."""
     if isinstance(message, m.Planned):
         return open_plan(message, site_key)
     if isinstance(message, m.Commit):
@@ -94,7 +91,7 @@ def open_message(message: m.TO_PEER, site_key: bytes) -> Opened:
 
 
 def open_plan(message: m.Planned, site_key: bytes) -> OpenPlan:
-    """A plan of the site, whole. Raises Problem E218, E206."""
+    """Open a whole plan. Raises Problem E218, E206."""
     plan = open_whole_plan(message, site_key)
     opened = OpenPlan(plan, plan.slots)
     if reason := _misfit(opened):
@@ -103,7 +100,7 @@ def open_plan(message: m.Planned, site_key: bytes) -> OpenPlan:
 
 
 def _misfit(opened: OpenPlan) -> str:
-    """Why nobody can work by this plan; empty where it can be done."""
+    """Return why this plan cannot be carried out, or empty."""
     plan = opened.plan
     if plan.elements < 1 or plan.chunk_elements < 1 or min(plan.step, plan.fence, plan.attempt) < 0:
         return "the plan has a number below its range"
@@ -123,7 +120,7 @@ def _misfit(opened: OpenPlan) -> str:
 
 
 def run_of(message: m.TO_PEER) -> RunId:
-    """Which run a message is about, before its signature is looked at. Raises Problem E206."""
+    """Return a message's run before its signature is checked. Raises Problem E206."""
     if not isinstance(message, m.Planned):
         return message.run
     try:

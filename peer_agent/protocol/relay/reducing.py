@@ -1,7 +1,4 @@
-"""The part that averages: attempts, who may speak for which slot, spans. Each function changes the state.
-
-`move` is the only one that changes the phase of an attempt.
-"""
+"""Average gradients: attempts, slots, spans. Functions change the state; only `move` changes an attempt's phase."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.counting import arrivals_of, count
@@ -18,11 +15,11 @@ from peer_agent.protocol.relay.state import Attempt, Phase, Reducer, RelayState,
 from peer_agent.protocol.wire import Frame, Kind
 
 PROGRESS_S = 1.0
-AGAIN_S = 2.0  # a span that is done and a slot that is refused may be lost on the way, so they are said again
+AGAIN_S = 2.0  # finished spans and refused slots are reported again, because reports may be lost
 FIRST_FRAME_S = 10.0  # beyond the planned time, from the opening to the first bytes of a slot (rule 40)
-AHEAD = 1 / 32  # of a slot's chunks, or two batches: so far ahead of the slowest each may be
-MOVES_S = 1.5  # or as long as two batches take by plan: of whom nothing came for longer, nobody waits for it
-PAUSE_S = 0.75  # without an event: this process stood still, and with it the way of what was sent to it
+AHEAD = 1 / 32  # of a slot's chunks, or two batches: the most that a slot may be ahead of the slowest
+MOVES_S = 1.5  # or two batches' planned time: slots silent for longer are not waited for
+PAUSE_S = 0.75  # without an event: this process stood still, and with it what was sent to it
 
 TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (Phase.IDLE, "a plan gives it a part"): Phase.REDUCE,
@@ -44,7 +41,7 @@ TRANSITIONS: dict[tuple[Phase, str], Phase] = {
 
 
 def move(reducer: Reducer, why: str) -> None:
-    """The one change of phase. Raises KeyError where the table has no such arrow: that is a fault of this program."""
+    """Change the phase. Raises KeyError if the table has no such transition, which is a bug."""
     reducer.phase = TRANSITIONS[reducer.phase, why]
 
 
@@ -52,7 +49,7 @@ def move(reducer: Reducer, why: str) -> None:
 
 
 def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> list[e.Action]:
-    """Take up a plan, and open to those of its contributors that are here."""
+    """Begin a plan's attempt, and open to its contributors that are linked."""
     if plan.place <= reducer.newest:
         return []
     spans = plan.given_to(state.me)
@@ -66,13 +63,13 @@ def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> li
 
 
 def _opens_outbox(reducer: Reducer, plan: OpenPlan) -> bool:
-    """Attempts at one step share an outbox, for its kept spans are still on their way; others are taken out of it."""
+    """Return True if the plan opens a new outbox. Attempts at one step share one: kept spans are still being sent."""
     before, reducer.outbox = reducer.outbox, (plan.plan.fence, plan.plan.step)
     return reducer.outbox != before
 
 
 def open_to(reducer: Reducer, peer: PeerId, now: float) -> list[e.Action]:
-    """Ask a contributor for its chunks, saying which have come already (rule 19)."""
+    """Ask a contributor for its chunks, naming those that have come (rule 19)."""
     attempt = reducer.attempt
     if attempt is None or not attempt.spans:
         return []
@@ -86,7 +83,7 @@ def open_to(reducer: Reducer, peer: PeerId, now: float) -> list[e.Action]:
 
 
 def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
-    """The attempt is over. `silent`: its averages are of no use; else they are given out further, to the slow."""
+    """End the attempt. `silent`: its averages are useless; otherwise slow peers still get them."""
     if reducer.attempt is None:
         return []
     move(reducer, why)
@@ -97,7 +94,7 @@ def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
 
 
 def void(reducer: Reducer, message: m.Void) -> list[e.Action]:
-    """Forget what is open, and what was written for it. An attempt that was never heard of here followed ours."""
+    """End the voided attempt and discard its spans. If it is unknown here, it followed ours, which is over too."""
     place, attempt = Place(message.fence, message.step, message.attempt), reducer.attempt
     reducer.newest = max(reducer.newest, place)
     is_ours = attempt is not None and _is_of_round(attempt.place, place) and attempt.place <= place
@@ -109,14 +106,14 @@ def _is_of_round(ours: Place, theirs: Place) -> bool:
 
 
 def committed(reducer: Reducer, head: Place) -> list[e.Action]:
-    """The run is at the step of `head`: what led up to it is over. Whoever is slow is still given its averages."""
+    """End attempts that led to the step of `head`. Slow peers still get their averages."""
     attempt = reducer.attempt
-    reducer.newest = max(reducer.newest, head)  # else a plan that comes late would be taken up for nothing
+    reducer.newest = max(reducer.newest, head)  # a plan that comes late must not be taken up
     return end(reducer, "committed", silent=False) if attempt is not None and attempt.place.step < head.step else []
 
 
 def greeted(reducer: Reducer, greeting: m.Greeting) -> list[e.Action]:
-    """What a host knows. A new one has voided, without a word, what the one before it had not committed."""
+    """Catch up with the host. A new one has silently voided what the last one had not committed."""
     actions = committed(reducer, Place(greeting.fence, greeting.step, 0))
     attempt = reducer.attempt
     if attempt is not None and greeting.fence > attempt.place.fence:
@@ -125,7 +122,7 @@ def greeted(reducer: Reducer, greeting: m.Greeting) -> list[e.Action]:
 
 
 def finished(reducer: Reducer) -> list[e.Action]:
-    """There will be no further update."""
+    """End the attempt: there will be no further update."""
     attempt = reducer.attempt
     if attempt is None:
         return []
@@ -136,7 +133,7 @@ def finished(reducer: Reducer) -> list[e.Action]:
 
 
 def leaves(reducer: Reducer, peer: PeerId, message: m.Leaves, now: float) -> list[e.Action]:
-    """What a contributor commits to, before its first chunk; once, and as long as the plan says."""
+    """Process a contributor's leaves before its first chunk, once, of the planned length."""
     attempt = reducer.attempt
     if attempt is None or not is_now(attempt, message) or not _may_speak(attempt, message.slot, peer):
         return []
@@ -149,7 +146,6 @@ def leaves(reducer: Reducer, peer: PeerId, message: m.Leaves, now: float) -> lis
 
 
 def leaves_kept(reducer: Reducer, event: e.LeavesKept) -> list[e.Action]:
-    """From now on its chunks can be checked."""
     attempt = reducer.attempt
     if attempt is not None and attempt.place == event.place and event.slot < len(attempt.plan.slots):
         attempt.leaves.add(event.slot)
@@ -157,7 +153,7 @@ def leaves_kept(reducer: Reducer, event: e.LeavesKept) -> list[e.Action]:
 
 
 def frame_came(reducer: Reducer, peer: PeerId, frame: Frame, now: float) -> list[e.Action]:
-    """Whether a chunk is wanted. What the plan does not ask for is ignored; what it does not allow is refused."""
+    """Add a chunk that the plan asks for. Ignore unplanned ones, and refuse those that break the rules."""
     attempt = reducer.attempt
     if attempt is None or not is_now(attempt, frame) or not _may_speak(attempt, frame.slot, peer):
         return []
@@ -171,12 +167,12 @@ def frame_came(reducer: Reducer, peer: PeerId, frame: Frame, now: float) -> list
         return _refuse(attempt, frame.slot, frame.chunk, codes.WRONG_SIZE, now)
     if frame.slot not in attempt.leaves:
         return _refuse(attempt, frame.slot, frame.chunk, codes.NOT_ALLOWED, now)
-    # The same again is nothing; other bytes in its place are misconduct (rule 19).
+    # The same bytes again change nothing; other bytes in their place are misconduct (rule 19).
     return [e.AddChunk(frame.slot, frame.chunk, attempt.coverage.has(frame.slot, frame.chunk))]
 
 
 def chunk_added(reducer: Reducer, event: e.ChunkAdded, now: float) -> list[e.Action]:
-    """What this chunk completes. A chunk sent again changes nothing."""
+    """Record a chunk, and close what it completes. A repeated chunk changes nothing."""
     attempt = reducer.attempt
     if attempt is None or attempt.place != event.place or not attempt.coverage.asks_for(event.slot, event.chunk):
         return []
@@ -188,10 +184,10 @@ def chunk_added(reducer: Reducer, event: e.ChunkAdded, now: float) -> list[e.Act
 
 
 def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
-    """Whether no more is to be read of this slot for a moment, by a plan that is in time.
+    """Return True if reading from this slot should pause, under a plan with deadlines.
 
-    No chunk is averaged before the slowest has sent its own. What those who are ahead take of the way in comes too
-    late for it, and the way out idles meanwhile. Nobody is held back to where deadlines would have it late.
+    No chunk is averaged before the slowest slot has sent its own. Faster slots would take its share of the way in,
+    while the way out is idle. No slot is held back so far that it would miss its deadlines.
     """
     attempt = reducer.attempt
     if reducer.phase is not Phase.REDUCE or attempt is None or not 0 <= slot < len(attempt.plan.slots):
@@ -208,7 +204,7 @@ def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
 
 
 def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:
-    """Its link looked full meanwhile, and was not."""
+    """Record how long a slot's link was held back: it looked full meanwhile, and was not."""
     attempt = reducer.attempt
     if attempt is not None and attempt.place == event.place and 0 <= event.slot < len(attempt.plan.slots):
         peer = attempt.plan.slots[event.slot].peer
@@ -217,7 +213,7 @@ def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:
 
 
 def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Action]:
-    """Its slot is heard no further: its other chunks would only be refused again, one message each."""
+    """Refuse the slot and stop reading it: each further chunk would only cause another refusal."""
     attempt = reducer.attempt
     if attempt is None or attempt.place != event.place or event.slot >= len(attempt.plan.slots):
         return []
@@ -225,7 +221,7 @@ def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Actio
 
 
 def drop(reducer: Reducer, message: m.Drop) -> list[e.Action]:
-    """Go on without a slot: the coordinator decides who is waited for."""
+    """Go on without a slot. The coordinator decides for whom reducers wait."""
     attempt = reducer.attempt
     if attempt is None or not is_now(attempt, message):
         return []
@@ -234,7 +230,7 @@ def drop(reducer: Reducer, message: m.Drop) -> list[e.Action]:
 
 
 def _may_speak(attempt: Attempt, slot: int, peer: PeerId) -> bool:
-    """A slot is spoken for by its peer alone, until it is refused."""
+    """Return True if the peer is the slot's own and the slot is not refused."""
     slots = attempt.plan.slots
     return 0 <= slot < len(slots) and slots[slot].peer == peer and slot not in attempt.refused
 
@@ -247,7 +243,7 @@ def _refuse(attempt: Attempt, slot: int, chunk: int, code: str, now: float) -> l
 
 
 def _close(attempt: Attempt, closing: list[Closing]) -> list[e.Action]:
-    """All chunks before the spans that they complete."""
+    """Close chunks first, then write the spans that they complete."""
     actions: list[e.Action] = []
     spans: dict[int, m.PlannedSpan] = {}
     for part in closing:
@@ -262,7 +258,7 @@ def _close(attempt: Attempt, closing: list[Closing]) -> list[e.Action]:
 
 
 def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.Action]:
-    """A span is done: the coordinator is told, once here and with the progress until the attempt is over."""
+    """Report a finished span. It is repeated with the progress until the attempt ends."""
     attempt = reducer.attempt
     if attempt is None or attempt.place != event.place or event.span not in attempt.writing:
         return []
@@ -289,7 +285,7 @@ def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.A
 
 
 def tell_time(reducer: Reducer, now: float) -> None:
-    """Deadlines stand still while this process does, so that nobody is late for its sleep (rule 22)."""
+    """Stop the deadlines while this process stood still, so that no slot is late because of that (rule 22)."""
     attempt = reducer.attempt
     if attempt is None:
         return
@@ -303,12 +299,12 @@ def _since_plan_s(attempt: Attempt, now: float) -> float:
 
 
 def has_deadlines(reducer: Reducer) -> bool:
-    """Whether chunks close with the clock, so that it has to be looked at often."""
+    """Return True if chunks close by deadlines, so that the clock must be checked often."""
     return reducer.phase is Phase.REDUCE and reducer.attempt is not None and reducer.attempt.plan.plan.sigma > 0
 
 
 def tick(state: RelayState, reducer: Reducer, now: float) -> list[e.Action]:
-    """Close what is late, say how far each slot is and, once more, what may have been lost; end idle links."""
+    """Close late chunks, report progress, repeat what may be lost, and end idle links."""
     attempt = reducer.attempt
     if attempt is None or not (attempt.spans or attempt.received):
         return []

@@ -1,8 +1,8 @@
 """The trainer: `advance(state, event, now, seed) -> actions`.
 
-Time and chance are arguments; the same function runs in the agent, in the simulator, in tests and benchmarks. It
-changes the state it is given. Actions are carried out by the shell in order. Which phase follows which stands in
-`transitions`. Not responsible for sockets, threads, files, floats, or what is shown to people.
+Time and randomness are arguments; agent, simulator, tests and benchmarks share the function. It changes the state it is
+given. The shell carries out actions in order. `transitions` holds the phases. Sockets, threads, files, floats and
+displays are the shell's.
 """
 
 from typing import assert_never
@@ -19,7 +19,7 @@ from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
 
 def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[e.Action]:  # noqa: C901, PLR0912
-    """Take one event. `now` is monotonic seconds; `seed`: 128 bits that a new accumulator is named after."""
+    """Process one event. `now` is monotonic seconds; `seed`: 128 bits that name a new accumulator."""
     state.now = max(now, state.now)
     if state.phase is Phase.GONE:
         return []
@@ -59,7 +59,7 @@ def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[
 def _of_the_replica(
     state: TrainerState, event: e.Applied | e.BytesMissing | e.Loaded | e.LoadFailed | e.Hashed, seed: int
 ) -> list[e.Action]:
-    """What came of a job that was to move it, or to look at it."""
+    """Process the result of a job that moves or reads the replica."""
     match event:
         case e.Applied():
             return following.take_applied(state, event, seed)
@@ -75,7 +75,7 @@ def _of_the_replica(
 
 
 def _of_the_links(state: TrainerState, event: e.Reached | e.Unlistened) -> list[e.Action]:
-    """Whom it reaches, and that nobody reaches it any more."""
+    """Report reached listeners, or that this machine can no longer be dialled."""
     if isinstance(event, e.Reached):
         return speaking.take_reached(state, event.listeners)
     state.url = state.fingerprint = ""
@@ -88,7 +88,7 @@ def _leave(state: TrainerState) -> list[e.Action]:
 
 
 def _is_of_now(state: TrainerState, fence: int) -> bool:
-    """Whether a message is of the newest host that was heard; words of one that is gone are not heeded (rule 2)."""
+    """Return True if the message is from the newest host heard of; older hosts are ignored (rule 2)."""
     if fence < state.fence:
         return False
     state.fence = fence
@@ -96,7 +96,6 @@ def _is_of_now(state: TrainerState, fence: int) -> bool:
 
 
 def _hear(state: TrainerState, message: m.TO_PEER, seed: int) -> list[e.Action]:
-    """Everything that can be said to a trainer."""
     match message:
         case m.Greeting() | m.Lease() | m.Cut() | m.SitOut() | m.Void():
             return _hear_host(state, message, seed) if _is_of_now(state, message.fence) else []
@@ -110,7 +109,7 @@ def _hear(state: TrainerState, message: m.TO_PEER, seed: int) -> list[e.Action]:
         case m.Drop():
             return rounds.take_drop(state, message)
         case m.Probe() | m.Uplink():
-            return []  # for the links: nothing of it changes a trainer
+            return []  # for the links: a trainer does not change by it
         case m.Planned() | m.Commit():
             raise TypeError("plans and commits are opened before they are taken")
     assert_never(message)
@@ -119,7 +118,6 @@ def _hear(state: TrainerState, message: m.TO_PEER, seed: int) -> list[e.Action]:
 def _hear_host(
     state: TrainerState, message: m.Greeting | m.Lease | m.Cut | m.SitOut | m.Void, seed: int
 ) -> list[e.Action]:
-    """What only the newest host may say."""
     match message:
         case m.Greeting():
             return following.take_greeting(state, message, seed)
@@ -139,7 +137,6 @@ def _hear_standing(
     message: m.Rehello | m.AccumulatorRevoked | m.Snapshotted | m.Reload | m.Listeners,
     seed: int,
 ) -> list[e.Action]:
-    """Who we are to the run, and where its state is."""
     match message:
         case m.Rehello():
             return _ask(state, message)
@@ -155,12 +152,12 @@ def _hear_standing(
 
 
 def _ask(state: TrainerState, message: m.Rehello) -> list[e.Action]:
-    """Whoever asks is answered, also a host with an older fence: from the hello it learns of the newer one."""
+    """Answer any host with a hello, even an older one: it learns of the newer fence from it."""
     if ignores(state, Cause.ASKED):
         return []
     move(state, Cause.ASKED, state.phase)
     state.fence = max(state.fence, message.fence)
-    state.unanswered = 0  # what was said on another link, or to another host, gets no answer
+    state.unanswered = 0  # what was sent on another link or to another host gets no answer
     return speaking.hello(state)
 
 
@@ -172,7 +169,7 @@ def _revoked(state: TrainerState, message: m.AccumulatorRevoked, seed: int) -> l
 
 
 def heard(message: m.TO_PEER, site_key: bytes, me: PeerId) -> Event:
-    """Raises Problem E218 where the site has not signed what it says it has."""
+    """Open a message of the site as an event. Raises Problem E218 for plans and commits the site has not signed."""
     match message:
         case m.Planned():
             return PlanHeard(open_plan(message, site_key, me))

@@ -1,7 +1,6 @@
-"""What can happen to a trainer, and what its core asks of the shell around it. Both are data.
+"""Events of a trainer, and actions for its shell. Both are data.
 
-A job (computing, freezing, applying, loading) has a number, so that the result of one that was abandoned meanwhile is
-recognized. The shell carries actions out in order; of what it does in threads, only the result comes back.
+Jobs (computing, freezing, applying, loading) have numbers, so that results of abandoned ones are recognized.
 """
 
 from msgspec import Struct
@@ -18,57 +17,53 @@ from peer_agent.protocol.trainer.tokens import Ranges, Span
 
 
 class Linked(Struct, frozen=True):
-    """A new control link: nothing that was said on the one before will be answered."""
+    """A new control link is open: messages on the last one will not be answered."""
 
 
 class Heard(Struct, frozen=True):
-    """The site said something other than a plan or a commit."""
+    """A message of the site came, other than a plan or a commit."""
 
     message: m.TO_PEER
 
 
 class PlanHeard(Struct, frozen=True):
-    """The coordinator's plan for this trainer, opened and checked."""
+    """The coordinator's plan for this trainer came, opened and verified."""
 
     plan: OpenedPlan
 
 
 class CommitHeard(Struct, frozen=True):
-    """A commit as this trainer is told of it, opened and checked."""
+    """A commit came, opened and verified."""
 
     record: OpenedRecord
 
 
 class OpenHeard(Struct, frozen=True):
-    """A reducer holds the plan and takes our chunks."""
+    """A reducer has the plan and accepts our chunks."""
 
     peer: PeerId
     message: m.Open
 
 
 class Computed(Struct, frozen=True):
-    """The units of this job have their gradient; `loss_sum` in nats over the loss tokens of all, told of each.
-
-    `base`: the step of the parameters when it began, which may be behind the core's by the time it is heard.
-    `in_one_pass`: as many units the device would compute next.
-    """
+    """The gradient of a job's units is done."""
 
     job: int
-    loss_sum: float
-    loss_tokens: tuple[int, ...]
-    base: int
-    in_one_pass: int = 1
+    loss_sum: float  # nats over all loss tokens
+    loss_tokens: tuple[int, ...]  # of each unit
+    base: int  # step of the parameters when it began; it may be behind by now
+    in_one_pass: int = 1  # units that the device can compute next at once
 
 
 class NotFinite(Struct, frozen=True):
-    """The gradient of this job's units was not finite and was thrown away. `in_one_pass` as of `Computed`."""
+    """The gradient of this job's units was not finite and was discarded. `in_one_pass`: as in `Computed`."""
 
     job: int
     in_one_pass: int = 1
 
 
 class Frozen(Struct, frozen=True):
-    """What is held is encoded: the root over its chunks, and the norm of what they decode to."""
+    """The held gradient is encoded: the root over its chunks, and the norm of the decoded values."""
 
     job: int
     root: bytes
@@ -76,20 +71,20 @@ class Frozen(Struct, frozen=True):
 
 
 class Overflowed(Struct, frozen=True):
-    """Finite gradients have added up to one that is not: it cannot be offered."""
+    """The sum of finite gradients is not finite and cannot be offered."""
 
     job: int
 
 
 class Applied(Struct, frozen=True):
-    """The replica holds the update. `digest` is the cheap one of its state."""
+    """The replica holds the update. `digest`: the cheap digest of its state."""
 
     job: int
     digest: str
 
 
 class BytesMissing(Struct, frozen=True):
-    """No relay gave all averaged bytes of this update; the replica is unchanged."""
+    """No relay delivered all averaged bytes of this update; the replica is unchanged."""
 
     job: int
 
@@ -102,13 +97,13 @@ class Loaded(Struct, frozen=True):
 
 
 class LoadFailed(Struct, frozen=True):
-    """The site has that snapshot no more."""
+    """The site no longer has that snapshot."""
 
     job: int
 
 
 class Hashed(Struct, frozen=True):
-    """The canonical snapshot at an entry, by its sha256 in hexadecimal and its size in bytes."""
+    """The sha256 (hexadecimal) and size (bytes) of the canonical snapshot at an entry."""
 
     index: int
     step: int
@@ -117,7 +112,7 @@ class Hashed(Struct, frozen=True):
 
 
 class GaveBack(Struct, frozen=True):
-    """The person wants this machine to begin nothing more of what is leased to it."""
+    """The person wants no more leased units to be started here."""
 
 
 class Left(Struct, frozen=True):
@@ -125,7 +120,7 @@ class Left(Struct, frozen=True):
 
 
 class Gathered(Struct, frozen=True):
-    """All averages of this attempt are here, tentative as they are; `holds`: the root over the roots of its spans."""
+    """All averages of this attempt are here, still tentative. `holds`: the root over its spans' roots."""
 
     attempt: int
     holds: bytes
@@ -134,13 +129,13 @@ class Gathered(Struct, frozen=True):
 
 
 class Reached(Struct, frozen=True):
-    """To these listeners there is a data link now, and to no other."""
+    """The listeners to which there are data links now."""
 
     listeners: tuple[PeerId, ...]
 
 
 class Unlistened(Struct, frozen=True):
-    """Nobody can dial this machine any more."""
+    """This machine can no longer be dialled."""
 
 
 class Ticked(Struct, frozen=True):
@@ -175,43 +170,42 @@ Event = (
 
 
 class Say(Struct, frozen=True):
-    """Say this to the site; while there is no link it is not said, and the next hello says it all."""
+    """Send a message to the site. Without a link it is dropped: the next hello states everything."""
 
     message: Message
 
 
 class Tell(Struct, frozen=True):
-    """A sentence for the person in front of the machine: English with places, which whoever shows it translates."""
+    """A sentence for the machine's user, in English with placeholders; the display translates it."""
 
     message: str
     details: dict[str, str | int] = {}
 
     @property
     def text(self) -> str:
-        """In English."""
         return self.message.format(**self.details)
 
 
 class Warn(Struct, frozen=True):
-    """A numbered trouble that is gone on after."""
+    """A numbered error that does not stop the work."""
 
     fault: Fault
 
 
 class Began(Struct, frozen=True):
-    """A numbered trouble that lasts from now on; said again while it lasts, it is the same one."""
+    """A numbered error that lasts from now on. A repetition while it lasts is the same error."""
 
     fault: Fault
 
 
 class Ended(Struct, frozen=True):
-    """These troubles are over, where they had begun."""
+    """These errors are over, if they had begun."""
 
     codes: tuple[str, ...]
 
 
 class Quit(Struct, frozen=True):
-    """Going on cannot help; without a fault the run is finished."""
+    """Stop: continuing cannot help, or, without a fault, the run is finished."""
 
     fault: Fault | None = None
 
@@ -224,13 +218,13 @@ class Show(Struct, frozen=True):
 
 
 class Dial(Struct, frozen=True):
-    """Keep links to these, and to no others."""
+    """Keep links to these listeners, and to no others."""
 
     listeners: tuple[m.Listener, ...]
 
 
 class Load(Struct, frozen=True):
-    """Make the replica if there is none, and take over this state."""
+    """Make the replica if there is none, and load this state."""
 
     job: int
     greeting: m.Greeting
@@ -238,35 +232,32 @@ class Load(Struct, frozen=True):
 
 
 class Compute(Struct, frozen=True):
-    """Forward and backward of units, in one pass, on the replica as it is. Not begun once another job is in hand.
-
-    The parameters do not change under it: an update waits for the pass that was begun.
-    """
+    """Compute units in one pass, unless another job is in hand by then. An update waits for a pass that has begun."""
 
     job: int
     units: tuple[Unit, ...]
 
 
 class Keep(Struct, frozen=True):
-    """The gradient computed last is added to the sum of what was never offered."""
+    """Add the last computed gradient to the fresh sum (what was never offered)."""
 
     job: int
 
 
 class Discard(Struct, frozen=True):
-    """The sum of what was never offered is thrown away."""
+    """Discard the fresh sum."""
 
 
 class DiscardHeld(Struct, frozen=True):
-    """What was offered before, and what updates left out of it, is thrown away; the other sum stays."""
+    """Discard the held sum: what was offered, and what updates left out of it. The fresh sum stays."""
 
 
 class Renew(Struct, frozen=True):
-    """All gradients are thrown away, those of earlier steps and residuals too."""
+    """Discard all gradients, with those of earlier steps and residuals."""
 
 
 class Freeze(Struct, frozen=True):
-    """Move the sum of what was never offered to what is held, and encode all of that with these weights."""
+    """Move the fresh sum to the held one, and encode all of that with these weights."""
 
     job: int
     cut: m.Cut
@@ -274,16 +265,13 @@ class Freeze(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """The round is made without us: move the sum of this step's gradients to what is held from earlier ones."""
+    """Move the fresh sum to the held one: the round is made without us."""
 
     cut: m.SitOut
 
 
 class Send(Struct, frozen=True):
-    """Take this attempt's averages; where it has a slot of ours, be ready to stream it to whoever is served.
-
-    There may be no round of ours: then this machine was not asked, and takes what all are given.
-    """
+    """Receive this attempt's averages, even if no round asked this machine. Be ready to stream its slot, if any."""
 
     plan: OpenedPlan
 
@@ -296,15 +284,15 @@ class Serve(Struct, frozen=True):
 
 
 class StopSending(Struct, frozen=True):
-    """The attempt goes on without our gradient: what is still to be sent of it would only fill our uplink."""
+    """Stop sending: the attempt goes on without our gradient, which would only fill the uplink."""
 
 
 class Release(Struct, frozen=True):
-    """The round is over without an update: stop sending; what was frozen may be added to again."""
+    """End the round without an update: stop sending; the held sum may grow again."""
 
 
 class Apply(Struct, frozen=True):
-    """Fetch what has not come of this record's averages, and update. `patient`: they can be had nowhere else."""
+    """Fetch this record's missing averages and update. `patient`: no snapshot replaces them."""
 
     job: int
     record: OpenedRecord
@@ -312,19 +300,19 @@ class Apply(Struct, frozen=True):
 
 
 class Settle(Struct, frozen=True):
-    """The round is over with an update: what was sent in these chunks leaves what is held; the rest stays (rule 9)."""
+    """End the round with an update: included chunks leave the held sum, the rest stays (rule 9)."""
 
     included: tuple[Span, ...]
 
 
 class Made(Struct, frozen=True):
-    """A step is in the replica."""
+    """The replica has made a step."""
 
     record: OpenedRecord
 
 
 class HandIn(Struct, frozen=True):
-    """Give the site a copy of the replica as it is."""
+    """Upload a copy of the replica as it is."""
 
     index: int
     step: int

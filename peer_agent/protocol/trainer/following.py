@@ -1,4 +1,4 @@
-"""How a replica gets its state and follows the log: a snapshot is loaded, a record is applied, and in no other way."""
+"""How a replica gets its state and follows the log: only by loading snapshots and applying records."""
 
 from msgspec.structs import replace
 
@@ -42,16 +42,16 @@ from peer_agent.protocol.trainer.work import (
 )
 
 ASK_AGAIN_S = 10.0  # for bytes that no relay had
-# Troubles that a state which is loaded again puts right.
+# Errors that a reloaded state ends.
 LOADING_ENDS = (codes.COPY_DIFFERS, codes.UPDATE_MISSING, codes.SNAPSHOT_GONE, codes.LOG_DIFFERS)
-PENDING = 256  # records that wait for those before them: more than two pages of the log
+PENDING = 256  # records that wait for earlier ones: more than two pages of the log
 
 
 def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[Action]:
-    """Who we are to the run, and where its state is."""
+    """Process the run's description, and follow its log from the snapshot or from our state."""
     state.unanswered, state.hello_wait_s = max(0, state.unanswered - 1), 0.0
     if greeting.index < state.index and greeting.fence <= state.vouched:
-        return []  # said before the host told us of what we have applied meanwhile
+        return []  # sent before the host reported what we have applied meanwhile
     if (fault := _introduce(state, greeting)) is not None:
         return [Quit(fault)]
     actions: list[Action] = [Dial(greeting.listeners), *heed_fence(state, greeting)]
@@ -70,7 +70,7 @@ def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[
 
 
 def _introduce(state: TrainerState, greeting: m.Greeting) -> Fault | None:
-    """What the run is; a fault where it is another one now, to which nothing that is here belongs."""
+    """Record what the run is. Return a fault if it is another run now: none of our work belongs to it."""
     try:
         recipe = parse_recipe(greeting.recipe)
     except Problem as problem:
@@ -84,7 +84,7 @@ def _introduce(state: TrainerState, greeting: m.Greeting) -> Fault | None:
 
 
 def _after_greeting(state: TrainerState, greeting: m.Greeting) -> list[Action]:
-    """A replica knows now whether its leases were judged, and how far it is behind."""
+    """Continue as a replica that knows whether its leases were checked and how far behind it is."""
     if not state.has_state:
         return []
     actions = fall_behind(state)
@@ -92,12 +92,12 @@ def _after_greeting(state: TrainerState, greeting: m.Greeting) -> list[Action]:
         return [*actions, *report(state, at_once=True), *speaking.offer(state), *work(state)]
     if state.is_at_head:
         return [*actions, *hello(state)]
-    state.hello_due = True  # its leases are judged once it knows which of them are in updates
+    state.hello_due = True  # its leases are checked once it knows which of them are in updates
     return actions
 
 
 def fall_behind(state: TrainerState) -> list[Action]:
-    """Stop computing where a newer entry was heard of."""
+    """Stop computing if a newer entry exists."""
     if not state.is_at_head and not ignores(state, Cause.FELL_BEHIND):
         pause(state)
         move(state, Cause.FELL_BEHIND, Phase.FOLLOWING)
@@ -108,7 +108,7 @@ def fall_behind(state: TrainerState) -> list[Action]:
 
 
 def take_snapshot(state: TrainerState, snapshot: m.Snapshot, seed: int) -> list[Action]:
-    """Whoever lacks bytes that no relay has any more begins again from a newer snapshot."""
+    """Remember a newer snapshot. Load it if no relay has the bytes that this replica lacks."""
     if state.snapshot is None or snapshot.index > state.snapshot.index:
         state.snapshot = snapshot
     return _go_back(state, seed) if _is_undone(state) else _leap(state, seed)
@@ -121,7 +121,7 @@ def _leap(state: TrainerState, seed: int) -> list[Action]:
 
 
 def take_reload(state: TrainerState, message: m.Reload, seed: int) -> list[Action]:
-    """This replica differs: it begins again from the snapshot, once for each step at which it is told so."""
+    """Reload a replica that differs, once for each step at which the site says so."""
     if ignores(state, Cause.RELOAD) or message.step <= state.reloaded_at or message.step > state.step:
         return []
     state.reloaded_at = message.step
@@ -129,12 +129,11 @@ def take_reload(state: TrainerState, message: m.Reload, seed: int) -> list[Actio
 
 
 def reload(state: TrainerState, seed: int) -> list[Action]:
-    """Begin again from the snapshot."""
     return [] if ignores(state, Cause.RELOAD) else _begin_anew(state, seed, Cause.RELOAD)
 
 
 def _begin_anew(state: TrainerState, seed: int, cause: Cause) -> list[Action]:
-    """What was computed belongs to a state that is left: all of it comes back to the others."""
+    """Load the snapshot, and give back all units: their gradients belong to the state being left."""
     units = (*(done.unit for done in state.done), *state.undone)
     returned = say(state, m.UnitsReturned(run=state.run, units=units, reason="stale")) if units else []
     actions = [*let_go(state), *renew(state, seed), *returned]
@@ -153,7 +152,7 @@ def _load(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
-    """It is a replica: it says what it holds, which is nothing yet, and follows the log from here."""
+    """Become a replica: say hello, holding nothing yet, and follow the log from here."""
     if ignores(state, Cause.LOADED) or loaded.job != state.job or state.loading is None:
         return []
     state.step, state.index, state.digest = state.loading.step, state.loading.index, loaded.digest
@@ -163,7 +162,7 @@ def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
 
 
 def take_load_failed(state: TrainerState, failed: LoadFailed) -> list[Action]:
-    """A machine that slept meanwhile may find the snapshot gone: the answer to the next hello names another."""
+    """Ask for another snapshot: a machine that slept may find this one gone."""
     if ignores(state, Cause.SNAPSHOT_GONE) or failed.job != state.job:
         return []
     state.loading = None
@@ -175,12 +174,12 @@ def take_load_failed(state: TrainerState, failed: LoadFailed) -> list[Action]:
 
 
 def _is_undone(state: TrainerState) -> bool:
-    """Whether this replica's state is one that the run has gone back from."""
+    """Return True if the run has rolled back this replica's state."""
     return state.has_state and state.index < state.rolled_back
 
 
 def _go_back(state: TrainerState, seed: int) -> list[Action]:
-    """Load the state that the run went back to: its snapshot stands at the entry that says so, or after it."""
+    """Load the state of the rollback: from a snapshot at its entry or after it."""
     if state.snapshot is None or state.snapshot.index < state.rolled_back:
         return [] if state.unanswered else hello(state)  # the answer names it
     facts: dict[str, str | int] = {"step": f"{state.snapshot.step:,}"}
@@ -190,20 +189,20 @@ def _go_back(state: TrainerState, seed: int) -> list[Action]:
 
 
 def take_record(state: TrainerState, record: OpenedRecord, seed: int) -> list[Action]:
-    """A committed entry: the next one is applied, one further ahead waits, one that is applied changes nothing."""
+    """Process a committed entry: apply the next one, keep later ones, ignore applied ones."""
     state.head = max(state.head, record.index)
     if record.record.kind == "rollback":
         state.rolled_back = max(state.rolled_back, record.index)
     if _is_undone(state):
         return [*fall_behind(state), *_go_back(state, seed)]
     if not state.has_state:
-        return []  # once its state is loaded, it says from where on it lacks them
+        return []  # once its state is loaded, it reports from where on it lacks them
     if record.index <= state.index:
         is_as_asked = record.index == state.index and state.phase is not Phase.APPLYING
         return _hand_in(state, record) if is_as_asked else []
     state.vouched = max(state.vouched, record.fence)
     known = state.pending.get(record.index)
-    if known is not None:  # said again, perhaps because a snapshot is wanted now
+    if known is not None:  # sent again, perhaps because a snapshot is wanted now
         flags = {"snapshot": record.snapshot or known.snapshot, "hash_state": record.hash_state or known.hash_state}
         state.pending[record.index] = replace(known, **flags)
         return []
@@ -216,7 +215,7 @@ def take_record(state: TrainerState, record: OpenedRecord, seed: int) -> list[Ac
 
 
 def _apply(state: TrainerState, cause: Cause) -> list[Action]:
-    """Begin to apply the next record. A round that is open stays so until that is done: its averages are wanted."""
+    """Begin to apply the next record. An open round stays open meanwhile: its averages are needed."""
     record = state.pending[state.index + 1]
     pause(state)
     state.jobs += 1
@@ -226,7 +225,7 @@ def _apply(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def take_applied(state: TrainerState, applied: Applied, seed: int) -> list[Action]:
-    """The replica is one step on: what was averaged in is settled, the round is over, and it says where it is."""
+    """Process an applied update: settle what it includes, end the round, and report the new step."""
     if ignores(state, Cause.APPLIED) or applied.job != state.job or state.applying is None:
         return []
     record = state.pending.pop(state.applying.index)
@@ -245,7 +244,7 @@ def take_applied(state: TrainerState, applied: Applied, seed: int) -> list[Actio
 
 
 def _given_back(state: TrainerState) -> list[Action]:
-    """Why work is in vain, where it was left out of one update too many (rule 10)."""
+    """Explain that work left out of one update too many does not count (rule 10)."""
     if not has_too_old(state):
         return []
     told = Tell(
@@ -256,7 +255,7 @@ def _given_back(state: TrainerState) -> list[Action]:
 
 
 def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:
-    """The floats follow the books; work of a step without us is done again."""
+    """Settle the gradient sums as the record says. Repeat work if the step was made without us."""
     round_, state.round = state.round, None
     if round_ is None or round_.cut.step != record.step - 1:
         return [*([] if round_ is None else let_go(state)), *do_again(state)]
@@ -268,7 +267,7 @@ def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:
 
 
 def take_missing(state: TrainerState, missing: BytesMissing, seed: int) -> list[Action]:
-    """Nobody has the bytes now: they are looked for again, or a newer snapshot leads past them."""
+    """Schedule another search for bytes that no relay has, or load a newer snapshot."""
     if ignores(state, Cause.BYTES_MISSING) or missing.job != state.job or state.applying is None:
         return []
     step, state.applying, state.retry_at = state.applying.step, None, state.now + ASK_AGAIN_S
@@ -277,7 +276,7 @@ def take_missing(state: TrainerState, missing: BytesMissing, seed: int) -> list[
 
 
 def _found(state: TrainerState) -> list[Action]:
-    """Bytes that were missing have come."""
+    """End the error if missing bytes have come."""
     was_missing, state.retry_at = state.retry_at > 0.0, 0.0
     return [Ended((codes.UPDATE_MISSING,))] if was_missing else []
 
@@ -290,7 +289,7 @@ def retry(state: TrainerState) -> list[Action]:
 
 
 def _arrive(state: TrainerState, cause: Cause) -> list[Action]:
-    """After a change of state: on with the next record, at the head, or behind it."""
+    """Continue after a change of state: with the next record, at the head, or behind it."""
     if state.index + 1 in state.pending:
         return _apply(state, cause)
     move(state, cause, Phase.ACCUMULATE if state.is_at_head else Phase.FOLLOWING)
@@ -298,12 +297,12 @@ def _arrive(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def _hand_in(state: TrainerState, record: OpenedRecord) -> list[Action]:
-    """The state at this entry, where it is asked for; also of a replica that had applied it before."""
+    """Hash and upload the state at this entry if asked, also if it was applied before."""
     hashing: list[Action] = [HashState(state.index, state.step)] if record.hash_state else []
     return [*hashing, *([HandIn(state.index, state.step)] if record.snapshot else [])]
 
 
 def say_hash(state: TrainerState, hashed: Hashed) -> list[Action]:
-    """What a snapshot is accepted under."""
+    """Report the hash under which a snapshot is accepted."""
     message = m.StateHash(run=state.run, index=hashed.index, step=hashed.step, sha256=hashed.sha256, size=hashed.size)
     return say(state, message)

@@ -1,4 +1,4 @@
-"""Plans and commits as a trainer takes them: verified, decoded, and reduced to what concerns it. Made here alone."""
+"""Verify plans and commits, and reduce them to what concerns this trainer. Only this module opens them."""
 
 from msgspec import Struct
 
@@ -9,7 +9,7 @@ from peer_agent.protocol.log.records import Contribution, RecordHead, Unit
 
 
 class OpenedPlan(Struct, frozen=True, kw_only=True):
-    """One attempt. `own` and `number`: our slot, None where we contribute nothing to it."""
+    """One attempt. `own` and `number`: our slot; None if we contribute nothing."""
 
     step: int
     fence: int
@@ -21,7 +21,7 @@ class OpenedPlan(Struct, frozen=True, kw_only=True):
 
 
 class OwnPart(Struct, frozen=True, kw_only=True):
-    """What of ours is in an update: these units, averaged in these chunk ranges [first, stop)."""
+    """Our part of an update: these units, averaged in these chunk ranges [first, stop)."""
 
     accumulator: AccumulatorId
     units: tuple[Unit, ...]
@@ -29,24 +29,21 @@ class OwnPart(Struct, frozen=True, kw_only=True):
 
 
 class OpenedRecord(Struct, frozen=True, kw_only=True):
-    """A committed entry. `own`: our part of it, None where there is none; `fence`: of the host that says it.
-
-    `snapshot`: we hand in our state at this step; `hash_state`: we say its sha256.
-    """
+    """A committed entry, as far as it concerns this trainer."""
 
     index: int
     step: int
-    fence: int
-    own: OwnPart | None
-    snapshot: bool
-    hash_state: bool
+    fence: int  # of the host that sent it
+    own: OwnPart | None  # our part, if any
+    snapshot: bool  # we upload our state at this step
+    hash_state: bool  # we report the sha256 of our state
     record: RecordHead
-    contribution: Contribution | None  # what people are shown of our part
+    contribution: Contribution | None  # what people see of our part
     digest: str
 
 
 def opened_plan(plan: letters.OpenedPlan) -> OpenedPlan:
-    """A plan whose signature and path hold."""
+    """Convert a verified plan."""
     return OpenedPlan(
         step=plan.head.step,
         fence=plan.head.fence,
@@ -59,7 +56,7 @@ def opened_plan(plan: letters.OpenedPlan) -> OpenedPlan:
 
 
 def opened_record(commit: letters.OpenedCommit, fence: int) -> OpenedRecord:
-    """A commit whose signature and path hold."""
+    """Convert a verified commit."""
     return OpenedRecord(
         index=commit.head.index,
         step=commit.head.step,
@@ -81,15 +78,12 @@ def _own_part(own: Contribution | None) -> OwnPart | None:
 
 
 def open_plan(planned: m.Planned, site_key: bytes, me: PeerId) -> OpenedPlan:
-    """Raises Problem E218 where the site has not signed it, or a slot is not under its root.
-
-    Who reduces for others is told of all slots: its own is one of them.
-    """
+    """Open a plan, whole or with our slot. Raises Problem E218 if it is unsigned, or a slot is not under its root."""
     if planned.slots:
         return opened_plan(letters.own_part(letters.open_whole_plan(planned, site_key), me))
     return opened_plan(letters.open_plan(planned, site_key))
 
 
 def open_commit(commit: m.Commit, site_key: bytes, me: PeerId) -> OpenedRecord:
-    """Raises Problem E218 where the site has not signed it, or our part is not under its root."""
+    """Open a commit. Raises Problem E218 if the site has not signed it, or our part is not under its root."""
     return opened_record(letters.open_commit(commit, site_key, me), commit.fence)

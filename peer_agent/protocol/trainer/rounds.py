@@ -1,4 +1,4 @@
-"""The trainer's side of a round: it is cut, offers, follows plans, serves reducers, and learns how it ended."""
+"""The trainer's side of a round: cut, offer, plans, chunks for reducers, and how the round ended."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
@@ -28,7 +28,7 @@ EARLY_OPENS = 1000  # that wait for their plan; as many as there can be relays
 
 
 def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
-    """Say what is held with the last finished micro-batch, digest first (rule 1). What comes after it waits."""
+    """Offer what is held at the last finished micro-batch, digest first (rule 1). Later work waits."""
     if ignores(state, Cause.CUT) or cut.step != state.step or not _is_new(state, cut):
         return []
     actions = _stop(state)
@@ -39,7 +39,7 @@ def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
 
 
 def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
-    """Offer nothing to this round. What is held stays, and is older by a step in the next one (rules 10 and 30)."""
+    """Offer nothing to this round. Held work stays and is a step older in the next one (rules 10 and 30)."""
     if ignores(state, Cause.LEFT_OUT) or message.step != state.step or not _is_new(state, message):
         return []
     actions = _stop(state)
@@ -53,7 +53,7 @@ def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
 
 
 def _stop(state: TrainerState) -> list[Action]:
-    """At the last finished micro-batch, as far as this round goes."""
+    """Stop this round's work at the last finished micro-batch."""
     actions = let_go(state)
     pause(state)
     keep_fresh(state)
@@ -66,7 +66,7 @@ def _is_new(state: TrainerState, cut: m.Cut | m.SitOut) -> bool:
 
 
 def take_frozen(state: TrainerState, frozen: Frozen) -> list[Action]:
-    """Say what is held, under its root; from here to commit or void it does not change."""
+    """Offer what is held, under its root. It does not change until commit or void."""
     round_ = state.round
     if ignores(state, Cause.FROZEN) or round_ is None or frozen.job != round_.freeze:
         return []
@@ -89,7 +89,7 @@ def take_frozen(state: TrainerState, frozen: Frozen) -> list[Action]:
 
 
 def take_overflow(state: TrainerState, overflowed: Overflowed, seed: int) -> list[Action]:
-    """All units go back, and another accumulator is begun."""
+    """Give back all units and start another accumulator."""
     round_ = state.round
     if ignores(state, Cause.OVERFLOWED) or round_ is None or overflowed.job != round_.freeze:
         return []
@@ -99,7 +99,7 @@ def take_overflow(state: TrainerState, overflowed: Overflowed, seed: int) -> lis
 
 
 def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
-    """Follow an attempt: take its averages, send what it asks of us."""
+    """Follow an attempt: take its averages, and send what it asks of us."""
     round_ = state.round
     if ignores(state, Cause.PLANNED):
         return []
@@ -107,7 +107,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
         return _look_on(state, plan)
     if (plan.step, plan.fence) != _place(round_):
         return []
-    if plan.round > round_.cut.round:  # the void of ours, and the next cut, were lost
+    if plan.round > round_.cut.round:  # our void and the next cut were lost
         return end_round(state)
     is_known = round_.plan is not None and plan.attempt <= round_.attempt
     if plan.round < round_.cut.round or plan.attempt < round_.attempt or is_known:
@@ -120,10 +120,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
-    """Take the averages of a round to which this machine was not asked: they come all the same, to every replica.
-
-    Else it would have each of them once more from the log, and a slow one would stay behind for good.
-    """
+    """Receive the averages of a round that did not ask us: a slow machine that refetched them would stay behind."""
     if (plan.step, plan.fence) != (state.step, state.fence):
         return []
     move(state, Cause.PLANNED, state.phase)
@@ -131,7 +128,7 @@ def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
-    """A reducer is ready for our chunks; one that is ahead of our plan waits for it."""
+    """Serve a reducer that is ready for our chunks. One that has a newer plan waits until we have it."""
     round_ = state.round
     if ignores(state, Cause.OPENED) or round_ is None:
         return []
@@ -140,7 +137,7 @@ def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
 
 
 def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
-    """The others go on without this machine's slot. What it reduces, and the averages, it needs its uplink for."""
+    """Stop sending our slot, which the others go on without. The uplink is needed for reducing and averages."""
     round_ = state.round
     if round_ is None or (drop.step, drop.fence) != _place(round_) or drop.attempt != round_.attempt:
         return []
@@ -151,10 +148,7 @@ def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
 
 
 def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
-    """Say that this attempt's averages are here, as one more who has them (rule 5), and how they came (rule 31).
-
-    Whoever has them after the commit says so too: nobody else knows how slow its link is.
-    """
+    """Report that all averages are here (rules 5 and 31), even after the commit: only we know how slow our link is."""
     round_ = state.round
     if ignores(state, Cause.GATHERED) or round_ is None or gathered.attempt != round_.attempt:
         return []
@@ -188,7 +182,7 @@ def _place(round_: Round) -> tuple[int, int]:
 
 
 def take_void(state: TrainerState, void: m.Void) -> list[Action]:
-    """An attempt is over. One that was never heard of here followed ours, so ours is over too; an older one was not."""
+    """End the round if its attempt, or a later one, is void. An unknown attempt followed ours."""
     round_ = state.round
     if ignores(state, Cause.ROUND_OVER) or round_ is None or void.step != round_.cut.step:
         return []
@@ -199,27 +193,26 @@ def take_void(state: TrainerState, void: m.Void) -> list[Action]:
 
 
 def heed_fence(state: TrainerState, greeting: m.Greeting) -> list[Action]:
-    """The host that had cut is gone, and nothing was committed: the round is over."""
+    """End the round if the host that had cut is gone and nothing was committed."""
     round_ = state.round
     is_over = round_ is not None and greeting.fence > round_.cut.fence and greeting.step == round_.cut.step
     return end_round(state) if is_over and state.phase in ROUND else []
 
 
 def end_round(state: TrainerState) -> list[Action]:
-    """Without an update: what is held stays."""
+    """End the round without an update; what is held stays."""
     actions = let_go(state)
     _leave(state, Cause.ROUND_OVER)
     return [*actions, *work(state)]
 
 
 def let_go(state: TrainerState) -> list[Action]:
-    """No round is open any more."""
     is_open, state.round = state.round is not None, None
     return [Release()] if is_open else []
 
 
 def start_over(state: TrainerState, cause: Cause, seed: int) -> list[Action]:
-    """Forget the accumulator and everything leased, and say so."""
+    """Forget the accumulator and all leases, and say hello."""
     if ignores(state, cause):
         return []
     actions = let_go(state) + renew(state, seed)

@@ -1,4 +1,4 @@
-"""Everything a trainer says of itself, and when it says it unasked."""
+"""Messages that a trainer sends, and when it sends them unasked."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
@@ -7,20 +7,19 @@ from peer_agent.protocol.trainer.state import ROUND, Phase, TrainerState
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
 REPORT_S = 0.1  # at most ten reports a second
-HEARTBEAT_S = 2.0  # it is never silent for longer
-HELLO_S = 5.0  # a hello that has no answer by then is said again, later and later
+HEARTBEAT_S = 2.0  # the longest silence
+HELLO_S = 5.0  # an unanswered hello is repeated after this, with backoff
 LONGEST_HELLO_S = 60.0
-REACHES_S = 30.0  # whom it reaches is said once more, in case that was lost
+REACHES_S = 30.0  # the report of reachable listeners is repeated, in case it was lost
 
 
 def say(state: TrainerState, message: m.Message) -> list[Action]:
-    """Say it, and remember when it spoke."""
+    """Send a message, and remember when."""
     state.spoke_at = state.now
     return [Say(message)]
 
 
 def hello(state: TrainerState) -> list[Action]:
-    """Say hello to the host, with everything that this trainer holds."""
     state.hello_due = False
     state.unanswered += 1
     state.hello_at = state.now
@@ -28,13 +27,13 @@ def hello(state: TrainerState) -> list[Action]:
 
 
 def reaches(state: TrainerState) -> list[Action]:
-    """Whom it reaches, be it nobody: by that the site sees that this agent knows of probes."""
+    """Report the reached listeners, even if there are none: it shows that this agent knows of probes."""
     state.reaches_at = state.now
     return say(state, m.Reaches(run=state.run, listeners=state.reached))
 
 
 def take_reached(state: TrainerState, listeners: tuple[PeerId, ...]) -> list[Action]:
-    """A data link is open, or has ended: the site is told, also that there is none left."""
+    """Report changed data links to the site, even if none is left."""
     if listeners == state.reached:
         return []
     state.reached, state.reaches_at = listeners, state.now
@@ -42,7 +41,7 @@ def take_reached(state: TrainerState, listeners: tuple[PeerId, ...]) -> list[Act
 
 
 def hello_of(state: TrainerState) -> m.Hello:
-    """Whole, so that saying it twice changes nothing."""
+    """Return a hello with everything, so that repeating it changes nothing."""
     return m.Hello(
         run=state.run,
         accumulator=state.accumulator,
@@ -63,7 +62,7 @@ def hello_of(state: TrainerState) -> m.Hello:
 
 
 def _in_doubt(state: TrainerState) -> tuple[m.InDoubt, ...]:
-    """The attempt whose outcome it has not learned (rule 4)."""
+    """Return the attempt whose outcome is unknown here (rule 4)."""
     round_ = state.round
     if round_ is None or state.phase not in ROUND:
         return ()
@@ -71,9 +70,9 @@ def _in_doubt(state: TrainerState) -> tuple[m.InDoubt, ...]:
 
 
 def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
-    """Absolute progress; often enough for the cut, seldom enough for the link."""
+    """Report total progress, often enough for the cut and seldom enough for the link."""
     if not state.has_state or state.hello_due:
-        return []  # a host that does not know its leases yet must not judge them
+        return []  # a host that does not know its leases yet must not check them
     if not at_once and not state.is_full and state.now - state.reported_at < REPORT_S:
         return []
     state.reported_at = state.now
@@ -92,7 +91,7 @@ def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
 
 
 def gap(state: TrainerState) -> list[Action]:
-    """Records are missing: say so once for each index; the words of every two seconds say it again."""
+    """Report missing records, once for each index. Heartbeats repeat it."""
     if state.gap_told == state.index:
         return []
     state.gap_told = state.index
@@ -100,7 +99,7 @@ def gap(state: TrainerState) -> list[Action]:
 
 
 def tick(state: TrainerState) -> list[Action]:
-    """What is said because nothing was said, or not answered, for a while."""
+    """Send what is due after silence: an unanswered hello, reachable listeners, a report or a heartbeat."""
     if ignores(state, Cause.SPOKE):
         return []
     move(state, Cause.SPOKE, state.phase)
@@ -115,7 +114,7 @@ def tick(state: TrainerState) -> list[Action]:
 
 
 def offer(state: TrainerState) -> list[Action]:
-    """What it offered, once more where that may have been lost."""
+    """Send the offer again, in case it was lost."""
     if state.phase is Phase.OFFER and state.round is not None and state.round.offer is not None:
         return say(state, state.round.offer)
     return []

@@ -1,4 +1,4 @@
-"""What a trainer knows of its run and of itself. Owned and changed by `advance` alone."""
+"""What a trainer knows of its run and of itself. Only `advance` owns and changes it."""
 
 from collections import deque
 from enum import StrEnum
@@ -15,13 +15,11 @@ from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
 
 
 class Phase(StrEnum):
-    """Where a trainer is."""
-
     ABSENT = "absent"  # without a state
     LOADING = "loading"
-    FOLLOWING = "following"  # behind the head, for want of a record
+    FOLLOWING = "following"  # behind the head, waiting for a record
     APPLYING = "applying"
-    LACKING = "lacking"  # nobody has the bytes of the next record
+    LACKING = "lacking"  # no relay has the bytes of the next record
     ACCUMULATE = "accumulate"  # at the head
     FREEZE = "freeze"  # it was cut
     OFFER = "offer"  # it has offered, or is left out of the round
@@ -33,14 +31,14 @@ ROUND = (Phase.FREEZE, Phase.OFFER, Phase.REDUCE)
 
 
 class InHand(Struct, frozen=True):
-    """The units that are being computed, in one pass: all of them are done by it, or none."""
+    """The units being computed in one pass, which completes all of them or none."""
 
     job: int
     units: tuple[Unit, ...]
 
 
 class Done(Struct, frozen=True):
-    """How a unit was computed: on the parameters of which step, and with what loss in nats over how many tokens."""
+    """How a unit was computed: the step of the parameters, its loss in nats and its loss tokens."""
 
     base: int
     loss_sum: float
@@ -48,7 +46,7 @@ class Done(Struct, frozen=True):
 
 
 class Round(Struct):
-    """From the cut to commit or void. Attempts may follow one another on the same offer."""
+    """A round from its cut to commit or void. Its attempts share one offer."""
 
     cut: m.Cut | m.SitOut
     attempt: int
@@ -57,29 +55,29 @@ class Round(Struct):
     plan: OpenedPlan | None = None
     is_gathered: bool = False  # all averages of the attempt are here
     is_dropped: bool = False  # the attempt goes on without our slot
-    early: list[tuple[PeerId, m.Open]] = field(default_factory=list)  # reducers that were told the plan before us
+    early: list[tuple[PeerId, m.Open]] = field(default_factory=list)  # reducers that had the plan before us
 
     @property
     def slot(self) -> int | None:
-        """Our number in the plan. None where it has no slot with what we offered."""
+        """Our number in the plan; None if the plan has no slot with our offer."""
         if self.plan is None or self.plan.own is None or self.offer is None or self.plan.own.root != self.offer.root:
             return None
         return self.plan.number
 
 
 class TrainerState(Struct, kw_only=True):
-    """A trainer between two events. Time is whatever the shell passes as `now` (monotonic seconds)."""
+    """A trainer between two events. Time is the shell's `now` (monotonic seconds)."""
 
     run: RunId
     me: PeerId
     accumulator: AccumulatorId
     phase: Phase = Phase.ABSENT
     now: float = 0.0
-    jobs: int = 0  # numbers given to jobs
+    jobs: int = 0  # job numbers given
     # the run
-    fence: int = 0  # the highest that was heard
-    vouched: int = 0  # the fence of the host that told us last of an entry as new as ours
-    head: int = 0  # the newest entry that was heard of
+    fence: int = 0  # the highest heard of
+    vouched: int = 0  # the fence of the host that last reported an entry as new as ours
+    head: int = 0  # the newest entry heard of
     greeting: m.Greeting | None = None
     recipe: Recipe | None = None
     snapshot: m.Snapshot | None = None
@@ -87,40 +85,40 @@ class TrainerState(Struct, kw_only=True):
     step: int = -1
     index: int = -1
     digest: str = ""
-    job: int = 0  # that loads or applies
+    job: int = 0  # the job that loads or applies
     loading: m.Snapshot | None = None
     applying: OpenedRecord | None = None
     retry_at: float = 0.0
     reloaded_at: int = -1  # the step of the last Reload that was followed
-    rolled_back: int = 0  # the index of the last entry that was heard of and undid others
+    rolled_back: int = 0  # index of the last rollback heard of
     pending: dict[int, OpenedRecord] = field(default_factory=dict)  # records ahead, by index
     # the work: a unit is in the queue, in hand, fresh or kept
     queue: deque[Unit] = field(default_factory=deque)
-    coming: tuple[int, ...] = ()  # shards of which the units after those will be
-    in_one_pass: int = 1  # units that the device takes, as it said last
+    coming: tuple[int, ...] = ()  # shards of the units after those
+    in_one_pass: int = 1  # units that the device takes, by its last report
     in_hand: InHand | None = None
-    fresh: dict[Unit, Done] = field(default_factory=dict)  # offered never: a sum of its own, can be done again
-    kept: dict[Unit, Done] = field(default_factory=dict)  # was offered: in one sum with what was left out of updates
+    fresh: dict[Unit, Done] = field(default_factory=dict)  # never offered: a separate sum, can be computed again
+    kept: dict[Unit, Done] = field(default_factory=dict)  # offered before: in one sum with what updates left out
     held: tokens.Ranges = ()  # loss tokens of what is kept and carried, by chunk
-    settled: dict[Unit, None] = field(default_factory=dict)  # lately averaged in: never leased again
+    settled: dict[Unit, None] = field(default_factory=dict)  # recently included in updates: never leased again
     quota: int = 0
     passed_over: int = 0  # rounds in a row that were cut without us
     # the round
     round: Round | None = None
     # the links
-    url: str = ""  # where it can be dialled; empty: nowhere
+    url: str = ""  # where it can be dialled, or empty
     fingerprint: str = ""  # of its certificate there
-    reserve_percent: int = 0  # of its uplink, that its household keeps
+    reserve_percent: int = 0  # of its uplink: the household's reserve
     reached: tuple[PeerId, ...] = ()  # listeners to which there is a data link
     # what was said
-    unanswered: int = 0  # hellos: leases that were granted before them are not those that the host knows of
+    unanswered: int = 0  # hellos: leases granted before them may not match what the host knows
     hello_at: float = 0.0
     hello_wait_s: float = 0.0
     hello_due: bool = False  # at the head
     spoke_at: float = 0.0
     reported_at: float = 0.0
     reaches_at: float = 0.0
-    gap_told: int = -1  # the index at which a gap was last told of
+    gap_told: int = -1  # the index at which a gap was last reported
 
     @property
     def done(self) -> tuple[m.DoneUnit, ...]:
@@ -129,27 +127,25 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def undone(self) -> tuple[Unit, ...]:
-        """Leased units that are still to be computed."""
         return (*(self.in_hand.units if self.in_hand else ()), *self.queue)
 
     @property
     def samples(self) -> int:
-        """Samples of what is done."""
         return samples_of(self.kept) + samples_of(self.fresh)
 
     @property
     def loss_tokens(self) -> int:
-        """Of what is done. What updates left out counts in the chunks' tokens alone."""
+        """Loss tokens of what is done, without those that updates left out."""
         return tokens_of(self.kept) + tokens_of(self.fresh)
 
     @property
     def loss_sum(self) -> float:
-        """Nats over the loss tokens of the units that are held."""
+        """Nats over `loss_tokens`."""
         return loss_of(self.kept) + loss_of(self.fresh)
 
     @property
     def chunks(self) -> int:
-        """Of the parameter vector; 0 until it is known."""
+        """Chunks of the parameter vector; 0 until it is known."""
         return grid_of(self.greeting.elements).chunks if self.greeting else 0
 
     @property
@@ -159,18 +155,18 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def weights(self) -> tokens.Ranges:
-        """Tokens by chunk of everything that is here, new and carried."""
+        """Tokens by chunk of all that is here, new and carried."""
         return tokens.added(self.held, tokens_of(self.fresh))
 
     @property
     def room(self) -> int:
-        """Samples short of its quota (rule 22). What an open round may take does not count for the next."""
+        """Samples left of its quota (rule 22). What an open round may take does not count for the next."""
         is_offered = self.overlaps and self.round is not None
         return self.quota - (samples_of(self.fresh) if is_offered else self.samples)
 
     @property
     def is_full(self) -> bool:
-        """Whether it rests until the next commit."""
+        """True if it rests until the next commit."""
         return self.room <= 0
 
     @property
@@ -180,45 +176,40 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def overlaps(self) -> bool:
-        """Whether it computes during a round, for the one after."""
+        """True if it computes during a round, for the next one."""
         return self.staleness > 0
 
     @property
     def is_at_head(self) -> bool:
-        """Whether its state is the newest it has heard of."""
+        """True if its state is the newest it has heard of."""
         return self.step >= 0 and self.index >= self.head
 
     @property
     def has_state(self) -> bool:
-        """Whether it is a replica."""
         return self.step >= 0
 
 
 def listed(units: dict[Unit, Done]) -> tuple[m.DoneUnit, ...]:
-    """As the site is told of them."""
+    """Return the units as they are reported to the site."""
     return tuple(m.DoneUnit(unit, how.base) for unit, how in units.items())
 
 
 def samples_of(units: dict[Unit, Done]) -> int:
-    """How many samples these are."""
     return sum(unit.samples for unit in units)
 
 
 def tokens_of(units: dict[Unit, Done]) -> int:
-    """Loss tokens in them."""
     return sum(how.loss_tokens for how in units.values())
 
 
 def loss_of(units: dict[Unit, Done]) -> float:
-    """Nats over these tokens."""
     return sum(how.loss_sum for how in units.values())
 
 
 def new_trainer(run: RunId, me: PeerId, now: float, seed: int) -> TrainerState:
-    """A process that has just begun. `seed`: 128 bits that no other had."""
+    """Return the state of a new process. `seed`: 128 bits that no other process had."""
     return TrainerState(run=run, me=me, accumulator=accumulator_of(seed), now=now, spoke_at=now)
 
 
 def accumulator_of(seed: int) -> AccumulatorId:
-    """A name that no accumulator had before."""
     return AccumulatorId(f"{seed:032x}")

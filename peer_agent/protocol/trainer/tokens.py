@@ -1,4 +1,4 @@
-"""Loss tokens per chunk, as ranges [first, stop) that cover the grid in order: the weight of what is held (rule 9)."""
+"""Loss tokens per chunk, as ranges [first, stop) that cover the grid in order: the held weight (rule 9)."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -10,17 +10,16 @@ Span = tuple[int, int]  # chunks [first, stop)
 
 
 def nothing(chunks: int) -> Ranges:
-    """A grid without any tokens."""
     return (Weight(0, chunks, 0),) if chunks else ()
 
 
 def added(ranges: Ranges, tokens: int) -> Ranges:
-    """So many more in every chunk."""
+    """Return the ranges with `tokens` more in every chunk."""
     return tuple(Weight(part.first, part.stop, part.tokens + tokens) for part in ranges)
 
 
 def cleared(ranges: Ranges, included: Iterable[Span]) -> Ranges:
-    """None are left in these chunks; neighbours that are equal then become one range."""
+    """Return the ranges without tokens in the included chunks. Equal neighbours are merged."""
     spans = sorted(included)
     merged: list[Weight] = []
     for part in ranges:
@@ -34,12 +33,11 @@ def cleared(ranges: Ranges, included: Iterable[Span]) -> Ranges:
 
 
 def _pieces(part: Weight, spans: Sequence[Span]) -> list[Span]:
-    """A range, cut wherever a span begins or ends in it."""
+    """Cut a range wherever a span begins or ends in it."""
     inner = {edge for span in spans for edge in span if part.first < edge < part.stop}
     edges = [part.first, *sorted(inner), part.stop]
     return list(pairwise(edges))
 
 
 def highest(ranges: Ranges) -> int:
-    """Most tokens in a chunk."""
     return max((part.tokens for part in ranges), default=0)

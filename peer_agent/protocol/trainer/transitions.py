@@ -1,4 +1,4 @@
-"""Which phase follows which. Every change of phase goes through `move`, and what a phase ignores is named here too."""
+"""The transitions between phases, and the causes that each phase ignores. Only `move` changes the phase."""
 
 from enum import StrEnum
 
@@ -8,8 +8,6 @@ P = Phase
 
 
 class Cause(StrEnum):
-    """What happens to a trainer and may change its phase."""
-
     ASKED = "the site asks for a hello"
     GREETED = "the site names a snapshot to begin from"
     LOADED = "the snapshot is loaded"
@@ -71,7 +69,7 @@ TRANSITIONS: dict[tuple[Phase, Cause], tuple[Phase, ...]] = {
     **_to(Cause.FROZEN, (P.FREEZE,), P.OFFER),
     **_to(Cause.OVERFLOWED, ROUND, *FREE),
     **_to(Cause.PLANNED, ROUND, P.REDUCE),
-    **_same(Cause.PLANNED, P.ACCUMULATE),  # of a round to which we were not asked
+    **_same(Cause.PLANNED, P.ACCUMULATE),  # of a round that did not ask us
     **_same(Cause.OPENED, *ROUND),
     **_same(Cause.GATHERED, P.REDUCE, P.APPLYING),
     **_to(Cause.ROUND_OVER, ROUND, *FREE),
@@ -81,20 +79,20 @@ TRANSITIONS: dict[tuple[Phase, Cause], tuple[Phase, ...]] = {
     **_to(Cause.LEFT, ALIVE, P.GONE),
 }
 
-# Whoever is GONE ignores everything.
+# A trainer that is GONE ignores everything.
 IGNORED: dict[Cause, tuple[Phase, ...]] = {
     Cause.ASKED: (),
-    Cause.GREETED: (P.LOADING, *PRESENT),  # it has a state, or is at it
+    Cause.GREETED: (P.LOADING, *PRESENT),  # it has a state, or loads it
     Cause.LOADED: (P.ABSENT, *PRESENT),  # of an abandoned job
     Cause.SNAPSHOT_GONE: (P.ABSENT, *PRESENT),
     Cause.RELOAD: BEFORE,
     Cause.FELL_BEHIND: (*BEFORE, *BEHIND, *ROUND),  # the commit will end the round
-    Cause.NEXT_RECORD: (*BEFORE, P.APPLYING, P.LACKING),  # it waits for its turn among the pending ones
+    Cause.NEXT_RECORD: (*BEFORE, P.APPLYING, P.LACKING),  # it waits its turn among the pending ones
     Cause.APPLIED: (*BEFORE, P.FOLLOWING, P.LACKING, P.ACCUMULATE, *ROUND),
     Cause.BYTES_MISSING: (*BEFORE, P.FOLLOWING, P.LACKING, P.ACCUMULATE, *ROUND),
     Cause.RETRY: (*BEFORE, P.FOLLOWING, P.APPLYING, P.ACCUMULATE, *ROUND),
     Cause.NEWER_SNAPSHOT: (*BEFORE, P.FOLLOWING, P.APPLYING, P.ACCUMULATE, *ROUND),  # records lead on from here
-    Cause.LEASED: BEFORE,  # without a state it holds nothing: the hello after loading says so
+    Cause.LEASED: BEFORE,  # without a state it holds nothing, as the hello after loading says
     Cause.RESULT: BEFORE,  # nothing is in hand
     Cause.CUT: (*BEFORE, *BEHIND),  # the round goes on without us
     Cause.LEFT_OUT: (*BEFORE, *BEHIND),
@@ -102,7 +100,7 @@ IGNORED: dict[Cause, tuple[Phase, ...]] = {
     Cause.OVERFLOWED: (*BEFORE, *BEHIND, P.ACCUMULATE),  # the next freeze finds it again
     Cause.PLANNED: (*BEFORE, *BEHIND),  # we offered nothing; the log will have it
     Cause.OPENED: (*BEFORE, *BEHIND, P.ACCUMULATE),
-    # Of an attempt that is over.
+    # The attempt is over.
     Cause.GATHERED: (*BEFORE, P.FOLLOWING, P.LACKING, P.ACCUMULATE, P.FREEZE, P.OFFER),
     Cause.ROUND_OVER: (*BEFORE, *BEHIND, P.ACCUMULATE),
     Cause.REVOKED: BEFORE,  # nothing is leased to it
@@ -116,7 +114,7 @@ class IllegalMove(RuntimeError):
 
 
 def ignores(state: TrainerState, cause: Cause) -> bool:
-    """Whether nothing comes of it in this phase. Raises IllegalMove where the tables do not say."""
+    """Return True if the phase ignores the cause. Raises IllegalMove if the tables do not say."""
     if state.phase is Phase.GONE or state.phase in IGNORED[cause]:
         return True
     if (state.phase, cause) not in TRANSITIONS:
@@ -125,7 +123,7 @@ def ignores(state: TrainerState, cause: Cause) -> bool:
 
 
 def move(state: TrainerState, cause: Cause, after: Phase) -> None:
-    """Change the phase. Raises IllegalMove where the table has no such arrow."""
+    """Change the phase. Raises IllegalMove if the table has no such transition."""
     if after not in TRANSITIONS.get((state.phase, cause), ()):
         raise IllegalMove(f"{state.phase} to {after}: {cause}")
     state.phase = after

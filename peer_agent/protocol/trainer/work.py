@@ -1,4 +1,4 @@
-"""Leased units, those in hand, and what is done: a unit is in exactly one of queue, hand, fresh and kept."""
+"""Leased units: each is in exactly one of queue, hand, fresh and kept."""
 
 from collections.abc import Iterable
 
@@ -24,12 +24,12 @@ from peer_agent.protocol.trainer.state import ROUND, Done, InHand, Phase, Traine
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
 MOST_UNITS = 100_000  # as many as a lease can name
-REMEMBERED = 4096  # units of the last updates, so that a lease that is said twice is recognized
+REMEMBERED = 4096  # units of the last updates, to recognize a repeated lease
 PASSED_OVER = 4  # rounds in a row after which work is kept although it is a step old
 
 
 def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
-    """More to do. A lease that crosses a hello was granted before the host knew what we hold: it does not count."""
+    """Queue leased units. A lease that crossed our hello is ignored: the host did not know what we hold."""
     if ignores(state, Cause.LEASED) or state.unanswered:
         return []
     move(state, Cause.LEASED, state.phase)
@@ -41,7 +41,7 @@ def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
 
 
 def work(state: TrainerState) -> list[Action]:
-    """Begin the next units: where they are of use, and not beyond the quota."""
+    """Begin the next units if they are of use and within the quota."""
     if not _is_of_use(state) or state.in_hand is not None or not state.queue or state.is_full:
         return []
     state.jobs += 1
@@ -50,7 +50,7 @@ def work(state: TrainerState) -> list[Action]:
 
 
 def _of_one_pass(state: TrainerState) -> tuple[Unit, ...]:
-    """As many as the device takes; none is among them that would not be begun if they came one after another."""
+    """Return as many units as the device computes at once, but none that would not begin by itself."""
     units: list[Unit] = []
     room = state.room
     while state.queue and room > 0 and len(units) < state.in_one_pass:
@@ -60,9 +60,9 @@ def _of_one_pass(state: TrainerState) -> tuple[Unit, ...]:
 
 
 def _is_of_use(state: TrainerState) -> bool:
-    """At the head and not in a round; with staleness 1 also in one, until its averages are here (rule 10).
+    """Return True if work may begin: at the head; with staleness 1, also in a round until its averages came (rule 10).
 
-    An update waits for what is in hand, so none is begun where there is nothing else to wait for.
+    An update waits for units in hand, so none begins when the update waits for nothing else.
     """
     if not state.overlaps or state.phase is Phase.ACCUMULATE:
         return state.phase is Phase.ACCUMULATE
@@ -72,20 +72,20 @@ def _is_of_use(state: TrainerState) -> bool:
 
 
 def pause(state: TrainerState) -> None:
-    """A round begins, or the head is elsewhere: what is in hand is left, unless work may overlap that."""
+    """Give up units in hand when a round begins or the head moves on, unless work may overlap that."""
     if not state.overlaps:
         abandon(state)
 
 
 def abandon(state: TrainerState) -> None:
-    """Leave what is in hand undone: what its thread still finds does not count."""
+    """Put the units in hand back into the queue. Their thread's result will not count."""
     if state.in_hand is not None:
         state.queue.extendleft(reversed(state.in_hand.units))
         state.in_hand = None
 
 
 def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Action]:
-    """A pass is finished, in time or not. One that began too many steps ago is done again."""
+    """Process a finished pass. Units of one that began too many steps ago are computed again."""
     if ignores(state, Cause.RESULT) or state.in_hand is None or state.in_hand.job != result.job:
         return []
     move(state, Cause.RESULT, state.phase)
@@ -102,7 +102,7 @@ def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Actio
 
 
 def _done(units: tuple[Unit, ...], result: Computed) -> dict[Unit, Done]:
-    """How each was computed: of the loss of a pass, a unit has its part by loss tokens. They leave together or not."""
+    """Return how each unit was computed. Units share a pass's loss by loss tokens, but leave it only together."""
     total = sum(result.loss_tokens) or 1
     return {
         unit: Done(result.base, result.loss_sum * (tokens / total), tokens)
@@ -111,21 +111,21 @@ def _done(units: tuple[Unit, ...], result: Computed) -> dict[Unit, Done]:
 
 
 def not_finite(units: Iterable[Unit]) -> Fault:
-    """In the words for whoever must look at the data."""
+    """Return E108, naming the samples to check."""
     ranges = sorted({(unit.shard, unit.start, unit.stop) for unit in units})
     samples = ", ".join(f"{start}-{stop - 1}" for _, start, stop in ranges)
     return Fault.of("E108", samples=samples, shard=", ".join(str(shard) for shard in sorted({r[0] for r in ranges})))
 
 
 def give_back(state: TrainerState) -> list[Action]:
-    """Return what is not begun."""
+    """Give back the units that have not begun."""
     units = tuple(state.queue)
     state.queue.clear()
     return say(state, m.UnitsReturned(run=state.run, units=units, reason="leaving")) if units else []
 
 
 def renew(state: TrainerState, seed: int) -> list[Action]:
-    """Forget the accumulator and everything leased to it; begin another."""
+    """Forget the accumulator and everything leased to it, and start another."""
     state.accumulator = accumulator_of(seed)
     state.queue.clear()
     state.in_hand = None
@@ -137,14 +137,14 @@ def renew(state: TrainerState, seed: int) -> list[Action]:
 
 
 def keep_fresh(state: TrainerState) -> None:
-    """At the cut, what was never offered joins what is held: from now on they are one sum."""
+    """Add the fresh sum to the held one at the cut. They cannot be separated afterwards."""
     state.held = state.weights
     state.kept |= state.fresh
     state.fresh = {}
 
 
 def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
-    """What was averaged in is held no more. False where it is not what lies here, and cannot be taken out of it."""
+    """Clear what an update includes. Return False if it differs from what lies here and cannot be taken out."""
     own, round_ = record.own, state.round
     if own is None or own.accumulator != state.accumulator:
         return True
@@ -161,11 +161,11 @@ def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
 
 
 def do_again(state: TrainerState) -> list[Action]:
-    """Work of a step that was cut without us is done again on the new parameters, so that steps stay exact.
+    """Compute the work of a step made without us again on the new parameters, so that steps stay exact.
 
-    It is little, for we had only just become ready. A machine that is always too late keeps its work instead: it goes
-    into the next step one step old, and that step says that it is not exact (rule 10). Older than that it is refused.
-    With staleness 1 it is kept at once, as long as none of it is too old.
+    It is little, because we had only just become ready. A machine that is always too late keeps its work instead: it
+    enters the next step one step old, and that step is not exact (rule 10). Older work would be refused. With staleness
+    1 it is kept at once unless some of it is too old.
     """
     if not state.fresh:
         return []
@@ -179,12 +179,12 @@ def do_again(state: TrainerState) -> list[Action]:
 
 
 def has_too_old(state: TrainerState) -> bool:
-    """Whether what was offered and left out would be refused now: it cannot be taken out of the sum either."""
+    """Return True if held work would be refused by now: it cannot be taken out of the sum either."""
     return _is_too_old(state, state.kept)
 
 
 def give_up_held(state: TrainerState) -> list[Action]:
-    """With staleness 1, what was offered, left out and is too old goes back; what was computed since then stays."""
+    """Give back offered work that is too old (staleness 1). What was computed since then stays."""
     units = tuple(state.kept)
     state.kept, state.held = {}, tokens.nothing(state.chunks)
     told = Tell(
@@ -194,7 +194,7 @@ def give_up_held(state: TrainerState) -> list[Action]:
 
 
 def oldest(state: TrainerState) -> int:
-    """The step before whose parameters nothing may have been computed that is offered now (rule 10)."""
+    """Return the oldest step whose parameters work may rest on to be offered now (rule 10)."""
     return state.step - max(state.staleness, 1)
 
 

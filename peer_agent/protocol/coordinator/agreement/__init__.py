@@ -1,1 +1,1 @@
-"""What replicas say of their states, counted by people: digests, snapshots, who hands one in."""
+"""Votes on replicas' states, counted by person: digests, snapshots, and the keeper who uploads one."""

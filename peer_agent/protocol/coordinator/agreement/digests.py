@@ -1,7 +1,7 @@
-"""Which state is the right one: votes by person, and the replay of the log where they do not decide (rule 17).
+"""Decide which state is right: by the votes of persons, or by replaying the log if they are split (rule 17).
 
-Those may vote who had work in one of the last ten commits. A person whose machines differ abstains. More than half of
-the voting persons decides, so that neither one machine nor one person with many of them does.
+Persons with work in one of the last ten commits may vote. A person whose machines differ abstains. More than half of
+the voting persons decide, so neither a machine nor a person with many machines does alone.
 """
 
 from collections import Counter
@@ -15,22 +15,21 @@ from peer_agent.protocol.coordinator.workers.conduct import recount
 from peer_agent.protocol.identifiers import PeerId
 
 DIGESTS_KEPT = 16  # steps
-SPLIT_S = 30.0  # two digests without a majority for so long, and the log decides
-REPLAY_AGAIN_S = 600.0  # until the site is asked once more
+SPLIT_S = 30.0  # of disagreement without a majority, before the log decides
+REPLAY_AGAIN_S = 600.0  # before the site is asked once more
 
 
 # --- ballots
 
 
 def cast(ballot: Ballot, peer: PeerId, person: str, value: str) -> None:
-    """One machine's vote; a second one replaces the first."""
+    """Record one machine's vote, replacing its earlier one."""
     withdraw_vote(ballot, peer)
     _change(ballot, person, value, 1)
     ballot.votes[peer] = person, value
 
 
 def withdraw_vote(ballot: Ballot, peer: PeerId) -> None:
-    """As if this machine had not voted."""
     before = ballot.votes.pop(peer, None)
     if before is not None:
         _change(ballot, *before, -1)
@@ -60,13 +59,13 @@ def _add(counter: Counter[str], value: str, by: int) -> None:
 
 
 def has_majority(state: RunState, ballot: Ballot, value: str) -> bool:
-    """Whether more than half of the voting persons say so, those counted in who may still be heard."""
+    """Return True if more than half of the voting persons chose `value`, counting those who may still vote."""
     voting = max(len(ballot.persons), state.voters) - ballot.abstaining
     return 2 * ballot.counts.get(value, 0) > voting
 
 
 def is_split(state: RunState, ballot: Ballot) -> bool:
-    """Whether there are two values, and for long no majority. To be asked with the clock."""
+    """Return True if two values have had no majority for long. Must be called with the clock."""
     if ballot.value or len(ballot.machines) < 2:
         ballot.split_since = None
     elif ballot.split_since is None:
@@ -75,12 +74,12 @@ def is_split(state: RunState, ballot: Ballot) -> bool:
 
 
 def may_vote(state: RunState, person: str) -> bool:
-    """Whether somebody's work was in one of the last commits."""
+    """Return True if the person had work in one of the last commits."""
     return state.recent.get(person, -LATELY) > state.index - LATELY
 
 
 def call_voters(state: RunState) -> None:
-    """How many persons may vote and have a machine that is awake, or was at the head a moment ago."""
+    """Count the persons who may vote and have a trainer that is not silent."""
     state.recent = {person: index for person, index in state.recent.items() if index > state.index - LATELY}
     present = (member.person for member in state.members.values() if member.trains and not member.conduct.silent)
     state.voters = len(state.recent.keys() & set(present))
@@ -90,7 +89,7 @@ def call_voters(state: RunState) -> None:
 
 
 def take_digest(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """A replica's digest at a step; one that differs from what is decided reloads and says so. Nothing waits for it."""
+    """Record a replica's digest at a step. A replica that differs from a decided digest is told to reload."""
     if not report.digest or state.is_undone(report.index):
         return []
     if not state.step - DIGESTS_KEPT < report.step <= state.step:
@@ -125,7 +124,7 @@ def _reload(state: RunState, peer: PeerId, step: int) -> list[Command]:
 
 
 def look_at_votes(state: RunState) -> list[Command]:
-    """With the clock: fewer may be waited for by now, and whoever does not agree for long has the log replayed."""
+    """Decide steps that fewer voters can decide by now; ask for a replay if disagreement lasts."""
     call_voters(state)
     for old in [step for step in state.digests if step <= state.step - DIGESTS_KEPT]:
         if state.replay is None or state.replay[1] != old:
@@ -151,7 +150,7 @@ def _ask_the_log(state: RunState) -> list[Command]:
 
 
 def take_replayed(state: RunState, event: Replayed) -> list[Command]:
-    """The log has decided. Whoever differed has voted for later steps too, and begins anew there."""
+    """Apply the log's decision. Replicas that differed also lose their votes on later steps."""
     ballot = state.digests.setdefault(event.step, Ballot())
     differ = [peer for peer, (_, value) in ballot.votes.items() if value != event.state_digest]
     commands = _decide(state, event.step, event.state_digest)

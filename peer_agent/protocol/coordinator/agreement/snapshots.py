@@ -1,4 +1,4 @@
-"""Who hands in the state of a snapshot's step, under which hash it is taken, and when the run is finished."""
+"""Snapshots: who uploads the state, under which hash it is accepted, and when the run is finished."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.agreement.digests import cast, has_majority, is_split, may_vote
@@ -9,19 +9,18 @@ from peer_agent.protocol.letters import CommitLetters
 from peer_agent.protocol.log.records import read_record
 from peer_agent.protocol.messages import Snapshot
 
-SNAPSHOT_S = 60.0  # an elected keeper that has not handed in its state by then is replaced
-REPLAY_S = 10.0  # so long somebody who can hand in the last state is waited for
+SNAPSHOT_S = 60.0  # an elected keeper that has not uploaded its state by then is replaced
+REPLAY_S = 10.0  # of waiting for a trainer that can upload the last state
 
 
 def is_due(state: RunState) -> bool:
-    """Whether the step that was just committed is to have a snapshot."""
     due = state.step % state.recipe.snapshot_every == 0 or state.done
     state.snapshot_due = state.snapshot_due or due
     return state.snapshot_due
 
 
 def elect(state: RunState, seed: int) -> tuple[list[Command], PeerId | None]:
-    """The trainer that hands in its state at this step: another one each time. The votes on its hash begin."""
+    """Elect the trainer that uploads this step's state, a different one each time. Open the vote on its hash."""
     state.hashes = state.index, state.step, Ballot()
     peers = sorted(p.peer for p in state.members.values() if p.trains and p.step == state.step - 1)
     if not peers:
@@ -36,7 +35,7 @@ def _choose(state: RunState, peers: list[PeerId], seed: int) -> tuple[list[Comma
 
 
 def take_hash(state: RunState, member: Member, said: m.StateHash) -> list[Command]:
-    """A replica's hash of its state. A majority of people admits it; a keeper that says another one is replaced."""
+    """Record a replica's hash. A majority of persons admits it; a keeper with another hash is replaced."""
     if state.hashes is None or (said.index, said.step) != state.hashes[:2] or state.admitted >= said.index:
         return []
     ballot = state.hashes[2]
@@ -58,7 +57,7 @@ def _admit(state: RunState, value: str) -> list[Command]:
 
 
 def look_at_hashes(state: RunState) -> list[Command]:
-    """With the clock: fewer may be waited for by now."""
+    """Admit a hash that fewer voters can decide by now. Ask for a replay if the vote is split."""
     if state.hashes is None or state.admitted >= state.hashes[0]:
         return []
     index, step, ballot = state.hashes
@@ -67,12 +66,12 @@ def look_at_hashes(state: RunState) -> list[Command]:
         return _admit(state, value)
     if not is_split(state, ballot):
         return []
-    ballot.split_since = state.now  # and once more after as long, while it does not come
+    ballot.split_since = state.now  # ask again after as long, until the replay comes
     return [Replay(index, step), Note("replay", f"copies of the model differ at step {step}; the site makes its own")]
 
 
 def look_at_keeper(state: RunState, seed: int) -> list[Command]:
-    """An elected keeper that is gone or slow is replaced; at the last step at once, as no commit will follow."""
+    """Replace a keeper that is gone or slow; immediately at the last step, since no commit follows."""
     keeper = state.keeper
     if keeper is None:
         missing = state.done and state.snapshot.step < state.step and not state.finished
@@ -91,14 +90,14 @@ def look_at_keeper(state: RunState, seed: int) -> list[Command]:
 
 
 def _able(state: RunState) -> list[PeerId]:
-    """Trainers at the head whose hash is not another than the admitted one."""
+    """Return the trainers at the head that did not report another hash than the admitted one."""
     value = state.hashes[2].value if state.hashes is not None and state.hashes[0] == state.index else ""
     votes = state.hashes[2].votes if state.hashes is not None and value else {}
     return sorted(p.peer for p in state.ready() if votes.get(p.peer, ("", value))[1] == value)
 
 
 def _ask_again(state: RunState, keeper: PeerId) -> list[Command]:
-    """The last commit once more: to the keeper as such, to all as something to hash, for that may have been lost."""
+    """Resend the last commit: to the keeper to upload its state, to all others without a vote to hash theirs."""
     assert state.sealed is not None
     if state.hashes is None or state.hashes[0] != state.index:
         state.hashes = state.index, state.step, Ballot()
@@ -109,7 +108,7 @@ def _ask_again(state: RunState, keeper: PeerId) -> list[Command]:
 
 
 def _replay(state: RunState) -> list[Command]:
-    """Ask the site for the last state, and again while it does not come."""
+    """Ask the site to rebuild the last state, and again until it comes."""
     if state.replay_at is None:
         state.replay_at = state.now + REPLAY_S
     if state.now < state.replay_at:
@@ -119,7 +118,7 @@ def _replay(state: RunState) -> list[Command]:
 
 
 def take_stored(state: RunState, snapshot: Snapshot) -> list[Command]:
-    """A newer state that newcomers may load is at the site, or the log's own in place of the newest one."""
+    """Process a stored snapshot: a newer one, or the log's own version of the newest one."""
     if snapshot.index < state.snapshot.index or snapshot == state.snapshot:
         return []
     if snapshot.index > state.snapshot.index:
@@ -131,7 +130,7 @@ def take_stored(state: RunState, snapshot: Snapshot) -> list[Command]:
 
 
 def take_verified(state: RunState, event: Verified) -> list[Command]:
-    """Up to here the site has replayed the log: relays need not keep the bytes before."""
+    """Record that the site has replayed the log up to here: relays need not keep the bytes before it."""
     if event.index <= state.verified:
         return []
     state.verified = event.index
@@ -139,14 +138,14 @@ def take_verified(state: RunState, event: Verified) -> list[Command]:
 
 
 def _tell_of_snapshot(state: RunState) -> list[Command]:
-    """Bytes up to a verified snapshot may go, but not those that somebody who loads the one before still needs."""
+    """Announce the snapshot and which bytes may go: not those that a peer loading the previous one still needs."""
     keep_after = min(state.verified, state.covered)
     message = m.Snapshotted(run=state.run, snapshot=state.snapshot, keep_after=keep_after)
     return [Send(state.everyone(), message)]
 
 
 def finish(state: RunState) -> list[Command]:
-    """The model of the last step is there. With the tick too: the host may have died right after it was stored."""
+    """Finish once the last model is stored. Also called with the clock: the host may have died right after that."""
     if not state.done or not _has_model(state) or state.finished:
         return []
     state.finished = True
@@ -154,7 +153,7 @@ def finish(state: RunState) -> list[Command]:
 
 
 def _has_model(state: RunState) -> bool:
-    """The last step's state is there; or the run was ended, nobody is left to hand that in, and an older one is."""
+    """Return True if the last state is stored, or an older one of a run that ended early and lost its trainers."""
     if state.snapshot.step == state.step:
         return True
     is_waited_for = any(p.trains for p in state.members.values()) or state.now - state.ending_since < SNAPSHOT_S

@@ -1,1 +1,1 @@
-"""One round from cut to commit: offers, plan, reduction, what stands still, the record."""
+"""One round from cut to commit: offers, plan, reduction, stalls, the record."""

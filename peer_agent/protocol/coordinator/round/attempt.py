@@ -1,4 +1,4 @@
-"""What is known of the attempt that is open: who averages what, what has come of it, whether enough is left."""
+"""Facts about the open attempt: who averages what, what has arrived, whether a quorum is left."""
 
 from collections.abc import Collection, Container, Sequence
 
@@ -11,7 +11,7 @@ from peer_agent.protocol.plan import QUORUM_PERCENT
 
 
 def open_round(state: RunState, message: m.Attempted) -> Round | None:
-    """The round that is being reduced, if the message belongs to its plan."""
+    """Return the round that is being reduced, if the message belongs to its plan."""
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None or not round_.is_planned or not is_current(state, message):
         return None
@@ -19,7 +19,7 @@ def open_round(state: RunState, message: m.Attempted) -> Round | None:
 
 
 def chunks_of(round_: Round, without: Container[int] = ()) -> dict[PeerId, int]:
-    """Chunks that each reducer of this attempt averages, in all spans but these."""
+    """Return the chunks that each reducer of this attempt averages, leaving out the spans in `without`."""
     chunks: dict[PeerId, int] = {}
     for span in round_.plan.spans if round_.plan else ():
         if not span.root and span.span not in without:
@@ -28,12 +28,12 @@ def chunks_of(round_: Round, without: Container[int] = ()) -> dict[PeerId, int]:
 
 
 def open_at(round_: Round) -> set[PeerId]:
-    """Reducers that are not done."""
+    """Return the reducers that are not done."""
     return set(chunks_of(round_, round_.done))
 
 
 def has_delivered(round_: Round, slot: int) -> bool:
-    """Whether every reducer has everything of a slot, so that the round does not need its sender any more."""
+    """Return True if every reducer has all of a slot, so that the round no longer needs its sender."""
     if round_.plan is None:
         return False
     expected = chunks_of(round_)
@@ -42,10 +42,7 @@ def has_delivered(round_: Round, slot: int) -> bool:
 
 
 def has_quorum_without(state: RunState, round_: Round, slots: Collection[int]) -> bool:
-    """Whether every chunk that is still open can close without these, and those who are dropped (rule 7).
-
-    Weights differ by chunk where updates have left parts out; one that cannot close would be waited for in vain.
-    """
+    """Return True if every open chunk, whatever its weights, can close without `slots` and dropped ones (rule 7)."""
     left = tuple(slot for slot in range(len(round_.slots)) if slot not in round_.dropped and slot not in slots)
     parts = [(0, state.grid.chunks)]
     if round_.plan is not None:
@@ -54,7 +51,7 @@ def has_quorum_without(state: RunState, round_: Round, slots: Collection[int]) -
 
 
 def has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
-    """Whether each of these chunks averages enough of the planned tokens (rule 7)."""
+    """Return True if each chunk of `part` averages enough of the planned tokens (rule 7)."""
     if len(part.slots) == len(slots):
         return True
     edges = sorted({w.first for slot in slots for w in slot.weights if part.first < w.first < part.stop} | {part.first})

@@ -1,7 +1,7 @@
-"""Who contributes to the next round, and in which codecs, where the recipe leaves it to the plan (rules 14 and 30).
+"""Choose the next round's contributors and codecs, where the recipe leaves them to the plan (rules 14 and 30).
 
-Compared at the cut, by what links are known to carry and by what machines deliver; nobody is asked for either. While
-nothing is known of a link, the codecs are as the recipe says.
+The comparison is made at the cut, from measured links and delivered work, not from claims. Without measurements, the
+recipe's codecs apply.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,22 +16,19 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import PATIENCE, Candidate, Choice, Party, choose
 from peer_agent.protocol.recipe import LADDER, Codec
 
-GAIN = 0.1  # of a step's seconds that fewer bits have to save: else codecs would change with every measurement
-ALIKE = 1.01  # more bits are taken back where the step takes no longer than this
+GAIN = 0.1  # of a step's seconds that fewer bits must save: else codecs would change with every measurement
+ALIKE = 1.01  # more bits are used again if a step then takes at most this many times as long
 
-Ladders = Mapping[PeerId, tuple[Codec, ...]]  # of each that could contribute, the preferred first
+Ladders = Mapping[PeerId, tuple[Codec, ...]]  # of each possible contributor, preferred first
 
 
 def may_offer(member: Member) -> bool:
-    """Whether it is expected to hold something: also where it has worked before and reported nothing since.
-
-    What it did since its last report would be a step old in the next update, which would then not be exact.
-    """
+    """Return True if a member may hold work, even unreported. Left out, it would be a step old in the next update."""
     return bool(member.done or member.carried or member.conduct.pace)
 
 
 def choose_at_cut(state: RunState) -> bool:
-    """Compare anew, with what the last attempt has shown of links. Whether those who contribute have the batch."""
+    """Choose with the links' latest measurements. Return True if the chosen contributors have the batch."""
     if is_free(state):
         learn_links(state)
         choose_anew(state)
@@ -39,12 +36,11 @@ def choose_at_cut(state: RunState) -> bool:
 
 
 def is_free(state: RunState) -> bool:
-    """Whether the recipe leaves anything to the plan."""
     return state.recipe.contributors == "fast" or state.recipe.codecs == "plan"
 
 
 def choose_anew(state: RunState) -> None:
-    """Compare, and keep what comes of it. Codecs stay as they are, unless that costs more than `GAIN`."""
+    """Compare the choices and keep the best. Codecs only change if that saves more than `GAIN`."""
     members = [member for member in state.awake() if may_offer(member)]
     before = state.chosen or stated(state.recipe)
     if not members or not state.can_reduce():
@@ -62,14 +58,14 @@ def choose_anew(state: RunState) -> None:
 
 
 def contributed(state: RunState) -> int:
-    """Samples that those who are to contribute have done."""
+    """Return the samples that the chosen contributors have done."""
     left_out = state.chosen.left_out if state.chosen is not None else {}
     spared = (state.members[peer].counted[2] for peer in left_out if peer in state.members)
     return state.awake_samples - sum(spared)
 
 
 def settle_choice(state: RunState, round_: Round) -> None:
-    """An update was made: who was left out of it goes first in the next (rule 30)."""
+    """Give peers left out of the last update precedence in the next round (rule 30)."""
     if not is_free(state):
         return
     for slot in round_.slots:
@@ -83,7 +79,7 @@ def settle_choice(state: RunState, round_: Round) -> None:
 
 
 def _is_worth(found: Chosen, kept: Chosen, now: Mapping[PeerId, Codec]) -> bool:
-    """Whether steps are so much shorter with other codecs; or no longer, with more bits for everybody."""
+    """Return True if other codecs make steps enough shorter, or give everybody more bits in the same time."""
     if found.step_s < (1 - GAIN) * kept.step_s:
         return True
     pairs = [(codec, now[peer]) for peer, codec in found.codecs.items()] + [(found.codec_down, kept.codec_down)]
@@ -92,7 +88,7 @@ def _is_worth(found: Chosen, kept: Chosen, now: Mapping[PeerId, Codec]) -> bool:
 
 
 def _compared(state: RunState, ladders: Ladders, downs: Sequence[Codec]) -> Chosen:
-    """The best choice; the way down has fewer bits where that saves so much time."""
+    """Return the best choice. The way down has fewer bits if that saves enough time."""
     first, *others = (_with(state, ladders, down) for down in downs)
     for found in others:
         if found.step_s < (1 - GAIN) * first.step_s:
@@ -128,8 +124,10 @@ def _candidate(state: RunState, member: Member, ladder: tuple[Codec, ...]) -> Ca
 
 
 def _chosen(state: RunState, candidates: Sequence[Candidate], others: Sequence[Party], down_bytes: float) -> Choice:
-    """Nobody is left out but by its own link, as far as that is known: where all wait for one reducer, or one is
-    thought to be slow, fewer contributors would also be quicker, round after round."""
+    """Choose, leaving out only peers whose own link is the limit as far as that is known.
+
+    If all wait for one reducer or one low estimate, fewer contributors would also be faster, round after round.
+    """
     batch, staleness = state.recipe.target_batch, state.recipe.staleness
     choice = choose(candidates, others, down_bytes, batch=batch, staleness=staleness)
     wait_s = choice.shares.duration_s
@@ -142,7 +140,7 @@ def _chosen(state: RunState, candidates: Sequence[Candidate], others: Sequence[P
 
 
 def _link_s(candidate: Candidate, down_bytes: float) -> float:
-    """Seconds that its own link needs at least, as far as that is measured."""
+    """Return the seconds that a candidate's own link needs at least, as far as it is measured."""
     party = candidate.party
     ways = ((min(candidate.up_bytes), party.upload_bps), (down_bytes, party.download_bps))
     return max(size / bps if bps else 0.0 for size, bps in ways)

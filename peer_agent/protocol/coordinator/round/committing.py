@@ -1,4 +1,4 @@
-"""From the last span to the next round: the record, the database's answer, the commit that everybody is told of."""
+"""From the last span to the next round: the record, the database's answer, the commit message."""
 
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.agreement.digests import call_voters
@@ -16,12 +16,12 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import CommitLetters
 from peer_agent.protocol.log.records import Record, digest_of
 
-PERSIST_PAUSE_S = 1.0  # before the database is asked again, doubling
-PERSIST_PAUSES_S = 30.0  # to at most this
+PERSIST_PAUSE_S = 1.0  # before the database is asked again; doubles
+PERSIST_PAUSES_S = 30.0  # up to this
 
 
 def commit(state: RunState) -> list[e.Command]:
-    """Every span is held: write the record. Only the database decides whether it is committed (rule 3)."""
+    """Write the record once every span is held. Only the database decides whether it is committed (rule 3)."""
     round_ = state.round
     assert round_ is not None
     round_.record = record_of(state, round_)
@@ -31,7 +31,7 @@ def commit(state: RunState) -> list[e.Command]:
 
 
 def take_persisted(state: RunState, event: e.Persisted, seed: int) -> list[e.Command]:
-    """What the database said. Where nothing was written it is asked again after a pause."""
+    """Process the database's answer. If nothing was written, ask again after a pause."""
     round_ = state.round
     if state.phase is not Phase.COMMIT or round_ is None or round_.record is None:
         return []
@@ -49,7 +49,7 @@ def take_persisted(state: RunState, event: e.Persisted, seed: int) -> list[e.Com
 
 
 def persist_again(state: RunState) -> list[e.Command]:
-    """The pause after a failed write is over."""
+    """Ask the database again once the pause after a failed write is over."""
     round_ = state.round
     if state.phase is not Phase.COMMIT or round_ is None or round_.persist_at is None or round_.record is None:
         return []
@@ -74,7 +74,7 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     state.digest = digest_of(event.sealed)
     state.sealed, state.late_rounds, state.slow_rounds, state.amnesties = event.sealed, 0, 0, 0
     enter(state, Why.WRITTEN)
-    state.accumulated.append(round_.cut_at - state.batch_since)  # of void rounds it would be what somebody only said
+    state.accumulated.append(round_.cut_at - state.batch_since)  # not of void rounds, which rest on claims
     state.batch_since = round_.cut_at if state.recipe.staleness else state.now
     await_replicas(state, round_)
     state.round, state.attempt, state.accumulating_since = None, 0, state.now
@@ -86,7 +86,7 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
 
 
 def _tell(state: RunState, record: Record, before: int, seed: int) -> list[e.Command]:
-    """The commit, to everybody; at a snapshot's step all trainers hash their state, and one of them hands it in."""
+    """Send the commit to all members. At a snapshot's step all trainers hash their state, and one uploads it."""
     assert state.sealed is not None
     is_snapshot = is_due(state)
     commands, keeper = elect(state, seed) if is_snapshot else ([], None)

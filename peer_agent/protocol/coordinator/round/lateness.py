@@ -1,7 +1,4 @@
-"""Who was late in a round that has deadlines (rule 8): found in what reducers averaged, and in when it came to them.
-
-How late the chunks of twenty rounds came decides how long the next plan waits for one.
-"""
+"""Find how late contributors were in a round (rule 8). Twenty rounds decide how long the next plan waits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,11 +13,11 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.wire import HEADER
 
-WHOLE = 0.95  # of its chunks: who sent less was dropped or gone, and its last one tells nothing
+WHOLE = 0.95  # of its chunks: a sender of fewer was dropped or lost, and its last chunk's time says nothing
 
 
 def sigma_of(state: RunState, duration_s: float) -> float:
-    """The part of a plan's time for which its chunks are waited for."""
+    """Return the part of a plan's time for which its chunks are waited for."""
     return deadlines.sigma_of(deadlines.round_latenesses([late.by for late in state.latenesses]), duration_s)
 
 
@@ -28,14 +25,14 @@ def sigma_of(state: RunState, duration_s: float) -> float:
 
 
 def left_out(round_: Round, done: m.SpanDone) -> set[int]:
-    """Slots that the coordinator has not dropped, without which a chunk of this span closed."""
+    """Return the slots, not dropped by the coordinator, that a closed chunk of this span lacks."""
     if round_.plan is None or not round_.plan.sigma or all(len(p.slots) == len(round_.slots) for p in done.included):
         return set()
     return {slot for slot in range(len(round_.slots)) if slot not in round_.dropped and _missed(round_, done, slot)}
 
 
 def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
-    """Those of them that missed more than a batch in a row; no more than all chunks can do without (rule 7)."""
+    """Return late slots that missed more than a batch in a row, if all chunks keep a quorum without (rule 7)."""
     behind: set[int] = set()
     for slot in sorted(left_out(round_, done)):
         gone = round_.dropped | behind | {slot}
@@ -48,7 +45,7 @@ def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
 
 
 def _missed(round_: Round, done: m.SpanDone, slot: int) -> list[tuple[int, int]]:
-    """Runs of chunks in which the plan gives a slot weight, and whose averages do not have it."""
+    """Return the runs of chunks whose averages lack a slot that has weight in them."""
     return [
         (max(part.first, weight.first), min(part.stop, weight.stop))
         for part in done.included
@@ -59,7 +56,7 @@ def _missed(round_: Round, done: m.SpanDone, slot: int) -> list[tuple[int, int]]
 
 
 def _longest_row(missed: Sequence[tuple[int, int]]) -> int:
-    """How many chunks lie in a row, of runs in ascending order."""
+    """Return the length of the longest row of chunks in ascending runs."""
     longest, began, ended = 0, -1, -1
     for first, stop in missed:
         began = began if first == ended else first
@@ -81,10 +78,9 @@ class _Share(Struct, frozen=True):
 
 
 def take_lateness(state: RunState, member: Member, message: m.Arrivals) -> None:
-    """Keep how late each slot was at a reducer, by what it says of the attempt that was planned last: once.
+    """Record each slot's lateness at a reducer in the attempt planned last, once.
 
-    A plan whose links may carry far more than it says takes less than its time: nobody is late there, which says
-    nothing of the plans that follow.
+    A plan whose links may carry far more than it assumes is skipped: it ends early and shows nothing of later plans.
     """
     measured = state.measured
     if measured is None or message.holds or not measured.plan.sigma or (member.peer, False) in measured.told:
@@ -125,8 +121,10 @@ def _shares(plan: m.Plan, reducer: PeerId) -> Iterator[_Share]:
 def _latenesses(
     plan: m.Plan, shares: Sequence[_Share], arrivals: Mapping[PeerId, m.Arrival]
 ) -> Iterator[tuple[PeerId, float]]:
-    """Of the first chunk, the last or what the reducer says of those between, whichever was later. Of whom a chunk was
-    waited for in vain counts as somewhat later than that: how much later it would have come, nobody knows."""
+    """Yield each peer's lateness: its first chunk's, its last chunk's or the reducer's report, whichever is greatest.
+
+    A peer whose chunk missed its deadline counts as somewhat later: how much later it would have come is unknown.
+    """
     came = [arrivals.get(share.peer) for share in shares]
     whole_s, tokens = deadlines.coming_s(plan), [share.tokens for share in shares]
     first = [each.first_s if each is not None else float("inf") for each in came]

@@ -1,8 +1,4 @@
-"""What a round tells of links: who received how much of whom, and when (rule 31).
-
-How many bytes there can be follows from the plan, so that a receiver can be wrong about time alone. What was learned
-counts from the next plan on.
-"""
+"""Collect the flows of a round. Sizes follow from the plan, so receivers can only be wrong about time (rule 31)."""
 
 import math
 from collections import Counter
@@ -20,15 +16,15 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.wire import HEADER
 
-FRAME_BYTES = HEADER.size + 16  # of a chunk beside its values, at most
-WHOLE = 0.95  # of a gradient: who sent less was dropped, or is gone
-MOST_KNOWN = 20_000  # directions that are remembered; those measured longest ago are forgotten first
+FRAME_BYTES = HEADER.size + 16  # of a chunk besides its values, at most
+WHOLE = 0.95  # of a gradient: a sender of less was dropped or lost
+MOST_KNOWN = 20_000  # directions that are remembered; those first seen longest ago are forgotten first
 
 
 def take_arrivals(state: RunState, member: Member, message: m.Arrivals) -> None:
-    """Keep what a receiver says of an attempt, the open one or the last: once, and of who was planned to send."""
+    """Keep a receiver's report of an attempt, open or last, once, and only about planned senders."""
     measured = state.measured
-    said = (member.peer, bool(message.holds))  # who reduces and receives says it of both, each at its time
+    said = (member.peer, bool(message.holds))  # a peer that reduces and receives reports both, each at its time
     if measured is None or said in measured.told or not _is_of(measured.plan, message):
         return
     measured.told.add(said)
@@ -49,7 +45,7 @@ def _is_of(plan: m.Plan, message: m.Arrivals) -> bool:
 
 
 def _flows(plan: m.Plan, receiver: PeerId, arrivals: Iterable[m.Arrival], elapsed_s: float) -> Iterator[Flow]:
-    """Nothing came later than it is told of."""
+    """Yield the flows of a report. No byte came later than the report itself."""
     planned = planned_sizes(plan, receiver)
     for arrival in arrivals:
         size = min(arrival.size, planned.pop(arrival.sender, 0))
@@ -58,7 +54,7 @@ def _flows(plan: m.Plan, receiver: PeerId, arrivals: Iterable[m.Arrival], elapse
 
 
 def planned_sizes(plan: m.Plan, receiver: PeerId) -> dict[PeerId, int]:
-    """Most bytes that each sender has for a receiver: its gradient for who reduces, its averages for everybody."""
+    """Return the most bytes each sender has for a receiver: gradients if it reduces, averages in any case."""
     sizes: dict[PeerId, int] = {}
     chunks = dict[PeerId, int]()
     for span in plan.spans:
@@ -78,12 +74,12 @@ def _size(plan: m.Plan, codec: Codec, chunks: int) -> int:
 
 
 def begin_measuring(state: RunState, plan: m.Plan, hoped: float = 1.0) -> None:
-    """A plan is made: its flows are new. `hoped`: the part of its time in which it was hoped to be over."""
+    """Begin to collect a plan's flows. `hoped`: the part of its time that suffices if links carry what it assumes."""
     state.measured = Measured(plan, state.now, hoped * coming_s(plan))
 
 
 def learn_links(state: RunState) -> None:
-    """Before a plan is made: what the attempt before it has shown."""
+    """Learn from the last attempt before a new plan is made."""
     if state.measured is None:
         return
     told = {peer: member.uplink_told for peer, member in state.members.items() if member.uplink_told}
@@ -94,11 +90,10 @@ def learn_links(state: RunState) -> None:
 
 
 def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow]:
-    """The flows of an attempt, with the time in which each was to come.
+    """Yield the flows of an attempt with their planned seconds. `told`: bytes per second that limit a sender.
 
-    Gradients by the plan's pace, of one that was cut short as much of it as came; averages in the time in which
-    gradients came to their reducer. Of one that says nothing that is not known: then they came in time. `told`: bytes
-    per second that a sender keeps to.
+    Gradients follow the plan's pace; one cut short counts the part that came. Averages get the time in which gradients
+    came to their reducer, or count as on time if it reported none.
     """
     size = Counter[PeerId]()
     for flow in (*measured.gradients, *measured.averages):
@@ -125,7 +120,7 @@ def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow
 
 
 def _came_part(plan: m.Plan, slots: Mapping[PeerId, m.Slot], chunks: Mapping[PeerId, int], flow: Flow) -> float:
-    """Which part of its gradient came to a reducer; there is none in chunks where it has no weight."""
+    """Return the part of a sender's gradient that came to a reducer, over chunks where its slot has weight."""
     slot = slots.get(flow.sender)
     if slot is None:
         return 1.0
@@ -135,6 +130,6 @@ def _came_part(plan: m.Plan, slots: Mapping[PeerId, m.Slot], chunks: Mapping[Pee
 
 
 def _forget_old(capacities: dict[Direction, Capacity]) -> None:
-    """The dictionary is in the order in which directions were first seen."""
+    """Forget the directions that were first seen longest ago."""
     for direction in list(capacities)[: max(0, len(capacities) - MOST_KNOWN)]:
         del capacities[direction]

@@ -1,4 +1,4 @@
-"""From the cut to the plan: who is asked, which offers are taken, how long they are waited for."""
+"""From the cut to the plan: who is asked, which offers are accepted, how long the round waits for them."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -21,11 +21,11 @@ from peer_agent.protocol.recipe import Codec
 
 GROSS = 10.0
 
-LATE_ROUNDS = 5  # doublings of the wait while rounds are void for want of offers: slow machines need it
+LATE_ROUNDS = 5  # doublings of the wait while rounds are void for lack of offers: slow machines need it
 
 
 def may_cut(state: RunState) -> bool:
-    """Whether those who can be counted on have the batch."""
+    """Return True if the machines that a round may count on have the batch."""
     if state.phase is not Phase.ACCUMULATE or contributed(state) < state.recipe.target_batch:
         return False
     if awaits_replicas(state):
@@ -36,7 +36,7 @@ def may_cut(state: RunState) -> bool:
 
 
 def cut(state: RunState) -> list[Command]:
-    """The target batch is reached: everyone stops at the last finished micro-batch and says what it holds."""
+    """Begin a round: every trainer stops at its last finished micro-batch and offers what it holds."""
     chosen = state.chosen or stated(state.recipe)
     able = [member for member in state.ready() if is_asked(state, member.conduct)]
     asked = [member for member in able if member.peer not in chosen.left_out]
@@ -65,7 +65,7 @@ def cut(state: RunState) -> list[Command]:
 
 
 def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
-    """Who is left out is told why; once also that it can never keep up, where that is so (rule 14)."""
+    """Tell left-out peers why, and once also if they can never keep up (rule 14)."""
     commands: list[Command] = []
     for peer, reason in round_.left_out.items():
         said = m.SitOut(
@@ -86,7 +86,7 @@ def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
 
 
 def _cuts(state: RunState, round_: Round, peers: Iterable[PeerId]) -> list[Command]:
-    """The cut to each of these in its own codec (rule 14)."""
+    """Send each peer the cut in its own codec (rule 14)."""
     by_codec: dict[Codec, list[PeerId]] = {}
     for peer in peers:
         by_codec.setdefault(round_.codecs[peer], []).append(peer)
@@ -106,13 +106,13 @@ def _cut_of(state: RunState, round_: Round, codec: Codec) -> m.Cut:
 
 
 def offer_s(state: RunState) -> float:
-    """How long offers are waited for: by how long they took in the last rounds, late ones counted as the wait."""
+    """Return how long to wait for offers, by the last rounds' delays. A missing offer counts as the whole wait."""
     wait_s = usual_wait_s(state.arrivals, max(1.0, 0.15 * usual_s(state)))
     return wait_s * 2.0 ** min(state.late_rounds, LATE_ROUNDS)
 
 
 def take_offer(state: RunState, member: Member, offer: m.Offer) -> list[Command]:
-    """Keep an offer that claims no more than was leased; refuse any other, with its number."""
+    """Keep an offer that claims no more than was leased. Refuse others with an error number."""
     round_ = state.round
     if state.phase is not Phase.OFFER or round_ is None or not is_current(state, offer):
         return []
@@ -156,7 +156,7 @@ def _fault_in(state: RunState, member: Member, offer: m.Offer) -> Fault | None:
 
 
 def _tiles(weights: Sequence[m.Weight], chunks: int) -> bool:
-    """Whether the ranges cover all chunks once, in order."""
+    """Return True if the ranges cover all chunks once, in order."""
     position = 0
     for weight in weights:
         if weight.first != position or weight.stop <= weight.first or weight.tokens < 0:
@@ -166,7 +166,7 @@ def _tiles(weights: Sequence[m.Weight], chunks: int) -> bool:
 
 
 def repeat_cut(state: RunState) -> list[Command]:
-    """Half of the wait is over: a cut or an offer may have been lost, so ask those who have not answered once more."""
+    """Send the cut again to peers that have not answered at half of the wait: it or the offer may be lost."""
     round_ = state.round
     if state.phase is not Phase.OFFER or round_ is None or state.now < round_.repeat_at or not round_.waiting:
         return []
@@ -175,7 +175,7 @@ def repeat_cut(state: RunState) -> list[Command]:
 
 
 def close_offers(state: RunState) -> list[Command]:
-    """All have answered, or the deadline has passed: plan, or void where too little was offered."""
+    """Close the offers when all have answered or the deadline has passed. Plan, or void if too little was offered."""
     round_ = state.round
     assert round_ is not None
     if state.now < round_.deadline and round_.waiting:
@@ -207,17 +207,13 @@ def close_offers(state: RunState) -> list[Command]:
 
 
 def _is_enough(state: RunState, offers: Iterable[m.Offer]) -> bool:
-    """Whether these are a batch, or nearly one (rule 7)."""
+    """Return True if the offers are a batch, or nearly one (rule 7)."""
     samples = sum(done.unit.samples for offer in offers for done in offer.units)
     return 100 * samples >= QUORUM_PERCENT * state.recipe.target_batch
 
 
 def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
-    """Who was too slow holds what it could not send before: it grows to more than the others can do without.
-
-    Where these have enough without it, its leases come back, for it would hold up the round again; with the next ones
-    it begins anew.
-    """
+    """Revoke slow peers' leases once carried gradients outgrow the quorum, if the other offers are a batch."""
     commands: list[Command] = []
     for peer in [peer for peer in sorted(round_.offers) if peer in state.members]:
         member, offer = state.members[peer], round_.offers[peer]
@@ -233,7 +229,7 @@ def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
 
 
 def _miss_less(state: RunState, round_: Round) -> None:
-    """Those who have answered, and offer less than they had reported at the cut, let the round down."""
+    """Mark peers as having missed the round if they offer less than they had reported at the cut."""
     for peer in sorted(round_.held.keys() & state.members.keys() - round_.waiting):
         offer, member = round_.offers.get(peer), state.members[peer]
         offered = sum(done.unit.samples for done in offer.units) if offer is not None else 0
@@ -242,7 +238,7 @@ def _miss_less(state: RunState, round_: Round) -> None:
 
 
 def revoke(state: RunState, member: Member, reason: str) -> list[Command]:
-    """The accumulator's leases end and come back; it starts another (rule 11)."""
+    """End an accumulator's leases. The trainer starts another one (rule 11)."""
     back = end_leases(state, member.accumulator)
     message = revoked(state, member.accumulator, reason)
     state.holders.pop(member.accumulator, None)
@@ -255,12 +251,11 @@ def revoke(state: RunState, member: Member, reason: str) -> list[Command]:
 
 
 def revoked(state: RunState, accumulator: AccumulatorId, reason: str) -> m.AccumulatorRevoked:
-    """Tell a trainer to forget an accumulator."""
     return m.AccumulatorRevoked(run=state.run, accumulator=accumulator, reason=reason)
 
 
 def scales_of(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
-    """The factor for each offer: 1, or what brings its norm to 10 x median x max(1, sqrt(median tokens / tokens))."""
+    """Return each offer's factor: 1, or what cuts its norm to 10 x median x max(1, sqrt(median tokens / tokens))."""
     typical, usual = median(norms), median(tokens)
     bounds = [GROSS * typical * max(1.0, math.sqrt(usual / own)) for own in tokens]
     return [bound / norm if norm > bound else 1.0 for norm, bound in zip(norms, bounds, strict=True)]

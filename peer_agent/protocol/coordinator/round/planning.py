@@ -1,4 +1,4 @@
-"""The plan of an attempt: which reducer averages which span, on the offers as they are (rule 6)."""
+"""Plan an attempt: which reducer averages which span, on unchanged offers (rule 6)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -20,18 +20,18 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.letters import plan_of
 from peer_agent.protocol.plan import Limit, Limits, Party, Shares, judged, solve, spans_of
 
-CHANGED = 0.02  # of its rate: by less an agent is not told anew
+CHANGED = 0.02  # of its rate: an agent is not told of smaller changes
 
-LONGER = 1.02  # times what was hoped
+LONGER = 1.02  # times the assumed time
 STRAGGLES = 6.0  # times the median of what contributors' own links need
 START_S = 0.2  # from the plan to the first chunk
-FRAMING = 1.01  # times the bytes of chunks: their headers, leaves, TLS
+FRAMING = 1.01  # times the bytes of chunks: headers, leaves, TLS
 REDUCE_S = 20.0  # beyond the planned time, before a round without progress is void
 SLOW_ROUNDS = 5  # doublings of that while rounds are void because nothing moved
 
 
 def plan(state: RunState) -> list[Command]:
-    """Deal every span that is not held among the living reducers. Without any of them: wait."""
+    """Deal all spans that are not held among the present reducers. Wait if there are none."""
     round_ = state.round
     assert round_ is not None
     look_at_reach(state)
@@ -51,7 +51,7 @@ def plan(state: RunState) -> list[Command]:
 
 
 def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
-    """The plan whole to those who may reduce it or keep the log, to other trainers their own part."""
+    """Address the plan: whole to peers that may reduce or keep the log, to other trainers their own part."""
     whole, parts = list[PeerId](), list[PeerId]()
     for member in members:
         (parts if member.trains and not member.is_reachable else whole).append(member.peer)
@@ -59,12 +59,12 @@ def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
 
 
 def patience_s(state: RunState) -> float:
-    """How long a reduce may stand still before its round is void."""
+    """Return how long a reduction may stand still before its round is void."""
     return REDUCE_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS)
 
 
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
-    """The plan itself: slots of the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
+    """Make the plan: slots from the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
     parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
     limits, hoped_limits = (Limits(limits_of(state.pairs, hopes=hopes)) for hopes in (False, True))
     hoped = _parties(state, round_, members, hopes=True)
@@ -93,7 +93,7 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
 
 
 def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:
-    """Whether a contributor's own link needs far longer than those of most."""
+    """Return True if one contributor's own link needs far longer than those of most."""
     own_s = sorted(
         max(party.up_bytes / party.upload_bps, down_bytes * party.receives / party.download_bps)
         for party in parties
@@ -103,16 +103,15 @@ def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:
 
 
 def _limits(dealt: Shares, judged: Shares) -> tuple[Limit, ...]:
-    """Of the time by which shares were dealt, and of the round's where that is longer: it rests on a hope in vain."""
+    """Return the limits of the dealt shares, and the round's own if its links fell short of what was assumed."""
     return dealt.limits + (judged.limits if judged.duration_s > LONGER * dealt.duration_s else ())
 
 
 def _timing(state: RunState, least_s: float, limits: Iterable[Limit], *, has_straggler: bool) -> dict[str, float]:
-    """The plan's time, and how exactly it is kept to.
+    """Return the plan's time, and how strictly it is kept.
 
-    Where the link of one of these limits may carry more than was seen of it, gradients go further ahead of it, and
-    chunks are waited for as long as in a first round. To one that would hold up all others by far, nobody keeps step:
-    it is dropped once they have waited for it.
+    If a limiting link may carry more than its estimate, gradients run further ahead and chunks get a first round's
+    wait. No sender keeps step with a straggler: it is dropped once the others have waited for it.
     """
     duration_s = least_s and START_S + FRAMING * least_s
     sigma = sigma_of(state, duration_s)
@@ -129,7 +128,7 @@ def _parties(state: RunState, round_: Round, reducers: Sequence[Member], *, hope
     up = {slot.peer: encoded_size(slot.codec, state.elements) for slot in round_.slots}
     here = {member.peer: member for member in (*state.trainers(), *reducers)}
     gone = [Party(peer=peer, up_bytes=up[peer], is_volunteer=True) for peer in up.keys() - here.keys()]
-    dealt = {member.peer for member in reducers}  # a trainer that stood still sends and receives, and has no part
+    dealt = {member.peer for member in reducers}  # a trainer that stood still sends and receives, but reduces nothing
     parties = [
         replace(party_of(state, member, up.get(peer, 0), hopes=hopes), may_reduce=peer in dealt)
         for peer, member in here.items()
@@ -140,7 +139,7 @@ def _parties(state: RunState, round_: Round, reducers: Sequence[Member], *, hope
 
 
 def party_of(state: RunState, member: Member, up_bytes: int = 0, *, hopes: bool = False) -> Party:
-    """Relays reduce, trainers receive. Who has left sends what it offered once it is back, and receives nothing."""
+    """Return a member as a party. Only trainers receive. A trainer that left sends its offer once it is back."""
     hope = hope_of(trains=member.trains) if hopes else 1.0
     return Party(
         peer=member.peer,
@@ -154,7 +153,7 @@ def party_of(state: RunState, member: Member, up_bytes: int = 0, *, hopes: bool 
 
 
 def holders_of(state: RunState, round_: Round, span: m.PlannedSpan) -> set[PeerId]:
-    """Living log keepers that have the averages of a span which its reducer has reported (rule 5)."""
+    """Return the present log keepers that have a span's averages as its reducer reported them (rule 5)."""
     done = round_.done.get(span.span)
     if done is None:
         return set()
@@ -163,7 +162,7 @@ def holders_of(state: RunState, round_: Round, span: m.PlannedSpan) -> set[PeerI
 
 
 def kept_spans(state: RunState, round_: Round) -> list[m.PlannedSpan]:
-    """Spans of the attempts before that a living log keeper has."""
+    """Return the spans of earlier attempts that a present log keeper has."""
     return [
         m.PlannedSpan(
             span=span.span,
@@ -190,7 +189,7 @@ def _missing(kept: Sequence[m.PlannedSpan], chunks: int) -> list[tuple[int, int]
 
 
 def drop_message(state: RunState, round_: Round, slot: int) -> Send:
-    """Tell everybody who reduces to go on without a slot, and whose it is to send no more."""
+    """Tell the reducers to go on without a slot, and its sender to stop."""
     told = {round_.slots[slot].peer}
     if round_.plan is not None:
         told |= {span.reducer for span in round_.plan.spans}
@@ -199,12 +198,12 @@ def drop_message(state: RunState, round_: Round, slot: int) -> Send:
 
 
 def upload_bps(state: RunState, member: Member, *, hope: float = 1.0) -> float:
-    """Bytes per second that a plan may count on; 0: nothing is known."""
+    """Return the bytes per second that a plan may use; 0: unknown."""
     return budget_bps(state.capacities, (member.peer, "up"), member.reserve, hope=hope)
 
 
 def tell_rates(state: RunState) -> Iterator[Command]:
-    """How fast each may send, where that is measured and has changed. A least bound would hold it there for ever."""
+    """Tell members with a reserve their changed rate if it is measured. A lower bound would limit them for ever."""
     for member in state.members.values():
         known = state.capacities.get((member.peer, "up"))
         if not member.reserve or known is None or (known.is_floor and not known.is_tried):

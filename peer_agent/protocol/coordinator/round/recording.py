@@ -1,4 +1,4 @@
-"""The commit record of a round whose spans are all held (rules 13 and 15)."""
+"""Make the commit record of a round whose spans are all held (rules 13 and 15)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
@@ -12,7 +12,6 @@ from peer_agent.protocol.schedule import scalars_of
 
 
 def record_of(state: RunState, round_: Round) -> Record:
-    """The self-contained record of what is about to be committed."""
     assert round_.plan is not None
     spans = sorted((_entry(span, round_.done[span.span]) for span in round_.plan.spans), key=lambda span: span.first)
     included = _joined([part for span in spans for part in round_.done[span.span].included])
@@ -56,7 +55,7 @@ def _entry(planned: m.PlannedSpan, done: m.SpanDone) -> SpanEntry:
 
 
 def _joined(parts: Sequence[Included]) -> list[Included]:
-    """Neighbours with the same slots as one, so that what follows grows with what differs."""
+    """Merge neighbours with the same slots, so that later work grows with what differs."""
     joined: list[Included] = []
     for part in parts:
         if joined and joined[-1].stop == part.first and joined[-1].slots == part.slots:
@@ -96,14 +95,14 @@ def _contributions(state: RunState, round_: Round, included: Sequence[Included])
 
 
 def _stale(state: RunState, offer: m.Offer) -> tuple[Unit, ...]:
-    """Return the units that were computed before this step's parameters, for an audit that computes them again."""
+    """Return the units computed before this step's parameters, for an audit that computes them again."""
     if not state.recipe.staleness:
         return ()
     return tuple(sorted(done.unit for done in offer.units if done.base < state.step))
 
 
 def _samples_per_token(round_: Round, slot: int, member: Member | None) -> Fraction:
-    """Samples of an offer for each of its loss tokens; of an offer with nothing new, that of the peer's last one."""
+    """Return an offer's samples per loss token; for an offer with nothing new, the peer's last ratio."""
     offer = round_.offers[round_.slots[slot].peer]
     samples = sum(done.unit.samples for done in offer.units)
     if samples:
@@ -112,7 +111,7 @@ def _samples_per_token(round_: Round, slot: int, member: Member | None) -> Fract
 
 
 def _is_exact(state: RunState, round_: Round, included: Sequence[Included]) -> bool:
-    """Every included unit was computed on this step's parameters, with full coverage and nothing clipped (rule 10)."""
+    """Return True if all units are fresh, included everywhere and not clipped (rule 10)."""
     complete = all(len(part.slots) == len(round_.slots) for part in included)
     fresh = all(done.base == state.step for offer in round_.offers.values() for done in offer.units)
     uniform = all(len(slot.weights) == 1 for slot in round_.slots)
@@ -121,7 +120,7 @@ def _is_exact(state: RunState, round_: Round, included: Sequence[Included]) -> b
 
 
 def credit_of(slots: Sequence[Slot], included: Iterable[Included], grid: Grid) -> dict[int, int]:
-    """Token-elements per slot: the sum over included chunks of (elements in the chunk x the slot's tokens there)."""
+    """Return token-elements per slot: over included chunks, the sum of (elements x the slot's tokens there)."""
     credit = dict.fromkeys(range(len(slots)), 0)
     for part in included:
         for slot in part.slots:
@@ -133,7 +132,7 @@ def credit_of(slots: Sequence[Slot], included: Iterable[Included], grid: Grid) -
 
 
 def ranges_of(included: Iterable[Included]) -> dict[int, tuple[ChunkRange, ...]]:
-    """The chunks in which each slot is averaged, of parts in the order of their chunks."""
+    """Return the chunks in which each slot is averaged. `included` is in chunk order."""
     ranges: dict[int, list[ChunkRange]] = {}
     for part in included:
         there = ChunkRange(part.first, part.stop)
@@ -143,7 +142,7 @@ def ranges_of(included: Iterable[Included]) -> dict[int, tuple[ChunkRange, ...]]
 
 
 def rounded(exact: Mapping[int, Fraction]) -> dict[int, int]:
-    """Integers by largest remainder: they sum to the rounded total, ties go to the lower slot."""
+    """Round to integers by largest remainder: they sum to the rounded total, and ties go to the lower slot."""
     total = round(sum(exact.values(), Fraction(0)))
     whole = {slot: int(value) for slot, value in exact.items()}
     order = sorted(exact, key=lambda slot: (whole[slot] - exact[slot], slot))

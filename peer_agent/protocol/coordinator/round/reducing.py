@@ -1,4 +1,4 @@
-"""While a plan is carried out: spans that are done and kept, and what is lost or left out of it."""
+"""While a plan is carried out: spans done and kept, slots lost or left out."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,13 +24,13 @@ from peer_agent.protocol.coordinator.workers.conduct import missed, struck, was_
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import root_over
 
-LOOKS = 64  # at a round for those who have all averages: first one by one, then so many more
-COMING_S = 2.0  # since a reducer, which tells each second, had more of a gradient: it has not stopped
-SECOND_COPY_S = 5.0  # from the last span on a disk, for somebody else to have them all
+LOOKS = 64  # checks for a second copy: after each of the first reports, then as many more, evenly spread
+COMING_S = 2.0  # since a reducer reported more of a gradient: it has not stopped (reducers report each second)
+SECOND_COPY_S = 5.0  # from the last span on a disk, for a second copy
 
 
 def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command]:
-    """A reducer has averaged a span; when all are held, the record is written."""
+    """Record a span that a reducer has averaged. Write the record once all spans are held."""
     round_ = open_round(state, done)
     planned = _planned(round_, done.span)
     if round_ is None or planned is None or planned.reducer != member.peer or planned.root:
@@ -46,7 +46,7 @@ def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command
 
 
 def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
-    """A log keeper has a span's averages on its disk (rule 5)."""
+    """Record that a log keeper has a span's averages on its disk (rule 5)."""
     round_ = open_round(state, have)
     planned = _planned(round_, have.span)
     if round_ is None or planned is None or not member.keeps_log:
@@ -59,14 +59,14 @@ def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
 
 
 def take_gathered(state: RunState, member: Member, arrivals: m.Arrivals) -> list[Command]:
-    """One more has all averages; whether they are the right ones shows once every span is reported."""
+    """Record that a peer has all averages. Its root is compared once every span is reported."""
     round_ = open_round(state, arrivals)
     if round_ is None or not arrivals.holds:
         return []
     round_.gathered[member.peer] = arrivals.holds
     count, parts = len(round_.gathered), len(round_.persons) // LOOKS
     if count > LOOKS and parts and count % parts:
-        return []  # among thousands the next ones look, or the clock
+        return []  # among thousands, a later report or the clock checks
     return _commit_when_held(state, round_)
 
 
@@ -87,10 +87,7 @@ def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
 
 
 def _has_second_copy(state: RunState, round_: Round, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> bool:
-    """Whether of every span somebody has it besides the keeper of the log that has it on its disk (rule 5).
-
-    It has no veto: where nobody is left to have it, or nobody says so in time, a relay's disk alone counts.
-    """
+    """Return True if every span has a second copy (rule 5), or none can come in time: a relay's disk is enough."""
     assert round_.done_at is not None
     gatherers = _gatherers(round_).intersection(state.members)
     if _rely_on_members(state, keepers):
@@ -103,7 +100,7 @@ def _has_second_copy(state: RunState, round_: Round, keepers: Mapping[m.PlannedS
 
 
 def _rely_on_members(state: RunState, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> list[PeerId]:
-    """Reducers of spans that lie on no relay's disk: a member and an accomplice could say that it is on theirs."""
+    """Return the reducers of spans that no relay has on disk: a member and an accomplice could both claim them."""
     return [span.reducer for span, peers in keepers.items() if not any(_is_relay(state, peer) for peer in peers)]
 
 
@@ -112,29 +109,26 @@ def _is_relay(state: RunState, peer: PeerId) -> bool:
 
 
 def _is_with_most(state: RunState, round_: Round, gatherers: Iterable[PeerId]) -> bool:
-    """Whether most people who train here, and were asked to in this round, have all averages (decision 12)."""
+    """Return True if most persons who train here and were asked in this round have all averages (decision 12)."""
     here = {peer: member.person for peer, member in state.members.items() if member.trains and peer in round_.persons}
     return 2 * len({here[peer] for peer in gatherers if peer in here}) > len(set(here.values()))
 
 
 def _gatherers(round_: Round) -> set[PeerId]:
-    """Who has what was reported, and nothing else."""
+    """Return the peers that have exactly what was reported."""
     root = gathered_root(round_)
     return {peer for peer, holds in round_.gathered.items() if holds == root}
 
 
 def gathered_root(round_: Round) -> bytes:
-    """The root over the roots of all spans, in their order in the vector."""
+    """Return the root over the roots of all spans, in their order in the vector."""
     assert round_.plan is not None
     spans = sorted(round_.plan.spans, key=lambda span: span.first)
     return root_over([round_.done[span.span].root for span in spans])
 
 
 def commit_in_time(state: RunState) -> list[Command]:
-    """The clock: every span is on a disk, and a second copy was waited for.
-
-    Members whose averages most people have not got by the end of the round sit out the next ones.
-    """
+    """Commit once no second copy comes. At the deadline, quarantine reducers whose averages most persons lack."""
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.done_at is None:
         return []
@@ -146,13 +140,13 @@ def commit_in_time(state: RunState) -> list[Command]:
 
 
 def move_on(state: RunState, round_: Round) -> None:
-    """Something moved: the round is given its patience anew."""
+    """Extend the round's deadline, because something moved."""
     round_.deadline = max(round_.deadline, state.now + patience_s(state))
     state.moved_at = round_.moved_at = state.now
 
 
 def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
-    """Whether the inclusion covers exactly the span with slots of the plan, each chunk above the quorum."""
+    """Return True if the inclusion covers exactly the span with slots of the plan, and each chunk has a quorum."""
     position = planned.first
     for part in done.included:
         slots = set(part.slots)
@@ -170,7 +164,7 @@ def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
 
 
 def replan(state: RunState) -> list[Command]:
-    """Without a reducer: attempt k+1 on the same offers, with what the living hold kept."""
+    """Plan attempt k+1 on the same offers without the lost reducer, keeping the spans that present keepers hold."""
     round_ = state.round
     assert round_ is not None
     if round_.plan is None:
@@ -193,7 +187,7 @@ def replan(state: RunState) -> list[Command]:
 
 
 def awaits(state: RunState, peer: PeerId) -> bool:
-    """Whether this peer still has to reduce a part of the open plan."""
+    """Return True if the peer still has to reduce a part of the open plan."""
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or not round_.is_planned:
         return False
@@ -201,7 +195,7 @@ def awaits(state: RunState, peer: PeerId) -> bool:
 
 
 def without(state: RunState, peer: PeerId) -> list[Command]:
-    """This peer is gone: what it reduces or keeps is done by others, what it offered is done without."""
+    """Go on without a lost peer: replan what it reduces or keeps, withdraw what it offered."""
     round_ = state.round
     if round_ is None:
         return []
@@ -215,7 +209,7 @@ def without(state: RunState, peer: PeerId) -> list[Command]:
 
 
 def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
-    """The round goes on without what this trainer offered, unless all of it was delivered."""
+    """Go on without a trainer's offer, unless all of it was delivered."""
     round_ = state.round
     if round_ is None:
         return []
@@ -234,7 +228,7 @@ def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
 
 
 def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> list[Command]:
-    """A reducer found a slot's bytes wrong: the round goes on without it, and its accumulator is started anew."""
+    """Process a reducer's refusal of a slot: go on without it, and make its sender start a new accumulator."""
     round_ = open_round(state, refused)
     if round_ is None or refused.slot >= len(round_.slots) or member.peer not in chunks_of(round_):
         return []
@@ -252,7 +246,7 @@ def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> lis
 
 
 def _asks_another(state: RunState, accuser: Member) -> bool:
-    """The word of one reducer is not enough to void a round: another, where there is one, averages the same offers."""
+    """Return True if another reducer can average the same offers: one accuser must not void a round."""
     struck(state, accuser.conduct)
     assert state.round is not None
     state.round.hung.add(accuser.peer)
@@ -260,13 +254,13 @@ def _asks_another(state: RunState, accuser: Member) -> bool:
 
 
 def strike(state: RunState, peers: Iterable[PeerId]) -> None:
-    """These reducers kept the others waiting: they are planned no part for some rounds."""
+    """Quarantine reducers that delayed the others: they get no part for some rounds."""
     for peer in sorted(set(peers).intersection(state.members)):
         struck(state, state.members[peer].conduct)
 
 
 def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Command]:
-    """Who was late is told of once; who missed two chunks in a row is dropped for the round (rule 8)."""
+    """Report late slots once. Drop those that missed chunks in a row for this round (rule 8)."""
     late, behind = left_out(round_, done), left_behind(state, round_, done)
     senders = [state.members.get(round_.slots[slot].peer) for slot in sorted(late - behind - round_.late)]
     round_.late |= late
@@ -280,13 +274,13 @@ def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Comm
 
 
 def _is_coming(state: RunState, round_: Round, slot: int) -> bool:
-    """Whether a slot has moved since the last time that its reducers were to say so."""
+    """Return True if a slot has moved since its reducers' last reports were due."""
     moved = [slots[slot].at for slots in round_.progress.values() if slot in slots and slots[slot].chunks]
     return state.now - max(moved, default=-math.inf) < COMING_S
 
 
 def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool = False) -> list[Command]:
-    """From the next open chunk on, the round goes on without these slots; void where too few would be left."""
+    """Drop slots from the next open chunk on. Void the round if too few are left."""
     round_ = state.round
     assert round_ is not None
     round_.dropped.update(slots)

@@ -1,4 +1,4 @@
-"""What every part of a round needs: which attempt is open, and how a round ends without an update."""
+"""What all parts of a round share: which attempt is open, and how a round ends without an update."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Send
@@ -9,19 +9,19 @@ from peer_agent.protocol.coordinator.workers.conduct import recount_all, spend_a
 from peer_agent.protocol.coordinator.workers.settlement import close_round
 from peer_agent.protocol.identifiers import PeerId
 
-REPEAT_S = 5.0  # after which what shows no effect is said again
+REPEAT_S = 5.0  # after which a message without effect is sent again
 REPEATS = 6  # doublings of that
 
 
 def is_current(state: RunState, message: m.Attempted) -> bool:
-    """Whether a message belongs to the attempt that is open (rule 2)."""
+    """Return True if a message belongs to the open attempt (rule 2)."""
     round_ = state.round
     place = (message.run, message.step, message.fence, message.attempt)
     return round_ is not None and place == (state.run, state.step, state.fence, round_.attempt)
 
 
 def void(state: RunState, why: Why, text: str) -> list[Command]:
-    """The round makes no update: visible, counted, and nothing is applied. Gradients stay where they are."""
+    """End the round without an update: visible and counted. Gradients are kept."""
     round_ = state.round
     assert round_ is not None
     message = m.Void(
@@ -46,7 +46,7 @@ def void(state: RunState, why: Why, text: str) -> list[Command]:
 
 
 def repeat_void(state: RunState) -> list[Command]:
-    """Say it again to those who were in the round and have delivered nothing since: they may be waiting in it."""
+    """Resend the void to peers of the round that have delivered nothing since: they may still wait in it."""
     if state.round is not None or state.voided is None or state.now < state.voided_again_at:
         return []
     peers = tuple(sorted(state.voided_for.intersection(state.members)))
@@ -58,7 +58,7 @@ def repeat_void(state: RunState) -> list[Command]:
 
 
 def ask_for_hello(state: RunState, peer: PeerId) -> Send:
-    """A hello says everything a peer holds, so whatever was lost on the way shows by it."""
+    """Ask for a hello, which states everything a peer holds and so reveals lost messages."""
     member = state.members.get(peer)
     if member is not None:
         member.hello_asked_at = state.now

@@ -1,7 +1,7 @@
-"""How long others are waited for, by how long they took: offers after a cut, replicas after a commit.
+"""How long to wait for offers after a cut and for replicas after a commit, from earlier delays.
 
-With staleness 1 a batch may be full before the update is in the replicas. The next round then waits for those who were
-in the last one, but not for ever: what was computed before an update that they are late with would be too old after it.
+With staleness 1 a batch may be full before replicas have the update. The next round waits for the members of the last
+one, but not for ever: work from before an update that they apply late would be too old.
 """
 
 from collections.abc import Collection
@@ -9,15 +9,15 @@ from statistics import median
 
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 
-FIRST_S = 5.0  # before anything was seen
+FIRST_S = 5.0  # without earlier delays
 LONGEST_S = 60.0
 LEAST_S = 1.0
 SPREAD = 6  # median absolute deviations above the median
-PLANNED = 1.5  # times the plan's time, until the averages have come to everybody
+PLANNED = 1.5  # times the plan's time, until averages have reached every peer
 
 
 def usual_wait_s(delays: Collection[float], least_s: float) -> float:
-    """Beyond which somebody is not usually heard of any more."""
+    """Return the delay beyond which a peer is usually not heard from any more."""
     if not delays:
         return FIRST_S
     usual = median(delays)
@@ -26,7 +26,7 @@ def usual_wait_s(delays: Collection[float], least_s: float) -> float:
 
 
 def await_replicas(state: RunState, round_: Round) -> None:
-    """At the commit: who works is to be in the next round, but for those that this one was made without."""
+    """Expect working trainers in the round after a commit, except those that the last round left out."""
     if not state.recipe.staleness:
         return
     kept = {slot.peer for number, slot in enumerate(round_.slots) if number not in round_.dropped}
@@ -38,12 +38,12 @@ def await_replicas(state: RunState, round_: Round) -> None:
 
 
 def await_return(state: RunState) -> None:
-    """A new host: those of the last update may hold two batches, so that some could begin without the others."""
+    """Wait for the last update's members: they may hold two batches, so that some could begin without the others."""
     state.applying_until = state.now + FIRST_S if state.applying else 0.0
 
 
 def take_replica(state: RunState, member: Member) -> None:
-    """One of them says that it is at the head."""
+    """Record that an expected replica is at the head."""
     if member.step == state.step and member.peer in state.applying:
         state.applying.discard(member.peer)
         if state.applying_since:
@@ -51,12 +51,12 @@ def take_replica(state: RunState, member: Member) -> None:
 
 
 def leave_behind(state: RunState) -> None:
-    """A round begins; whoever has not come counts as having taken as long as was waited."""
+    """Stop waiting when a round begins. A missing replica counts as having taken the whole wait."""
     if state.applying_since:
         state.applied.extend([state.now - state.applying_since] * len(state.applying))
     state.applying = set()
 
 
 def awaits_replicas(state: RunState) -> bool:
-    """Whether a round that began now would leave out somebody who is about to be there."""
+    """Return True if a round that began now would leave out a replica that is about to arrive."""
     return bool(state.applying) and state.now < state.applying_until

@@ -1,4 +1,4 @@
-"""What the clock finds in a round that is being reduced: slots and reducers that stand still, or are far behind."""
+"""Find slots and reducers that stall or lag in a reduction. Called with the clock."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,19 +15,19 @@ from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
 from peer_agent.protocol.deadlines import batch_chunks, coming_s, waiting_s
 from peer_agent.protocol.identifiers import PeerId
 
-STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped; or before a reducer is done without
-LEAST_STALL_S = 1.0  # the same of a slot where rounds are short
+STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped or a reducer is replaced
+LEAST_STALL_S = 1.0  # the same for a slot where rounds are short
 STALL_CHUNKS = 4.0  # or the time in which the faster slots at that reducer get so many chunks
-WAIT = 4.0  # times what the others took, before what is slow is waited for no more
-HEARD_S = 3.0  # of a reducer that the senders are ahead of: it says each second how far it is
-STILL_BATCHES = 2.0  # or the time in which so many batches of each slot are planned to come there
-REPORT_S = 1.0  # between two words of a reducer
-SILENT_REPORTS = 2  # that do not come, before a reducer that stands still is taken for stopped as a whole
-HANG_S = 3 * STALL_S  # without a chunk at any reducer, at least, before one that has no part is asked
+WAIT = 4.0  # times what the others took, before a slow slot or reducer is given up
+HEARD_S = 3.0  # without a report of a reducer: it reports each second
+STILL_BATCHES = 2.0  # or the time in which so many batches of each slot are planned there
+REPORT_S = 1.0  # between two reports of a reducer
+SILENT_REPORTS = 2  # reports missed before a reducer that stands still counts as stopped altogether
+HANG_S = 3 * STALL_S  # without a chunk at any reducer, at least, before an unused one takes over
 
 
 def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
-    """Remember when each slot last moved at each reducer."""
+    """Record when each slot last moved at each reducer."""
     round_ = open_round(state, progress)
     expected = chunks_of(round_).get(member.peer) if round_ is not None else None
     if round_ is None or expected is None:
@@ -45,7 +45,7 @@ def take_progress(state: RunState, member: Member, progress: m.Progress) -> list
 
 
 def watch(state: RunState) -> list[Command]:
-    """Drop slots that have stopped moving; void a round that cannot finish. With the clock alone."""
+    """Drop slots that have stopped moving; void a round that cannot finish. Called with the clock alone."""
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None:
         return []
@@ -66,7 +66,7 @@ def watch(state: RunState) -> list[Command]:
             strike(state, {reducer for reducer, _ in stalled})
             return commands
     if state.now >= round_.deadline:
-        strike(state, open_at(round_))  # reducers at which nothing moved kept the others waiting
+        strike(state, open_at(round_))  # reducers at which nothing moved delayed the others
         state.slow_rounds += 1
         text = "it made no progress" if state.can_reduce() else "there was no relay"
         commands += void(state, Why.STUCK, text)
@@ -74,7 +74,7 @@ def watch(state: RunState) -> list[Command]:
 
 
 def _repeat(state: RunState, round_: Round) -> list[Command]:
-    """What shows no effect may have been lost: the plan at a reducer or a contributor, a drop at a reducer."""
+    """Resend what may have been lost: the plan to reducers and contributors without progress, drops to reducers."""
     if round_.plan is None or state.now < max(round_.repeat_at, round_.planned_at + STALL_S / 2):
         return []
     round_.repeat_at = state.now + STALL_S
@@ -91,17 +91,17 @@ def _repeat(state: RunState, round_: Round) -> list[Command]:
 
 
 def _not_begun(round_: Round) -> Iterator[int]:
-    """Slots of which a reducer has nothing while it has something of others."""
+    """Yield slots that have sent nothing to a reducer while others have."""
     for slots in round_.progress.values():
         if any(moved.chunks for moved in slots.values()):
             yield from (slot for slot, moved in slots.items() if not moved.chunks and slot not in round_.dropped)
 
 
 def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[PeerId]:
-    """Reducers that stand still, or where enough of the slots do, while another is done or has no part: it does theirs.
+    """Return reducers to replace: they stand still, or too many slots do there, and another can take over.
 
-    How long is too long follows from the plan's time, or else from what the others took; where none is done, it is only
-    guessed. The last one is left to the deadline, as one that is slow is better than none.
+    The limit follows from the plan's time, or from what the others took; if no reducer is done, it is a guess. The last
+    reducer is left to the deadline: a slow one is better than none.
     """
     if behind := _behind_their_senders(round_):
         return behind
@@ -124,7 +124,7 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
 
 
 def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
-    """Slots of those which say nothing, and of which nothing came since they did: their gradient comes no more."""
+    """Return the slots of silent reducers whose gradients stopped with their reports: no more of them will come."""
     silent = set()
     for slot in (number for number, entry in enumerate(round_.slots) if entry.peer in reducers):
         heard_at = round_.reported.get(round_.slots[slot].peer, round_.planned_at)
@@ -136,41 +136,38 @@ def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
 
 
 def _spared(state: RunState, round_: Round, slots: set[int]) -> list[int]:
-    """Those that the new attempt can do without: it would wait for them once more."""
+    """Return the silent slots that the new attempt can drop, instead of waiting for them again."""
     left = sorted(slots - round_.dropped)
     return left if state.phase is Phase.REDUCE and has_quorum_without(state, round_, left) else []
 
 
 def _has_all(round_: Round, reducer: PeerId) -> bool:
-    """Whether it is not waiting for anybody's chunks any more: it is its disk, or itself, that stands still."""
+    """Return True if a reducer waits for no more chunks: the reducer itself, or its disk, stands still."""
     slots, expected = round_.progress.get(reducer, {}), chunks_of(round_)[reducer]
     wanted = [slot for slot in range(len(round_.slots)) if slot not in round_.dropped]
     return all(slot in slots and slots[slot].chunks >= expected for slot in wanted)
 
 
 def _is_mute(state: RunState, round_: Round, reducer: PeerId) -> bool:
-    """Whether a reducer, which says each second how far it is, has said nothing for as long as it may stand still."""
+    """Return True if a reducer, which reports each second, has been silent for as long as it may stand still."""
     silent_s = state.now - round_.reported.get(reducer, round_.planned_at)
     return silent_s >= (_standing_s(round_, {reducer}) or HEARD_S)
 
 
 def _behind_their_senders(round_: Round) -> set[PeerId]:
-    """Reducers at which nothing came for too long, while at others those went on that still have something for them.
-
-    Without deadlines nobody knows how long that is.
-    """
+    """Return reducers where nothing comes while their senders serve others; none if the plan has no deadlines."""
     return {reducer for reducer in open_at(round_) if 0 < _standing_s(round_, {reducer}) <= _ahead_s(round_, reducer)}
 
 
 def _standing_s(round_: Round, reducers: set[PeerId]) -> float:
-    """How long nothing may come at these where the plan's time is known; 0 where it is not."""
+    """Return how long nothing may come at these reducers, if the plan has deadlines; else 0."""
     if round_.plan is None or not round_.plan.sigma or not reducers:
         return 0.0
     return max(HEARD_S, waiting_s(round_.plan), *(_still_s(round_, peer) for peer in reducers))
 
 
 def _still_s(round_: Round, reducer: PeerId) -> float:
-    """For how long nothing of a slot may come to it by plan, as chunks go in batches; 0 where that is not known."""
+    """Return how long nothing of a slot may come to a reducer by plan, as chunks go in batches; 0 if unknown."""
     if round_.plan is None or not round_.plan.sigma:
         return 0.0
     batch = batch_chunks({slot.codec for slot in round_.slots}, round_.plan.chunk_elements)
@@ -178,7 +175,7 @@ def _still_s(round_: Round, reducer: PeerId) -> float:
 
 
 def _ahead_s(round_: Round, reducer: PeerId) -> float:
-    """Seconds from the last chunk here to the last that those who have more for it have sent to another."""
+    """Return the seconds from the last chunk here to the last that this reducer's unfinished senders sent elsewhere."""
     expected, here = chunks_of(round_)[reducer], round_.progress.get(reducer, {})
     slots = set(range(len(round_.slots))) - round_.dropped
     unfinished = {slot for slot in slots if slot not in here or here[slot].chunks < expected}
@@ -188,19 +185,19 @@ def _ahead_s(round_: Round, reducer: PeerId) -> float:
 
 
 def stall_s(state: RunState) -> float:
-    """How long a slot may stand still at least: four seconds, or four times what a short batch usually takes."""
+    """Return how long a slot may stand still: four seconds, or four times a short batch's usual time."""
     usual = usual_s(state)
     return min(STALL_S, max(LEAST_STALL_S, WAIT * usual)) if usual else STALL_S
 
 
 def _least_s(state: RunState, round_: Round) -> float:
-    """The same; where chunks have deadlines, no less than they are waited for."""
+    """Return how long a slot may stand still, but at least the plan's wait if chunks have deadlines."""
     timed_s = waiting_s(round_.plan) if round_.plan is not None and round_.plan.sigma else 0.0
     return max(stall_s(state), timed_s)
 
 
 def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
-    """Slots that have stopped, by the reports of a reducer and in its own pace. A frozen reducer accuses nobody."""
+    """Yield stalled slots, by a reducer's reports and in its own pace. A frozen reducer accuses no slot."""
     for reducer, expected in chunks_of(round_).items():
         least_s = max(_least_s(state, round_), _still_s(round_, reducer))
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
@@ -211,9 +208,9 @@ def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
 
 
 def _slow(state: RunState, round_: Round) -> Iterator[int]:
-    """Slots that move, and that the others have waited for, four times as long as they took.
+    """Yield moving slots that the others have waited for, four times as long as they took.
 
-    Where these are too few, the round would be void: no sooner than they can make another without the slow.
+    If the rest is below the quorum, wait until it could make another batch, because the round would be void.
     """
     for reducer, expected in chunks_of(round_).items():
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
@@ -230,10 +227,7 @@ def _slow(state: RunState, round_: Round) -> Iterator[int]:
 
 
 def _behind(slots: Mapping[int, Moved], last: float, planned_at: float, least_s: float) -> Iterator[int]:
-    """Those that others are ahead of, and that have not moved for four times what a chunk takes with these.
-
-    A slot that is ahead of all others may have to wait for them, so it is never behind.
-    """
+    """Yield slots that lag and have not moved for four times the others' time per chunk, never a foremost one."""
     most = max(moved.chunks for moved in slots.values())
     paces = sorted((moved.at - planned_at) / moved.chunks for moved in slots.values() if moved.chunks)
     for slot, moved in slots.items():
@@ -248,7 +242,7 @@ def _behind(slots: Mapping[int, Moved], last: float, planned_at: float, least_s:
 
 
 def _drop_late(state: RunState, slots: Sequence[int]) -> list[Command]:
-    """The first time they keep what was left out; again, and that would grow to more than the others can do without."""
+    """Drop late slots. On a second miss, revoke the leases too: the carried gradient would grow too large."""
     round_ = state.round
     assert round_ is not None
     commands = drop(state, slots, "stopped sending", is_own_doing=True)

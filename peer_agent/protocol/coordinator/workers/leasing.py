@@ -1,4 +1,4 @@
-"""Who is leased how much: shares of the batch in proportion to pace, quotas, and units two rounds ahead (rule 22)."""
+"""Leasing: shares of the batch in proportion to pace, quotas, and units two rounds ahead (rule 22)."""
 
 import math
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.coordinator.workers.conduct import for_later, is_asked, is_close, is_counted, pace_now, recount
 from peer_agent.protocol.log.records import Unit
 
-HEADROOM = 1.25  # of its planned share may lie in an accumulator before its trainer rests
+HEADROOM = 1.25  # times its share may lie in an accumulator before its trainer rests
 AHEAD = 2.0  # rounds' worth of units leased in advance
-GROWTH = 2.0  # times what a machine has had in an update, or an equal share: more is not expected of it
-LOOKS = 4  # in vain, at most, while a batch is dealt: each looks at everybody
-MARKED = 4  # rounds' worth of units below the marks, of which half are there when more are asked for
-HELLO_S = 5.0  # so long nothing is leased to somebody who was asked what it holds
+GROWTH = 2.0  # times a machine's part of an update so far, or an equal share: the most that is expected of it
+LOOKS = 4  # checks of the marks in vain, at most, while a batch is dealt: each visits all members
+MARKED = 4  # rounds' worth of units below the marks, of which half are left when more are requested
+HELLO_S = 5.0  # after a hello request, while nothing is leased to the peer
 
 
 def deal(state: RunState) -> None:
-    """Share the batch among those who are counted on. Whoever has delivered nothing yet is expected to make a unit.
+    """Share the batch among the machines counted on. One without a delivery is expected to make a unit.
 
-    Who is left out of the next round is expected to make as much, for its time, for the one after it.
+    A machine left out of the next round works for the round after it, as much as its pace allows.
     """
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     here = [p for p in state.members.values() if p.trains and is_close(state, p) and is_counted(state, p.conduct)]
@@ -40,7 +40,7 @@ def deal(state: RunState) -> None:
 
 
 def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: float) -> list[tuple[Member, float]]:
-    """Shares in proportion to pace, but to nobody more than it has shown; what is over goes to the others."""
+    """Return shares in proportion to pace, none above what the machine has shown. The others take the excess."""
     limits = {member.peer: max(equal, GROWTH * member.conduct.proven) for member in paced}
     paces = {member.peer: pace_now(state, member.conduct) for member in paced}
     order = sorted(paced, key=lambda member: (limits[member.peer] / paces[member.peer], member.peer))
@@ -54,7 +54,7 @@ def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: floa
 
 
 def top_up_all(state: RunState) -> list[Command]:
-    """Leases for everybody, and marks for more of them."""
+    """Raise the marks, and lease units to all trainers."""
     commands = reserve(state)
     for member in state.members.values():
         if member.counted[0]:
@@ -63,7 +63,7 @@ def top_up_all(state: RunState) -> list[Command]:
 
 
 def reserve(state: RunState) -> list[Command]:
-    """Have the marks raised where less than half of what may be wanted is below them."""
+    """Have the marks raised if less than half of what trainers may want is below them."""
     if state.reserving or not _may_lease(state):
         return []
     unit = state.recipe.micro_batch
@@ -74,18 +74,18 @@ def reserve(state: RunState) -> list[Command]:
 
 
 def top_up(state: RunState, member: Member) -> list[Command]:
-    """Lease to one trainer what it needs to go on, and tell it how much of it may lie with it."""
+    """Lease to one trainer what it needs to go on, and tell it its quota."""
     if not member.counted[0] or not member.accumulator or not _may_lease(state):
         return []
     if not is_asked(state, member.conduct):
         return []
     if member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S:
-        return []  # a lease after the question may come before the answer or not
+        return []  # the answer may or may not include a lease made after the request
     unit, conduct = state.recipe.micro_batch, member.conduct
     is_known = conduct.pace and is_counted(state, conduct)
     share = member.share if is_known else unit
     quota = _quota(state, member, share, is_known=bool(is_known))
-    # Nobody does more than its quota: whoever says so is not leased the data set.
+    # A machine that claims more than its quota is not leased more for it.
     later = for_later(state, member)
     done = member.done_samples - later + min(later, quota)
     ahead = state.leases.held_samples.get(member.accumulator, 0) - done
@@ -103,11 +103,11 @@ def _may_lease(state: RunState) -> bool:
 
 
 def _quota(state: RunState, member: Member, share: int, *, is_known: bool) -> int:
-    """Never above the batch, which one machine alone can then fill: while no round can begin, work must not pile up."""
+    """Return a trainer's quota. Suspended quotas let one machine fill the batch, but pile up no more than that."""
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     if not is_known:
         return min(for_later(state, member) + unit, max(batch, unit))
-    rounds = 1 + member.conduct.left_out  # what it was left out with lies there too
+    rounds = 1 + member.conduct.left_out  # work that it was left out with lies there too
     quota = math.ceil(HEADROOM * share * rounds / unit) * unit
     return max(quota, batch) if state.is_lifted else quota
 

@@ -1,4 +1,4 @@
-"""How leases end: in an update, given back, or, for what an open round holds, as that round decides (rule 11)."""
+"""End leases: in an update, by return, or, for units of an open round, as that round decides (rule 11)."""
 
 from collections.abc import Iterable
 
@@ -12,19 +12,20 @@ from peer_agent.protocol.messages import Slot
 
 
 def end_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
-    """Leases end (all of the accumulator's, or those named); how many samples came back at once."""
+    """End leases (all, or the named units), and return how many samples came back at once."""
     return state.leases.take_back(accumulator, _ending(state, accumulator, units))
 
 
 def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Command]:
-    """Leases end since their gradients are not finite. What failed too often stays left out, also after a restart."""
+    """End leases whose gradients are not finite. Units that failed too often stay left out, even after a restart."""
     left_out = state.leases.failed(accumulator, _ending(state, accumulator, units))
     return [LeftOut(tuple(left_out))] if left_out else []
 
 
 def _ending(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None) -> set[Unit]:
-    """An offer that is not planned yet is withdrawn. Units in the open plan may be in the update already, so they come
-    back with the end of the round, if it leaves them out.
+    """Return the leases that end now, after withdrawing an unplanned offer.
+
+    Units in the open plan may be in the update already. They return at the end of the round if it leaves them out.
     """
     held = state.leases.held.get(accumulator, set())
     ending = set(held) if units is None else held.intersection(units)
@@ -48,13 +49,13 @@ def _undecided(state: RunState, accumulator: AccumulatorId, ending: set[Unit]) -
 
 
 def close_round(state: RunState, round_: Round) -> None:
-    """The round is over: what ended in it and is in no update comes back."""
+    """Give back units whose leases ended in the round and that no update includes."""
     for accumulator, units in sorted(round_.ended.items()):
         state.leases.take_back(accumulator, units)
 
 
 def settle_leases(state: RunState, record: Record, slots: tuple[Slot, ...]) -> None:
-    """Leases of what is in the update end; what was left out stays in the accumulators as carried tokens (rule 9)."""
+    """End the leases of units in the update. Excluded chunks stay in the accumulators as carried tokens (rule 9)."""
     inclusions = inclusions_of(record)
     state.inclusions.append(inclusions)
     for entry in record.contributions:
@@ -83,7 +84,7 @@ def _settle_holder(
 
 
 def grace(state: RunState) -> list[Command]:
-    """Leases outlive a lost session by some rounds, not by wall time (rule 11)."""
+    """End leases some rounds after their session was lost, not after wall time (rule 11)."""
     commands: list[Command] = []
     for gone in [gone for gone in state.departed.values() if state.rounds - gone.rounds >= GRACE_ROUNDS]:
         depart(state, gone)
@@ -96,6 +97,6 @@ def grace(state: RunState) -> list[Command]:
 
 
 def depart(state: RunState, gone: Departed) -> None:
-    """Nobody waits for the holder of this accumulator any more."""
+    """Stop waiting for the holder of this accumulator."""
     del state.departed[gone.peer]
     state.holders.pop(gone.accumulator, None)
