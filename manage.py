@@ -1,4 +1,4 @@
-"""The site's one command. `platform/` is put first on the path before Django looks for the rooms in it."""
+"""The site's command line. `platform/` is put first on the path before Django looks for the packages in it."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ sys.path.insert(0, str(ROOT / "platform"))
 
 
 def main() -> int:
-    """Run a management command; a numbered error is said in words, without a traceback."""
+    """Run a management command; print a numbered error without a traceback."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     from django.core.management import execute_from_command_line
 

@@ -49,7 +49,7 @@ def path_of(module: str) -> str:
 
 
 def import_graph() -> grimp.ImportGraph:
-    """Build the graph of product and tests. A test also imports its folders' conftest, and by a client the URLs."""
+    """Build the import graph. A test also imports its folders' conftest, and the URLs if it uses a Django client."""
     sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
     cache = str(ROOT / "var" / "cache" / "imports")
     graph = grimp.build_graph(*PACKAGES, include_external_packages=True, cache_dir=cache)
@@ -71,7 +71,7 @@ def tests_of_modules(modules: Iterable[str], graph: grimp.ImportGraph) -> Iterat
 
 
 def tests_of_file(path: str, modules: Iterable[str]) -> Iterator[str]:
-    """Yield the test modules of a file that is no module: those of its room, and those that name it."""
+    """Yield the test modules for a file that is no module: those of its room, and those that name it."""
     parts = path.removeprefix("platform/").removeprefix("peer_agent/").removeprefix("tests/").split("/")
     room = f"tests.{parts[0]}."
     name = Path(path).name

@@ -1,7 +1,7 @@
-"""Build what volunteers download, into `var/download/`: `.venv/bin/python scripts/build_wheel.py`.
+"""Build the agent's wheel into `var/download/`: `.venv/bin/python scripts/build_wheel.py`.
 
-The wheel holds `peer_agent` alone, needs no network, and is the same to the last byte for the same sources.
-It is built again only where they have changed; scripts/setup.py calls this at its end.
+The wheel holds only `peer_agent`, needs no network, and has the same bytes for the same sources. It is rebuilt only if
+they have changed; scripts/setup.py calls this last.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ IGNORED = shutil.ignore_patterns("__pycache__", "*.py[cod]")
 
 
 def sources(root: Path) -> Iterator[Path]:
-    """Every file that decides what is in the wheel, in one order."""
+    """Yield every file that decides the wheel's content, in a fixed order."""
     yield from (root / name for name in BESIDE)
     found = (root / PACKAGE).rglob("*")
     yield from sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
 
 
 def fingerprint(root: Path) -> str:
-    """A digest of the sources and of what builds them."""
+    """Return a digest of the sources and of what builds them."""
     digest = hashlib.sha256(f"{version('setuptools')}\0{Path(__file__).read_text()}".encode())
     for path in sources(root):
         digest.update(f"\0{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
@@ -38,7 +38,7 @@ def fingerprint(root: Path) -> str:
 
 
 def is_current(root: Path, download: Path) -> bool:
-    """Whether the wheel there is of these sources."""
+    """Return True if the wheel was built from these sources."""
     stamp = download / STAMP
     if not stamp.exists():
         return False
@@ -47,10 +47,10 @@ def is_current(root: Path, download: Path) -> bool:
 
 
 def build(root: Path, download: Path) -> Path:
-    """The wheel, in its place; an older one is gone afterwards. Raises CalledProcessError."""
+    """Build the wheel in place of an older one and return its path. Raises CalledProcessError."""
     download.mkdir(parents=True, exist_ok=True)
     built = fingerprint(root)
-    # Beside its place, so that it can be moved there in one go; and a copy, so that no leftover of setuptools gets in.
+    # Beside its target, so that it can be moved in one step; from a copy, so that no leftover of setuptools gets in.
     with tempfile.TemporaryDirectory(dir=download.parent) as work:
         made = make_wheel(clean_copy(root, Path(work) / "source"), Path(work) / "wheel")
         place = download / made.name
@@ -63,7 +63,7 @@ def build(root: Path, download: Path) -> Path:
 
 
 def clean_copy(root: Path, target: Path) -> Path:
-    """The sources alone, with the same permissions wherever they come from."""
+    """Copy only the sources, with the same permissions wherever they come from."""
     shutil.copytree(root / PACKAGE, target / PACKAGE, ignore=IGNORED)
     for name in BESIDE:
         shutil.copyfile(root / name, target / name)
@@ -73,7 +73,7 @@ def clean_copy(root: Path, target: Path) -> Path:
 
 
 def make_wheel(source: Path, target: Path) -> Path:
-    """Let pip build without network and without looking at anything installed but setuptools."""
+    """Let pip build without network, and with only setuptools of what is installed."""
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--no-cache-dir", "--wheel-dir", target)
     command: list[str | Path] = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", *options, source]
     subprocess.run(command, check=True, cwd=source, env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH})
@@ -81,7 +81,6 @@ def make_wheel(source: Path, target: Path) -> Path:
 
 
 def main() -> int:
-    """Build where it is needed."""
     if is_current(ROOT, DOWNLOAD):
         return 0
     try:

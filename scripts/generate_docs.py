@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/ from the code that they describe; `--check`: are they current?
+"""Write the generated pages of docs/ from the code; `--check` only reports outdated ones.
 
 Run as `python -m scripts.generate_docs [--check]`.
 """
@@ -136,25 +136,22 @@ OF_SETUP = "Setting up a checkout"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def transitions() -> str:
-    """The coordinator's arrows."""
     rows = [(f"`{start}`", cause, f"`{end}`") for (start, cause), end in TRANSITIONS.items()]
     return table(("phase", "what happens", "next"), rows)
 
 
 def reducing() -> str:
-    """A reducer's arrows."""
     rows = [(f"`{start}`", cause, f"`{end}`") for (start, cause), end in REDUCING.items()]
     return table(("phase", "what happens", "next"), rows)
 
 
 def receivable() -> str:
-    """What a session takes in each phase."""
+    """Return what a session may receive in each phase, as a table."""
     rows = []
     for (side, link, phase), types in RECEIVABLE.items():
         names = [f"`{kind.__name__}`" for kind in sorted(types, key=lambda kind: kind.__name__)]
@@ -165,7 +162,6 @@ def receivable() -> str:
 
 
 def header() -> str:
-    """The layout of a frame's header."""
     sizes = {"B": 1, "16s": 16, "Q": 8, "I": 4, "H": 2}
     codes = re.findall(r"\d*[A-Za-z]", HEADER.format.lstrip(">"))
     rows, offset = [], 0
@@ -178,7 +174,7 @@ def header() -> str:
 
 
 def struct_entry(cls: type, level: str) -> str:
-    """A message or a part of one: what it is, and its fields."""
+    """Return a message, or a part of one: its description and fields."""
     described = inspect.type_info(cls)
     assert isinstance(described, inspect.StructType)
     rows = [(f"`{field.name}`", type_name(field.type), default_of(field)) for field in described.fields]
@@ -187,7 +183,7 @@ def struct_entry(cls: type, level: str) -> str:
 
 
 def default_of(field: inspect.Field) -> str:
-    """What an absent field means; nothing where it must be there."""
+    """Return what an absent field means; empty for a required one."""
     if field.required:
         return ""
     default = field.default.value if isinstance(field.default, Enum) else field.default
@@ -195,7 +191,7 @@ def default_of(field: inspect.Field) -> str:
 
 
 def type_name(kind: inspect.Type) -> str:
-    """A type with its limits, in words."""
+    """Return a type with its limits, in words."""
     match kind:
         case inspect.IntType():
             return "integer" + limits(kind.ge, kind.le)
@@ -224,7 +220,6 @@ def type_name(kind: inspect.Type) -> str:
 
 
 def limits(least: float | None, most: float | None) -> str:
-    """Bounds of a value or of a length."""
     if least is not None and least == most:
         return f", {least}"
     low = f", from {least}" if least not in (None, 0) else ""
@@ -232,7 +227,7 @@ def limits(least: float | None, most: float | None) -> str:
 
 
 def message_entries() -> str:
-    """All messages by direction. One that goes several ways stands where it comes first."""
+    """Return all messages by direction. One that goes several ways is described where it comes first."""
     text, seen = "", set()
     for title, union in GROUPS.items():
         text += f"### {title}\n\n"
@@ -243,7 +238,6 @@ def message_entries() -> str:
 
 
 def protocol_page() -> str:
-    """docs/protocol.md."""
     return NOTE + PROTOCOL.format(
         version=m.PROTOCOL,
         transitions=transitions(),
@@ -259,12 +253,12 @@ def protocol_page() -> str:
 
 
 def readable(text: str) -> str:
-    """A format string with its fields in angle brackets, on lines of Markdown."""
+    """Return a format string as Markdown, with its fields in angle brackets."""
     return re.sub(r"\{(\w+)[^}]*\}", r"‹\1›", text).replace("\n", "  \n")
 
 
 def setup_errors() -> dict[str, list[str]]:
-    """The numbered complaints in scripts/setup.py, which runs before there is anything to import a catalogue from."""
+    """Return the numbered errors of scripts/setup.py, which cannot import a catalogue."""
     found: dict[str, list[str]] = {}
     for text in strings(ast.parse((ROOT / "scripts" / "setup.py").read_text(encoding="utf-8"))):
         numbered = re.match(r"(E9\d\d) (.*)", text, re.DOTALL)
@@ -274,7 +268,7 @@ def setup_errors() -> dict[str, list[str]]:
 
 
 def strings(tree: ast.AST) -> Iterator[str]:
-    """All strings of a program; what is filled in is named as in a format string."""
+    """Yield all strings of a program; f-strings as format strings with named fields."""
     pieces = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -284,14 +278,13 @@ def strings(tree: ast.AST) -> Iterator[str]:
 
 
 def piece(part: ast.expr) -> str:
-    """A part of an f-string: its text, or the first word of its expression in braces."""
+    """Return a part of an f-string: its text, or the first word of its expression in braces."""
     if isinstance(part, ast.FormattedValue):
         return "{" + re.split(r"\W", ast.unparse(part.value))[0] + "}"
     return str(ast.literal_eval(part))
 
 
 def errors_page() -> str:
-    """docs/errors.md."""
     text = ""
     for title, entries in SECTIONS.items():
         text += f"## {title}\n\n" + "".join(error_entry(code, entry) for code, entry in entries.items())
@@ -303,14 +296,13 @@ def errors_page() -> str:
 
 
 def error_entry(code: str, entry: Entry) -> str:
-    """One numbered error."""
     remedy = " ".join(part for part in (entry.means, entry.remedy) if part)
     parts = (f"### {code}: {entry.title}", readable(entry.cause), readable(remedy), standing(entry))
     return "\n\n".join(parts) + "\n\n"
 
 
 def standing(entry: Entry) -> str:
-    """How much an error stops, how long it may last unsaid, and what explains it."""
+    """Return an error's severity, how long it stays hidden, and which errors cause it."""
     after = f", shown after {entry.shown_after_s:g} s" if entry.shown_after_s else ""
     causes = f" Follows from {', '.join(entry.depends_on)}." if entry.depends_on else ""
     return f"Severity: *{entry.severity}*{after}.{causes}"
@@ -326,7 +318,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, or only look at them. Status 1 where one is out of date."""
+    """Write the pages, or only check them; return 1 if one is out of date."""
     outdated = 0
     for name, made in PAGES.items():
         path, page = ROOT / name, made()

@@ -1,9 +1,8 @@
-"""The catalogues of messages: `.venv/bin/python -m scripts.messages` brings them up to date, `--check` tells of faults.
+"""Catalogues of messages: `.venv/bin/python -m scripts.messages` updates them, `--check` reports faults.
 
-Two domains: `django` of the site, its Python, templates and scripts; `manyhands` of the agent. Translations stand in
-`.po` files, which people edit. `--compile`, which setup calls, writes what programs read: `.mo` files, what scripts
-of pages say (`words.json`), and two languages that nobody has translated: every message in accents and brackets
-(`en-XA`), and the same for pages from right to left (`ar-XB`).
+There are two domains: `django` for the site, and `manyhands` for the agent. People edit `.po` files. `--compile`, which
+setup calls, writes what programs read: `.mo` files, the texts of scripts (`words.json`), and two pseudo-languages with
+accents and brackets (`en-XA`), the second from right to left (`ar-XB`).
 """
 
 import argparse
@@ -36,21 +35,21 @@ TAGS = ("TRANSLATORS:",)
 SCRIPTS = "frontend/src/**/*.ts"
 QUOTED = r'"((?:[^"\\]|\\.)*)"'
 SAID = re.compile(rf"(?<![.\w])(?:say\(\s*{QUOTED}|sayCount\(\s*{QUOTED},\s*{QUOTED})")
-WORDS = "words.json"  # of pages in another language: what scripts say, and nothing else
-PARTS = re.compile(r"%\(\w+\)[sd]|%[sd]|\{\w*\}|<[^>]+>|&\w+;")  # of a message, that stay as they are
+WORDS = "words.json"  # the texts of scripts on pages in another language
+PARTS = re.compile(r"%\(\w+\)[sd]|%[sd]|\{\w*\}|<[^>]+>|&\w+;")  # of a message, to be kept unchanged
 NEVER = datetime(2000, 1, 1, tzinfo=UTC)
 ACCENTS = str.maketrans("aeiouycnsAEIOUYCNS", "àéîõûýçñšÀÉÎÕÛÝÇÑŠ")
 
 
 class Domain(NamedTuple):
-    """Where messages of one program are, and where their catalogues stand."""
+    """The messages of one program, and the place of their catalogues."""
 
     name: str
     folder: Path
     sources: tuple[str, ...]
 
     def catalogue(self, language: str) -> Path:
-        """What people edit."""
+        """Return the catalogue that people edit."""
         return self.folder / language / "LC_MESSAGES" / f"{self.name}.po"
 
 
@@ -64,11 +63,11 @@ DOMAINS = (
 )
 
 
-# What there is to translate
+# Messages in the sources
 
 
 def found_in(domain: Domain) -> Catalog:
-    """Every message of a domain, with the files it is in; line numbers would change with every edit."""
+    """Return every message of a domain, with its files; line numbers would change with every edit."""
     found = Catalog(project="Manyhands", charset="utf-8")
     paths = (path for pattern in domain.sources for path in sorted(ROOT.glob(pattern)))
     for path in paths:
@@ -85,10 +84,10 @@ def found_in(domain: Domain) -> Catalog:
 
 
 def add_recipes(found: Catalog) -> None:
-    """What kinds of recipes say of themselves is text of theirs, and translated where a page shows it."""
+    """Add the texts of recipes, which pages translate."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     from peer_agent.protocol.recipe import KINDS
-    from web.pages.runs.forms.recipe import COMMON  # with all kinds that there are
+    from web.pages.runs.forms.recipe import COMMON  # registers all kinds
 
     place: Any = ("peer_agent/recipes", None)
     common = [each for words in COMMON.values() for each in words]
@@ -111,14 +110,14 @@ def add_recipes(found: Catalog) -> None:
 
 
 def words_of_material(material: Any) -> Iterator[str]:
-    """What a recipe calls the files that it learns from, and what is brought beside them."""
+    """Yield the texts that name a recipe's data and the files that accompany it."""
     if material is not None:
         yield from (material.name, material.named(2), material.unit, material.file, material.more, *material.shown)
         yield from words_of_material(material.brought)
 
 
 def add_errors(found: Catalog) -> None:
-    """The catalogue of errors is a table: all of its texts are messages, and none is marked there."""
+    """Add all texts of the errors' catalogue; they are not marked there."""
     from peer_agent.protocol.errors import CATALOGUE
 
     place: Any = ("peer_agent/protocol/errors", None)
@@ -129,7 +128,6 @@ def add_errors(found: Catalog) -> None:
 
 
 def add_reasons(found: Catalog) -> None:
-    """Why a run stands still, the same way."""
     from peer_agent.protocol.reasons import REASONS
 
     for text in REASONS:
@@ -138,7 +136,7 @@ def add_reasons(found: Catalog) -> None:
 
 
 def messages_in(path: Path) -> Iterator[tuple[int, Any, list[str], str | None]]:
-    """Of one file; a template is turned into calls first, as Django's own tool does."""
+    """Yield the messages of a file; a template becomes calls first, as in Django's own tool."""
     source = path.read_text(encoding="utf-8")
     if path.suffix == ".ts":
         yield from ((0, message, [], None) for message in said_in(source))
@@ -151,13 +149,12 @@ def messages_in(path: Path) -> Iterator[tuple[int, Any, list[str], str | None]]:
 
 
 def said_in(script: str) -> Iterator[str | tuple[str, str]]:
-    """What a script gives to `say` and `sayCount`, as it stands there."""
+    """Yield the arguments of `say` and `sayCount` in a script."""
     for single, one, many in SAID.findall(script):
         yield (unquoted(one), unquoted(many)) if one else unquoted(single)
 
 
 def unquoted(text: str) -> str:
-    """What a literal between double quotes is."""
     return str(json.loads(f'"{text}"'))
 
 
@@ -165,7 +162,7 @@ def unquoted(text: str) -> str:
 
 
 def updated(domain: Domain, language: str) -> bytes:
-    """The catalogue of one language with all messages that there are now; translations stay, old ones go."""
+    """Return a language's catalogue with the present messages; translations stay, obsolete messages go."""
     path = domain.catalogue(language)
     known = read(path, language) if path.exists() else Catalog(language, project="Manyhands", charset="utf-8")
     known.update(found_in(domain), no_fuzzy_matching=True)
@@ -175,18 +172,16 @@ def updated(domain: Domain, language: str) -> bytes:
 
 
 def read(path: Path, language: str) -> Catalog:
-    """A catalogue as it stands."""
     with path.open("rb") as file:
         return read_po(file, locale=language)
 
 
 def without_dates(written: bytes) -> bytes:
-    """The same messages make the same file."""
+    """Remove headers that change, so that the same messages make the same file."""
     return re.sub(rb'"(POT-Creation-Date|PO-Revision-Date|Last-Translator|Generated-By)[^"]*"\n', b"", written)
 
 
 def compile_all() -> None:
-    """What programs read, beside what people edit."""
     for domain in DOMAINS:
         for language in LANGUAGES:
             save(read(domain.catalogue(language), language), domain, language)
@@ -196,7 +191,7 @@ def compile_all() -> None:
 
 
 def save(catalogue: Catalog, domain: Domain, language: str) -> None:
-    """The compiled form of a catalogue, and what the site's scripts need of it."""
+    """Write the compiled form of a catalogue, and the texts of the site's scripts."""
     out, path = BytesIO(), domain.catalogue(language)
     catalogue.creation_date = catalogue.revision_date = NEVER  # the same messages make the same file
     write_mo(out, catalogue)
@@ -207,7 +202,7 @@ def save(catalogue: Catalog, domain: Domain, language: str) -> None:
 
 
 def words_of(catalogue: Catalog) -> dict[str, str | list[str]]:
-    """What scripts say, where it is translated: two forms of what they count."""
+    """Return the translated texts of scripts; counted ones have two forms."""
     found: dict[str, str | list[str]] = {}
     for path in sorted(ROOT.glob(SCRIPTS)):
         for said in said_in(path.read_text(encoding="utf-8")):
@@ -219,7 +214,7 @@ def words_of(catalogue: Catalog) -> dict[str, str | list[str]]:
 
 
 def pseudo(found: Catalog) -> Catalog:
-    """Every message in accents and brackets: what stands on a page without them was never marked."""
+    """Return a catalogue with every message in accents and brackets; text without them was never marked."""
     made = Catalog("en", project="Manyhands", charset="utf-8")
     for message in found:
         if message.id:
@@ -229,7 +224,7 @@ def pseudo(found: Catalog) -> Catalog:
 
 
 def accent(text: str) -> str:
-    """Readable, a third longer, and not what it was; places, tags and entities stay."""
+    """Return a text in accents and a quarter longer; placeholders, tags and entities stay."""
     kept = PARTS.findall(text)
     parts = [part.translate(ACCENTS) for part in PARTS.split(text)]
     inside = "".join(part + tail for part, tail in zip(parts, [*kept, ""], strict=True))
@@ -240,7 +235,7 @@ def accent(text: str) -> str:
 
 
 def faults_of(language: str, message: Message) -> Iterator[str]:
-    """What would break a page or say something else."""
+    """Yield faults that would break a page or change its meaning."""
     if not message.id or not message.string:
         return
     ids, strings = as_tuple(message.id), as_tuple(message.string)
@@ -254,17 +249,16 @@ def as_tuple(text: Any) -> tuple[str, ...]:
 
 
 def places(text: str) -> list[str]:
-    """What is filled in, and the tags."""
     return [part for part in PARTS.findall(text) if not part.startswith("&")]
 
 
 def main() -> int:
-    """0 where all is well."""
+    """Update or check the catalogues; return 0 if there is no fault."""
     parser = argparse.ArgumentParser(prog="python -m scripts.messages", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a catalogue is not up to date")
     parser.add_argument("--compile", action="store_true", help="write what programs read")
     given = parser.parse_args()
-    if given.compile:  # in images and at setup: nothing is looked for in the sources
+    if given.compile:  # in images and at setup: the sources are not searched
         compile_all()
         return 0
     faults: list[str] = []

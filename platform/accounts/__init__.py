@@ -1,1 +1,1 @@
-"""Who someone is, and which machines speak for them. Knows nothing of runs beyond the id in a credential."""
+"""People, and the machines that act for them. Knows nothing of runs beyond the id in a credential."""

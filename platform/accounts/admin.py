@@ -1,4 +1,4 @@
-"""People and machines as operators see them. Nobody is deleted: what was given stays counted under its name."""
+"""People and machines in Django's admin. No row is deleted, so contributions stay counted under their name."""
 
 from typing import Any
 
@@ -13,27 +13,26 @@ from accounts import deactivation, services
 from accounts.models import RELAY_KEEPER, Machine, Person
 from peer_agent.protocol.errors import Problem
 
-# Permissions here are two: operator, and everybody. What allauth would show is empty, or set in the environment.
+# There are only two levels of permission: operator, and everyone. allauth's tables are empty or set in the environment.
 admin.site.unregister([Group, EmailAddress, SocialAccount, SocialApp, SocialToken])
 
 
-class Kept(admin.ModelAdmin):  # type: ignore[type-arg]  # Django's class takes no parameters when it runs
-    """Rows that are neither made nor deleted here."""
+class Kept(admin.ModelAdmin):  # type: ignore[type-arg] # Django's class takes no parameters at run time
+    """Rows that cannot be created or deleted here."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """People sign up, machines are approved, runs are opened elsewhere."""
         del request
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody deletes these rows: history stays."""
+        """Return False, so that history stays."""
         del request, obj
         return False
 
 
 @admin.register(Person)
 class PersonAdmin(Kept):
-    """Close an account, open it again, make somebody an operator, give out a link for a new password."""
+    """Close or reopen accounts, make operators, and create links for new passwords."""
 
     list_display = ("username", "is_active", "is_superuser", "date_joined", "last_login")
     list_filter = ("is_active", "is_superuser")
@@ -43,14 +42,14 @@ class PersonAdmin(Kept):
     readonly_fields = ("username", "is_active", "date_joined", "last_login")
     actions = ("close", "open", "password_link")
 
-    def save_model(self, request: HttpRequest, obj: Person, form: Any, change: bool) -> None:  # noqa: FBT001  (Django's)
-        """An operator is on the staff too, as Django and relays ask for it."""
+    def save_model(self, request: HttpRequest, obj: Person, form: Any, change: bool) -> None:  # noqa: FBT001
+        """Save, and keep `is_staff` equal to `is_superuser`, as Django and relays need it."""
         obj.is_staff = obj.is_superuser
         super().save_model(request, obj, form, change)
 
     @admin.action(description="Close: end sessions, revoke machines and tokens")
     def close(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
-        """Nobody closes their own account by a slip, nor the relay's."""
+        """Close accounts, except the operator's own and the relay's."""
         for person in chosen.exclude(username=request.user.get_username()).exclude(username=RELAY_KEEPER):
             deactivation.close_account(person=person)
             self.message_user(request, f"The account of {person} is closed.")
@@ -63,7 +62,7 @@ class PersonAdmin(Kept):
 
     @admin.action(description="Create a link for a new password")
     def password_link(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
-        """Once, within a day; what `manage.py reset_password` prints."""
+        """Show the link that `manage.py reset_password` prints. It works once, within a day."""
         for person in chosen:
             try:
                 link = request.build_absolute_uri(deactivation.reset_path(username=person.username))

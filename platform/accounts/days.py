@@ -1,4 +1,4 @@
-"""Days of UTC as numbers since 1970: databases agree on what numbers are."""
+"""Days of UTC as numbers since 1970. Numbers mean the same in every database."""
 
 from datetime import date, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What ends: sessions, passwords, whole accounts. A session lives as long as its hash matches (models.Person)."""
+"""Ends of sessions, passwords and accounts. A session lives as long as its hash matches (models.Person)."""
 
 import secrets
 
@@ -19,13 +19,13 @@ from peer_agent.protocol.errors import Problem
 
 
 def end_sessions(*, person: Person) -> None:
-    """Every session that has begun is over; whoever keeps one renews its hash."""
+    """End every session of the person. A view that keeps its own must renew the session's hash."""
     Person.objects.filter(pk=person.pk).update(session_epoch=F("session_epoch") + 1)
     person.refresh_from_db(fields=["session_epoch"])
 
 
 def set_password(*, person: Person, password: str) -> None:
-    """Another password; the sessions of the old one are over. Raises ValidationError with what is wrong with it."""
+    """Set a password and end all sessions. Raises ValidationError with what is wrong with it."""
     validate_password(password, person)
     person.set_password(password)
     person.save(update_fields=["password"])
@@ -33,7 +33,7 @@ def set_password(*, person: Person, password: str) -> None:
 
 
 def change_password(*, person: Person, current: str, password: str) -> None:
-    """The same by somebody who knows the present one, where there is one. Raises ValidationError by field."""
+    """Set a password, given the present one if there is one. Raises ValidationError by field."""
     if person.has_usable_password() and not person.check_password(current):
         raise ValidationError({"current": gettext("That's not your current password.")})
     try:
@@ -43,7 +43,7 @@ def change_password(*, person: Person, current: str, password: str) -> None:
 
 
 def reset_path(*, username: str) -> str:
-    """The path of a link with which somebody sets a new password: once, within a day. Raises Problem E331, E332."""
+    """Return the path of a link that sets a new password once, within a day. Raises Problem E331, E332."""
     person = Person.objects.filter(username__iexact=username).exclude(username=RELAY_KEEPER).first()
     if person is None:
         raise Problem.of("E331", name=username)
@@ -53,7 +53,7 @@ def reset_path(*, username: str) -> str:
 
 
 def person_of_reset(*, person_id: str, token: str) -> Person:
-    """Whom a link is for. Raises Problem E333 once it was used, somebody has logged in since, or the day is over."""
+    """Return the person of a reset link. Raises Problem E333 after its use, a later login, or a day."""
     try:
         person = Person.objects.filter(pk=int(urlsafe_base64_decode(person_id)), is_active=True).first()
     except (ValueError, OverflowError):
@@ -65,9 +65,9 @@ def person_of_reset(*, person_id: str, token: str) -> Person:
 
 @transaction.atomic
 def close_account(*, person: Person) -> None:
-    """Nobody logs in as this person any more; sessions, machines and tokens are over. What was given stays counted.
+    """Close an account: no login, session, machine or token works any more. Contributions stay counted.
 
-    A machine that the person approved and that has not learned it yet hears no, also where the account is opened again.
+    An approved machine that was not told yet is declined, so reopening the account does not let it in.
     """
     now = timezone.now()
     person.is_active = False
@@ -81,9 +81,9 @@ def close_account(*, person: Person) -> None:
 
 @transaction.atomic
 def forget_person(*, person: Person) -> None:
-    """Close the account for good: its name, its password, its logins elsewhere and its tokens are gone.
+    """Close the account for good and delete its name, password, logins and tokens; contributions stay counted.
 
-    What was given stays counted, under a name that says nothing; keys of machines stay, as signatures need them.
+    Keys of machines stay, because signatures need them.
     """
     close_account(person=person)
     teams.leave_team(person=person)
@@ -100,6 +100,6 @@ def forget_person(*, person: Person) -> None:
 
 
 def open_account(*, person: Person) -> None:
-    """The person may log in again, and let machines back."""
+    """Reopen an account. Its owner may then restore machines."""
     person.is_active = True
     person.save(update_fields=["is_active"])

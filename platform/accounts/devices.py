@@ -1,4 +1,4 @@
-"""Machines that are approved in a browser: they ask, a person answers, they collect the answer (RFC 8628)."""
+"""Approval of machines in a browser: they ask, a person answers, they collect the answer (RFC 8628)."""
 
 import secrets
 from datetime import datetime, timedelta
@@ -13,9 +13,9 @@ from peer_agent.protocol.errors import Problem
 
 LIFETIME = timedelta(minutes=15)
 INTERVAL_S = 2
-GRACE = timedelta(seconds=60)  # who was approved at the last moment still learns it
-MEMORY = timedelta(days=1)  # for so long a dead code can be told from one that never was
-MOST = 20_000  # requests of all machines, dead or alive
+GRACE = timedelta(seconds=60)  # for a machine to collect an approval of the last moment
+MEMORY = timedelta(days=1)  # for which an expired code differs from an unknown one
+MOST = 20_000  # requests of all machines, expired ones too
 LETTERS = "BCDFGHJKMNPRSTVWXZ"  # no vowels, so no words; no L and Q, which look like I and O
 CODE_LENGTH = 8
 ATTEMPTS = 5
@@ -24,7 +24,7 @@ State = DeviceRequest.State
 
 
 class Asked(NamedTuple):
-    """A request and its device code, which is known to its machine alone."""
+    """A request and its device code, which only its machine knows."""
 
     request: DeviceRequest
     device_code: str
@@ -40,7 +40,7 @@ def request_approval(
     now: datetime,
     kind: Machine.Kind = Machine.Kind.AGENT,
 ) -> Asked:
-    """Note that a machine asks to be approved. Raises Problem E227, E228, where nobody could approve it."""
+    """Record that a machine asks for approval. Raises Problem E227, E228 if it can never be approved."""
     if (known := Machine.objects.select_related("person").filter(public_key=public_key).first()) is not None:
         require_welcome(known)
     forget_dead(now)
@@ -54,7 +54,7 @@ def request_approval(
                 request = DeviceRequest.objects.create(
                     device_digest=digest_of(device_code), user_code=new_user_code(), **facts, **times
                 )
-        except IntegrityError:  # somebody waits with the same code, which happens once in billions
+        except IntegrityError:  # another request has the same code: once in billions
             if attempt == ATTEMPTS - 1:
                 raise
         else:
@@ -63,12 +63,11 @@ def request_approval(
 
 
 def forget_dead(now: datetime) -> None:
-    """Delete what has been dead for longer than anybody would ask."""
     DeviceRequest.objects.filter(expires_at__lt=now - MEMORY).delete()
 
 
 def _make_room(now: datetime) -> None:
-    """Where there are too many, the oldest dead go; else the oldest of the address that waits with most."""
+    """If there are too many requests, delete the oldest expired ones, else the oldest of the address with most."""
     if DeviceRequest.objects.count() < MOST:
         return
     dead = DeviceRequest.objects.filter(expires_at__lt=now).order_by("expires_at").values_list("pk", flat=True)
@@ -83,22 +82,21 @@ def _make_room(now: datetime) -> None:
 
 
 def new_user_code() -> str:
-    """Eight letters that a person can read aloud and type."""
+    """Return eight letters that a person can read aloud and type."""
     return "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))
 
 
 def typed_code(text: str) -> str:
-    """A code as it is stored, from what somebody typed: any case, with or without its dash."""
+    """Return a typed code as it is stored: any case, with or without its dash."""
     return "".join(letter for letter in text.upper() if letter.isalnum())[: CODE_LENGTH + 1]
 
 
 def find_request(text: str) -> DeviceRequest | None:
-    """The request behind a code that somebody typed, alive or dead."""
     return DeviceRequest.objects.filter(user_code=typed_code(text)).first()
 
 
 def require_answerable(*, request: DeviceRequest, person: Person, now: datetime) -> None:
-    """Whether this person may still answer, or has. Raises Problem E225 (expired), E226 (somebody else did)."""
+    """Check that this person may still answer, or has. Raises Problem E225 (expired), E226 (another person did)."""
     if request.state == State.WAITING and request.expires_at <= now:
         raise Problem.of("E225", shown=request.shown_code, minutes=round(LIFETIME.total_seconds() / 60))
     if request.state != State.WAITING and request.person_id != person.pk:
@@ -106,12 +104,12 @@ def require_answerable(*, request: DeviceRequest, person: Person, now: datetime)
 
 
 def may_approve(*, request: DeviceRequest, person: Person) -> bool:
-    """Others' gradients pass through a relay: operators alone let one in."""
+    """Return True if the person may approve. Only operators approve relays, through which others' gradients pass."""
     return request.kind != Machine.Kind.RELAY or person.is_staff
 
 
 def answer_request(*, request: DeviceRequest, person: Person, approve: bool, now: datetime) -> None:
-    """Approve or decline, once; a second answer of the same person changes nothing. Raises Problem E225, E226, E127."""
+    """Approve or decline, once; repeating it changes nothing. Raises Problem E225, E226, E127."""
     require_answerable(request=request, person=person, now=now)
     if approve and not may_approve(request=request, person=person):
         raise Problem.of("E127")
@@ -123,7 +121,7 @@ def answer_request(*, request: DeviceRequest, person: Person, approve: bool, now
 
 
 def asked_with(device_code: str) -> Asked:
-    """What a machine asked. Raises Problem E222."""
+    """Return the request of a device code. Raises Problem E222."""
     request = DeviceRequest.objects.select_related("person").filter(device_digest=digest_of(device_code)).first()
     if request is None:
         raise Problem.of("E222")
@@ -131,7 +129,7 @@ def asked_with(device_code: str) -> Asked:
 
 
 def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> Machine:
-    """The machine that was approved, once. `proof` signs the device code for the purpose REQUEST.
+    """Return the approved machine, once. `proof` signs the device code for the purpose REQUEST.
 
     `url` is where people approve. Raises Problem E216 (proof), E221, E222 (expired, used), E220, E227, E228.
     """
@@ -146,7 +144,7 @@ def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> M
 
 
 def _who_approved(request: DeviceRequest, url: str, now: datetime) -> Person:
-    """Raises Problem E221, E222, E220."""
+    """Return the person who approved. Raises Problem E221, E222, E220."""
     if request.state == State.DECLINED:
         raise Problem.of("E221")
     if request.state == State.USED or request.expires_at <= now:

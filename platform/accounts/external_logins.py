@@ -1,7 +1,6 @@
-"""People who log in by another site. Kept of that site: its name and what it calls the person, nothing more.
+"""Logins through another site, of which only its name and its id for the person are stored.
 
-An account there and one here belong together because somebody came from there first, or connected them while logged in
-here: never because a name or an e-mail is the same.
+Accounts are connected by coming from there first, or while logged in here; never by an equal name or e-mail.
 """
 
 from collections.abc import Collection
@@ -16,14 +15,14 @@ from peer_agent.protocol.errors import Problem
 
 
 def person_known_as(*, provider: str, uid: str) -> Person | None:
-    """Who logs in by this account elsewhere."""
+    """Return the person who logs in with this account of another site."""
     account = SocialAccount.objects.select_related("user").filter(provider=provider, uid=uid).first()
     return account.user if account else None
 
 
 @transaction.atomic
 def join_from_outside(*, provider: str, uid: str, username: str) -> Person:
-    """A new person without a password; the same account twice is one person. Raises ValidationError by field."""
+    """Return a new person without a password; the same account always gives the same one. Raises ValidationError."""
     if known := person_known_as(provider=provider, uid=uid):
         return known
     require_free(username)
@@ -45,10 +44,7 @@ def connected(person: Person) -> list[str]:
 
 @transaction.atomic
 def connect(*, person: Person, provider: str, uid: str, name: str) -> None:
-    """From now on this account at `provider`, which is called `name`, opens the person's one here; again does nothing.
-
-    Raises Problem E337 where it opens another's, E338 where another account there opens this one.
-    """
+    """Connect an account at `provider`, named `name`. Raises E337 (another person's), E338 (another account there)."""
     Person.objects.select_for_update().get(pk=person.pk)
     known = person_known_as(provider=provider, uid=uid)
     if known == person:
@@ -62,10 +58,7 @@ def connect(*, person: Person, provider: str, uid: str, name: str) -> None:
 
 @transaction.atomic
 def disconnect(*, person: Person, provider: str, name: str, open_here: Collection[str]) -> None:
-    """This site's word is no longer taken. `open_here`: those by which one can log in at present.
-
-    Raises Problem E339 where nothing would be left to log in with.
-    """
+    """Disconnect a provider; `open_here` can be used for logins. Raises Problem E339 if no way to log in is left."""
     now = Person.objects.select_for_update().get(pk=person.pk)
     others = set(connected(now)) & set(open_here) - {provider}
     if not now.has_usable_password() and not others:
@@ -74,5 +67,5 @@ def disconnect(*, person: Person, provider: str, name: str, open_here: Collectio
 
 
 def forget_details(*, provider: str, uid: str) -> None:
-    """What the other site told about the person is not kept."""
+    """Delete the details that the other site sent about the person."""
     SocialAccount.objects.filter(provider=provider, uid=uid).update(extra_data={})

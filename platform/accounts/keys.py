@@ -1,4 +1,4 @@
-"""The key with which this site signs, and people's secrets that it must be able to use again: encrypted at rest."""
+"""The site's signing key, and encryption at rest of people's secrets that the site must use again."""
 
 import base64
 
@@ -14,21 +14,19 @@ PURPOSE = b"manyhands: secrets of people at rest"
 
 
 def site_key() -> Ed25519PrivateKey:
-    """The Ed25519 key with which this site signs credentials, plans and records."""
     return Ed25519PrivateKey.from_private_bytes(kept_secret(settings.DATA / "keys" / "site"))
 
 
 class Unreadable(Exception):
-    """It was sealed under another secret, or is damaged."""
+    """The text was sealed under another secret, or is damaged."""
 
 
 def seal(secret: str) -> str:
-    """The secret, so that only this site can read it."""
     return _fernet().encrypt(secret.encode()).decode()
 
 
 def unseal(sealed: str) -> str:
-    """Inverse of `seal`. Raises Unreadable."""
+    """Decrypt a sealed secret. Raises Unreadable."""
     try:
         return _fernet().decrypt(sealed.encode()).decode()
     except InvalidToken as error:

@@ -1,4 +1,4 @@
-"""What a person wants of their machines, and what these say about it."""
+"""What owners want of their machines, and what the machines report."""
 
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
@@ -14,20 +14,20 @@ from accounts.models import Machine, MachineControl
 from peer_agent.machine.resting import Rest
 from peer_agent.protocol.messages import Instructions, MachineReport
 
-SPARED = timedelta(seconds=30)  # in which the same is not written again
-MOST_CHANGED = 10_000  # rows of one look; whoever is not among them hears of it with the next report
-FRESH = timedelta(seconds=150)  # a machine says something at least once a minute
+SPARED = timedelta(seconds=30)  # in which an equal report is not written again
+MOST_CHANGED = 10_000  # rows of one look; a machine beyond them hears with its next report
+FRESH = timedelta(seconds=150)  # a machine reports at least once a minute
 
 
 class Control(NamedTuple):
-    """A machine's row in words of the protocol. `report`: None where it has said nothing, or long ago."""
+    """A machine's row as structs of the protocol. `report`: None without a recent one."""
 
     wanted: Instructions
     report: MachineReport | None
 
     @property
     def is_heard(self) -> bool:
-        """Whether the machine, which is there, does what was asked last."""
+        """True if the connected machine has confirmed the latest instructions."""
         return self.report is not None and self.report.revision >= self.wanted.revision
 
     @property
@@ -44,7 +44,6 @@ def control_of(machine: Machine) -> Control:
 
 
 def controls_of(machines: Collection[Machine]) -> dict[UUID, Control]:
-    """The same of several, in one query; those of which nothing was ever wanted are left out."""
     rows = MachineControl.objects.filter(machine__in=[machine.pk for machine in machines])
     return {row.machine_id: _control_in(row) for row in rows}
 
@@ -55,11 +54,10 @@ def _control_in(row: MachineControl) -> Control:
 
 
 def wanted_in(row: MachineControl) -> Instructions:
-    """What the owner's pages have written."""
     try:
         said = msgspec.json.decode(row.instructions)
         return msgspec.convert({"type": "Instructions", **said, "revision": row.revision}, Instructions)
-    except (msgspec.DecodeError, TypeError):  # as another version wrote it
+    except (msgspec.DecodeError, TypeError):  # another version wrote it
         return Instructions(revision=row.revision)
 
 
@@ -71,7 +69,7 @@ def _report_in(row: MachineControl) -> MachineReport | None:
 
 
 def change(*, machine: Machine, to: Callable[[Instructions], Instructions]) -> Instructions:
-    """Want something else of a machine, beginning with what is wanted now; it hears of it at once."""
+    """Change a machine's instructions, starting from the present ones; it hears of them at once."""
     with transaction.atomic():
         MachineControl.objects.get_or_create(machine=machine)
         row = MachineControl.objects.select_for_update().get(machine=machine)
@@ -86,16 +84,16 @@ def _packed(wanted: Instructions) -> str:
 
 
 class Taken(NamedTuple):
-    """What is wanted of a machine that has said something, and when that was, by which it can be forgotten."""
+    """The instructions for a machine that reported, and the time of the report, by which it can be forgotten."""
 
     wanted: Instructions
     at: datetime
 
 
 def take_report(*, machine_id: str, report: MachineReport, is_first: bool = False) -> Taken:
-    """Keep what a machine said; `is_first` on its link: then the same words of an older link are not these.
+    """Store a report and return the instructions; `is_first` on its link: write it even if it is the same.
 
-    What is to be done once is done by the process that has heard it, and is not asked of the next one.
+    One-time instructions are cleared once confirmed, so that the machine's next process does not repeat them.
     """
     row, _ = MachineControl.objects.get_or_create(machine_id=UUID(machine_id))
     wanted, now, packed = wanted_in(row), timezone.now(), msgspec.json.encode(report).decode()
@@ -109,11 +107,11 @@ def take_report(*, machine_id: str, report: MachineReport, is_first: bool = Fals
 
 
 def forget_report(*, machine_id: str, at: datetime) -> None:
-    """The machine's link has ended, on which it said that; what it has said on another one since stays."""
+    """Mark a report as over when its link ends, unless a later one came on another link."""
     MachineControl.objects.filter(machine=UUID(machine_id), reported_at=at).update(reported_at=None)
 
 
 def changed_since(then: datetime) -> dict[str, Instructions]:
-    """What is wanted of machines of which something was wanted since, by their names on the wire."""
+    """Return instructions changed since then, by the machines' names on the wire."""
     rows = MachineControl.objects.filter(changed_at__gte=then).order_by("-changed_at")[:MOST_CHANGED]
     return {row.machine_id.hex: wanted_in(row) for row in rows}

@@ -15,8 +15,8 @@ from django.utils.translation import gettext_lazy
 from peer_agent.protocol.identifiers import PeerId
 
 KEY_BYTES = 32
-RELAY_KEEPER = "operator"  # owns the relay that `serve` starts; nobody can log in as it
-FORMER = "former-volunteer-"  # begins the name of an account that was deleted
+RELAY_KEEPER = "operator"  # owns the relay that `serve` starts; it has no login
+FORMER = "former-volunteer-"  # prefix of the name of a deleted account
 NAME_RULE = RegexValidator(
     r"^\w[\w.-]{1,29}\Z",
     gettext_lazy("Use 2 to 30 letters, digits, dots, dashes or underscores, and begin with a letter or digit."),
@@ -24,10 +24,8 @@ NAME_RULE = RegexValidator(
 
 
 class PersonManager(BaseUserManager["Person"]):
-    """Makes people; `createsuperuser` uses it too."""
-
     def create_user(self, username: str, password: str | None = None, **fields: Any) -> "Person":
-        """A person; without a password nobody can log in as them."""
+        """Create a person, who cannot log in if there is no password."""
         person = self.model(username=self.model.normalize_username(username), **fields)
         person.set_password(password)
         person.save(using=self._db)
@@ -38,7 +36,7 @@ class PersonManager(BaseUserManager["Person"]):
 
 
 class Person(AbstractBaseUser, PermissionsMixin):
-    """Someone. `username` is the public name; nothing else is asked for."""
+    """A person. `username` is the public name; nothing else is asked for."""
 
     username = models.CharField(
         "name",
@@ -50,8 +48,8 @@ class Person(AbstractBaseUser, PermissionsMixin):
     is_staff = models.BooleanField(default=False)  # an operator of this site
     is_active = models.BooleanField(default=True)
     date_joined = models.DateTimeField(default=timezone.now)
-    has_public_page = models.BooleanField(default=True)  # at /people/<name>/; without, it is theirs alone
-    session_epoch = models.PositiveIntegerField(default=0, editable=False)  # one more ends every session begun before
+    has_public_page = models.BooleanField(default=True)  # at /people/<name>/; else only they see it
+    session_epoch = models.PositiveIntegerField(default=0, editable=False)  # raising it ends all sessions
 
     objects = PersonManager()
 
@@ -72,13 +70,13 @@ class Person(AbstractBaseUser, PermissionsMixin):
         return self.username
 
     def get_session_auth_hash(self) -> str:
-        """What a session must know to go on: it changes with the password and with the epoch."""
+        """Return what a session must match to stay valid. It changes with the password and with the epoch."""
         secret = f"{self.password}:{self.session_epoch}"
         return salted_hmac("accounts.models.Person.session", secret, algorithm="sha256").hexdigest()
 
 
 class Machine(models.Model):
-    """A device that a person has approved. In protocol messages it is called by `peer_id`."""
+    """A device that a person has approved. Protocol messages name it by `peer_id`."""
 
     class Kind(models.TextChoices):
         AGENT = "agent"
@@ -92,7 +90,7 @@ class Machine(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
     last_seen_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
-    is_barred = models.BooleanField(default=False)  # revoked by an operator: its owner cannot let it back
+    is_barred = models.BooleanField(default=False)  # revoked by an operator: its owner cannot restore it
 
     class Meta:
         ordering = ("created_at",)
@@ -107,10 +105,10 @@ class Machine(models.Model):
 
 
 class MachineControl(models.Model):
-    """What its owner wants of a machine, and what it said of that; a machine without a row works as it was started.
+    """An owner's instructions for a machine, and its report; without a row it works as it was started.
 
-    `instructions`: JSON of the protocol's `Instructions`; `report`: of its `MachineReport`, the last one. The owner's
-    pages write the one, the machine's socket the other.
+    The owner's pages write `instructions`, its socket `report`: JSON of the protocol's `Instructions` and
+    `MachineReport`.
     """
 
     machine = models.OneToOneField(Machine, models.CASCADE, primary_key=True, related_name="control")
@@ -125,7 +123,7 @@ class MachineControl(models.Model):
 
 
 class PastOwner(models.Model):
-    """Somebody for whom a machine worked before it had its present person: what befalls them sticks to its key."""
+    """A former owner of a machine. A ban of theirs also applies to its key."""
 
     machine = models.ForeignKey(Machine, models.CASCADE, related_name="past_owners")
     person = models.ForeignKey(Person, models.CASCADE, related_name="+")
@@ -139,13 +137,13 @@ class PastOwner(models.Model):
 
 
 class DeviceRequest(models.Model):
-    """A machine that asks to be approved (RFC 8628). Of its device code only the sha256 is kept."""
+    """A machine that asks for approval (RFC 8628). Only the sha256 of its device code is stored."""
 
     class State(models.TextChoices):
         WAITING = "waiting"
         APPROVED = "approved"
         DECLINED = "declined"
-        USED = "used"  # approved, and the machine has learned it
+        USED = "used"  # approved, and the machine has been told
 
     device_digest = models.CharField(max_length=64, unique=True)
     user_code = models.CharField(max_length=8, unique=True)  # without its dash
@@ -153,7 +151,7 @@ class DeviceRequest(models.Model):
     public_key = models.BinaryField(max_length=KEY_BYTES)
     system = models.CharField(max_length=80)
     kind = models.CharField(max_length=8, choices=Machine.Kind.choices, default=Machine.Kind.AGENT)
-    run = models.CharField(max_length=80, blank=True)  # the slug as the machine said it; it may name nothing
+    run = models.CharField(max_length=80, blank=True)  # the slug that the machine sent; it may not exist
     address = models.CharField(max_length=45, blank=True)
     state = models.CharField(max_length=8, choices=State.choices, default=State.WAITING)
     person = models.ForeignKey(
@@ -181,7 +179,7 @@ class DeviceRequest(models.Model):
 
 
 class Token(models.Model):
-    """A secret that was shown once. Only its sha256 is kept, which suffices for 256 random bits."""
+    """A secret that was shown once. Only its sha256 is stored, which suffices for 256 random bits."""
 
     class Purpose(models.TextChoices):
         MACHINE = "machine"  # enrols one machine, once
@@ -204,12 +202,12 @@ class Token(models.Model):
 
 
 class Team(models.Model):
-    """People who are counted together. Of the link that lets people in only the sha256 of its secret is kept."""
+    """People who are counted together. Only the sha256 of its joining link's secret is stored."""
 
     slug = models.SlugField(max_length=40, unique=True)
     name = models.CharField(max_length=40)
     leader = models.ForeignKey(Person, models.PROTECT, related_name="teams_led")
-    link_digest = models.CharField(max_length=64, blank=True)  # empty: nobody is let in
+    link_digest = models.CharField(max_length=64, blank=True)  # empty: the link lets no one in
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -226,7 +224,7 @@ class Team(models.Model):
 
 
 class TeamMember(models.Model):
-    """Somebody in a team, from one day of UTC to another. What they give on days between counts for it."""
+    """A person's time in a team, from one day of UTC to another. Their samples of that time count for it."""
 
     team = models.ForeignKey(Team, models.CASCADE, related_name="members")
     person = models.ForeignKey(Person, models.CASCADE, related_name="in_teams")

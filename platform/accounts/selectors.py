@@ -1,4 +1,4 @@
-"""What is read about people and machines."""
+"""Queries about people and machines."""
 
 from collections.abc import Collection
 from uuid import UUID
@@ -19,12 +19,11 @@ def machine_of(person: Person, machine_id: UUID) -> Machine | None:
 
 
 def open_tokens_of(person: Person) -> QuerySet[Token]:
-    """Personal access tokens that still work."""
     return person.tokens.filter(purpose=Token.Purpose.API, revoked_at=None).exclude(expires_at__lte=timezone.now())
 
 
 def working_machine(peer_id: str, *, site: str) -> Machine:
-    """A machine that may ask for something. Raises Problem E101 (unknown), E214 (revoked, or its person banned)."""
+    """Return a machine that may make requests. Raises Problem E101 (unknown), E214 (revoked, or its person banned)."""
     machine = Machine.objects.select_related("person").filter(pk=peer_id).first()
     if machine is None:
         raise Problem.of("E101", site=site)
@@ -34,13 +33,13 @@ def working_machine(peer_id: str, *, site: str) -> Machine:
 
 
 def person_with_page(name: str, *, viewer: object) -> Person | None:
-    """Whose page is at this name, as far as the one who asks may see it: one's own always, others' where they allow."""
+    """Return the person with this page if the viewer may see it: always their own, others' if public."""
     person = Person.objects.filter(username=name, is_active=True).exclude(username=RELAY_KEEPER).first()
     return person if person is not None and (person.has_public_page or person == viewer) else None
 
 
 def names_with_page(names: Collection[str]) -> set[str]:
-    """Those of these names that have a page which everybody may see."""
+    """Return those of these names whose page everyone may see."""
     people = Person.objects.filter(username__in=names, is_active=True, has_public_page=True)
     return set(people.exclude(username=RELAY_KEEPER).values_list("username", flat=True))
 

@@ -1,4 +1,4 @@
-"""What changes people, machines and tokens, and the one place where credentials are asked for and signed."""
+"""Changes of people, machines and tokens; also the requests for credentials, and their signing."""
 
 import hashlib
 import secrets
@@ -33,30 +33,30 @@ from peer_agent.protocol.identifiers import Peer, PeerId, RunId
 from peer_agent.protocol.messages import PROTOCOL
 
 MACHINE_TOKEN_LIFETIME = timedelta(hours=24)
-ASKED_FOR = (Role.TRAINER, Role.AUXILIARY, Role.RELAY)  # the site gives itself whatever else there is
+ASKED_FOR = (Role.TRAINER, Role.AUXILIARY, Role.RELAY)  # the site gives other roles only to itself
 
 
 class IssuedToken(NamedTuple):
-    """A token and its secret, which is shown now and never again."""
+    """A token and its secret, which is shown only once."""
 
     token: Token
     secret: str
 
 
 def sign_up(*, username: str, password: str) -> Person:
-    """A new person. Raises ValidationError with the fields that are wrong."""
+    """Create a person. Raises ValidationError with the invalid fields."""
     require_free(username)
     return _add_person(Person(username=Person.normalize_username(username)), password)
 
 
 def require_free(username: str) -> None:
-    """Names of the site's own, and those of accounts that were deleted, are nobody's. Raises ValidationError."""
+    """Refuse names reserved for the site and for deleted accounts. Raises ValidationError."""
     if username.lower() == RELAY_KEEPER or username.lower().startswith(FORMER):
         raise ValidationError({"username": gettext("That name is taken.")})
 
 
 def make_first_operator(*, username: str, password: str) -> Person:
-    """The site's first superuser. Raises ValidationError; PermissionError once there is one."""
+    """Create the site's first superuser. Raises ValidationError; PermissionError if there is one."""
     if Person.objects.filter(is_superuser=True).exists():
         raise PermissionError("this site has an operator")
     return _add_person(Person(username=Person.normalize_username(username), is_staff=True, is_superuser=True), password)
@@ -70,7 +70,7 @@ def relay_keeper() -> Person:
 def create_token(
     *, person: Person, purpose: Token.Purpose, label: str = "", lifetime: timedelta | None = None
 ) -> IssuedToken:
-    """A token of `mh_` and 256 random bits; without a lifetime it is good until it is revoked."""
+    """Create a token of `mh_` and 256 random bits; without a lifetime it works until revoked."""
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
     expires_at = timezone.now() + lifetime if lifetime else None
     token = Token.objects.create(
@@ -88,7 +88,6 @@ def revoke_token(*, token: Token) -> None:
 
 
 def digest_of(secret: str) -> str:
-    """What is kept of a token's secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -96,10 +95,9 @@ def digest_of(secret: str) -> str:
 def enrol_machine(
     *, secret: str, name: str, public_key: bytes, proof: bytes, kind: Machine.Kind = Machine.Kind.AGENT
 ) -> Machine:
-    """The machine that holds `public_key`, now approved by the token's person.
+    """Approve the machine that holds `public_key` for the token's person. A known key keeps machine and history.
 
-    `proof` signs the token's secret for the purpose REQUEST. A key that is known already keeps its machine and its
-    history. Raises Problem E215 (token), E216 (proof), E227, E228.
+    `proof` signs the token's secret for the purpose REQUEST. Raises Problem E215 (token), E216 (proof), E227, E228.
     """
     now = timezone.now()
     token = _usable_token(secret, Token.Purpose.MACHINE, now)
@@ -112,10 +110,7 @@ def enrol_machine(
 
 @transaction.atomic
 def admit_machine(*, person: Person, name: str, public_key: bytes, kind: Machine.Kind) -> Machine:
-    """The machine that holds `public_key`, speaking for the person from now on; the caller has checked the proof.
-
-    Raises Problem E227, E228: whoever was shut out does not come back under another name.
-    """
+    """Make the machine with this key, whose proof the caller has checked, the person's. Raises Problem E227, E228."""
     known = Machine.objects.select_for_update().select_related("person").filter(public_key=public_key).first()
     if known is not None:
         require_welcome(known)
@@ -127,7 +122,7 @@ def admit_machine(*, person: Person, name: str, public_key: bytes, kind: Machine
 
 
 def require_welcome(machine: Machine) -> None:
-    """Whether a key that is known may be approved. Raises Problem E227 (revoked), E228 (of a closed account)."""
+    """Check that a known key may be approved. Raises Problem E227 (revoked), E228 (of a closed account)."""
     if machine.revoked_at:
         raise Problem.of("E227")
     if not machine.person.is_active or machine.past_owners.filter(person__is_active=False).exists():
@@ -135,13 +130,13 @@ def require_welcome(machine: Machine) -> None:
 
 
 def is_proof(*, secret: str, public_key: bytes, proof: bytes) -> bool:
-    """Whether the holder of the key has signed this token's secret."""
+    """Return True if the key's holder signed this token's secret."""
     signed = Signed(secret.encode(), proof)
     return len(public_key) == KEY_BYTES and credentials.is_signed_by(public_key, credentials.REQUEST, signed)
 
 
 def person_of_token(*, secret: str, now: datetime | None = None) -> Person:
-    """Whom a personal access token speaks for. Raises Problem E215."""
+    """Return the person of a personal access token. Raises Problem E215."""
     now = now or timezone.now()
     token = _usable_token(secret, Token.Purpose.API, now)
     Token.objects.filter(pk=token.pk).update(used_at=now)
@@ -155,29 +150,29 @@ def rename_machine(*, machine: Machine, name: str) -> None:
 
 
 def revoke_machine(*, machine: Machine) -> None:
-    """From now on the machine gets no credential, and its key is not approved again, until it is let back."""
+    """Revoke a machine: no credential and no approval of its key, until it is restored."""
     Machine.objects.filter(pk=machine.pk, revoked_at=None).update(revoked_at=timezone.now())
 
 
 def bar_machine(*, machine: Machine) -> None:
-    """The same by an operator: its owner cannot let it back."""
+    """Revoke a machine so that its owner cannot restore it."""
     revoke_machine(machine=machine)
     Machine.objects.filter(pk=machine.pk).update(is_barred=True)
 
 
 def let_back_machine(*, machine: Machine) -> None:
-    """Take a revocation back, by the machine's owner. Raises Problem E227 where an operator revoked it."""
+    """Restore an owner's machine. Raises Problem E227 if an operator revoked it."""
     if not Machine.objects.filter(pk=machine.pk, is_barred=False).update(revoked_at=None):
         raise Problem.of("E227")
 
 
 def unbar_machine(*, machine: Machine) -> None:
-    """The same by an operator, whoever revoked it."""
+    """Restore a machine as an operator, even one that an operator revoked."""
     Machine.objects.filter(pk=machine.pk).update(revoked_at=None, is_barred=False)
 
 
 def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> Signed:
-    """The site's word, for an hour, that this machine speaks for its person in this run (or `*`: in every run)."""
+    """Issue a credential: for an hour, this machine acts for its person in this run (or `*`: every run)."""
     credential = Credential(
         person=machine.person.username,
         machine=machine.peer_id,
@@ -192,7 +187,7 @@ def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> S
 
 
 def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
-    """The site's word, for an hour, that whoever holds this key reads a run's log at relays on its behalf."""
+    """Issue a credential: for an hour, the key's holder reads a run's log at relays on the site's behalf."""
     credential = Credential(
         person=RELAY_KEEPER,
         machine=peer,
@@ -206,7 +201,7 @@ def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
 
 
 def _add_person(person: Person, password: str) -> Person:
-    """Check name and password together, so that both are mended in one go."""
+    """Check name and password together, so that both faults are reported at once."""
     faults: dict[str, list[str]] = {}
     try:
         person.full_clean(exclude=["password"])
@@ -225,7 +220,7 @@ def _add_person(person: Person, password: str) -> Person:
 
 
 def _usable_token(secret: str, purpose: Token.Purpose, now: datetime) -> Token:
-    """A token that is neither spent nor over. Raises Problem E215."""
+    """Return a token that is neither used up nor expired. Raises Problem E215."""
     token = Token.objects.select_related("person").filter(digest=digest_of(secret), purpose=purpose).first()
     if token is None or token.revoked_at or not token.person.is_active:
         raise Problem.of("E215")
@@ -236,11 +231,11 @@ def _usable_token(secret: str, purpose: Token.Purpose, now: datetime) -> Token:
     return token
 
 
-# A request that a machine signs with its own key: who asks, for which role, and when it was said
+# Requests that a machine signs with its own key: machine, role, and time
 
 
 class CredentialRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request for a credential. `issued_at` is in seconds of UTC; agents of protocol 1 do not name it."""
+    """The body of a request for a credential. `issued_at` is in seconds of UTC. Protocol 1 does not name `protocol`."""
 
     machine: Peer
     role: Role
@@ -251,9 +246,9 @@ class CredentialRequest(Struct, frozen=True, forbid_unknown_fields=True):
 def verified_request(
     *, body: bytes, signature: str, site: str, now: float, upgrade: Callable[[], str]
 ) -> tuple[Machine, Role]:
-    """Who asks and as what. Raises Problem E206, E205, E101, E214, E216, E204, E213, in this order.
+    """Return machine and role of a request. Raises Problem E206, E205, E101, E214, E216, E204, E213, in this order.
 
-    `upgrade` gives the line that brings an agent up to date, for one that could not understand this site's messages.
+    `upgrade` returns the line that updates an agent too old for this site's messages.
     """
     request = _parsed(body)
     if request.protocol != PROTOCOL:
@@ -266,7 +261,7 @@ def verified_request(
         raise Problem.of("E216") from error
     if not is_signed_by(bytes(machine.public_key), REQUEST, signed):
         raise Problem.of("E216")
-    # Only now: a clock that is wrong in a request that somebody else made would mislead its owner.
+    # Checked last: a wrong clock in another party's request would mislead the machine's owner.
     if abs(now - request.issued_at) > CLOCK_TOLERANCE_S:
         raise Problem.of("E204", minutes=round(abs(now - request.issued_at) / 60))
     if request.role not in ASKED_FOR:

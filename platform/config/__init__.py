@@ -1,4 +1,4 @@
-"""Settings from the environment, proxies, the task queue: what every room stands on. Decides nothing about runs."""
+"""Settings from the environment, proxies, the task queue: the base of every package. Decides nothing about runs."""
 
 import os
 
@@ -6,6 +6,6 @@ from celery import Celery
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
-celery_app = Celery("manyhands")  # also the default app of shared tasks, which finds every room's tasks.py
+celery_app = Celery("manyhands")  # also the default app of shared tasks; it finds every package's tasks.py
 celery_app.config_from_object("django.conf:settings", namespace="CELERY")
 celery_app.autodiscover_tasks()

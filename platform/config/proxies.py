@@ -1,4 +1,4 @@
-"""Whose word about the visitor's address is taken: proxies on this machine, and those that the operator names."""
+"""Trusted proxies, whose word about a visitor's address counts: those on this machine, and the operator's."""
 
 import ipaddress
 from typing import Any
@@ -9,7 +9,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def parsed(text: str) -> Address | None:
-    """An IP address; a socket that listens for both kinds shows IPv4 in the clothes of IPv6."""
+    """Return an IP address; sockets for both kinds show IPv4 mapped into IPv6, which is undone."""
     try:
         address = ipaddress.ip_address(text.strip())
     except ValueError:
@@ -18,7 +18,6 @@ def parsed(text: str) -> Address | None:
 
 
 def is_trusted(ip: str) -> bool:
-    """Whether this is a proxy of the site's own."""
     address = parsed(ip)
     if address is None:
         return False
@@ -26,10 +25,10 @@ def is_trusted(ip: str) -> bool:
 
 
 def visitor_of(peer: str, forwarded: str) -> str:
-    """Who is behind the proxies: of `forwarded` (X-Forwarded-For) and the connection's `peer`, the last untrusted one.
+    """Return the visitor's address: the last untrusted one of `forwarded` (X-Forwarded-For) and the `peer`.
 
-    Each proxy appends whom it was called by, so what stands left of the first untrusted hop is that visitor's claim.
-    Empty where no address is known.
+    Each proxy appends its client's address, so addresses left of the first untrusted hop are only claims. Empty if no
+    address is known.
     """
     hop = parsed(peer)
     hops = forwarded.split(",") if forwarded else []
@@ -39,7 +38,6 @@ def visitor_of(peer: str, forwarded: str) -> str:
 
 
 def visitor_in(scope: dict[str, Any]) -> str:
-    """The same for a socket, by its ASGI scope."""
     peer = str(scope["client"][0]) if scope.get("client") else ""
     headers = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
     return visitor_of(peer, ",".join(headers))

@@ -1,4 +1,4 @@
-"""All settings of the site. Those that differ between places come from the environment (docs/reference/settings.md)."""
+"""All settings of the site. Those that differ between sites come from the environment (docs/reference/settings.md)."""
 
 from pathlib import Path
 
@@ -11,21 +11,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # From the environment
 DATA = environment.folder("MANYHANDS_DATA", ROOT / "var" / "data")  # database, storage, keys
-RELAY_FOLDERS = environment.folders("MANYHANDS_RELAY_FOLDERS")  # homes of other relays on disks that we can read
+RELAY_FOLDERS = environment.folders("MANYHANDS_RELAY_FOLDERS")  # homes of other relays on readable disks
 PUBLIC_URL = environment.address("MANYHANDS_PUBLIC_URL", "http://127.0.0.1:8000")  # as people's browsers see it
 UPLOAD_LIMIT_MB = environment.number("MANYHANDS_UPLOAD_LIMIT_MB", 512, least=1, most=1_000_000)
 PEOPLE_PER_ADDRESS = environment.number("MANYHANDS_PEOPLE_PER_ADDRESS", 300, least=1, most=1_000_000)  # a school
-TRUSTED_PROXIES = environment.networks("MANYHANDS_TRUSTED_PROXIES")  # beside those on this machine
+TRUSTED_PROXIES = environment.networks("MANYHANDS_TRUSTED_PROXIES")  # besides those on this machine
 HUB_ENDPOINT = environment.address("MANYHANDS_HUB_ENDPOINT", "https://huggingface.co")
 HUB_LIMIT_MB = environment.number("MANYHANDS_HUB_LIMIT_MB", 4_096, least=1, most=1_000_000)
-# By what e-mail is sent: Django's EMAIL_… settings
+# E-mail: Django's EMAIL_… settings
 MAIL_FROM = environment.text("MANYHANDS_MAIL_FROM")
 MAIL_SERVER = environment.mail_server("MANYHANDS_SMTP_URL", sender=MAIL_FROM)
-SENDS_MAIL = bool(MAIL_SERVER)  # else it is not offered
+SENDS_MAIL = bool(MAIL_SERVER)  # else e-mail is not offered
 globals().update(MAIL_SERVER)
 # Parameters of the largest model that visitors may try on its run's page (runs.releases.trials); 0: none
 TRY_PARAMETERS = environment.number("MANYHANDS_TRY_PARAMETERS", 200_000_000, least=0, most=2**31)
-REDIS_URL = environment.broker("REDIS_URL")  # without it one process holds channel layer and task queue
+REDIS_URL = environment.broker("REDIS_URL")  # without it one process has channel layer and task queue
 DATABASES = {"default": environment.database("DATABASE_URL", DATA)}
 DOWNLOADS = environment.folder("MANYHANDS_DOWNLOADS", ROOT / "var" / "download")  # the wheel that setup has built
 DEBUG = environment.flag("MANYHANDS_DEBUG")
@@ -41,11 +41,11 @@ INSTALLED_APPS = [
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
-    "django.contrib.messages",  # the admin pages speak by it
+    "django.contrib.messages",  # used by the admin pages
     "django.contrib.staticfiles",
     "django.contrib.humanize",
-    "allauth",  # logins by other sites; of its pages only the way there and back is mounted
-    "allauth.account",  # holds nothing here; allauth asks for it
+    "allauth",  # logins by other sites; only its redirect and callback are mounted
+    "allauth.account",  # unused here, but required by allauth
     "allauth.socialaccount",
     "allauth.socialaccount.providers.github",
     "allauth.socialaccount.providers.openid_connect",
@@ -63,7 +63,7 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "web.http.middleware.compressed",
     "web.http.middleware.content_security_policy",
-    "django.middleware.locale.LocaleMiddleware",  # before what may fail, so that errors speak it
+    "django.middleware.locale.LocaleMiddleware",  # before what may fail, so that errors are translated
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -105,13 +105,13 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 SOCIALACCOUNT_PROVIDERS = login_providers()
 SOCIALACCOUNT_ADAPTER = "web.pages.accounts.external_login.OutsideAdapter"
-SOCIALACCOUNT_STORE_TOKENS = False  # allauth would keep them in the clear
-SOCIALACCOUNT_LOGIN_ON_GET = True  # a form's redirect to another site is stopped by form-action 'self'
+SOCIALACCOUNT_STORE_TOKENS = False  # allauth would store them unencrypted
+SOCIALACCOUNT_LOGIN_ON_GET = True  # form-action 'self' stops a form's redirect to another site
 SOCIALACCOUNT_ONLY = SOCIALACCOUNT_EMAIL_REQUIRED = SOCIALACCOUNT_QUERY_EMAIL = False
-ACCOUNT_EMAIL_VERIFICATION = "none"  # nobody's e-mail is kept
+ACCOUNT_EMAIL_VERIFICATION = "none"  # the site stores no e-mail for logins
 ACCOUNT_USER_MODEL_EMAIL_FIELD = None
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
-PASSWORD_RESET_TIMEOUT = 86_400  # seconds that an operator's link for a new password works
+PASSWORD_RESET_TIMEOUT = 86_400  # lifetime of an operator's link for a new password, in seconds
 
 # Cookies and headers; the content security policy is in web.http.middleware
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
@@ -128,7 +128,7 @@ FILE_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
 # Words and times
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English"), ("bn", "বাংলা")]
-if DEBUG:  # scripts/messages.py makes them, of the same messages: what was never marked stands out
+if DEBUG:  # pseudo-languages of scripts/messages.py, in which unmarked text stands out
     LANGUAGES += [("en-xa", "⟦Ãççéñţš⟧"), ("ar-xb", "⟦ţfél oţ ţhgîR⟧")]
 LOCALE_PATHS = [ROOT / "platform" / "web" / "locale"]
 FORMAT_MODULE_PATH = ["web.formats"]
@@ -140,41 +140,40 @@ USE_TZ = True
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [ROOT / "frontend" / "static"]
 WHITENOISE_USE_FINDERS = True  # nothing has to be collected before `serve`
-WHITENOISE_IMMUTABLE_FILE_TEST = r"^.*/built/assets/[^/]+-[\w-]{8}\.(js|css)$"  # named after what is in them
+WHITENOISE_IMMUTABLE_FILE_TEST = r"^.*/built/assets/[^/]+-[\w-]{8}\.(js|css)$"  # named by content
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 
-# How often the same may be asked before E223: how many times within how many seconds (web.http.rate_limits).
-# An address counts for who is not logged in, and for as many people as may sit behind one: a class signs up within
-# minutes. A code has 34 bits, so ten guesses a quarter are none.
+# Rate limits before E223: uses within seconds (web.http.rate_limits). Without a login the address counts, and many
+# people may share one: a class signs up within minutes. A code has 34 bits, so ten guesses in 15 minutes are harmless.
 RATES = {
     "sign-ups": (PEOPLE_PER_ADDRESS, 3600),  # per address
-    "log-ins of this name": (10, 900),  # that failed, per address and name
-    "log-ins": (PEOPLE_PER_ADDRESS, 900),  # that failed, per address
+    "log-ins of this name": (10, 900),  # failed ones, per address and name
+    "log-ins": (PEOPLE_PER_ADDRESS, 900),  # failed ones, per address
     "requests of machines": (PEOPLE_PER_ADDRESS, 900),  # per address
-    "polls": (30, 15),  # per device code; one every two seconds is asked for
+    "polls": (30, 15),  # per device code; agents poll every two seconds
     "wrong codes": (10, 900),  # per person
     "uploads": (30, 3600),  # per person
-    "uploads in pieces": (60, 3600),  # per person, as they are announced
-    "requests to join": (30, 3600),  # per person, those taken back too
+    "uploads in pieces": (60, 3600),  # per person, when announced
+    "requests to join": (30, 3600),  # per person, withdrawn ones too
     "wrong invitations": (30, 900),  # per person
-    "wrong invitations of one address": (PEOPLE_PER_ADDRESS, 900),  # before anybody has logged in
-    "log-ins by another site": (2 * PEOPLE_PER_ADDRESS, 900),  # per address; there and back are two
+    "wrong invitations of one address": (PEOPLE_PER_ADDRESS, 900),  # without a login
+    "log-ins by another site": (2 * PEOPLE_PER_ADDRESS, 900),  # per address; the way there and back counts as two
     "looks at a run": (50 * PEOPLE_PER_ADDRESS, 60),  # per address: pages without sockets ask every 1.2 seconds
     "looks of one person": (600, 60),  # at runs, in a dozen pages
-    "teams": (10, 86_400),  # per person, who makes them
-    "e-mail addresses": (5, 86_400),  # per person, to each of which an e-mail is sent
-    "e-mails to one address": (3, 86_400),  # that ask whether it is theirs, whoever wants them
-    "webhooks": (20, 86_400),  # per person, as they are saved
+    "teams": (10, 86_400),  # per person, who creates them
+    "e-mail addresses": (5, 86_400),  # per person; an e-mail is sent to each
+    "e-mails to one address": (3, 86_400),  # requests to confirm an address, from all people together
+    "webhooks": (20, 86_400),  # per person, when saved
     "tests of notifications": (10, 3600),  # per person
-    "exports": (10, 3600),  # per person: of all that the site has of them
-    "texts to write": (30, 600),  # per person, by released models that are tried
-    "texts to write for one address": (30, 600),  # the same before anybody has logged in
+    "exports": (10, 3600),  # per person, of all that the site stores about them
+    "texts to write": (30, 600),  # per person, by released models on trial
+    "texts to write for one address": (30, 600),  # the same without a login
     "credentials": (60, 900),  # per machine; it needs one for each half hour, and for each start
 }
-# What one person may take of the site; operators have no bounds (runs.quotas)
+# Limits for one person; operators have none (runs.quotas)
 QUOTAS = {
     "drafts": environment.number("MANYHANDS_QUOTA_DRAFTS", 20, least=1, most=1_000_000),
     "disk_mb": environment.number("MANYHANDS_QUOTA_DISK_MB", 5_000, least=1, most=1_000_000_000),
@@ -187,7 +186,7 @@ CACHES = {
     else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 100_000}}
 }
 
-# Messages between sockets and hosts: how many may wait for one, and why, is said beside the classes
+# Messages between sockets and hosts; the classes state the limits of queues, and why
 CHANNEL_LAYERS = {
     "default": {"BACKEND": "coordination.channel_layer.redis.RedisLayer", "CONFIG": {"hosts": [REDIS_URL]}}
     if REDIS_URL
@@ -198,7 +197,7 @@ CHANNEL_LAYERS = {
 CELERY_BROKER_URL = REDIS_URL or "memory://here"
 CELERY_BROKER_TRANSPORT_OPTIONS = {} if REDIS_URL else {"polling_interval": 0.02}  # the default polls once a second
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_TASK_IGNORE_RESULT = True  # the truth is in rows
+CELERY_TASK_IGNORE_RESULT = True  # results are in rows
 CELERY_WORKER_REDIRECT_STDOUTS = False
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
@@ -211,7 +210,7 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {
         "celery": {"level": "WARNING"},
-        "uvicorn": {"level": "ERROR"},  # below it are lines about malformed requests: a stranger could fill the disk
+        "uvicorn": {"level": "ERROR"},  # lower levels log malformed requests: a stranger could fill the disk
         "django.request": {"level": "ERROR"},
         "django.security": {"level": "CRITICAL"},  # the same
     },

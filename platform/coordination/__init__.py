@@ -1,1 +1,1 @@
-"""Hosts the pure coordinator: sockets, persistence, dispatch. Decides nothing itself."""
+"""Hosts of the pure coordinator: sockets, persistence, dispatch. Decides nothing itself."""

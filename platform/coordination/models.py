@@ -1,4 +1,4 @@
-"""What hosts write for the rest of the site: who is in a run now, whose snapshot is taken, under which hash."""
+"""Rows that hosts write for the rest of the site: presence, elections, admitted hashes and pending snapshots."""
 
 from django.db import models
 from django.utils import timezone
@@ -8,10 +8,10 @@ from runs.models import Run
 
 
 class Presence(models.Model):
-    """Who is in a run now and how far the step is. Nothing is decided from it; it is written anew every second.
+    """The machines in a run and the progress of its step, written every second. Nothing is decided from it.
 
-    `plan` is the last one, and outlives its host; `links` is what each machine's carries, for its owner's eyes; `crowd`
-    is when the number of trainers changed: [seconds of UTC, how many from then on], the newest last.
+    `plan` is the last one, also without a host. `links` is each machine's bandwidth, for its owner. `crowd` lists
+    changes of the number of trainers: [seconds of UTC, trainers from then on], the newest last.
     """
 
     run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="presence")
@@ -30,7 +30,7 @@ class Presence(models.Model):
 
 
 class Election(models.Model):
-    """Whose machine, and nobody else's, may upload the state of an entry, until when."""
+    """The one machine that may upload the state of an entry, and until when."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="elections")
     index = models.BigIntegerField()
@@ -46,7 +46,7 @@ class Election(models.Model):
 
 
 class Admission(models.Model):
-    """The hash that most people's copies have at an entry: a file of another one is not taken."""
+    """The hash that most people's copies have at an entry; files with another hash are rejected."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="admissions")
     index = models.BigIntegerField()
@@ -81,7 +81,7 @@ class PendingSnapshot(models.Model):
 
 
 class UploadSlot(models.Model):
-    """One upload at a time a machine; held by renewal while bytes come."""
+    """A machine's one upload at a time, renewed while bytes arrive."""
 
     machine = models.OneToOneField(Machine, models.CASCADE, primary_key=True, related_name="upload_slot")
     until = models.DateTimeField()

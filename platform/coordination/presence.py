@@ -1,4 +1,4 @@
-"""Who is in a run now: written by its host, read by pages and the API, here and nowhere else."""
+"""Who is in a run now: written by its host, read by pages and the API. Only this module accesses it."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -19,15 +19,13 @@ from runs.models import Run
 from runs.states import HOSTED
 
 TRAINER, AUXILIARY, RELAY = Role.TRAINER.value, Role.AUXILIARY.value, Role.RELAY.value
-CHANGES = 50  # of the number of trainers, that are kept
-FRESH = timedelta(seconds=15)  # an older picture is of a host that is gone
+CHANGES = 50  # kept changes of the number of trainers
+FRESH = timedelta(seconds=15)  # an older picture has no living host
 
 
 class OnlinePeer(NamedTuple):
-    """One peer that is connected. `done` is in samples of the step that is being made; `name` is its person's.
-
-    `way`: what `way_of` says; empty where an older host wrote it.
-    """
+    """One connected peer. `done`: samples of the present step. `name`: its person's. `way`: see `way_of`; may be
+    empty."""
 
     peer: str
     name: str
@@ -39,8 +37,6 @@ class OnlinePeer(NamedTuple):
 
 
 class Step(TypedDict):
-    """How far the current step is, in samples."""
-
     phase: str
     done: int
     target: int
@@ -48,7 +44,7 @@ class Step(TypedDict):
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """What one direction of a link carries, in bytes per second. `is_floor`: so much was seen, it may be more."""
+    """The rate of one direction of a link, in bytes per second. `is_floor`: a lower bound."""
 
     bps: float
     is_floor: bool
@@ -68,20 +64,19 @@ class Crowd(NamedTuple):
 
 
 class Here(NamedTuple):
-    """What a host shows of a run. `links` are as they were stored (see `links_in`), for owners and the organizer.
-
-    `crowd`: how the number of trainers changed lately, the newest last; where no host drives the run, nobody is here.
+    """A run's present picture. `links` as stored, see `links_in`. `crowd`: changes of the number of trainers, newest
+    last.
     """
 
     peers: list[OnlinePeer]
-    phase: str  # empty where nobody drives the run
+    phase: str  # empty if no host drives the run
     plan: Outline | None
     links: dict[str, Any]
     crowd: list[Crowd]
 
 
 class Shown(NamedTuple):
-    """All that a host writes for pages, as plain values."""
+    """Everything that a host writes for pages, as plain values."""
 
     step: Step
     members: list[OnlinePeer]
@@ -90,14 +85,14 @@ class Shown(NamedTuple):
 
 
 class Before(NamedTuple):
-    """What pages showed until now; `at` is when that was written, None where nothing was."""
+    """The previous picture; `at` is when it was written, None if there was none."""
 
     members: list[OnlinePeer]
     at: datetime | None
 
 
 def here(run: Run, *, with_links: bool = False) -> Here:
-    """Return all of it, in one query. A run that ended, or that no host drives, still shows its last plan."""
+    """Return the run's picture in one query. A run that ended, or has no host, still has its last plan."""
     row = (Presence.objects.all() if with_links else Presence.objects.defer("links")).filter(run=run).first()
     if row is None:
         return Here([], "", None, {}, [])
@@ -108,12 +103,11 @@ def here(run: Run, *, with_links: bool = False) -> Here:
 
 
 def online(run: Run) -> list[OnlinePeer]:
-    """Return those connected to the run, trainers first."""
     return online_in([run]).get(run.pk, [])
 
 
 def online_in(runs: Iterable[Run]) -> dict[UUID, list[OnlinePeer]]:
-    """Return those connected to each of these runs that a host drives, in one query for all."""
+    """Return the peers connected to each of these runs that a host drives, in one query."""
     driven = [run.pk for run in runs if run.state in HOSTED]
     fresh = Presence.objects.filter(run__in=driven, at__gte=timezone.now() - FRESH)
     return {run_id: _peers_in(members) for run_id, members in fresh.values_list("run_id", "members")}
@@ -124,25 +118,24 @@ def _peers_in(members: Iterable[Mapping[str, Any]]) -> list[OnlinePeer]:
 
 
 def last_plan(run: Run) -> Outline | None:
-    """The last plan that a host has made, whether or not one drives the run now."""
+    """Return the last plan that a host made, even if no host drives the run now."""
     return _outline(Presence.objects.filter(run=run).values_list("plan", flat=True).first())
 
 
 def _outline(plan: Any) -> Outline | None:
     try:
         return msgspec.convert(plan, Outline | None)
-    except msgspec.ValidationError:  # as another version of this site wrote it
+    except msgspec.ValidationError:  # another version of this site wrote it
         return None
 
 
 def links(run: Run) -> dict[PeerId, Link]:
-    """What the links of those who are here carry, as far as it is known: for each one's owner and the organizer."""
+    """Return the measured links of connected machines, for each one's owner and the organizer."""
     fresh = Presence.objects.filter(run=run, run__state__in=HOSTED, at__gte=timezone.now() - FRESH)
     return links_in(fresh.values_list("links", flat=True).first() or {})
 
 
 def links_in(stored: Mapping[str, Any]) -> dict[PeerId, Link]:
-    """The same from what was stored."""
     return msgspec.convert(stored, dict[PeerId, Link])
 
 
@@ -153,7 +146,7 @@ def _crowd_in(row: Presence) -> list[Crowd]:
 
 
 def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:
-    """Changes of a number, those alone that change it; the newest `CHANGES`."""
+    """Append to the changes those that differ from the one before; return the newest `CHANGES`."""
     for seconds, trainers in newer:
         if not changes or changes[-1][1] != trainers:
             changes.append([seconds, trainers])
@@ -161,7 +154,7 @@ def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:
 
 
 def forget_plans(person: str) -> None:
-    """Last plans that name somebody who has left for good; of a run that goes on there is another one soon."""
+    """Delete last plans that name a person whose account was deleted; a run under way soon has another plan."""
     for row in Presence.objects.exclude(plan=None).only("pk", "plan").iterator():
         if msgspec.json.encode(person) in msgspec.json.encode(row.plan):
             Presence.objects.filter(pk=row.pk).update(plan=None)
@@ -183,7 +176,7 @@ def _links_of(state: RunState) -> dict[PeerId, Link]:
 
 
 def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
-    """Who is here, and how far the step is. For a moment after each commit everybody is one step behind."""
+    """Return the step's progress and the peers. Just after each commit every peer is one step behind."""
     direct = frozenset(p.peer for p in state.listening.values() if p.role is not Role.RELAY and state.may_reduce(p))
     members = sorted(state.members.values(), key=lambda p: (not p.trains, p.role, p.person, p.peer))
     seen = [
@@ -204,9 +197,9 @@ def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
 
 
 def way_of(member: Member, direct: frozenset[PeerId]) -> str:
-    """How gradients get from a member to those that average beside relays (`direct`): “direct”, “partly”, “relayed”.
+    """Return how a member's gradients reach the reducers `direct`: “direct”, “partly” or “relayed”, by its own report.
 
-    By its own word, as the plan has it; empty of relays, and of who has not said it.
+    Empty for relays, and without a report.
     """
     if member.role is Role.RELAY or not (member.measures or member.peer in direct):
         return ""
@@ -217,7 +210,7 @@ def way_of(member: Member, direct: frozenset[PeerId]) -> str:
 
 @transaction.atomic
 def show(run: Run, shown: Shown) -> Before:
-    """Write who is there, for pages to read. A host that has made no plan yet leaves the last one of another."""
+    """Write the picture that pages read; return the previous one. Without a plan, the last host's plan stays."""
     plan = {"plan": shown.plan} if shown.plan is not None else {}
     now = timezone.now()
     here: list[float] = [round(now.timestamp(), 1), sum(each.role == TRAINER for each in shown.members)]

@@ -1,8 +1,8 @@
-"""Whose copy of the model is taken, under which hash (rule 17). What the coordinator commands becomes rows here.
+"""Snapshots of keepers: who may upload and which hash is admitted (rule 17), by commands of the coordinator.
 
-A host hands the commands `Elected`, `Admitted` and `Replay` to `carry_out`, tells `note_listener` of each relay's
-hello, and looks at `news_of` once a second: another snapshot is the event `SnapshotStored`, a higher `verified` is
-`Verified`, each answer that is new to it is `Replayed`.
+A host passes `Elected`, `Admitted` and `Replay` to `carry_out`, and each relay's hello to `note_listener`. It polls
+`news_of` once a second: another snapshot becomes `SnapshotStored`, a higher `verified` `Verified`, a new answer
+`Replayed`.
 """
 
 from datetime import timedelta
@@ -20,23 +20,21 @@ from runs.models import LogEntry, RefusedSnapshot, RelayAddress, ReplayRequest, 
 from runs.queue import TaskName
 from runs.snapshots.verification import ask_the_log, verified_up_to
 
-ELECTED = timedelta(minutes=10)  # so long an elected keeper may begin its upload
-PENDING = timedelta(minutes=10)  # so long a file waits for its hash to be admitted
-ANSWERS_KEPT = 16  # entries: the coordinator forgets votes that are older
+ELECTED = timedelta(minutes=10)  # in which an elected keeper may begin its upload
+PENDING = timedelta(minutes=10)  # in which a file waits for its hash to be admitted
+ANSWERS_KEPT = 16  # entries; the coordinator forgets older votes
 
 
 class News(NamedTuple):
-    """What the site has. `verified`: the index of the newest snapshot that a replay gave.
-
-    No snapshot: the run was taken back to a draft.
-    """
+    """The site's snapshots. `verified`: index of the newest from a replay. Without `snapshot` the run is a draft
+    again."""
 
     snapshot: m.Snapshot | None = None
     verified: int = 0
     replays: tuple[Replayed, ...] = ()
 
 
-# --- what a coordinator commands
+# --- Commands of the coordinator
 
 
 def carry_out(run: Run, command: Elected | Admitted | Replay) -> None:
@@ -51,7 +49,7 @@ def carry_out(run: Run, command: Elected | Admitted | Replay) -> None:
 
 
 def elect_keeper(run: Run, *, peer: PeerId, index: int, step: int) -> None:
-    """From now on this machine, and no other, may upload the state of this entry."""
+    """Let only this machine upload the state of this entry from now on."""
     expire_pending()
     now = timezone.now()
     Election.objects.filter(run=run, until__lt=now).delete()
@@ -61,7 +59,7 @@ def elect_keeper(run: Run, *, peer: PeerId, index: int, step: int) -> None:
 
 
 def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> None:
-    """Most people's copies have this hash at this entry. A hash that the log has refused is not admitted again."""
+    """Admit the hash of most people's copies at this entry, unless the log has refused it before."""
     if RefusedSnapshot.objects.filter(run=run, file=sha256).exists():
         return
     facts = {"step": step, "sha256": sha256, "size": size}
@@ -70,20 +68,18 @@ def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> No
 
 
 def request_replay(run: Run, *, index: int, step: int) -> None:
-    """Have the state of this entry made from the log, because copies differ or nobody is left to hand it in."""
+    """Replay the log to this entry, because copies differ or no machine is left to upload one."""
     ask_the_log(run, index=index, step=step)
     queue.enqueue_on_commit(TaskName.VERIFY_SNAPSHOTS, run.pk)
 
 
 def note_listener(peer: PeerId, hello: m.Hello) -> None:
-    """Remember where a relay that keeps logs can be dialled."""
     if hello.url and hello.keeps_log:
         facts = {"url": hello.url, "fingerprint": hello.fingerprint, "heard_at": timezone.now()}
         RelayAddress.objects.update_or_create(peer=peer, defaults=facts)
 
 
 def news_of(run: Run) -> News:
-    """What a host tells its coordinator."""
     newest = run.snapshots.order_by("-index").first()
     if newest is None:
         return News()
@@ -104,7 +100,7 @@ def as_message(snapshot: Snapshot) -> m.Snapshot:
     )
 
 
-# --- files and hashes, whichever comes first
+# --- Files and hashes, whichever comes first
 
 
 def election_of(run: Run, peer: PeerId, step: int) -> Election | None:
@@ -117,9 +113,9 @@ def admitted_at(run: Run, index: int) -> Admission | None:
 
 
 def keep_if_admitted(run: Run, index: int) -> None:
-    """Where both the file and the admitted hash of an entry are there: it is a snapshot, or it goes.
+    """Store a pending file as a snapshot if its hash is admitted; delete it if another one is.
 
-    Each side writes its own row before it looks for the other's, so one of them finds both.
+    File and hash each write their row before they look for the other's, so one of them finds both.
     """
     admission, pending = admitted_at(run, index), PendingSnapshot.objects.filter(run=run, index=index).first()
     if admission is None or pending is None:
@@ -147,7 +143,7 @@ def _keep(run: Run, pending: PendingSnapshot) -> None:
             for task in (TaskName.MEASURE_HELDOUT, TaskName.THIN_SNAPSHOTS, TaskName.VERIFY_SNAPSHOTS):
                 queue.enqueue_on_commit(task, run.pk)
     except IntegrityError:
-        pass  # it was stored already: by another keeper, or made from the log
+        pass  # stored already, by another keeper or from the log
 
 
 def forget_pending(pending: PendingSnapshot) -> None:

@@ -55,11 +55,11 @@ class Stale(Exception):
 
 
 class Refused(Exception):
-    """Nobody wants to go back to that any more, or nobody can."""
+    """A rollback that is no longer wanted or possible."""
 
 
 def load(run: Run, fence: int) -> RunState:
-    """The run as the database knows it: head, snapshot, marks, coverage, and the newest records of its log."""
+    """Return the run's state from the database: head, snapshot, marks, coverage, and the newest records."""
     recipe = run.parsed_recipe
     head, snapshot = run.head, run.snapshots.order_by("-index").first()
     assert snapshot is not None
@@ -92,17 +92,17 @@ def load(run: Run, fence: int) -> RunState:
 
 
 def commit(run: Run, sealed: Entry, record: Record, *, duration_s: float, attempts: int) -> Outcome:
-    """Move the head by one in one transaction, under this fence, and write log and ledger with it (rule 3)."""
+    """Move the head by one under this fence, and write log and ledger, in one transaction (rule 3)."""
     return _outcome(partial(_write, run, sealed, record, duration_s, attempts), run, sealed, record)
 
 
 def roll_back(run: Run, sealed: Entry, record: Record) -> Outcome:
-    """Write an entry that undoes others. It is refused for good if nobody wants it any more, or its file is gone."""
+    """Write an entry that undoes others. It is refused for good if it is no longer wanted, or its file is gone."""
     return _outcome(partial(write_rollback, run, sealed, record), run, sealed, record)
 
 
 def _outcome(write: Callable[[], None], run: Run, sealed: Entry, record: Record) -> Outcome:
-    """Write. If the database did not answer, only what it holds afterwards decides."""
+    """Write. If the database did not answer, decide by what it then holds."""
     try:
         write()
     except Stale:
@@ -118,7 +118,7 @@ def _outcome(write: Callable[[], None], run: Run, sealed: Entry, record: Record)
 
 @contextmanager
 def fenced(run: Run, fence: int) -> Iterator[None]:
-    """Hold the head in a transaction. Raises Stale if another host has the run, or none is to have it."""
+    """Lock the head in a transaction. Raises Stale if another host has the run, or none may have it."""
     with transaction.atomic():
         if not Head.objects.select_for_update().filter(run=run, fence=fence).exists():
             raise Stale
@@ -126,7 +126,7 @@ def fenced(run: Run, fence: int) -> Iterator[None]:
 
 
 def _move_head(head: QuerySet[Head], sealed: Entry, record: Record, *, step: int) -> None:
-    """Let the head follow a record that continues it under its fence. Raises Stale."""
+    """Move the head to a record that continues it under its fence. Raises Stale."""
     mine = head.filter(index=record.index - 1, digest=record.previous, fence=record.fence)
     if mine.update(index=record.index, step=step, digest=digest_of(sealed)) != 1:
         raise Stale
@@ -180,7 +180,7 @@ def _ledger_rows(run: Run, entry: LogEntry, record: Record) -> list[LedgerEntry]
 
 
 def decide(run: Run, sealed: Entry, record: Record) -> Outcome:
-    """What became of a write whose answer is not known."""
+    """Return the outcome of a write whose answer is unknown."""
     head = Head.objects.get(run=run)
     if head.index >= record.index:
         entry = LogEntry.objects.filter(run=run, index=record.index).first()
@@ -204,13 +204,13 @@ def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> None:
 
 
 def abandon(run: Run, fence: int, units: Iterable[Unit]) -> None:
-    """Write that units will be in no update. Raises Stale."""
+    """Record that units will be in no update. Raises Stale."""
     with fenced(run, fence):
         leave_out(run, units)
 
 
 def agree(run: Run, step: int, digest: str) -> None:
-    """What most replicas report of their state at a step. A step 0 has no row."""
+    """Write the state digest that most replicas report at a step. Step 0 has no row."""
     LogEntry.objects.filter(run=run, step=step, is_undone=False).update(state_digest=digest)
 
 
@@ -219,48 +219,45 @@ def sealed_from(run: Run, first: int, count: int) -> list[Entry]:
 
 
 def set_waiting(run: Run, reason: str) -> None:
-    """Why nothing moves, in words; a run that was taken back meanwhile says so itself."""
+    """Write why nothing moves, in words, unless the run was returned to a draft meanwhile."""
     Run.objects.filter(pk=run.pk).exclude(state__in=NOT_OPEN).update(waiting_for=reason)
 
 
 def goal_in(state: str, wanted: str) -> Goal:
-    """What a run's row says of its organizer's wishes."""
     if wanted == Run.Wanted.FINISHED:
         return "finishing"
     return "paused" if state == Run.State.PAUSED else "running"
 
 
 def directed(run: Run) -> Directed:
-    """The organizer's wishes as the coordinator takes them."""
+    """Return the organizer's wishes as the coordinator takes them."""
     now = Run.objects.only("state", "wanted", "recipe", "rollback_index").get(pk=run.pk)
     asked = parse_recipe(now.recipe)
     return Directed(goal_in(now.state, now.wanted), asked.target_steps, asked.mix, target_of(now))
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:
-    """Those of these machines that may not work any more."""
+    """Return those of these machines that were revoked or whose account is closed."""
     gone = Machine.objects.filter(pk__in=list(peers)).filter(Q(revoked_at__isnull=False) | Q(person__is_active=False))
     return [PeerId(machine.hex) for machine in gone.values_list("pk", flat=True)]
 
 
 def uninvited(run: Run, peers: Iterable[PeerId]) -> list[PeerId]:
-    """Those of these machines whose people have no part in the run (any more)."""
+    """Return those of these machines whose people may not take part in the run (any more)."""
     return [PeerId(pk.hex) for pk in shut_out(run, list(peers)).values_list("pk", flat=True)]
 
 
 def run_named(run_id: RunId) -> Run:
-    """The run of an id. Raises Run.DoesNotExist."""
     return Run.objects.select_related("dataset", "head").get(pk=run_id)
 
 
-# A run goes back to a snapshot: the entry that says so, and all that follows from it, in one transaction (rule 15).
+# Rollback to a snapshot: the entry and all its consequences, in one transaction (rule 15).
 #
-# The snapshot's state gets a place of its own at that entry. By that, newcomers, replicas that follow and replays begin
-# where they always do, at the newest snapshot, and nothing that is undone lies behind it.
+# The snapshot's state gets its own place at that entry. So newcomers, following replicas and replays begin at the
+# newest snapshot as always, and nothing undone lies after it.
 
 
 def target_of(run: Run) -> Target | None:
-    """Where its organizer wants to go back to."""
     if run.rollback_index is None:
         return None
     found = run.snapshots.filter(index=run.rollback_index).first()
@@ -268,16 +265,16 @@ def target_of(run: Run) -> Target | None:
 
 
 def last_index(run: Run) -> int:
-    """The index of the last entry that undid others; 0 where there is none."""
+    """Return the index of the last rollback; 0 if there is none."""
     found = run.log.filter(kind=LogEntry.Kind.ROLLBACK).order_by("-index").values_list("index", flat=True).first()
     return found or 0
 
 
 def write_rollback(run: Run, sealed: Entry, record: Record) -> None:
-    """The state at its new place, then the rows. Raises Stale, Refused and DatabaseError; then no row is changed."""
+    """Write the state at its new place, then the rows. Raises Stale, Refused and DatabaseError, changing no row."""
     assert record.restored
     target = run.snapshots.filter(index=record.restored.index, file=record.restored.file, is_undone=False).first()
-    if target is None:  # it was written already, and its answer lost; or something else was undone
+    if target is None:  # written already, with its answer lost; or something else was undone
         Run.objects.filter(pk=run.pk, rollback_index=record.restored.index).update(rollback_index=None)
         raise Stale
     try:
@@ -293,7 +290,7 @@ def write_rollback(run: Run, sealed: Entry, record: Record) -> None:
 
 
 def _give_up(run: Run, target: Snapshot, reason: str) -> None:
-    """It would go wrong each second: its organizer is told instead."""
+    """Cancel a rollback that would fail every second, and tell the organizer."""
     fault = Fault.of("E413", step=f"{target.step:,}", reason=reason)
     with transaction.atomic():
         if Run.objects.filter(pk=run.pk, rollback_index=target.index).update(rollback_index=None):
@@ -328,7 +325,7 @@ def _write_rollback(run: Run, sealed: Entry, record: Record, target: Snapshot, m
 
 
 def _undo(run: Run, target: Snapshot) -> None:
-    """Rows stay, and say that they are undone; what was still to come of those steps is not awaited any more."""
+    """Mark rows after the target as undone, and drop what is still awaited of those steps."""
     run.log.filter(index__gt=target.index).update(is_undone=True)
     run.snapshots.filter(index__gte=target.index).update(is_undone=True)
     run.replays.filter(state_digest="").delete()

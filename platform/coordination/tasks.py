@@ -1,4 +1,4 @@
-"""Celery's side of what hosts leave behind."""
+"""Celery tasks for what hosts leave behind."""
 
 from celery import shared_task
 
@@ -13,6 +13,6 @@ def expire_pending() -> None:
 
 @shared_task
 def forget_name(name: str) -> None:
-    """Somebody has left for good: hosts that had them in memory may have written their name since."""
+    """Erase a deleted account's name again, which hosts may have written from memory since."""
     forget_lines(name)
     presence.forget_plans(name)

@@ -1,4 +1,4 @@
-"""An elected keeper's file on its way in: one at a time a machine, no longer than announced, whole or not at all."""
+"""Upload of an elected keeper's file: one at a time per machine, at most as long as announced, whole or not at all."""
 
 from datetime import timedelta
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from runs.datasets.uploads import too_long
 from runs.models import LogEntry, RefusedSnapshot, Run, Snapshot
 from runs.snapshots.state_check import Place, Readable, check_state, first_layout, write_body
 
-SLOT = timedelta(seconds=60)  # without a byte, and the machine may begin anew
+SLOT = timedelta(seconds=60)  # without a byte for so long, the machine may begin anew
 RENEWED = timedelta(seconds=10)
 
 
@@ -31,9 +31,9 @@ class Taken(NamedTuple):
 
 
 def require_asked(*, run: Run, peer: PeerId, step: int, size: int) -> Election:
-    """The machine's election, before a byte is read. `size`: as announced.
+    """Return the machine's election, before a byte of the announced `size` is read.
 
-    Raises Problem E355 (it was not asked), E304 (longer than what most people have), E356 (shorter).
+    Raises Problem E355 (not elected), E304 (longer than most people's copies), E356 (shorter).
     """
     election = election_of(run, peer, step)
     if election is None:
@@ -47,7 +47,7 @@ def require_asked(*, run: Run, peer: PeerId, step: int, size: int) -> Election:
 
 
 def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
-    """Read an elected keeper's body, at most `size` bytes. Raises Problem E356 (not what most have), E310."""
+    """Read an elected keeper's body, at most `size` bytes. Raises Problem E356 (not most people's copy), E310."""
     run = election.run
     with storage.workspace() as work:
         path = work / "offered"
@@ -61,7 +61,7 @@ def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
 
 
 def _known(run: Run, election: Election, file: str) -> Taken | None:
-    """The same file where the site has it already. Raises Problem E356 where it is to have another."""
+    """Return the file if the site has it already. Raises Problem E356 if it should have another."""
     stored = Snapshot.objects.filter(run=run, index=election.index).first()
     admission = admitted_at(run, election.index)
     expected = stored.file if stored else admission.sha256 if admission else file
@@ -76,7 +76,7 @@ def _place(run: Run, election: Election) -> Place:
 
 
 def _wait(run: Run, election: Election, taken: Taken) -> Taken:
-    """Keep the file until its hash is admitted, which may be now. Raises Problem E356 where another one is."""
+    """Keep the file until its hash is admitted, perhaps at once. Raises Problem E356 if another hash is."""
     for before in PendingSnapshot.objects.filter(run=run, index=election.index).exclude(sha256=taken.file):
         storage.pending_path(run, before.sha256).unlink(missing_ok=True)  # of a keeper that was replaced
     facts = {"step": taken.step, "sha256": taken.file, "size": taken.size, "state_digest": taken.state_digest}
@@ -90,10 +90,10 @@ def _wait(run: Run, election: Election, taken: Taken) -> Taken:
 
 
 class Slot:
-    """A machine's one upload, held while bytes come: whoever sends nothing for `SLOT` may begin anew."""
+    """A machine's one upload, held while bytes arrive. After `SLOT` without a byte another may begin."""
 
     def __init__(self, machine: Machine) -> None:
-        """Raises Problem E357 where another upload of the machine is under way."""
+        """Raises Problem E357 while the machine has another upload."""
         now = timezone.now()
         self._machine, self._until = machine, now + SLOT
         UploadSlot.objects.filter(machine=machine, until__lt=now).delete()
@@ -113,5 +113,5 @@ class Slot:
         self._until = later
 
     def release(self) -> None:
-        """The upload has ended; the slot may be another's by now."""
+        """Free the slot, unless another upload has it by now."""
         UploadSlot.objects.filter(machine=self._machine, until=self._until).delete()

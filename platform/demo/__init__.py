@@ -1,1 +1,1 @@
-"""`manage.py demo`: goes over HTTP as people would, with real processes. Imports no models."""
+"""`manage.py demo`: acts over HTTP as people would, with real processes. Imports no models."""

@@ -1,6 +1,6 @@
-"""What the demo can train: a small recipe of each kind, as somebody would fill in the form, and what it learns from.
+"""The demo's material: a small recipe of each kind, as for the form, and its training data.
 
-Texts are those that every CPython carries; images are handwritten digits (digits/LICENCE.md).
+Texts are those that every CPython has; images are handwritten digits (digits/LICENCE.md).
 """
 
 import ast
@@ -26,7 +26,7 @@ SIDE, BRIGHTEST = 8, 16
 
 
 def digits_tar() -> bytes:
-    """1,797 images of 8 by 8 pixels: the same bytes each time."""
+    """Return a tar of 1,797 images of 8 by 8 pixels, always with the same bytes."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for number, line in enumerate(gzip.decompress(DATA.read_bytes()).decode().splitlines()):
@@ -46,17 +46,16 @@ def _png(pixels: list[int]) -> bytes:
 
 
 def python_text() -> str:
-    """About two megabytes: the same on every machine with the same Python."""
+    """Return about two megabytes of text, the same on every machine with the same Python."""
     return "\n\n".join([*_reference(), *_docstrings()])
 
 
 def reference_text() -> str:
-    """The part of it that is about the language, half a megabyte."""
+    """Return the text about the language, half a megabyte."""
     return "\n\n".join(_reference())
 
 
 def docstring_text() -> str:
-    """The part of it that is about the library."""
     return "\n\n".join(_docstrings())
 
 
@@ -90,7 +89,7 @@ def _of_file(path: Path) -> Iterator[str]:
 
 
 class Material(NamedTuple):
-    """A file that somebody uploads. `words`: what it holds."""
+    """A file to upload. `words`: what it contains."""
 
     name: str
     content: Callable[[], bytes]
@@ -113,9 +112,9 @@ class Small(NamedTuple):
     purpose: str
     fields: dict[str, str]
     learning_rate: float
-    in_few_steps: float  # the same where there are few: a short run can take larger steps
+    in_few_steps: float  # the learning rate of a short run, which can take larger steps
     material: Material = TEXT
-    adapts: "Small | None" = None  # what is trained first, as a causal language model, and then brought
+    adapts: "Small | None" = None  # a causal language model to train first, which is then adapted
 
 
 USUAL = {

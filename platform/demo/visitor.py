@@ -1,4 +1,4 @@
-"""A person with a browser, as far as forms go: cookies, CSRF tokens, redirects. Standard library only."""
+"""A person with a browser: forms, cookies, CSRF tokens, redirects. Standard library only."""
 
 import http.cookiejar
 import json
@@ -17,12 +17,10 @@ TOKEN = re.compile(r"\bmh_[A-Za-z0-9_-]{20,}")
 
 
 class Refused(Exception):
-    """The site answered with an error; the text is its own."""
+    """The site answered with an error, or not at all."""
 
 
 class Visitor:
-    """One browser session at one site."""
-
     def __init__(self, site: str) -> None:
         self.site = site
         cookies = urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar())
@@ -31,7 +29,7 @@ class Visitor:
 
     @property
     def slug(self) -> str:
-        """The run that one has landed at, on whichever of its pages."""
+        """The slug in the present address, on any page of a run."""
         return self.address.split("/runs/")[1].split("/")[0]
 
     def read(self, path: str) -> str:
@@ -59,10 +57,7 @@ class Visitor:
         *,
         action: str = "",
     ) -> str:
-        """Fill in the form at a path and send it (to `action`, where it has one); the page one lands on.
-
-        Raises Refused.
-        """
+        """Submit the form at a path (to `action`, if given) and return the page that follows. Raises Refused."""
         csrf = CSRF.search(self.read(path))
         if csrf is None:
             raise Refused(f"there is no form at {path}")

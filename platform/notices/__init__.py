@@ -1,1 +1,1 @@
-"""What people are told of by browser, e-mail or webhook: what they chose, and what is on its way to them."""
+"""Notices to people by browser, e-mail or webhook: their choices, and the outbox."""

@@ -1,4 +1,4 @@
-"""Where a webhook may be: https, on the public internet. Names are looked up once; what they led to is connected to."""
+"""Allowed addresses of webhooks: https, on the public internet. A name is resolved once, and that result is used."""
 
 import ipaddress
 import socket
@@ -18,12 +18,10 @@ PORTS = {"https": 443, "http": 80}
 
 
 class Refused(Exception):
-    """This address is not posted to; in words."""
+    """The site does not post to this address; the message says why."""
 
 
 class Target(NamedTuple):
-    """A webhook's address in parts."""
-
     is_secure: bool
     host: str  # as in certificates: lower case, ASCII
     port: int
@@ -31,7 +29,7 @@ class Target(NamedTuple):
 
 
 def parse(address: str) -> Target:
-    """Raises Refused with what is wrong."""
+    """Return the parts of an address. Raises Refused with what is wrong."""
     if len(address) > LONGEST_ADDRESS:
         raise Refused(f"The address is longer than {LONGEST_ADDRESS} characters.")
     if not address.isascii() or not address.isprintable() or " " in address or "\\" in address:
@@ -70,14 +68,13 @@ def _literal(host: str) -> IP | None:
 
 
 def service_of(target: Target) -> Webhook.Service:
-    """Whose webhook it is, by its host."""
     if target.host in DISCORD:
         return Webhook.Service.DISCORD
     return Webhook.Service.SLACK if target.host in SLACK else Webhook.Service.GENERIC
 
 
 def resolved(target: Target) -> list[IP]:
-    """Where the name leads. One address that must not be reached is as bad as all. Raises Refused, OSError."""
+    """Return the name's addresses. Raises OSError, and Refused if any of them must not be reached."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     except UnicodeError as error:
@@ -89,7 +86,7 @@ def resolved(target: Target) -> list[IP]:
 
 
 def may_reach(address: IP) -> bool:
-    """Whether it is on the public internet; in debug mode also this machine itself."""
+    """Return True for the public internet; in debug mode also for this machine."""
     if settings.DEBUG and address.is_loopback:
         return True
     inner = embedded(address)
@@ -99,14 +96,14 @@ def may_reach(address: IP) -> bool:
 
 
 def is_public(address: IP) -> bool:
-    """Whether anybody may have it: no private, local, shared, reserved or multicast one."""
+    """Return True if the address is global: not private, local, shared, reserved or multicast."""
     is_local = address.is_private or address.is_loopback or address.is_link_local or address.is_unspecified
     is_site_local = isinstance(address, ipaddress.IPv6Address) and address.is_site_local
     return address.is_global and not (is_local or is_site_local or address.is_multicast or address.is_reserved)
 
 
 def embedded(address: IP) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that an IPv6 one stands for: mapped, 6to4, Teredo, NAT64, or the old compatible form."""
+    """Return the IPv4 address inside an IPv6 one: mapped, 6to4, Teredo, NAT64, or the old compatible form."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address in NAT64 or address.packed[:12] == bytes(12):

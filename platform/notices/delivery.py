@@ -1,12 +1,11 @@
-"""Sends what is due by e-mail and webhook.
+"""Delivery of due notices by e-mail and webhook, at least once.
 
-At least once: a row is claimed, sent, and then marked as sent. Where a worker dies between the last two, or an answer
-is lost on its way, the row is sent again when its claim is over, since nobody can know whether it arrived; one told
-twice is less harm than one never told. A receiver knows it again by its id. What a row says is never sent twice else:
-a claim is one conditional update, so of two workers one has it.
+A worker claims a row, sends it, and marks it as sent. If it dies in between, or the answer is lost, the row is sent
+again when its claim expires; receivers recognize it by its id. A claim is one conditional update, so only one worker
+has it.
 
-Whoever does not take it is asked again after as long as it has been failing, from a minute to half an hour. A webhook
-that has failed for a day is switched off, and its owner told; an e-mail that has is given up.
+A failure is retried after as long as it has lasted, from a minute to half an hour. After a day of it an e-mail is given
+up, and a webhook is switched off and its owner told.
 """
 
 import logging
@@ -33,18 +32,18 @@ from notices.words import Facts, payload, words_of
 log = logging.getLogger(__name__)
 
 LEASE = timedelta(minutes=5)  # of a claim: longer than the slowest lookup, connection and answer together
-BATCH = 32  # rows that are claimed together
-AT_ONCE = 8  # of them are sent at the same time
-BUDGET_S = 60.0  # after which one call ends and leaves the rest to the next
+BATCH = 32  # rows claimed together
+AT_ONCE = 8  # rows sent at the same time
+BUDGET_S = 60.0  # after which a call ends and leaves the rest to the next
 FIRST_RETRY, LONGEST_RETRY = timedelta(minutes=1), timedelta(minutes=30)
 GIVE_UP = timedelta(days=1)
-NEW = 2 * LONGEST_RETRY  # without a try for so long, a failure is the first of its kind
+NEW = 2 * LONGEST_RETRY  # a failure so long after the last try is a new one
 
-_turn = threading.Lock()  # one at a time in a process, so that webhooks that hang hold one thread of the worker
+_turn = threading.Lock()  # hanging webhooks then hold one worker thread
 
 
 class Undelivered(Exception):
-    """It did not arrive; in words. `retry_after` is what was asked for."""
+    """The notice did not arrive; the message says why. `retry_after` is the receiver's wish."""
 
     def __init__(self, reason: str, retry_after: timedelta = timedelta(0)) -> None:
         super().__init__(reason)
@@ -55,7 +54,7 @@ Send = Callable[[], None]
 
 
 def deliver_due(clock: Callable[[], datetime] = timezone.now) -> int:
-    """Send what is due; how many notices arrived. Nothing where another thread is at it."""
+    """Send due notices and return how many arrived; 0 while another thread does it."""
     if not _turn.acquire(blocking=False):
         return 0
     try:
@@ -84,7 +83,7 @@ def _deliver(clock: Callable[[], datetime]) -> int:
 
 
 def claim(now: datetime) -> list[Notice]:
-    """Rows that nobody else sends meanwhile; of each webhook one, so that they arrive in order."""
+    """Claim due rows, at most one for each webhook, so that its notices arrive in order."""
     claimed: list[Notice] = []
     hooks: set[int] = set()
     for notice in outbox.due(now).select_related("person__mailbox", "person__webhook")[:BATCH]:
@@ -99,7 +98,7 @@ def claim(now: datetime) -> list[Notice]:
 
 
 def prepared(claimed: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
-    """What sends each of them, without the database; what cannot be sent any more is given up."""
+    """Return a function for each row that sends it without the database; end rows that cannot be sent any more."""
     found = [(notice, sender(notice, now)) for notice in claimed]
     for notice, send in found:
         if send is None:
@@ -108,7 +107,7 @@ def prepared(claimed: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
 
 
 def sender(notice: Notice, now: datetime) -> Send | None:
-    """None where its person has left, or does not have that way any more."""
+    """Return a function that sends the notice; None if its person has left or has no such channel any more."""
     if not notice.person.is_active:
         return None
     address = settings.PUBLIC_URL + notice.path
@@ -153,7 +152,7 @@ def _post(notice: Notice, hook: Webhook, address: str, now: datetime) -> None:
         raise Undelivered(f"It answered {answer.status}.{more}", timedelta(seconds=answer.retry_after_s))
 
 
-# What follows
+# Outcomes
 
 
 @transaction.atomic
@@ -183,12 +182,12 @@ def failed(notice: Notice, problem: Undelivered, now: datetime) -> None:
 
 
 def retry_in(failing: timedelta) -> timedelta:
-    """As long as it has been failing, within bounds."""
+    """Return the wait before the next try: as long as it has been failing, within bounds."""
     return min(max(failing, FIRST_RETRY), LONGEST_RETRY)
 
 
 def _hook_failing_since(notice: Notice, reason: str, now: datetime) -> datetime | None:
-    """None where it was removed, or saved anew, meanwhile: that failure is of no interest."""
+    """Record the failure and return its beginning; None if the webhook was removed or replaced meanwhile."""
     hook = Webhook.objects.select_for_update().filter(person=notice.person_id).first()
     tried = getattr(notice.person, "webhook", None)
     if hook is None or tried is None or hook.saved_at != tried.saved_at:
@@ -205,7 +204,7 @@ def _end(notice: Notice, reason: str) -> None:
 
 
 def _switch_off(person_id: int, reason: str, now: datetime) -> None:
-    """Nothing is posted there any more; its owner is told by the other ways that they use."""
+    """Switch the webhook off, and tell its owner by their other channels."""
     Webhook.objects.filter(person=person_id).update(off_at=now)
     waiting = Notice.objects.filter(person=person_id, way=Way.WEBHOOK, state=Notice.State.WAITING)
     waiting.update(state=Notice.State.FAILED, problem=reason)

@@ -1,4 +1,4 @@
-"""A notice as an e-mail: plain text, and signed links that confirm an address or end all e-mail to it."""
+"""A notice as an e-mail: plain text, with signed links to confirm an address or unsubscribe it."""
 
 import hashlib
 from typing import NamedTuple
@@ -13,19 +13,19 @@ from notices.models import Event, Mailbox, Notice
 from notices.words import Words
 from peer_agent.protocol.errors import Problem
 
-CONFIRM, STOP = "notices.confirm", "notices.stop"  # what a link is for
-CONFIRM_S = 86_400  # that a link to confirm works
+CONFIRM, STOP = "notices.confirm", "notices.stop"  # the purposes of links
+CONFIRM_S = 86_400  # lifetime of a link to confirm
 
 
 class Bearer(NamedTuple):
-    """Whose link it is, and a digest of the address it was sent to."""
+    """The person of a link, and a digest of the address it was sent to."""
 
     person_id: int
     address: str
 
 
 def digest_of(address: str) -> str:
-    """So that a link to one address says nothing about another."""
+    """Return an address's digest, which ties a link to that address."""
     return hashlib.sha256(address.encode()).hexdigest()[:16]
 
 
@@ -36,7 +36,7 @@ def link(mailbox: Mailbox, purpose: str) -> str:
 
 
 def bearer(token: str, purpose: str) -> Bearer:
-    """Whom a link is of. Raises Problem E358 where it was not made here, or is over."""
+    """Return the person and address of a link. Raises Problem E358 if it is not ours or expired."""
     try:
         person_id, address = signing.loads(token, salt=purpose, max_age=CONFIRM_S if purpose == CONFIRM else None)
     except (signing.BadSignature, ValueError, TypeError) as error:
@@ -45,26 +45,26 @@ def bearer(token: str, purpose: str) -> Bearer:
 
 
 def mailbox_of(token: str, purpose: str) -> Mailbox | None:
-    """The mailbox a link is about; None where its person has another address by now. Raises Problem E358."""
+    """Return the link's mailbox; None if its person has another address by now. Raises Problem E358."""
     found = bearer(token, purpose)
     mailbox = Mailbox.objects.select_related("person").filter(person=found.person_id, person__is_active=True).first()
     return mailbox if mailbox is not None and digest_of(mailbox.address) == found.address else None
 
 
 def is_offered() -> bool:
-    """Whether this site's operator has said by what it sends e-mail."""
+    """Return True if the operator has configured e-mail."""
     return settings.SENDS_MAIL
 
 
 def message(notice: Notice, words: Words, mailbox: Mailbox, address: str) -> EmailMessage:
-    """To one person. Its Message-ID is the same each time that one notice is sent, so that a mailbox shows it once."""
+    """Return the e-mail. A notice has one Message-ID for all tries, so that mailboxes show it once."""
     host = urlsplit(settings.PUBLIC_URL).hostname
     headers = {"Auto-Submitted": "auto-generated", "Message-ID": f"<notice-{notice.pk}@{host}>"}
     if notice.event == Event.CONFIRM:
         end = link(mailbox, CONFIRM)
     else:
         stop = link(mailbox, STOP)
-        # RFC 8058: a mail program ends it with one click, by a POST.
+        # RFC 8058: a mail program unsubscribes with one click, by a POST.
         headers |= {"List-Unsubscribe": f"<{stop}>", "List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}
         why = f"You're receiving this because you turned on e-mail notifications at {settings.PUBLIC_URL}"
         end = f"{address}\n\n-- \n{why}\nUnsubscribe: {stop}"

@@ -1,4 +1,4 @@
-"""Tables of notifications: what somebody chose, where it goes, and what is on its way."""
+"""Tables of notices: choices, mailboxes, webhooks, and the outbox."""
 
 from django.conf import settings
 from django.db import models
@@ -12,7 +12,7 @@ LONGEST_ADDRESS = 500  # of a webhook
 
 
 class Event(models.TextChoices):
-    """What a person can be told of; the last three are never chosen."""
+    """Events that notices tell of; the last three cannot be chosen."""
 
     NEEDED = "needed", gettext_lazy("A run you are in needs volunteers")
     FINISHED = "finished", gettext_lazy("A run you are in is finished")
@@ -26,8 +26,6 @@ class Event(models.TextChoices):
 
 
 class Way(models.TextChoices):
-    """How it reaches them."""
-
     BROWSER = "browser", pgettext_lazy("way of a notice", "Browser")
     EMAIL = "email", pgettext_lazy("way of a notice", "E-mail")
     WEBHOOK = "webhook", "Webhook"
@@ -37,7 +35,7 @@ CHOSEN = (Event.NEEDED, Event.FINISHED, Event.STOPPED, Event.REQUEST, Event.ACCE
 
 
 class Choice(models.Model):
-    """Somebody wants to be told of an event by a way. Without a row nothing is sent."""
+    """A person's choice of an event and a channel. Without a row nothing is sent."""
 
     person = models.ForeignKey(Person, models.CASCADE, related_name="notice_choices")
     event = models.CharField(max_length=8, choices=Event.choices)
@@ -51,7 +49,7 @@ class Choice(models.Model):
 
 
 class Mailbox(models.Model):
-    """Somebody's e-mail address. Nothing but the question whether it is theirs is sent there before they said so."""
+    """A person's e-mail address. Until it is confirmed, only the confirmation request is sent there."""
 
     person = models.OneToOneField(Person, models.CASCADE, primary_key=True, related_name="mailbox")
     address = models.EmailField(max_length=254)
@@ -63,7 +61,7 @@ class Mailbox(models.Model):
 
 
 class Webhook(models.Model):
-    """Where somebody's notices are posted. Address and secret are sealed: whoever has the address can post there."""
+    """A person's webhook. Address and secret are sealed: anyone with the address can post there."""
 
     class Service(models.TextChoices):
         DISCORD = "discord", "Discord"
@@ -72,7 +70,7 @@ class Webhook(models.Model):
 
     person = models.OneToOneField(Person, models.CASCADE, primary_key=True, related_name="webhook")
     sealed_address = models.TextField()
-    sealed_secret = models.TextField()  # what a generic one's signatures are made with
+    sealed_secret = models.TextField()  # signs posts to a generic webhook
     host = models.CharField(max_length=255)
     service = models.CharField(max_length=8, choices=Service.choices)
     saved_at = models.DateTimeField(default=timezone.now)
@@ -86,10 +84,10 @@ class Webhook(models.Model):
 
 
 class Notice(models.Model):
-    """One message to one person by one way. `about` is what it tells of; the same is told once a day (UTC).
+    """One message to one person by one channel. `about` is its subject, told once a day (UTC).
 
-    A row that is WAITING is tried from `due_at` on; a claim moves that on, so that nobody else tries meanwhile.
-    What is for the browser waits until a page of theirs asks, and is never claimed.
+    A WAITING row is tried from `due_at` on; a claim moves `due_at`, so that no other worker tries meanwhile. Browser
+    notices wait for an open page and are never claimed.
     """
 
     class State(models.TextChoices):
@@ -104,7 +102,7 @@ class Notice(models.Model):
     day = models.IntegerField()  # since 1970
     title = models.CharField(max_length=LONGEST_TITLE, blank=True)  # the run's
     machine = models.CharField(max_length=LONGEST_NAME, blank=True)  # its name
-    path = models.CharField(max_length=200)  # of the page to look at
+    path = models.CharField(max_length=200)  # of the page to open
     at = models.DateTimeField(default=timezone.now)
     due_at = models.DateTimeField(default=timezone.now)
     state = models.CharField(max_length=8, choices=State.choices, default=State.WAITING)

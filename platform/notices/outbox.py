@@ -1,4 +1,4 @@
-"""Notices are rows, written in the transaction of what they tell. Whoever writes one need not know how it is sent."""
+"""The outbox: notices as rows, written in the transaction of what they tell, and sent by other modules."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -10,9 +10,9 @@ from django.utils import timezone
 from accounts.days import day_of
 from notices.models import LONGEST_NAME, LONGEST_TITLE, Choice, Event, Notice, Way
 
-MOST_A_DAY = 50  # notices to one person of one event by one way; further ones are left out
+MOST_A_DAY = 50  # notices to one person of one event by one channel; more are dropped
 KEPT = timedelta(days=7)  # after which a notice is deleted, sent or not
-FRESH = timedelta(hours=1)  # a browser shows no older ones
+FRESH = timedelta(hours=1)  # a browser shows none older
 MOST_SHOWN = 10  # in a browser at once
 AT_ONCE = 500  # rows of one statement
 
@@ -28,10 +28,9 @@ def note(
     after: timedelta = timedelta(0),
     now: datetime | None = None,
 ) -> int:
-    """Tell those of these people who chose it, by the ways they chose; how many notices that is.
+    """Notify those of these people who chose the event, by their channels; return the number of notices.
 
-    `after`: not before that time has passed, and not at all where it is withdrawn until then. What was told to
-    somebody today is not told again.
+    `after` delays them, so that they can be withdrawn until then. A repeated subject is not sent again on the same day.
     """
     now = now or timezone.now()
     day = day_of(now)
@@ -61,7 +60,7 @@ def _counted(told: QuerySet[Notice]) -> list[tuple[tuple[int, str], int]]:
 
 
 def note_directly(event: Event, person_id: int, way: Way, *, about: str, title: str = "", path: str) -> None:
-    """Tell one person by one way, whatever they chose."""
+    """Notify one person by one channel, whatever they chose."""
     row = _row(event, person_id, way, about=about, title=title, path=path, now=timezone.now())
     Notice.objects.bulk_create([row], ignore_conflicts=True)
 
@@ -93,13 +92,13 @@ def _row(
 
 
 def withdraw(event: Event, abouts: Collection[str], *, now: datetime | None = None) -> None:
-    """What is not so any more is not told, where its time has not come yet."""
+    """Delete notices that are no longer true and not due yet."""
     later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=now or timezone.now())
     later.filter(event=event, about__in=abouts).delete()
 
 
 def withdraw_all(run: str) -> None:
-    """The same for all that a run and its machines are waited for, because it has ended."""
+    """Delete notices about an ended run and its machines that are not due yet."""
     later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=timezone.now())
     later.filter(event__in=(Event.NEEDED, Event.STOPPED, Event.REQUEST), about__startswith=run).delete()
 
@@ -110,7 +109,7 @@ def due(now: datetime) -> QuerySet[Notice]:
 
 
 def for_browser(person_id: int, now: datetime) -> list[Notice]:
-    """What a page of this person's shows, the oldest first; it knows itself what it has shown before."""
+    """Return what the person's pages show, oldest first; each page remembers what it has shown."""
     fresh = Notice.objects.filter(person=person_id, way=Way.BROWSER, due_at__lte=now, due_at__gt=now - FRESH)
     return list(fresh.order_by("-due_at", "-pk")[:MOST_SHOWN])[::-1]
 

@@ -1,7 +1,6 @@
-"""One POST to an address of a stranger's: bounded in time and bytes, without redirects, proxies or cookies.
+"""One POST to a stranger's address, limited in time and bytes, without redirects, proxies or cookies.
 
-The name is looked up once and what it led to is connected to, so that it cannot lead elsewhere between the two. Of the
-answer its head alone is read.
+The name is resolved once and that address is used, so that it cannot change in between. Only the answer's head is read.
 """
 
 import re
@@ -17,29 +16,29 @@ CONNECT_S = 4.0
 TOTAL_S = 10.0  # from the first connection on
 HEAD_BYTES = 16_384
 PIECE = 4_096
-LONGEST_WAIT_S = 86_400  # that an answer may ask for
+LONGEST_WAIT_S = 86_400  # the longest wait that an answer may ask for
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |\r|$)")
 RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d{1,6})[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 
 class Answer(NamedTuple):
-    """What came back. `retry_after_s` is what it asked for, 0 without."""
+    """The status of an answer, and the wait that it asked for; 0 without one."""
 
     status: int
     retry_after_s: int
 
     @property
     def is_good(self) -> bool:
-        """Whether it was taken."""
+        """True if the receiver accepted the message."""
         return 200 <= self.status < 300
 
 
 class Unreached(Exception):
-    """There was no answer; in words."""
+    """There was no answer; the message says why."""
 
 
 def post(target: Target, body: bytes, headers: Mapping[str, str], *, total_s: float = TOTAL_S) -> Answer:
-    """Send it. Raises Refused, Unreached."""
+    """Post a body. Raises Refused, Unreached."""
     try:
         addresses = resolved(target)
     except OSError as error:
@@ -59,7 +58,7 @@ def post(target: Target, body: bytes, headers: Mapping[str, str], *, total_s: fl
 
 
 def _left(deadline: float) -> float:
-    """Seconds. Raises TimeoutError once there are none."""
+    """Return the seconds left. Raises TimeoutError if there are none."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -67,10 +66,10 @@ def _left(deadline: float) -> float:
 
 
 def _connected(target: Target, addresses: Sequence[IP], deadline: float) -> socket.socket:
-    """To the first address that takes it. Raises OSError."""
+    """Connect to the first address that accepts. Raises OSError."""
     failed: OSError = OSError("no address")
     for address in addresses:
-        # Not `create_connection`, which looks names up, also where there is none.
+        # `create_connection` would look names up, even for an address.
         link = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6)
         try:
             link.settimeout(min(CONNECT_S, _left(deadline)))
@@ -107,7 +106,7 @@ def _request(target: Target, body: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def _answer(link: socket.socket, deadline: float) -> Answer:
-    """The head of the answer; heads that only say that one will come are passed over. Raises OSError, Unreached."""
+    """Read the answer's head, skipping 1xx heads. Raises OSError, Unreached."""
     read = b""
     while True:
         head, end, rest = read.partition(b"\r\n\r\n")

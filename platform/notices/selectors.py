@@ -1,4 +1,4 @@
-"""What is read about somebody's notifications."""
+"""Queries about a person's notices."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def recent(person: Person) -> list[Notice]:
 
 
 def exported(person: Person) -> dict[str, Any]:
-    """All of it, without what only this site may know: a webhook's address and secret."""
+    """Return all of it except a webhook's address and secret, which only this site may know."""
     notices = Notice.objects.filter(person=person).order_by("pk")
     return {
         "choices": list(Choice.objects.filter(person=person).order_by("pk").values("event", "way")),

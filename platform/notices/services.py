@@ -1,4 +1,4 @@
-"""What somebody decides about their notifications."""
+"""Changes of a person's notification settings."""
 
 import secrets
 from collections.abc import Collection
@@ -17,8 +17,8 @@ from notices import addresses, mail, outbox
 from notices.models import CHOSEN, Choice, Event, Mailbox, Notice, Way, Webhook
 from peer_agent.protocol.errors import Problem
 
-UNCONFIRMED = timedelta(days=7)  # after which an address that nobody confirmed is deleted
-SECRET_PREFIX = "mhs_"  # noqa: S105  (how a secret begins, for programs that look for them)
+UNCONFIRMED = timedelta(days=7)  # after which an unconfirmed address is deleted
+SECRET_PREFIX = "mhs_"  # noqa: S105 (the prefix of secrets, for programs that look for them)
 
 
 @transaction.atomic
@@ -30,7 +30,7 @@ def choose(*, person: Person, wanted: Collection[tuple[Event, Way]]) -> None:
 
 @transaction.atomic
 def save_address(*, person: Person, address: str) -> Mailbox:
-    """Keep an address, and ask there whether it is theirs. Raises ValidationError."""
+    """Store an address and send a confirmation request there. Raises ValidationError."""
     address = address.strip()
     EmailValidator(gettext("This is not an e-mail address."))(address)
     if len(address) > 254:
@@ -43,7 +43,7 @@ def save_address(*, person: Person, address: str) -> Mailbox:
 
 
 def confirmable(*, token: str) -> Mailbox:
-    """What the link in that e-mail confirms. Raises Problem E358 where it is over, or is of another address."""
+    """Return the mailbox that a link confirms. Raises Problem E358 if it expired or the address changed."""
     mailbox = mail.mailbox_of(token, mail.CONFIRM)
     if mailbox is None:
         raise Problem.of("E358")
@@ -51,7 +51,7 @@ def confirmable(*, token: str) -> Mailbox:
 
 
 def confirm_address(*, token: str) -> None:
-    """From now on notices are sent there. Raises Problem E358."""
+    """Confirm an address, so that notices are sent there. Raises Problem E358."""
     mailbox = confirmable(token=token)
     Mailbox.objects.filter(pk=mailbox.pk, address=mailbox.address, confirmed_at=None).update(
         confirmed_at=timezone.now()
@@ -66,7 +66,7 @@ def remove_address(*, person: Person) -> None:
 
 @transaction.atomic
 def stop_mail(*, token: str) -> None:
-    """The link below every e-mail: none is sent to this address any more. Raises Problem E358 of no link of ours."""
+    """Unsubscribe the address by the link in every e-mail. Raises Problem E358 if the link is not ours."""
     mailbox = mail.mailbox_of(token, mail.STOP)
     if mailbox is not None:
         _end(mailbox.person_id, Way.EMAIL)
@@ -74,7 +74,7 @@ def stop_mail(*, token: str) -> None:
 
 @transaction.atomic
 def save_webhook(*, person: Person, address: str) -> str:
-    """Post there from now on; the secret with which that is signed, shown now and never again. Raises Refused."""
+    """Store a webhook and return the secret that signs its posts, shown only once. Raises Refused."""
     target = addresses.parse(address.strip())
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     Webhook.objects.update_or_create(
@@ -115,7 +115,6 @@ def forget_person(*, person: Person) -> None:
 
 
 def forget_unconfirmed(now: datetime) -> None:
-    """Addresses that nobody said are theirs."""
     Mailbox.objects.filter(confirmed_at=None, saved_at__lt=now - UNCONFIRMED).delete()
 
 
@@ -124,6 +123,5 @@ def settings_path() -> str:
 
 
 def _end(person_id: int, way: Way) -> None:
-    """Nothing more by this way, also of what waits already."""
     Choice.objects.filter(person=person_id, way=way).delete()
     Notice.objects.filter(person=person_id, way=way, state=Notice.State.WAITING).delete()

@@ -1,4 +1,4 @@
-"""Celery's side of notifications. Nothing is lost with the queue: what is due stands in rows, and is looked for."""
+"""Celery tasks for notices. Rows say what is due and are polled, so a lost queue loses nothing."""
 
 from celery import shared_task
 

@@ -1,4 +1,4 @@
-"""A notice in words, and as each webhook takes it. Pure. Names are strangers' words: on one line, no mark unseen."""
+"""A notice in words, and as each webhook takes it. Pure. Names come from strangers: they stay on one visible line."""
 
 import hashlib
 import hmac
@@ -15,7 +15,7 @@ from notices.models import Event, Webhook
 
 LONGEST = 120  # characters of a name
 MOST_MARKS = 4  # above and below one letter
-JOINERS = "\u200c\u200d"  # part of how Bengali, Persian and Hindi are written
+JOINERS = "\u200c\u200d"  # used in the spelling of Bengali, Persian and Hindi
 # Letters and marks by their category that show nothing.
 BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {chr(mark) for mark in range(0xE0100, 0xE01F0)}
 RIGHT_TO_LEFT = frozenset({"R", "AL"})
@@ -23,17 +23,12 @@ NAMELESS = "untitled"
 
 
 class Words(NamedTuple):
-    """What one reads: a headline, and a sentence or two below it."""
-
     headline: str
     text: str
 
 
 def one_line(name: str, most: int = LONGEST) -> str:
-    """A name without what is invisible: control and formatting characters, line breaks, blank letters, piles of marks.
-
-    Joiners stay where letters of a joining script are around them.
-    """
+    """Return a name on one line without invisible characters or piles of marks; joiners stay in joining scripts."""
     kept: list[str] = []
     marks = 0
     composed = unicodedata.normalize("NFC", name)
@@ -53,19 +48,19 @@ def one_line(name: str, most: int = LONGEST) -> str:
 
 
 def _joins(letter: str) -> bool:
-    """Whether a joiner beside this letter is spelling: letters without case, and their marks."""
+    """Return True if a joiner beside this letter is spelling: a letter without case, or its mark."""
     return bool(letter) and unicodedata.category(letter) in ("Lo", "Mn", "Mc") and letter not in BLANK
 
 
 def quoted(name: str) -> str:
-    """A name within our words; writing from right to left stays within its quotes (Unicode isolates)."""
+    """Return a name in quotes, with Unicode isolates that contain right-to-left writing."""
     line = one_line(name)
     turns = any(unicodedata.bidirectional(letter) in RIGHT_TO_LEFT for letter in line)
     return f"“\u2068{line}\u2069”" if turns else f"“{line}”"
 
 
 def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
-    """What a notice says. `title` is of the run, for SWITCHED_OFF the last problem."""
+    """Return the text of a notice. `title` is the run's; for SWITCHED_OFF it is the last problem."""
     run = quoted(title)
     match event:
         case Event.NEEDED:
@@ -110,16 +105,16 @@ def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
             return Words(_("A test from Manyhands"), _("Notifications will reach you here."))
 
 
-# What is posted to a webhook, as its service takes it
+# The body for a webhook, by service
 
 SIGNATURE = "X-Manyhands-Signature"
 LONGEST_ON_DISCORD = 2_000  # characters that Discord takes
-NO_PREVIEWS = 4  # Discord's flag SUPPRESS_EMBEDS: an address in a title brings no picture with it
+NO_PREVIEWS = 4  # Discord's SUPPRESS_EMBEDS, so that a link in a title shows no picture
 MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|>~<:@&])")
 
 
 class Facts(NamedTuple):
-    """A notice as programs take it."""
+    """A notice as programs receive it."""
 
     id: int
     event: str
@@ -130,14 +125,11 @@ class Facts(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """A body of JSON and what is said beside it."""
-
     body: bytes
     headers: Mapping[str, str]
 
 
 def payload(service: str, words: Words, facts: Facts, *, secret: str, now: datetime) -> Payload:
-    """The same for each service in its own form."""
     match service:
         case Webhook.Service.DISCORD:
             return Payload(_json(for_discord(words, facts.address)), {})
@@ -148,21 +140,21 @@ def payload(service: str, words: Words, facts: Facts, *, secret: str, now: datet
 
 
 def for_discord(words: Words, address: str) -> dict[str, Any]:
-    """Nobody is mentioned, whatever stands in a name."""
+    """Return the message for Discord. No name in it can mention anyone."""
     headline, text = (MARKDOWN.sub(r"\\\1", part) for part in words)
     lines = [f"**{headline}**", text, f"<{address}>"]
     return {"content": "\n".join(lines)[:LONGEST_ON_DISCORD], "allowed_mentions": {"parse": []}, "flags": NO_PREVIEWS}
 
 
 def for_slack(words: Words, address: str) -> dict[str, Any]:
-    """Its three letters are escaped, so that `<!channel>` is what one reads; the rest is no markup."""
+    """Return the message for Slack. Escaping three characters shows `<!channel>` as text; the rest is no markup."""
     text = f"{words.headline}\n{words.text}\n{address}"
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return {"text": escaped, "mrkdwn": False, "unfurl_links": False, "unfurl_media": False}
 
 
 def generic(words: Words, facts: Facts) -> dict[str, Any]:
-    """`id` is the same each time that one notice is sent."""
+    """Return the JSON for other services. `id` is the same for every try."""
     return {
         "id": facts.id,
         "event": facts.event,
@@ -176,7 +168,7 @@ def generic(words: Words, facts: Facts) -> dict[str, Any]:
 
 
 def signature(secret: str, body: bytes, at: int) -> str:
-    """`t=SECONDS,v1=HEX`: HMAC-SHA256 of `SECONDS.BODY`, so that an old message is known as one."""
+    """Return `t=SECONDS,v1=HEX`: HMAC-SHA256 of `SECONDS.BODY`, which reveals a replayed old message."""
     digest = hmac.new(secret.encode(), str(at).encode() + b"." + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={digest}"
 

@@ -1,7 +1,7 @@
-"""How each object is reached: who may see a run, who may manage it. Absence and lack of permission look alike.
+"""Access to each object: who may see a run, and who may manage it. A missing run and a forbidden one look alike.
 
-Of a run there is one organizer, who made it; co-organizers, who may do all that the organizer may but delete the run or
-choose other co-organizers; and moderators, who let people in and out, and make announcements.
+Co-organizers may do all that the organizer may, except delete the run or choose other co-organizers. Moderators let
+people in and out, and make announcements.
 """
 
 from django.contrib.auth.models import AnonymousUser
@@ -15,7 +15,7 @@ from runs.models import Member, Run, RunRole
 from runs.states import NOT_OPEN
 
 Viewer = Person | AnonymousUser | None
-BESIDE = ("dataset", "organizer", "head", "release", "publication", "verification")  # what pages read of a run with it
+BESIDE = ("dataset", "organizer", "head", "release", "publication", "verification")  # rows that pages read with it
 LISTED = (Run.Visibility.PUBLIC, Run.Visibility.REQUEST)
 MANAGING = (Run.Role.ORGANIZER, Run.Role.CO_ORGANIZER)
 RANKS: dict[Run.Role | None, int] = {Run.Role.ORGANIZER: 3, Run.Role.CO_ORGANIZER: 2, Run.Role.MODERATOR: 1}
@@ -26,18 +26,18 @@ def person_of(viewer: Viewer) -> Person | None:
 
 
 def listed_runs(viewer: Viewer) -> QuerySet[Run]:
-    """Runs that belong on a list: those that everybody sees, once opened, one's own, and those one was invited to."""
+    """Return the runs for a viewer's list: opened public and by-request ones, their own, and those they joined."""
     opened = Q(visibility__in=LISTED) & ~Q(state=Run.State.DRAFT)
     return Run.objects.filter(opened | _joined(person_of(viewer)))
 
 
 def visible_runs(viewer: Viewer) -> QuerySet[Run]:
-    """Runs that open for whoever has their address."""
+    """Return the runs that a viewer with the address can open."""
     return Run.objects.filter(~Q(visibility=Run.Visibility.PRIVATE) | _joined(person_of(viewer)))
 
 
 def _joined(person: Person | None) -> Q:
-    """Runs in which one has a role, and those by invitation of which one is a member."""
+    """Return a filter for runs where the person has a role, and for runs by invitation where they are a member."""
     if person is None:
         return Q(pk__in=[])
     return _has_role(person) | (Q(visibility=Run.Visibility.PRIVATE) & _is_member(person))
@@ -53,7 +53,7 @@ def _is_member(person: Person) -> Q:
 
 
 def access_run(*, slug: str, viewer: Viewer) -> Run:
-    """A run that may be seen by whoever has its address. Raises Problem E305."""
+    """Return the run at this address if the viewer may see it. Raises Problem E305."""
     run = visible_runs(viewer).select_related(*BESIDE).filter(slug=slug).first()
     if run is None:
         raise Problem.of("E305", address=f"/runs/{slug}/")
@@ -61,11 +61,10 @@ def access_run(*, slug: str, viewer: Viewer) -> Run:
 
 
 def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
-    """The run of a credential, while its person may help; a relay of the site (None) serves all.
+    """Return the run of a credential if its person may help now. A relay of the site (None) serves all runs.
 
-    Raises Problem E305, E324 (removed), E410 (members only).
-
-    A credential is good for an hour; who was removed meanwhile has lost the run all the same.
+    A person removed within the credential's hour still holds one. Raises Problem E305, E324 (removed), E410 (members
+    only).
     """
     runs = Run.objects.all() if person is None else visible_runs(person)
     run = runs.select_related("dataset", "organizer", "head").filter(which).first()
@@ -77,23 +76,17 @@ def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
 
 
 def helped_runs(person: Person) -> QuerySet[Run]:
-    """Runs in which somebody's machines may take part: what they see, but for those they were removed from, and those
-    by request of which they are no member.
-    """
+    """Return the visible runs that a person may help: no removal, and membership or a role if the run is by request."""
     others = Q(visibility=Run.Visibility.REQUEST) & ~_has_role(person) & ~_is_member(person)
     return visible_runs(person).exclude(Exists(_removals(person))).exclude(others)
 
 
 def _removals(person: Person) -> QuerySet[Member]:
-    """Of the run of an outer query."""
     return Member.objects.filter(run=OuterRef("pk"), person=person, removed_at__isnull=False)
 
 
 def participants(run: Run) -> QuerySet[Person]:
-    """Who is in a run: its organizer, its members and, where it is open to all, whoever gave something to it.
-
-    Not those who were removed.
-    """
+    """Return the organizer, members and, if the run is open to all, contributors; not people who were removed."""
     members = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     taking_part = Q(pk=run.organizer_id) | Q(pk__in=members)
@@ -117,19 +110,19 @@ def _require_part(run: Run, person: Person) -> None:
 
 
 def require_unremoved(run: Run, machine: Machine) -> None:
-    """Whoever was removed does not come back by approving the same machine under another name. Raises Problem E229."""
+    """Stop a removed person from approving the same machine under another name. Raises Problem E229."""
     if machine.person_id != run.organizer_id and _of_removed(run).filter(pk=machine.pk).exists():
         raise Problem.of("E229")
 
 
 def _of_removed(run: Run) -> QuerySet[Machine]:
-    """Machines that worked for somebody who was removed, before they had their present person."""
+    """Return machines that belonged to a removed person before their present owner."""
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     return Machine.objects.filter(pk__in=PastOwner.objects.filter(person__in=removed).values("machine"))
 
 
 def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
-    """Those of these machines whose people, now or before, were removed, or have no part in a run of members."""
+    """Return those of these machines whose past or present owner was removed, or may not join a run of members."""
     invited = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     is_open = Run.objects.filter(pk=run.pk, visibility__in=(Run.Visibility.PUBLIC, Run.Visibility.UNLISTED))
@@ -139,17 +132,17 @@ def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
 
 
 def access_managed_run(*, slug: str, viewer: Viewer) -> Run:
-    """A run to open, pause and change: for its organizer and co-organizers. Raises Problem E305, PermissionDenied."""
+    """Return a run for its organizer or co-organizers, to open or change. Raises Problem E305, PermissionDenied."""
     return _access_as(*MANAGING, slug=slug, viewer=viewer)
 
 
 def access_moderated_run(*, slug: str, viewer: Viewer) -> Run:
-    """A run to let people in and out of: for all who have a role in it. Raises Problem E305, PermissionDenied."""
+    """Return a run for anyone with a role in it, to let people in or out. Raises Problem E305, PermissionDenied."""
     return _access_as(*MANAGING, Run.Role.MODERATOR, slug=slug, viewer=viewer)
 
 
 def access_own_run(*, slug: str, viewer: Viewer) -> Run:
-    """A run to delete: its organizer's. Raises Problem E305, PermissionDenied."""
+    """Return a run for its organizer, to delete. Raises Problem E305, PermissionDenied."""
     return _access_as(Run.Role.ORGANIZER, slug=slug, viewer=viewer)
 
 
@@ -161,7 +154,7 @@ def _access_as(*roles: Run.Role, slug: str, viewer: Viewer) -> Run:
 
 
 def access_joinable_run(*, slug: str, viewer: Viewer) -> Run:
-    """A run that takes part in rounds now.
+    """Return a run that takes part in rounds now.
 
     Raises Problem E305, E306 (finished), E308 (not open), E324 (removed), E410 (members only).
     """
@@ -176,13 +169,13 @@ def access_joinable_run(*, slug: str, viewer: Viewer) -> Run:
 
 
 def require_open(run: Run) -> None:
-    """Volunteers come once a run was opened. Raises Problem E308."""
+    """Raise Problem E308 if the run has not been opened to volunteers."""
     if run.state in NOT_OPEN:
         raise Problem.of("E308")
 
 
 def may_see(run: Run, viewer: Viewer) -> bool:
-    """A run by invitation is for members and those with a role; others are seen by all who know the address."""
+    """Return True if the viewer may open the run: knowing the address is enough unless it is by invitation."""
     return visible_runs(viewer).filter(pk=run.pk).exists()
 
 
@@ -191,11 +184,11 @@ def may_manage(run: Run, viewer: Viewer) -> bool:
 
 
 def role_of(run: Run, viewer: Viewer) -> Run.Role | None:
-    """The viewer's role in the run; None for everybody else, operators too."""
+    """Return the viewer's role in the run; None without one, also for operators."""
     person = person_of(viewer)
     return run.role_of(person) if person is not None else None
 
 
 def outranks(role: Run.Role | None, other: Run.Role | None) -> bool:
-    """Whether who has this role may remove somebody with the other one, or give it and take it away."""
+    """Return True if a person with `role` may remove a person with `other`, or grant and revoke that role."""
     return RANKS.get(role, 0) > RANKS.get(other, 0)

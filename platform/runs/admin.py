@@ -1,4 +1,4 @@
-"""Runs as operators see them. Log and ledger can be read and never changed: they are what credit is."""
+"""Runs in Django's admin. Log and ledger are read-only, because credit is read from them."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -15,8 +15,8 @@ from runs.lifecycle import drafts
 from runs.models import Dataset, Head, LedgerEntry, LogEntry, MachineTotal, Release, Run
 
 
-def pages_of(kept: Callable[[], int]) -> type[Paginator]:  # type: ignore[type-arg]  # it takes no parameters at run time
-    """Pages of a table with millions of rows: how many is `kept` elsewhere, and counted only where some are sought."""
+def pages_of(kept: Callable[[], int]) -> type[Paginator]:  # type: ignore[type-arg] # no parameters at run time
+    """Return a paginator for tables with millions of rows: it counts rows only in searches, else it calls `kept`."""
 
     class KnownLength(Paginator):  # type: ignore[type-arg]
         @cached_property
@@ -28,12 +28,12 @@ def pages_of(kept: Callable[[], int]) -> type[Paginator]:  # type: ignore[type-a
 
 
 def entries() -> int:
-    """A run's head says how many its log has."""
+    """Return the number of log entries, summed from the heads of runs."""
     return int(Head.objects.aggregate(n=Sum("index", default=0))["n"])
 
 
 def rounds() -> int:
-    """A machine has a row in the ledger for each of its own."""
+    """Return the number of ledger rows, summed from the machines' totals: one row for each of a machine's rounds."""
     return int(MachineTotal.objects.aggregate(n=Sum("rounds", default=0))["n"])
 
 
@@ -41,14 +41,13 @@ class ReadOnly(Kept):
     show_full_result_count = False  # a log has many rows
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Nobody changes these by hand."""
         del request, obj
         return False
 
 
 @admin.register(Run)
 class RunAdmin(Kept):
-    """An operator may take a run off the list and mend its words; the rest is its organizer's."""
+    """The admin of runs: an operator may change words and visibility; everything else is the organizer's."""
 
     list_display = ("title", "organizer", "state", "visibility", "created_at", "finished_at")
     list_filter = ("state", "visibility")
@@ -58,7 +57,7 @@ class RunAdmin(Kept):
     readonly_fields = ("slug", "organizer", "dataset", "state", "waiting_for", "created_at")
 
     def save_model(self, request: HttpRequest, obj: Run, form: Any, change: bool) -> None:  # noqa: FBT001  (Django's)
-        """As where its organizer does it: it is told, and whoever has helped stays in."""
+        """Save through the organizer's services, so that the change is on the timeline and helpers stay members."""
         del form, change
         run, operator = Run.objects.get(pk=obj.pk), cast("Person", request.user)
         drafts.change_words(run=run, title=obj.title, purpose=obj.purpose, by=operator, role=Run.Role.OPERATOR)

@@ -1,4 +1,4 @@
-"""The room `runs` as Django knows it."""
+"""The Django app `runs`."""
 
 from importlib import import_module
 
@@ -6,10 +6,8 @@ from django.apps import AppConfig
 
 
 class RunsConfig(AppConfig):
-    """Runs, their data, log and ledger."""
-
     name = "runs"
 
     def ready(self) -> None:
-        """Tasks are known by name wherever they are enqueued."""
+        """Import the tasks, so that Celery knows their names in every process that enqueues one."""
         import_module("runs.tasks")

@@ -1,4 +1,4 @@
-"""Somebody leaves for good: what is theirs alone goes, what they gave stays counted under no name."""
+"""Deletion of an account: what belongs to the person alone is deleted; contributions stay, without a name."""
 
 import re
 from functools import partial
@@ -17,14 +17,15 @@ from runs.lifecycle.drafts import delete_draft
 from runs.models import ActivityLine, HubAccount, JoinRequest, Member, NamedVolunteer, Release, Run
 from runs.queue import TaskName
 
-NOBODY = "a former volunteer"  # in place of their name, in what happened
+NOBODY = "a former volunteer"  # replaces the name in timelines
 SETTLED = (Run.State.DRAFT, Run.State.FINISHED)
-# Where timelines have names (runs.timeline, peer_agent.protocol.coordinator): elsewhere the same letters are a word.
+# Verbs after a name in timelines (runs.timeline, peer_agent.protocol.coordinator). Elsewhere the same letters may be a
+# plain word.
 DEEDS = (
     "accepted|added|announced|brought|changed|chose|created|declined|extended|gave|invited|is|joined|left|let|mixes|"
     "organizes|paused|published|removed|reported|resumed|returned|revoked|set|took|turned|wants|withdrew"
 )
-PLACES = (  # what comes before the name, and what comes after it
+PLACES = (  # text before the name, and after it
     ("^", rf" (?:{DEEDS})\b| \("),
     (r"\bof ", r"'s samples|$| is| joined| left"),
     (r" (?:added|removed|let) ", r"\.$| back in\.$| as (?:co-organizer|moderator)\.$"),
@@ -35,12 +36,10 @@ PLACES = (  # what comes before the name, and what comes after it
 
 @transaction.atomic
 def delete_account(*, person: Person) -> str:
-    """Delete an account, its drafts, its place on cards and its name in timelines. The name. Raises Problem E329.
+    """Delete an account, its drafts, and its name on cards and in timelines; return the name. Raises Problem E329.
 
-    A run with a co-organizer, a draft too, goes to the longest-standing of them.
-
-    Whoever was removed from a run stays removed: rows that say so name nobody. Hosts that still know the machines by
-    that name may write it for some seconds more: `forget_lines` is to be called again then.
+    Runs with a co-organizer, drafts too, pass to the longest-standing one. Removals stay in force: their rows hold no
+    name. Hosts may write the name for some seconds more, so call `forget_lines` again then.
     """
     quotas.held(person)
     for heir in roles.successors(person):
@@ -71,7 +70,7 @@ def forget_lines(name: str) -> None:
 
 
 def without_name(text: str, name: str) -> str:
-    """A line of a timeline with another word for somebody."""
+    """Replace a person's name in a line of a timeline."""
     replaced = text
     for before, after in PLACES:
         replaced = re.sub(f"({before}){re.escape(name)}(?={after})", rf"\1{NOBODY}", replaced)
@@ -89,9 +88,9 @@ def _require_not_needed(person: Person) -> None:
 
 
 def _remake_cards(person: Person) -> None:
-    """Cards on which their name stands, among the volunteers or as who said that a text may be shared."""
+    """Remake cards that name the person, as a volunteer or as the one who said that a text may be shared."""
     vouched = Q(run__dataset__vouched_by=person) | Q(run__dataset__further__vouched_by=person)
     named = vouched | Q(run__dataset__base__vouched_by=person) | Q(run__named__person=person)
     for release in Release.objects.filter(named, state=Release.State.READY).distinct():
-        Release.objects.filter(pk=release.pk).update(named=[*release.named, ""])  # a name that nobody has: it is stale
+        Release.objects.filter(pk=release.pk).update(named=[*release.named, ""])  # a stale card: no such name
         queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, release.run_id)

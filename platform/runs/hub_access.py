@@ -1,7 +1,4 @@
-"""How a child of the site reaches the Hugging Face Hub: with whose token, and through which proxy.
-
-A token leaves the database only into the standard input of that child.
-"""
+"""Access of a child process to the Hugging Face Hub. A token leaves the database only into its standard input."""
 
 import os
 from pathlib import Path
@@ -19,7 +16,7 @@ def account_of(person: Person) -> HubAccount | None:
 
 
 def token_of(person: Person) -> str:
-    """Where they publish with. Raises Problem E351, E352."""
+    """Return the person's token for the Hub. Raises Problem E351, E352."""
     account = account_of(person)
     if account is None:
         raise Problem.of("E351")
@@ -30,5 +27,5 @@ def token_of(person: Person) -> str:
 
 
 def hub_environment(home: Path) -> dict[str, str]:
-    """What the client needs beside a token: a folder of its own, and the way through a proxy."""
+    """Return the environment of the Hub's client: a folder of its own, and proxy settings."""
     return {"HF_HOME": str(home), **{name: os.environ[name] for name in PASSED_ON if name in os.environ}}

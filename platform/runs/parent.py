@@ -1,7 +1,6 @@
-"""Leave when the process that started this one is gone, also by SIGKILL. Standard library only: children import it.
+"""Exit when the process that started this one is gone, even by SIGKILL. Standard library only: children import it.
 
-Programs that are started with `--attached` look at their standard input; that of these children carries a secret, and
-what they compute is to end at once.
+Programs started with `--attached` watch their standard input. These cannot: theirs carries a secret.
 """
 
 import ctypes
@@ -16,7 +15,7 @@ POLL_S = 0.5
 
 
 def leave_with_parent() -> None:
-    """On Linux the kernel ends us with the parent; elsewhere a thread looks for it twice a second."""
+    """Exit with the parent: on Linux the kernel does it, elsewhere a thread checks twice a second."""
     parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What somebody gave to all the runs that a reader may see: by run, by day, and step by step; and what they reached."""
+"""A person's contributions to the runs that a viewer may see: by run, by day, step by step; and their milestones."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,30 +12,30 @@ from runs.access import Viewer, listed_runs, visible_runs
 from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
 
 SAMPLES = (1, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
-DAYS = (7, 30, 100, 365)  # on which something was given
+DAYS = (7, 30, 100, 365)  # days with a contribution
 GIGABYTES = (1, 100, 1_000, 10_000)  # averaged for others
-FINISHED = (1, 3, 10)  # runs that were finished with something of theirs
+FINISHED = (1, 3, 10)  # finished runs with a contribution of theirs
 
 
-# What somebody has reached. Pure
+# Milestones. Pure
 
 
 class Milestone(NamedTuple):
-    """One that was reached. `day` since 1970, where it is known."""
+    """One milestone. `day` since 1970, if it is known."""
 
     name: str
     day: int | None = None
 
 
 class Reached(NamedTuple):
-    """The highest of each kind that was reached, and what is missing to the next one of samples; empty at the end."""
+    """The highest milestone of each kind, and the samples missing to the next one; empty after the last."""
 
     milestones: list[Milestone]
     next_one: str
 
 
 def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: int) -> Reached:
-    """`by_day`: samples by the day (UTC, since 1970) on which they were given."""
+    """Return the milestones reached. `by_day`: samples by the day (UTC, since 1970) on which they were given."""
     days = sorted(by_day)
     found, so_far, passed = list[Milestone](), 0, dict[int, int]()
     for day in days:
@@ -63,7 +63,7 @@ def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: int) ->
 
 
 class Given(NamedTuple):
-    """To one run. `part`: of all its samples."""
+    """A person's contribution to one run. `part`: of all the run's samples."""
 
     run: Run
     samples: int
@@ -73,7 +73,7 @@ class Given(NamedTuple):
 
 
 class Contributions(NamedTuple):
-    """All of it. `by_day`: samples by the day (UTC, since 1970)."""
+    """All contributions of a person. `by_day`: samples by the day (UTC, since 1970)."""
 
     runs: list[Given]
     samples: int
@@ -83,7 +83,7 @@ class Contributions(NamedTuple):
 
 
 def contributions(person: Person, viewer: Viewer) -> Contributions:
-    """What they gave to runs that the viewer may see, most samples first."""
+    """Return the person's contributions to runs that the viewer may see, most samples first."""
     seen = runs_shown(person, viewer)
     sums = MachineTotal.objects.filter(person=person, run__in=seen).order_by().values("run")
     rows = {row["run"]: row for row in sums.annotate(given=Sum("samples"), made=Sum("person_rounds"))}
@@ -106,14 +106,11 @@ def contributions(person: Person, viewer: Viewer) -> Contributions:
 
 
 def runs_shown(person: Person, viewer: Viewer) -> QuerySet[Run]:
-    """Of the runs in which somebody took part, those to tell: all that they still see to themselves, to others those
-    on their lists.
-    """
+    """Return the runs to show: to the person every run they still see, to others those on their lists."""
     return visible_runs(viewer) if viewer == person else listed_runs(viewer)
 
 
 def ledger_of(person: Person, run: Run) -> QuerySet[LedgerEntry]:
-    """Each round in which something of theirs was averaged, the newest first."""
     return run.ledger.filter(person=person).select_related("entry", "machine").order_by("-pk")
 
 

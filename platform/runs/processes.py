@@ -1,6 +1,6 @@
-"""What needs torch runs in a child process: `peer_agent.site_work`, a list of arguments in, one JSON object out.
+"""Work that needs torch runs in a child process, `peer_agent.site_work`: arguments in, one JSON object out.
 
-Also what goes with long work: its turns within this process, and its failures as numbered errors.
+Also limits long work to one at a time in this process, and turns its failures into numbered errors.
 """
 
 import errno
@@ -35,18 +35,17 @@ _running: set["subprocess.Popen[str]"] = set()
 _lock = threading.Lock()
 _is_stopping = threading.Event()
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-DISK_FULL = "53100"  # PostgreSQL's word for it
-# Locks for `turn`. Replays follow one another without a pause in a run
-# whose steps are short, so what is measured for people to see does not wait for them.
+DISK_FULL = "53100"  # PostgreSQL's SQLSTATE for it
+# Locks for `turn`. In a run with short steps replays never pause, so measurements have a lock of their own.
 replaying = threading.Lock()
 measuring = threading.Lock()
-fetching = threading.Lock()  # of texts and models from the Hub
-trying = threading.Lock()  # of released models, by visitors
-packing = threading.Lock()  # of checkpoints for the Hub
+fetching = threading.Lock()  # texts and models from the Hub
+trying = threading.Lock()  # released models, by visitors
+packing = threading.Lock()  # checkpoints for the Hub
 
 
 class ChildStopped(Exception):
-    """The site is going down; the task is done again at the next start."""
+    """The site is shutting down; the task is done again at the next start."""
 
 
 def run_child(
@@ -57,10 +56,10 @@ def run_child(
     more: Mapping[str, str] | None = None,
     beat: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """The JSON object on the last line of the child's output. It reads `secret` from its standard input.
+    """Run a child and return the JSON object on its last line. The child reads `secret` from its standard input.
 
-    `beat` is called every few seconds while it works; where that raises, the child is ended. Raises Problem with the
-    fault that the child names, or E327 where it dies without one; ChildStopped.
+    `beat` is called every few seconds; if it raises, the child is killed. Raises ChildStopped, and Problem with the
+    child's fault, or E327 if it dies without one or takes too long.
     """
     command = [sys.executable, "-c", BOOTSTRAP, *arguments]
     child = _start(command, {**child_environment(), **(more or {})})
@@ -81,7 +80,7 @@ def run_child(
 def _waited_for(
     child: "subprocess.Popen[str]", secret: str, timeout_s: float, beat: Callable[[], None] | None
 ) -> tuple[str, str]:
-    """Its output and errors. Raises TimeoutExpired, and whatever `beat` raises."""
+    """Return the child's output and errors. Raises TimeoutExpired, and whatever `beat` raises."""
     until, said = time.monotonic() + timeout_s, secret
     try:
         while True:
@@ -91,7 +90,7 @@ def _waited_for(
             except subprocess.TimeoutExpired:
                 if beat is None or left_s <= BEAT_S:
                     raise
-                said = ""  # it was said; what the child has answered so far is kept
+                said = ""  # already sent; output received so far is kept
                 beat()
     except BaseException:
         child.kill()
@@ -100,7 +99,7 @@ def _waited_for(
 
 
 def stop_children() -> None:
-    """End what runs now and start nothing more: the process is about to leave."""
+    """Kill running children and start no more, because this process is about to exit."""
     _is_stopping.set()
     with _lock:
         for child in _running:
@@ -108,7 +107,7 @@ def stop_children() -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """No secrets of the site: only what programs need to be found and not to fight over cores."""
+    """Return a child's environment without the site's secrets: paths, and a limit on threads."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "SYSTEMROOT", "TMPDIR") if name in os.environ}
     paths = (str(settings.ROOT), str(settings.ROOT / "platform"))
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
@@ -142,7 +141,7 @@ def _fault_in(errors: str, status: int) -> Fault:
 
 
 def disk_fault(error: BaseException | None) -> Fault | None:
-    """E328 where the error is about the disk; it names no folder."""
+    """Return E328, which names no folder, if the error is about the disk."""
     cause = error.__cause__ if isinstance(error, DatabaseError) else error
     is_full = (
         getattr(cause, "errno", None) in NO_ROOM
@@ -154,7 +153,7 @@ def disk_fault(error: BaseException | None) -> Fault | None:
 
 @contextmanager
 def turn(lock: threading.Lock) -> Iterator[bool]:
-    """Hold the lock if it is free, and tell the block. Long work never waits for it: a thread stays for other tasks."""
+    """Acquire the lock if it is free, and tell the block. Long work never waits for it, so a thread stays free."""
     is_mine = lock.acquire(blocking=False)
     try:
         yield is_mine
@@ -165,16 +164,16 @@ def turn(lock: threading.Lock) -> Iterator[bool]:
 
 @contextmanager
 def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
-    """Record what goes wrong in the block; `code` numbers what nobody foresaw. A site that goes down is no fault."""
+    """Record the block's failure; `code` numbers unforeseen ones. A site that shuts down is no failure."""
     try:
         yield
     except ChildStopped:
         logger.info("stopped with the site; done again at the next start")
     except Problem as problem:
         logger.warning("%s", problem)
-        # A child's words name where its disk is.
+        # The child's text may name the folder of the disk.
         record(Fault.of("E328") if problem.fault.code == codes.DISK_FULL else problem.fault)
     except Exception as error:
         logger.exception("unforeseen")
-        # What else the error says may name this machine's folders; everybody reads the page.
+        # Other texts may name this machine's folders, and everyone can read the page.
         record(disk_fault(error) or Fault.of(code, reason=type(error).__name__))

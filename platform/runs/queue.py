@@ -1,4 +1,4 @@
-"""Long work by its name: whoever asks for it need not know who does it (`runs.tasks`)."""
+"""Tasks by name, so that callers need not import `runs.tasks`."""
 
 from enum import StrEnum
 from uuid import UUID
@@ -25,5 +25,4 @@ def enqueue(task: TaskName, row_id: UUID, *, after_s: float = 0) -> None:
 
 
 def enqueue_on_commit(task: TaskName, row_id: UUID, *, after_s: float = 0) -> None:
-    """Hand a row to a task once this transaction has committed."""
     transaction.on_commit(lambda: enqueue(task, row_id, after_s=after_s))

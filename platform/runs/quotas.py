@@ -1,6 +1,6 @@
-"""How much one person may take of the site: drafts, disk, the size of a model, runs at once. Operators have no bounds.
+"""Quotas of one person (`settings.QUOTAS`): drafts, disk, model size, concurrent runs. Operators have none.
 
-`settings.QUOTAS` has the numbers. What two requests at once could take twice is checked while the person's row is held.
+Limits that concurrent requests could exceed are checked with the person's row locked.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from runs.storage import MEGABYTE
 
 
 class Quotas(NamedTuple):
-    """Of one person; `parameters` of one run, `disk_mb` in megabytes."""
+    """One person's limits; `parameters` of one run, `disk_mb` in megabytes."""
 
     drafts: int
     disk_mb: int
@@ -27,7 +27,7 @@ class Quotas(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What a person has now, and may have. `most` is None for operators."""
+    """What a person uses and may use. `most` is None for operators."""
 
     drafts: int
     disk_mb: int
@@ -40,7 +40,6 @@ def quotas_of(person: Person) -> Quotas | None:
 
 
 def use_of(person: Person) -> Use:
-    """For the pages on which people meet the bounds."""
     states = Count("pk", filter=Q(state=Run.State.DRAFT)), Count("pk", filter=Q(state__in=UNDER_WAY))
     found = person.runs.aggregate(drafts=states[0], runs=states[1])
     return Use(disk_mb=-(-disk_of(person) // MEGABYTE), most=quotas_of(person), **found)
@@ -55,7 +54,7 @@ def under_way(person: Person) -> int:
 
 
 def disk_of(person: Person) -> int:
-    """Bytes of their texts, those on their way in counted whole."""
+    """Return the bytes of a person's texts; unfinished uploads count at their full size."""
     kept, coming = (
         rows.filter(**{owner: OuterRef("pk")}).order_by().values(owner).annotate(total=Sum("size")).values("total")
         for rows, owner in ((Dataset.objects, "organizer"), (Upload.objects, "person"))
@@ -65,14 +64,14 @@ def disk_of(person: Person) -> int:
 
 
 def require_draft_left(person: Person) -> None:
-    """Raises Problem E364."""
+    """Raise Problem E364 if the person has as many drafts as they may."""
     most = quotas_of(person)
     if most is not None and (count := drafts_of(person)) >= most.drafts:
         raise Problem.of("E364", count=count, most=most.drafts)
 
 
 def require_disk(person: Person, size: int, *, given_up: int = 0) -> None:
-    """Room for `size` more bytes, where `given_up` of those counted will go. Raises Problem E365."""
+    """Raise Problem E365 unless there is room for `size` more bytes once `given_up` bytes are deleted."""
     most = quotas_of(person)
     if most is None:
         return
@@ -82,23 +81,20 @@ def require_disk(person: Person, size: int, *, given_up: int = 0) -> None:
 
 
 def require_model(person: Person, recipe: Recipe) -> None:
-    """Raises Problem E366."""
+    """Raise Problem E366 if the recipe's model is too large for the person."""
     most = quotas_of(person)
     if most is not None and recipe.parameters() > most.parameters:
         raise Problem.of("E366", parameters=f"{recipe.parameters():,}", most=f"{most.parameters:,}")
 
 
 def require_run_left(person: Person) -> None:
-    """Raises Problem E367."""
+    """Raise Problem E367 if the person has as many runs under way as they may."""
     most = quotas_of(person)
     if most is not None and (count := under_way(person)) >= most.runs:
         raise Problem.of("E367", count=count, most=most.runs)
 
 
 def held(person: Person) -> None:
-    """Hold the person's row until the caller's transaction ends, so that what is counted stays true until then.
-
-    Raises PermissionDenied where the account was closed or deleted meanwhile.
-    """
+    """Lock the person's row until the transaction ends, so that counts stay true. Raises PermissionDenied if closed."""
     if not Person.objects.select_for_update().filter(pk=person.pk, is_active=True).values_list("pk").first():
         raise PermissionDenied("This account is closed. Nothing was changed.")

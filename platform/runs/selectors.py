@@ -1,4 +1,4 @@
-"""What is read about runs. Everything a page shows comes in a handful of queries."""
+"""Queries about runs. A page needs a handful of them."""
 
 import math
 from collections import defaultdict
@@ -36,20 +36,20 @@ from runs.models import IN_MODEL, ActivityLine, DailyTotal, Dataset, LedgerEntry
 from runs.states import HOSTED, LIVE
 from runs.timeline import STEP, activity_of
 
-POINTS = 360  # of the curve on a page at most
-LONG = 1200  # of the curve as a table and on a card
-PACED = 20  # newest steps whose median is the pace: a tenth of the curve, at least, is whole
-MEASURED = 120  # held-out losses of snapshots
+POINTS = 360  # most points of the curve on a page
+LONG = 1200  # most points of the curve as a table or on a card
+PACED = 20  # newest steps whose median is the pace; the curve has at least these whole
+MEASURED = 120  # most held-out losses
 WRITTEN = 3  # snapshots whose texts a page shows, beside the first
-SHORT_S = 3.0  # a step, before anybody can watch it grow; then shares are shown …
+SHORT_S = 3.0  # shorter steps are too quick to watch, so pages show shares …
 SHARED_STEPS, SHARED = 50, 12  # … of so many steps together, and of so many people
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 MOST_AT_ONCE = 100  # lines of one moment
-RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: what else happened, and the newest steps
+RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: other events, and the newest steps
 
 
 class Point(NamedTuple):
-    """The loss of one committed step, and what else its entry says; None of what it does not say."""
+    """The loss of one committed step, and other facts of its entry; None for those it lacks."""
 
     step: int
     loss: float
@@ -61,7 +61,7 @@ class Point(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The held-out loss of the snapshot at a place of the log, in nats per loss unit, and what else was measured."""
+    """The held-out loss of the snapshot at a place of the log, in nats per loss unit, and other figures."""
 
     place: int
     step: int
@@ -88,7 +88,7 @@ class RunProgress:
 
     @property
     def passes(self) -> float | None:
-        """How often the average sample of the dataset was trained on; None where that differs between its files."""
+        """Average passes over the dataset; None if a mix gives its files different numbers of passes."""
         if not self.dataset.tokens or self.run.parsed_recipe.mix:
             return None
         return self.samples / max(self.run.parsed_recipe.samples_in(self.dataset.tokens), 1)
@@ -96,32 +96,32 @@ class RunProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPicture(RunProgress):
-    """A run's page at one moment, but for who is online."""
+    """A run's page at one moment, without who is online."""
 
     step: int
     index: int
     target_steps: int
     target_batch: int
-    pace_s: float | None  # seconds a step, over the last twenty
+    pace_s: float | None  # seconds per step, over the last twenty
     people: int
     machines: int
     tokens: int
     release: Release | None
     leaderboard: list[LeaderboardLine] = field(default_factory=list)
     activity: list[ActivityLine] = field(default_factory=list)
-    written: list[Snapshot] = field(default_factory=list)  # those whose texts are shown, newest first
+    written: list[Snapshot] = field(default_factory=list)  # whose texts are shown, newest first
     averaged: list[AveragedLine] = field(default_factory=list)
     recent: Recent = field(default_factory=lambda: Recent(0, {}))
-    shares: Shares | None = None  # of the newest steps, where these are short
+    shares: Shares | None = None  # of the newest steps, if these are short
 
     @property
     def loss(self) -> float | None:
-        """Of the last committed step, in nats per token."""
+        """The loss of the last committed step, in nats per token."""
         return self.points[-1].loss if self.points else None
 
 
 def run_lines(viewer: Viewer, *, offset: int = 0, limit: int = 100) -> list[RunLine]:
-    """Runs for the front page, newest first, each with its last loss: one query."""
+    """Return runs for the front page, newest first, each with its last loss, in one query."""
     newest = LogEntry.objects.filter(IN_MODEL, run=OuterRef("pk")).order_by("-index").values("loss")[:1]
     runs = listed_runs(viewer).select_related("head", "organizer", "dataset").annotate(last_loss=Subquery(newest))
     return [
@@ -131,7 +131,7 @@ def run_lines(viewer: Viewer, *, offset: int = 0, limit: int = 100) -> list[RunL
 
 
 def run_progress(run: Run) -> RunProgress:
-    """How a run learns: three queries, or four."""
+    """Return how a run learns, in three or four queries."""
     given = totals(run).samples
     return RunProgress(
         run=run, dataset=run.dataset, points=loss_points(run), samples=given, heldout=heldout_points(run)
@@ -143,9 +143,9 @@ def last_loss(run: Run) -> float | None:
 
 
 def run_picture(run: Run, *, lines: int = 10, today: int | None = None) -> RunPicture:
-    """Everything of a run's page that rows know: seven queries at any length of the run, or eight.
+    """Return everything that rows know for a run's page: seven or eight queries, however long the run.
 
-    `today`: the day since whose beginning ranks have moved, as `day_of` counts; without it none has.
+    `today`: the day, as `day_of` counts, since which ranks have moved; without it none has.
     """
     board, sums = board_and_totals(run, limit=lines, today=today)
     head = _head(run, sums)
@@ -163,12 +163,12 @@ def run_picture(run: Run, *, lines: int = 10, today: int | None = None) -> RunPi
 
 
 def run_head(run: Run) -> RunPicture:
-    """What the head of a run's pages shows of it: two queries. Lists are empty."""
+    """Return the head of a run's pages, in two queries. Its lists are empty."""
     return _head(run, totals(run))
 
 
 def _head(run: Run, sums: Totals) -> RunPicture:
-    """The newest entries are all among the points of the curve, so these tell the pace too."""
+    """Return the head of a page. The curve holds the newest entries whole, so the pace comes from its points."""
     recipe, points = run.parsed_recipe, loss_points(run)
     return RunPicture(
         run=run,
@@ -185,9 +185,9 @@ def _head(run: Run, sums: Totals) -> RunPicture:
 
 
 def activity(run: Run) -> list[ActivityLine]:
-    """The timeline, newest first: commits come every second and leave room for everything else.
+    """Return the newest lines of the timeline, with few of the frequent commits, in one query.
 
-    One query: lines since the last that is shown of either kind. Of one moment there may be more.
+    It reads lines since the last shown of either kind; several lines of one moment may add to it.
     """
     lines = activity_of(run)
     is_step = Q(kind=STEP), ~Q(kind=STEP)
@@ -206,15 +206,15 @@ def void_rounds(run: Run) -> int:
 
 
 def pace(newest_first: list[datetime]) -> float | None:
-    """Seconds between commits: the median, so that one long pause does not count."""
+    """Return seconds between commits: the median, so that one long pause does not count."""
     gaps = sorted((late - early).total_seconds() for late, early in pairwise(newest_first))
     return gaps[len(gaps) // 2] if gaps else None
 
 
 def loss_points(run: Run, *, most: int = POINTS) -> list[Point]:
-    """The curve: at most `most` points, however long the run is, and no other rows are read for them.
+    """Return the loss curve with at most `most` points; only these rows are read.
 
-    Of steps that were undone there is none: two losses at one step would make every figure of a step doubtful.
+    Undone steps are left out: two losses at one step would make its figures doubtful.
     """
     rows = run.log.filter(IN_MODEL, step__in=places(run.head.step, most)).order_by("step")
     names = ("step", "loss", "at", "samples", "duration_s", "peers", "learning_rate", "bytes_averaged")
@@ -226,10 +226,10 @@ def _point(step: int, loss: float, at: datetime, samples: int, duration_s: float
 
 
 def places(last: int, most: int = POINTS) -> list[int]:
-    """Which steps of `last` make the curve: all, or every 2nd, 4th, 8th, … and the newest ones whole.
+    """Return which steps make the curve: every 2nd, 4th, 8th, … of the older steps, and all newer ones.
 
-    Whole are a tenth of `most` at least and a fifth at most. From one step to the next the places stay the same but
-    for the new one; some of the whole ones leave at once, and rarely all are thinned: so a feed sends a short change.
+    A tenth to a fifth of `most` is whole. A new step changes few places, since whole steps leave in groups and the rest
+    is rarely thinned; so the live feed sends short changes.
     """
     if last <= most:
         return list(range(1, last + 1))
@@ -242,17 +242,17 @@ def places(last: int, most: int = POINTS) -> list[int]:
 
 
 def best_snapshot(run: Run) -> Snapshot | None:
-    """The one with the least held-out loss; of several alike, the first."""
+    """Return the snapshot with the least held-out loss; among equals the first."""
     return _current(run).exclude(heldout_loss=None).order_by("heldout_loss", "index").first()
 
 
 def _current(run: Run) -> QuerySet[Snapshot]:
-    """Snapshots that the model has come by: none that was undone."""
+    """Return the run's snapshots that no rollback undid."""
     return run.snapshots.filter(is_undone=False)
 
 
 def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
-    """Held-out losses in order, evenly thinned by the database, always with the newest and the best."""
+    """Return held-out losses in order, thinned evenly by the database, always with the newest and the best."""
     newer = Window(RowNumber(), order_by=F("index").desc()) - 1
     best = Window(RowNumber(), order_by=(F("heldout_loss").asc(), F("index").asc()))
     stride = (Window(Count("pk")) - 1) / most + 1
@@ -266,7 +266,7 @@ def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
 
 
 def written_at(run: Run) -> list[Snapshot]:
-    """The snapshots whose texts are shown, newest first: the last ones, and the first, so that one sees it learn."""
+    """Return snapshots whose texts a page shows, newest first: the last ones, and the first for comparison."""
     known = _current(run).exclude(written=[])
     last = Coalesce(Subquery(known.order_by("-index").values("index")[WRITTEN - 1 : WRITTEN]), 0)
     first = Subquery(known.order_by("index").values("index")[:1])
@@ -275,51 +275,51 @@ def written_at(run: Run) -> list[Snapshot]:
 
 
 def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:
-    """Contributions in the order they were written, behind the row `after`."""
+    """Return contributions after the row `after`, in the order they were written."""
     return run.ledger.filter(pk__gt=after).select_related("person", "machine").order_by("pk")
 
 
 def steps(run: Run, *, after: int = -1) -> QuerySet[LogEntry]:
-    """The updates in order, behind the index `after`, also those that were undone."""
+    """Return updates after the index `after`, in order, including undone ones."""
     return run.log.filter(index__gt=after, kind=LogEntry.Kind.UPDATE).order_by("index")
 
 
 def snapshots(run: Run, *, after: int = -1) -> QuerySet[Snapshot]:
-    """Snapshots that can be loaded, in order, behind the index `after`."""
+    """Return loadable snapshots after the index `after`, in order."""
     return _current(run).filter(index__gt=after, is_stored=True).order_by("index")
 
 
-# What losses say of progress: medians, since the loss of one step depends on its samples
+# Progress in losses: medians, since the loss of one step depends on its samples
 
-TYPICAL = 9  # steps: the training loss of one of them says little
-RISEN = 1.02  # times the best held-out loss: less is what two snapshots of a run differ by
-SINCE_BEST = 2  # snapshots that were measured since, none of them better
+TYPICAL = 9  # steps; the loss of a single one is noisy
+RISEN = 1.02  # times the best held-out loss; a smaller rise is noise
+SINCE_BEST = 2  # measured snapshots since the best
 
 
 class Overfitting(NamedTuple):
-    """Held-out loss has risen since the best snapshot, while training loss fell."""
+    """The best and newest measured snapshots of a run whose held-out loss rose while its training loss fell."""
 
     best: Measured
     newest: Measured
 
 
 def typical_loss(points: Sequence[Point]) -> float | None:
-    """The median training loss of the last steps, in nats per loss unit; None without a finite one."""
+    """Return the median training loss of the last steps, in nats per loss unit; None without a finite one."""
     losses = [point.loss for point in points[-TYPICAL:] if math.isfinite(point.loss)]
     return median(losses) if losses else None
 
 
 class Change(NamedTuple):
-    """How training loss moved: by so many nats in so many steps."""
+    """A change of training loss, in nats, over a number of steps."""
 
     loss: float
     steps: int
 
 
 def change(points: Sequence[Point], before: int) -> Change | None:
-    """How the loss of the last steps differs from that of the steps about the place `before`; None where one is none.
+    """Return the change from the loss near the place `before` to the last loss; None if either is missing.
 
-    Both are medians of as many steps, of which none is in both, and as far apart as their middles are.
+    Both are medians over equally many steps, none in common; `steps` is the distance of their middles.
     """
     last = max(1, min(TYPICAL, len(points) // 2, len(points) - 1 - before))
     recent, earlier = points[-last:], points[max(before + 1 - last, 0) : max(before + 1, last)]
@@ -330,7 +330,7 @@ def change(points: Sequence[Point], before: int) -> Change | None:
 
 
 def overfitting(points: Sequence[Point], heldout: Sequence[Measured]) -> Overfitting | None:
-    """Whether the run learns what only its own data have; None where nothing shows it."""
+    """Return the best and newest snapshot if the run overfits its data; None if nothing shows it."""
     if not heldout:
         return None
     newest, best = heldout[-1], min(heldout, key=lambda measured: measured.loss)
@@ -345,10 +345,10 @@ def overfitting(points: Sequence[Point], heldout: Sequence[Measured]) -> Overfit
 # Runs on the front page: a few queries for any number of them
 
 CURVE = 40  # points of a curve on a card
-MOST_WORDS = 5  # that are searched for
+MOST_WORDS = 5  # most words of a search
 MOST_HOSTED = 1000  # runs whose people are counted
 SEARCHED = ("title", "purpose", "organizer__username")
-OBJECTIVE = '"objective":"{}"'  # in a recipe as it is stored
+OBJECTIVE = '"objective":"{}"'  # in a stored recipe
 STATES = {
     "open": (Run.State.PREPARING, *LIVE, Run.State.FINISHING),
     "finished": (Run.State.FINISHED,),
@@ -356,7 +356,7 @@ STATES = {
 
 
 class Search(NamedTuple):
-    """What somebody looks for; empty for anything. `recipe` is the objective of one, `state` one of `STATES`."""
+    """A visitor's search; empty fields match anything. `recipe` is an objective, `state` one of `STATES`."""
 
     words: str = ""
     recipe: str = ""
@@ -364,13 +364,14 @@ class Search(NamedTuple):
 
 
 def hosted_runs(viewer: Viewer) -> list[Run]:
-    """Listed runs in which somebody may be now; of each only what says which it is."""
+    """Return listed runs in which machines may be connected, with only the columns that identify them."""
     return list(listed_runs(viewer).filter(state__in=HOSTED).only("pk", "state").order_by("-opened_at")[:MOST_HOSTED])
 
 
 def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -> QuerySet[Run]:
-    """Listed runs that fit, with their newest held-out loss as `heldout_loss`. Those that need volunteers come first,
-    then the `busy` ones, in which somebody trains, then the others that are under way; within these the newest.
+    """Return listed runs that match, with their newest held-out loss as `heldout_loss`.
+
+    Open runs without trainers come first, then the `busy` ones, others under way, finished ones; each newest first.
     """
     known = Snapshot.objects.filter(run=OuterRef("pk"), is_undone=False)
     measured = known.filter(heldout_loss__isnull=False).order_by("-index")
@@ -391,7 +392,7 @@ def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -
 
 
 def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:
-    """The loss of each of these runs at about `CURVE` of its steps, in order: one query, by the steps of the log."""
+    """Return each run's losses at about `CURVE` of its steps, in order, in one query."""
     wanted = [Q(run=run, step__in=places(run.head.step, CURVE)) for run in runs if run.head.step]
     found: dict[UUID, list[Point]] = defaultdict(list)
     if wanted:
@@ -402,6 +403,6 @@ def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:
 
 
 def samples_today(viewer: Viewer, now: datetime) -> int:
-    """Samples that became part of a listed run's model since midnight (UTC)."""
+    """Return the samples added to listed runs' models since midnight (UTC)."""
     today = DailyTotal.objects.filter(day=day_of(now), run__in=listed_runs(viewer).order_by().values("pk"))
     return int(today.aggregate(given=Sum("samples", default=0))["given"])

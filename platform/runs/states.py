@@ -1,7 +1,4 @@
-"""What a run can be, and what may follow what. `move` is the only place where a run's state is written.
-
-Each move is one conditional update, so of two processes that make it at once one does.
-"""
+"""States of a run. Only `move` writes them, by one conditional update, so one of two concurrent moves succeeds."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -13,17 +10,15 @@ from runs.models import Run
 DRAFT, PREPARING, OPEN = Run.State.DRAFT, Run.State.PREPARING, Run.State.OPEN
 PAUSED, FINISHING, FINISHED = Run.State.PAUSED, Run.State.FINISHING, Run.State.FINISHED
 
-NOT_OPEN = (DRAFT, PREPARING)  # nobody helps yet
-LIVE = (OPEN, PAUSED)  # it has a host; once it is finishing, only the release is still to be made
+NOT_OPEN = (DRAFT, PREPARING)  # volunteers cannot take part yet
+LIVE = (OPEN, PAUSED)  # has a host; in FINISHING only the release is still to be made
 HOSTED = (*LIVE, FINISHING)  # its machines may still be shown
-UNDER_WAY = (PREPARING, *HOSTED)  # it counts as one that its organizer has open
-MOVING = (PREPARING, OPEN, FINISHING)  # it changes by itself
+UNDER_WAY = (PREPARING, *HOSTED)  # counts towards its organizer's concurrent runs
+MOVING = (PREPARING, OPEN, FINISHING)  # changes by itself
 EXTENDABLE = (DRAFT, *LIVE)
 
 
 class Why(StrEnum):
-    """Why a run's state changes."""
-
     WANTED_OPEN = "its organizer opens it"
     PREPARED = "its first parameters are made"
     NOT_PREPARED = "its text or its parameters could not be made"
@@ -36,7 +31,7 @@ class Why(StrEnum):
 
 
 class Move(NamedTuple):
-    """From any of these states to that one, with what is wanted from then on; None: as before."""
+    """A move from any of these states to that one, and what is wanted from then on; None: as before."""
 
     before: tuple[Run.State, ...]
     after: Run.State
@@ -59,10 +54,9 @@ MOVES: Mapping[Why, Move] = MappingProxyType(
 
 
 def move(run: Run, why: Why, **values: Any) -> bool:
-    """Change a run's state, and `values` with it, where the table allows that; `run` is as it is now.
+    """Change a run's state, and `values` with it, if the table allows it; refresh `run`.
 
-    False, and nothing is written, where it is in none of the states before, or its organizer wants it to end and `why`
-    is that it pauses.
+    Return False, and write nothing, in another state, or for a pause once the organizer wants the run to end.
     """
     step = MOVES[why]
     rows = Run.objects.filter(pk=run.pk, state__in=step.before)
@@ -76,5 +70,5 @@ def move(run: Run, why: Why, **values: Any) -> bool:
 
 
 def ending_word(run: Run) -> str:
-    """The run's state as an error names it."""
+    """Return the run's state as an error names it."""
     return "finishing" if run.wanted == Run.Wanted.FINISHED and run.state in LIVE else run.state

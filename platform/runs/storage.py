@@ -1,4 +1,4 @@
-"""Where large files lie: under the data folder, named by what they hold."""
+"""Places of large files: under the data folder, named by their content."""
 
 import os
 import shutil
@@ -67,14 +67,14 @@ def relative(path: Path) -> str:
 
 
 def put(source: Path, target: Path) -> None:
-    """Move a finished file or folder of this storage to its place; what lies there already is the same and stays."""
+    """Move a finished file or folder of this storage to its place; one already there is the same and stays."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists():
         source.rename(target)
 
 
 def link(source: Path, target: Path) -> None:
-    """The same file under another name as well: what changes neither of them takes no room twice."""
+    """Give a file a second name as a hard link, which takes no space."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
@@ -83,7 +83,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder that no row names, and the one around it where nothing else is in there."""
+    """Delete a folder that no row names, and its parent if that is then empty."""
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
         folder.parent.rmdir()
@@ -91,7 +91,7 @@ def discard(folder: Path) -> None:
 
 @contextmanager
 def workspace() -> Iterator[Path]:
-    """A folder beside the finished files (so that moving is a rename), gone afterwards."""
+    """Yield a temporary folder beside the finished files, so that moving one is a rename."""
     folder = _workspaces() / uuid.uuid4().hex
     folder.mkdir(parents=True)
     try:
@@ -101,7 +101,7 @@ def workspace() -> Iterator[Path]:
 
 
 def clear_workspaces() -> None:
-    """Delete what a site that was killed has left; for a process that has the folder to itself."""
+    """Delete workspaces that a killed site has left; for a process that has the folder to itself."""
     shutil.rmtree(_workspaces(), ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Celery's side of long work: ids in, nothing out, safe to do twice. What is lost on a restart is enqueued again."""
+"""Celery tasks for long work: ids in, nothing out, safe to repeat. Work lost in a restart is enqueued again."""
 
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from runs.snapshots import heldout, retention, verification
 
 RETRY_S = 60
 BUSY_S = 5
-TRIAL_BUSY_S = 1  # somebody watches
+TRIAL_BUSY_S = 1  # a visitor waits
 AFTER_VERIFYING = (
     TaskName.VERIFY_SNAPSHOTS,
     TaskName.MEASURE_HELDOUT,
@@ -32,7 +32,7 @@ def _later_s(task: "Task[..., None]") -> int:
 
 @shared_task(bind=True, max_retries=None)
 def prepare_dataset(self: "Task[..., None]", dataset_id: str) -> None:
-    """Tokenize a text, then go on with the runs that wait for it; tried again where it is on a Hub that is away."""
+    """Prepare a dataset, then the runs that wait for it; retry if the Hub does not answer."""
     match preparation.prepare_dataset(UUID(dataset_id)):
         case "away":
             raise self.retry(countdown=_later_s(self))
@@ -49,26 +49,26 @@ def prepare_run(run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def make_release(self: "Task[..., None]", run_id: str) -> None:
-    """Make what people download; tried again where it fails, less and less often. Its model is verified first."""
+    """Make a release; retry a failure ever more slowly. Its model is verified first."""
     state = making.make_release(UUID(run_id))
     if state == Release.State.FAILED:
         raise self.retry(countdown=_later_s(self))
     if state == Release.State.PREPARING:
-        queue.enqueue(TaskName.VERIFY_SNAPSHOTS, UUID(run_id))  # which has it made when that is done
+        queue.enqueue(TaskName.VERIFY_SNAPSHOTS, UUID(run_id))  # which makes the release when it is done
     for pk in publishing.waiting().filter(run=UUID(run_id)).values_list("run_id", flat=True):
         queue.enqueue(TaskName.PUBLISH_RELEASE, pk)
 
 
 @shared_task(bind=True, max_retries=None)
 def publish_release(self: "Task[..., None]", run_id: str) -> None:
-    """Send the release to the Hub; tried again where the Hub was away, and then it goes on where it was."""
+    """Send the release to the Hub; if the Hub does not answer, retry and resume."""
     if publishing.push_release(UUID(run_id)) == publishing.AWAY:
         raise self.retry(countdown=publishing.retry_in_s(UUID(run_id)))
 
 
 @shared_task(bind=True, max_retries=None)
 def publish_checkpoint(self: "Task[..., None]", run_id: str) -> None:
-    """Send the newest snapshot to the Hub where its organizer wants one now; tried again where the Hub was away."""
+    """Send the newest snapshot to the Hub if a checkpoint is due; retry if the Hub does not answer."""
     match checkpoints.push_checkpoint(UUID(run_id)):
         case publishing.AWAY:
             raise self.retry(countdown=publishing.retry_in_s(UUID(run_id)) + 1)
@@ -78,10 +78,7 @@ def publish_checkpoint(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def remake_release(self: "Task[..., None]", run_id: str) -> None:
-    """Make a release anew whose card or model is not the one that is wanted now, also on the Hub.
-
-    Tried again where that failed, or where something else was wanted meanwhile.
-    """
+    """Remake an outdated release, also on the Hub; retry if that failed or something else is wanted meanwhile."""
     releases = Release.objects.select_related("run__head")
     before = releases.get(run=UUID(run_id))
     if not is_stale(before):
@@ -96,7 +93,7 @@ def remake_release(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def verify_snapshots(self: "Task[..., None]", run_id: str) -> None:
-    """Replay the log up to each snapshot that waits, one after another; what was waiting for that goes on."""
+    """Replay the log up to each waiting snapshot, one after another; then start the work that waited for it."""
     match verification.verify_next(UUID(run_id)):
         case verification.Outcome.BUSY:
             raise self.retry(countdown=BUSY_S)
@@ -112,26 +109,25 @@ def verify_snapshots(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def measure_heldout(self: "Task[..., None]", run_id: str) -> None:
-    """Measure what a run's newest snapshot makes of held-out text; asks again later where other work comes first."""
+    """Measure the held-out loss of a run's newest snapshot; retry later if other work comes first."""
     if heldout.measure_newest(UUID(run_id), choose_by_default) == heldout.Outcome.BUSY:
         raise self.retry(countdown=BUSY_S)
 
 
 @shared_task(bind=True, max_retries=None)
 def write_trial(self: "Task[..., None]", trial_id: str) -> None:  # noqa: ARG001 (it takes what has waited longest)
-    """Have a released model write what a visitor has asked for; there is a task for each text that waits."""
+    """Write the text that has waited longest; each waiting trial has a task."""
     if trials.write_next() == trials.Outcome.BUSY:
         raise self.retry(countdown=TRIAL_BUSY_S)
 
 
 @shared_task
 def thin_snapshots(run_id: str) -> None:
-    """Remove the files of snapshots that nobody needs any more."""
     retention.thin_snapshots(UUID(run_id))
 
 
 def requeue_unfinished() -> int:
-    """Enqueue everything that rows say is not done yet, and how many that was. Called when the site starts."""
+    """Enqueue all unfinished work, when the site starts; return how much there was."""
     forget_stale()
     verification.forget_delays()
     checkpoints.forget_delays()

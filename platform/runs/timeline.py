@@ -1,4 +1,4 @@
-"""What happened in a run, a line at a time, in words for people."""
+"""A run's timeline: what happened, one line at a time, in words."""
 
 from datetime import datetime
 
@@ -7,10 +7,10 @@ from django.db.models import F, QuerySet
 from accounts.models import Person
 from runs.models import ActivityLine, Head, Run
 
-STEP = "step"  # the kind of a line that a commit writes
-VOID = "void"  # and of one about a round that could not finish
-MEMBER = "member"  # and of one about somebody who was let in or removed
-ROLLING_BACK, ROLLED_BACK = "rolling back", "rolled back"  # that it is wanted, and that it is done
+STEP = "step"  # a committed step
+VOID = "void"  # a void round
+MEMBER = "member"  # a member was let in or removed
+ROLLING_BACK, ROLLED_BACK = "rolling back", "rolled back"  # wanted; done
 GROUPS = {
     "steps": (STEP,),
     "people": ("joined", "left", MEMBER, "evicted"),
@@ -23,21 +23,21 @@ GROUPS = {
         *(ROLLING_BACK, ROLLED_BACK),
         *("announced", "publishing", "handed over", "trial", "finished", "replayed", "release", "published"),
     ),
-}  # kinds, as people look for them
-ROLE = "role"  # the kind of a line about who may do what in a run
-AN_OPERATOR = "An operator of this site"  # as timelines name one
-STEPS_KEPT = 64  # lines; the log knows every step, and a page shows a few
+}  # kinds of lines, as people filter them
+ROLE = "role"  # a change of a role in the run
+AN_OPERATOR = "An operator of this site"  # its name in timelines
+STEPS_KEPT = 64  # lines; the log has every step, and a page shows a few
 
 
 def quoted(text: str) -> str:
-    """Somebody's words within ours, in quotes; right-to-left writing stays within them (Unicode isolates)."""
+    """Return a person's words in quotes, with Unicode isolates that contain right-to-left writing."""
     return f"“\u2068{text}\u2069”"
 
 
 def activity_of(run: Run, group: str = "") -> QuerySet[ActivityLine]:
-    """Lines of a group that everybody may read who sees the run; of none, all.
+    """Return the lines of a group, or of all, that everyone who sees the run may read.
 
-    Guests are named to guests alone: a run may have been by invitation, and be open to everybody by now.
+    Lines about members show only in by-invitation runs: such a run may be open to all by now.
     """
     lines = run.activity.filter(is_internal=False)
     lines = lines.filter(kind__in=GROUPS[group]) if group else lines
@@ -45,12 +45,12 @@ def activity_of(run: Run, group: str = "") -> QuerySet[ActivityLine]:
 
 
 def trail_of(run: Run) -> QuerySet[ActivityLine]:
-    """What its organizer, those who help them and operators did to a run, the last first. Not for everybody."""
+    """Return what the organizer, their helpers and operators did to a run, newest first. Not for everyone."""
     return run.activity.filter(by__isnull=False).select_related("by", "on").order_by("-pk")
 
 
 def resumed_at(run: Run) -> datetime | None:
-    """When the run was last let go on after a pause; None where it never was."""
+    """Return when the run was last resumed after a pause; None if it never was."""
     return run.activity.filter(kind="resumed").order_by("-at", "-id").values_list("at", flat=True).first()
 
 
@@ -65,10 +65,10 @@ def add_action(
     on: Person | None = None,
     is_internal: bool = False,
 ) -> None:
-    """Write what somebody did to a run: “Amina” and “paused the run.” Lines of this kind are only ever added.
+    """Record what a person did to a run: “Amina” and “paused the run.” Such lines are only ever added.
 
-    `text`: instead of name and deed; `by`: the organizer where nobody is named; `role`: where it is another one than
-    they hold now; `is_internal`: for the trail alone.
+    `text` replaces name and deed; `by` defaults to the organizer, `role` to their present one; `is_internal`: trail
+    only.
     """
     who = by or run.organizer
     acted_as = role or run.role_of(who) or ""
@@ -93,6 +93,6 @@ def _forget_old_steps(run: Run) -> None:
 
 
 def add_line_once(*, run: Run, kind: str, text: str) -> None:
-    """The same for what is tried again and again: the timeline says it once."""
+    """Add a line unless the timeline has it already, for what is tried again and again."""
     if not run.activity.filter(kind=kind, text=text[:300]).exists():
         add_line(run=run, kind=kind, text=text)

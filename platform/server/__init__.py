@@ -1,1 +1,1 @@
-"""The processes of `manage.py serve`: site, worker, relay. Stands on top of every other room."""
+"""The processes of `manage.py serve`: site, worker, relay. On top of every other package."""

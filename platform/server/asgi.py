@@ -1,4 +1,4 @@
-"""The ASGI application: pages and API through Django behind the guard of lengths, sockets to coordination and feed."""
+"""The ASGI application: pages and API through Django behind the length guard; sockets to coordination and feed."""
 
 import os
 import warnings
@@ -22,12 +22,12 @@ warnings.filterwarnings("ignore", message="StreamingHttpResponse must consume sy
 
 
 async def nowhere(scope: Any, receive: Any, send: Any) -> None:
-    """A socket at an address where there is none. Channels would raise, and each time fill the log with a traceback."""
+    """Close a socket at an unknown address. Channels would raise, and log a traceback each time."""
     del scope, receive
     await send({"type": "websocket.close"})
 
 
-# Channels' stubs want its own kind of pattern, and have its own kind of application.
+# Channels' stubs expect its own pattern and application types.
 sockets: list[Any] = [
     path(AGENTS.removeprefix("/"), AgentConsumer.as_asgi()),  # type: ignore[arg-type]
     path("ws/runs/<slug:slug>/", WatcherConsumer.as_asgi()),  # type: ignore[arg-type]

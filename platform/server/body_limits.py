@@ -1,7 +1,6 @@
-"""The guard before Django: a body is refused before a byte of it is read, where it is too long, or longer than a little
-and nobody is known to have sent it, or more than its sender may keep here.
+"""The guard before Django, which itself would write every body to disk and only then ask who sent it.
 
-Django itself would first write every body to disk, and ask then who it is from.
+It rejects a body unread if it is too long, over its sender's quota, or more than small without a known sender.
 """
 
 import re
@@ -39,7 +38,7 @@ SNAPSHOT = re.compile(r"/api/v1/runs/(?P<slug>[-\w]+)/snapshots/(?P<step>\d{1,15
 
 
 class LengthGuard:
-    """Lets requests of a known, fitting length through to `inner`."""
+    """Passes requests of a known, allowed length to `inner`."""
 
     def __init__(self, inner: Application) -> None:
         self.inner = inner
@@ -59,7 +58,7 @@ class LengthGuard:
 
     @contextmanager
     def _counted(self, sender: Person | Slot | None) -> Iterator[None]:
-        """While a large body comes in and is worked on. Raises Refused E363."""
+        """Count a large body while it is received and handled. Raises Refused E363."""
         if not isinstance(sender, Person):
             yield
             return
@@ -75,7 +74,7 @@ class LengthGuard:
 
 
 class Refused(Exception):
-    """The body is not read. Not a Problem, which `inner` might let through by mistake when the answer has begun."""
+    """The body is rejected unread. Not a Problem, which `inner` might let pass after its answer has begun."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -84,7 +83,7 @@ class Refused(Exception):
 
 @asynccontextmanager
 async def _held(sender: Person | Slot | None, receive: Receive) -> AsyncIterator[Receive]:
-    """A machine's slot, as long as bytes come; what the request receives meanwhile."""
+    """Hold a machine's upload slot while bytes arrive; yield the request's `receive`."""
     if not isinstance(sender, Slot):
         yield receive
         return
@@ -95,10 +94,7 @@ async def _held(sender: Person | Slot | None, receive: Receive) -> AsyncIterator
 
 
 async def check(scope: Scope) -> Person | Slot | None:
-    """Who sends a large body, or the slot that a snapshot's upload takes; None where it is short.
-
-    Raises Refused with the reason why the body is not read.
-    """
+    """Return a large body's sender, or a snapshot upload's slot; None if short. Raises Refused to leave it unread."""
     try:
         return await _checked(scope, headers_of(scope))
     except Problem as problem:
@@ -121,7 +117,7 @@ async def _checked(scope: Scope, headers: Mapping[str, str]) -> Person | Slot | 
 
 
 def _sender(scope: Scope, size: int) -> Person:
-    """Who is logged in, and may keep `size` more bytes here but for what a form adds. Raises Problem E362, E365."""
+    """Return the person, who may store `size` more bytes, less the form's own. Raises Problem E362, E365."""
     person = person_of(viewer_of(scope))
     if person is None:
         raise Problem.of("E362", limit=STRANGER_BYTES // 1024)
@@ -134,7 +130,6 @@ def headers_of(scope: Scope) -> dict[str, str]:
 
 
 def refusal(scope: Scope, problem: Problem) -> HttpResponse:
-    """The answer to a request whose body is not read."""
     request = HttpRequest()
     request.method, request.path = scope["method"], scope["path"]
     return answer(request, problem.fault)
@@ -147,8 +142,6 @@ def _admit(slug: str, step: int, headers: Mapping[str, str]) -> Slot:
 
 
 def _renewing(slot: Slot, receive: Receive) -> Receive:
-    """The same bytes; as long as they come, the slot is held."""
-
     async def renewed() -> Any:
         message = await receive()
         if slot.is_old:
@@ -159,7 +152,7 @@ def _renewing(slot: Slot, receive: Receive) -> Receive:
 
 
 def _with_database(function: Callable[P, T]) -> Callable[P, T]:
-    """Outside of Django's own requests connections are let go of by hand."""
+    """Wrap a function to release database connections, which Django does only for its own requests."""
 
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -171,7 +164,7 @@ def _with_database(function: Callable[P, T]) -> Callable[P, T]:
 
 
 async def _send(response: HttpResponse, send: Send) -> None:
-    # The connection goes too: what the client is still sending would be taken for its next request.
+    # Close the connection too: further bytes of the body would be taken for the next request.
     headers = [(b"connection", b"close"), (b"content-length", str(len(response.content)).encode())]
     kept = [(name.lower().encode(), value.encode()) for name, value in response.items()]
     await send(

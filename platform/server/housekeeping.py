@@ -1,4 +1,4 @@
-"""What has to be done now and then while a site is up, however quiet it is, and before its tables change."""
+"""Housekeeping while a site is up, however quiet it is, and before its tables change."""
 
 import asyncio
 import contextlib
@@ -26,13 +26,13 @@ from runs.releases import trials
 log = logging.getLogger(__name__)
 
 EVERY_S = 3600.0
-NOTICES_S = 5.0  # between looks for notices to be sent
-KEPT = 5  # copies, the newest
-OURS = frozenset({"accounts", "coordination", "notices", "runs"})  # apps; those of others may merge their migrations
+NOTICES_S = 5.0  # between polls for notices to send
+KEPT = 5  # the newest copies
+OURS = frozenset({"accounts", "coordination", "notices", "runs"})  # apps; other apps may merge their migrations
 
 
 async def keep_house(stop: asyncio.Event) -> None:
-    """At once, and then every hour until `stop`. Several processes of a site may do it at the same time."""
+    """Clean up now and then every hour until `stop`. Several processes of a site may do so at once."""
     while not stop.is_set():
         try:
             await in_thread(_clear)()
@@ -44,7 +44,7 @@ async def keep_house(stop: asyncio.Event) -> None:
 
 def _clear() -> None:
     now = timezone.now()
-    Session.objects.filter(expire_date__lt=now).delete()  # whoever has one is logged out already
+    Session.objects.filter(expire_date__lt=now).delete()  # these are logged out already
     forget_dead(now)
     outbox.forget_old(now)
     forget_unconfirmed(now)
@@ -52,7 +52,7 @@ def _clear() -> None:
 
 
 async def ask_for_delivery(stop: asyncio.Event) -> None:
-    """Have the worker send notices that are due, until `stop`; also those that a restart has interrupted."""
+    """Ask the worker to send due notices until `stop`, also those that a restart interrupted."""
     while not stop.is_set():
         try:
             await in_thread(_ask_for_delivery)()
@@ -64,10 +64,10 @@ async def ask_for_delivery(stop: asyncio.Event) -> None:
 
 def _ask_for_delivery() -> None:
     if outbox.due(timezone.now()).exists():
-        deliver.apply_async(expires=NOTICES_S)  # of a worker that is away not one question each time is kept
+        deliver.apply_async(expires=NOTICES_S)  # so that a worker that is away does not accumulate them
 
 
-# A copy of SQLite before its tables change: `backups/` in the data folder, the newest five
+# Copies of SQLite before its tables change: `backups/` in the data folder, the newest five
 
 
 def refuse_unknown_changes() -> None:
@@ -79,13 +79,12 @@ def refuse_unknown_changes() -> None:
 
 
 def pending_changes() -> int:
-    """How many migrations this code has and the database has not."""
     executor = MigrationExecutor(connection)
     return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
 
 
 def back_up_before_changes(data: Path, *, now: datetime | None = None) -> Path | None:
-    """The copy that was made; None where nothing changes, nothing is there yet, or the database is no SQLite file."""
+    """Return the copy made; None if no migration is due, or there is no SQLite file with data."""
     if connection.vendor != "sqlite":
         return None
     source = Path(connection.settings_dict["NAME"])
@@ -97,7 +96,7 @@ def back_up_before_changes(data: Path, *, now: datetime | None = None) -> Path |
 
 
 def copy_database(source: Path, folder: Path, now: datetime) -> Path:
-    """A consistent copy, also of what still lies in the write-ahead log; whole or not there."""
+    """Make a consistent copy that includes the write-ahead log; it appears complete or not at all."""
     folder.mkdir(mode=0o700, exist_ok=True)
     target = folder / f"db-{now:%Y%m%d-%H%M%S-%f}.sqlite3"
     draft = target.with_suffix(".part")
@@ -109,6 +108,5 @@ def copy_database(source: Path, folder: Path, now: datetime) -> Path:
 
 
 def forget_old_copies(folder: Path) -> None:
-    """Keep the newest; their names sort by time."""
     for path in sorted(folder.glob("db-*.sqlite3"))[:-KEPT]:
         path.unlink()

@@ -1,4 +1,4 @@
-"""HTTP connections as uvicorn has them, with an end to heads, bodies and answers that would last for ever."""
+"""uvicorn's HTTP connections with limits on heads, bodies and answers that would otherwise last forever."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,27 +24,24 @@ class Config(uvicorn.Config):
 
 
 class TooManyRequests(Exception):
-    """More requests wait on one connection than anybody sends who reads the answers."""
+    """More requests wait on one connection than a client that reads the answers would send."""
 
 
 class Requests(HttpToolsProtocol):
-    """One connection. A head and a short body have seconds, a long body has a pace.
-
-    An answer that nobody reads is given up. uvicorn itself bounds none of these.
-    """
+    """One connection, with the limits that uvicorn lacks: on heads, bodies, pipelining and unread answers."""
 
     config: Config
     timer: asyncio.TimerHandle | None = None
     unread: asyncio.TimerHandle | None = None
     head_left = HEAD_BYTES
     is_in_head = True
-    body_bytes = 0  # since the last look
+    body_bytes = 0  # since the last check
 
     def turn_out(self) -> None:
         self.transport.abort()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Count it, and give it seconds for its head."""
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        """Count the connection, and start its head's time limit."""
         super().connection_made(transport)
         if len(self.connections) > self.config.limits.connections:
             self.turn_out()
@@ -56,7 +53,7 @@ class Requests(HttpToolsProtocol):
         self._set_timer(self.config.limits.head_s, self.turn_out)
 
     def data_received(self, data: bytes) -> None:
-        """No more of a head than it may have; the parser would keep all of it."""
+        """Limit the head's bytes, all of which the parser would keep."""
         while data and self.parser is not None and not self.transport.is_closing():
             part = data[: self.head_left] if self.is_in_head else data
             if not part:
@@ -75,7 +72,7 @@ class Requests(HttpToolsProtocol):
                 return  # it is a WebSocket now
 
     def on_headers_complete(self) -> None:
-        """The head is whole: what follows is a body, or nothing."""
+        """End the head's limit, and start the body's."""
         self.is_in_head = False
         self._forget()
         if len(self.pipeline) >= MOST_PIPELINED:
@@ -97,23 +94,20 @@ class Requests(HttpToolsProtocol):
         self._set_timer(limits.body_s, self._look_at_pace)
 
     def on_message_complete(self) -> None:
-        """The request is whole, so the next byte begins another."""
         super().on_message_complete()
         self._forget()
         self.is_in_head, self.head_left = True, HEAD_BYTES
 
     def handle_websocket_upgrade(self) -> None:
-        """The connection gets another protocol, which counts for itself."""
         self._forget()
         super().handle_websocket_upgrade()
 
     def pause_writing(self) -> None:
-        """Too much of the answer lies here: somebody has to take some of it."""
+        """Start a time limit for a client that does not read its answer."""
         super().pause_writing()
         self.unread = self.loop.call_later(self.config.limits.unread_s, self.turn_out)
 
     def resume_writing(self) -> None:
-        """The client has taken some of what waits for it."""
         super().resume_writing()
         if self.unread is not None:
             self.unread.cancel()
@@ -135,5 +129,5 @@ class Requests(HttpToolsProtocol):
 
 
 def _length_of(headers: list[tuple[bytes, bytes]]) -> int:
-    """As the head says; 0 where it says none. The parser has refused what is no number."""
+    """Return the declared length; 0 without one. The parser has rejected anything but a number."""
     return next((int(value) for name, value in headers if name == b"content-length"), 0)

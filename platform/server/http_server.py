@@ -1,4 +1,4 @@
-"""uvicorn inside our own loop, and who asks it to stop: a signal, or the end of the process that started us."""
+"""uvicorn inside our own loop, and what stops it: a signal, or the end of the parent process."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ GRACE_S = 2
 
 
 class Server(uvicorn.Server):
-    """Leaves signals alone: uvicorn would raise them again after serving, and nothing behind it would be cleared up."""
+    """Leaves signals alone. uvicorn would raise them again after serving, and skip our cleanup."""
 
     def __init__(self, config: uvicorn.Config, started: asyncio.Event) -> None:
         super().__init__(config)
@@ -29,7 +29,6 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `stop_on_signals`."""
         yield
 
 
@@ -41,15 +40,15 @@ async def serve_http(
     *,
     limits: Limits | None = None,
 ) -> None:
-    """Serve until `stop`; `started` is set once the first request can come."""
+    """Serve until `stop`; set `started` once requests can come."""
     limits = limits or usual_limits()
     config = Config(
-        application,  # type: ignore[arg-type]  # uvicorn's own description of ASGI is narrower
+        application,  # type: ignore[arg-type] # uvicorn's own description of ASGI is narrower
         log_config=None,
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=GRACE_S,
-        timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type]  # only ever handed to call_later
+        timeout_keep_alive=limits.keep_alive_s,  # type: ignore[arg-type] # only ever handed to call_later
         http=Requests,
         ws=Sockets,
         proxy_headers=False,
@@ -66,7 +65,7 @@ async def serve_http(
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:
-    """SIGINT and SIGTERM ask to stop; a second one ends at once."""
+    """Set `stop` on SIGINT and SIGTERM; a second signal ends the process at once."""
     loop = asyncio.get_running_loop()
 
     def ask(number: int, _: object) -> None:
@@ -78,11 +77,11 @@ def stop_on_signals(stop: asyncio.Event) -> None:
 
 
 def stop_with_input(stop: asyncio.Event) -> None:
-    """The end of standard input asks to stop: whoever started us is gone, also by SIGKILL."""
+    """Set `stop` at the end of standard input: the parent process is gone, even by SIGKILL."""
     loop = asyncio.get_running_loop()
 
     def ask() -> None:
-        with contextlib.suppress(RuntimeError):  # we have stopped already
+        with contextlib.suppress(RuntimeError):  # already stopped
             loop.call_soon_threadsafe(stop.set)
 
     on_end_of_input(ask)

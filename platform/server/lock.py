@@ -1,7 +1,7 @@
-"""Each site process has a place of its own in the data folder: a lock, an announcement, a home for its relay.
+"""A slot of its own for each site process: a lock, an announcement, and a home for its relay.
 
-SQLite and the in-memory queue belong to one process, so there the first place is the only one. A process that is
-started again finds the first free place, and with it the key and the log of a relay. The lock ends with its process.
+SQLite and the in-memory queue belong to one process, so they allow only the first slot. A restarted process takes the
+first free slot, with its relay's key and log. The lock ends with its process.
 """
 
 import json
@@ -18,34 +18,34 @@ from peer_agent.protocol.errors import Problem
 
 
 class Place(NamedTuple):
-    """Where one process keeps what is not shared. `number` counts from 1."""
+    """What one process keeps for itself. `number` counts from 1."""
 
     folder: Path
     number: int
 
     def path(self, name: str, ending: str = "") -> Path:
-        """A file or folder of this place: `name` in the first one, `name-2` in the second."""
+        """Return a path of this slot: `name` in the first one, `name-2` in the second."""
         return self.folder / (f"{name}{ending}" if self.number == 1 else f"{name}-{self.number}{ending}")
 
     @property
     def announcement(self) -> Path:
-        """Tells other programs where this site is."""
+        """The file that tells other programs the site's address."""
         return self.path("serve", ".json")
 
     @property
     def relay_home(self) -> Path:
-        """Where the relay keeps its key and its part of the log."""
+        """The folder of the relay's key and its part of the log."""
         return self.path("relay")
 
     @property
     def relay_log(self) -> Path:
-        """Where the relay's words go."""
+        """The file of the relay's output."""
         return self.path("relay", ".log")
 
 
 @contextmanager
 def own_place(folder: Path, *, alone: bool) -> Iterator[Place]:
-    """Hold the first free place. Raises Problem E404 with the process that has it, if there can be one only; E106."""
+    """Lock the first free slot. Raises E106, and Problem E404 with the holder if there can be only one."""
     for number in count(1):
         place = Place(folder, number)
         with place.path("serve", ".lock").open("a+") as file:
@@ -65,8 +65,8 @@ def _try_lock(file: IO[str], folder: Path) -> bool:
 
 
 def announced_url() -> str:
-    """The public address of the site process on this data folder; empty where none has announced itself."""
+    """Return the public address of a site process on this data folder; empty without one."""
     for path in sorted(Path(settings.DATA).glob("serve*.json")):
-        with suppress(OSError, ValueError, KeyError):  # it ends as we read
+        with suppress(OSError, ValueError, KeyError):  # the process may end meanwhile
             return str(json.loads(path.read_text())["url"])
     return ""

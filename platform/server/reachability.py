@@ -1,4 +1,4 @@
-"""Ports, and who reaches this site: this machine alone, a local network, or the world; and what to say about it."""
+"""Ports, and who can reach this site: this machine, a local network, or everyone; with warnings for the operator."""
 
 import contextlib
 import errno
@@ -10,7 +10,7 @@ import psutil
 
 from peer_agent.protocol.errors import Problem
 
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  (what people write for every address of this machine)
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 (what people write for every address of this machine)
 IN_THE_CLEAR = (
     "It is not encrypted: good for a class or a home, where everybody may be trusted with everybody's passwords. "
     "For anything else put a TLS proxy in front."
@@ -19,7 +19,7 @@ UNREACHED = "Other computers do not reach it under this address. For them: --pub
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that holds the port (0: any free one) from now on. Raises Problem E401, E405."""
+    """Return a socket that holds the port (0: any free one). Raises Problem E401, E405."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -28,7 +28,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
-        bound.listen(1024)  # another may bind the same address until somebody listens
+        bound.listen(1024)  # another process may bind the same address until one listens
     except OSError as error:
         bound.close()
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
@@ -38,12 +38,12 @@ def bound_socket(host: str, port: int) -> socket.socket:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises Problem E401 where the port is taken."""
+    """Raise Problem E401 if the port is taken."""
     bound_socket(host, port).close()
 
 
 def holder_of(port: int) -> str:
-    """Who listens on the port, as far as this user may know."""
+    """Return the program that listens on the port, as far as this user may know."""
     with contextlib.suppress(psutil.Error, PermissionError):
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,) and connection.pid:
@@ -52,7 +52,7 @@ def holder_of(port: int) -> str:
 
 
 def checked_public(url: str) -> str:
-    """A warning about the address, empty where there is none to give. Raises Problem E334 in the open internet."""
+    """Return a warning about the address, or an empty string. Raises Problem E334 for plain http on the internet."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme == "https" or is_loopback(host):
@@ -63,7 +63,7 @@ def checked_public(url: str) -> str:
 
 
 def hint_for_neighbours(host: str, port: int, public: str) -> str:
-    """What to type so that a class can come in, where the site listens for it but does not know its own address."""
+    """Return a hint with the site's local address, if it listens there but `public` is this machine's own."""
     if host not in EVERYWHERE or not is_loopback(urlsplit(public).hostname or ""):
         return ""
     address = next(iter(own_addresses()), "")
@@ -71,12 +71,11 @@ def hint_for_neighbours(host: str, port: int, public: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches a host of this name. 127.0.0.2 is a second machine in tests."""
+    """Return True if only this machine reaches the host. 127.0.0.2 is a second machine in tests."""
     return host in ("127.0.0.1", "localhost", "::1")
 
 
 def addresses_of(host: str) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """What a name or an address stands for; nothing where nobody knows it."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -90,12 +89,12 @@ def own_addresses() -> list[str]:
 
 
 def is_of_network(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Whether neighbours may have addresses like this one."""
+    """Return True if the address belongs to a local network."""
     return address.is_private and not address.is_loopback and not address.is_link_local
 
 
 def relay_port_for(public: str, host: str, asked: int) -> int:
-    """The relay's port: what was asked for; a free one where others must be told it; else 0, the relay's own choice."""
+    """Return the relay's port: the one asked for, or a free one if others need it; else 0, the relay's choice."""
     if asked or is_loopback(urlsplit(public).hostname or ""):
         return asked
     with bound_socket(host, 0) as free:

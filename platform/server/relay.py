@@ -1,4 +1,4 @@
-"""The site's own relay: a child process that is started again when it dies."""
+"""The site's own relay: a child process that is restarted when it dies."""
 
 import asyncio
 import logging
@@ -20,12 +20,12 @@ from server.lock import Place
 
 logger = logging.getLogger(__name__)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-STEADY_S = 60.0  # after so long it is taken to work, and a death is a new one
+STEADY_S = 60.0  # after so long it is healthy, and a death starts a new count
 PATIENCE_S = 2.0
 
 
 async def keep_relay(site: str, place: Place, *, host: str, port: int, advertise: str, stop: asyncio.Event) -> None:
-    """Run the relay until `stop`; between deaths wait longer and longer."""
+    """Run the relay until `stop`, with a growing pause after each death."""
     pause_s = FIRST_PAUSE_S
     while not stop.is_set():
         began = time.monotonic()
@@ -38,9 +38,9 @@ async def keep_relay(site: str, place: Place, *, host: str, port: int, advertise
 
 
 def enrolment() -> dict[str, str]:
-    """The relay's environment has a token at each start; it is spent where the relay does not know this address.
+    """Return a new enrolment token in the environment, which other users, unlike arguments, cannot read.
 
-    Its key keeps its machine. In the environment nobody else on this computer reads it, as arguments are read.
+    The relay uses it only if it is not enrolled at this address yet.
     """
     keeper = relay_keeper()
     keeper.tokens.exclude(used_at=None).delete()
@@ -49,7 +49,7 @@ def enrolment() -> dict[str, str]:
 
 
 def advertised(public_url: str, port: int) -> str:
-    """Under which address peers beyond this machine reach the relay; empty where there are none, or it is unknown."""
+    """Return the address at which other machines reach the relay; empty if there are none, or it is unknown."""
     parts = urlsplit(public_url)
     if not port or parts.hostname in ("127.0.0.1", "localhost", "::1"):
         return ""
@@ -63,7 +63,7 @@ def _command(site: str, host: str, port: int, advertise: str) -> list[str]:
 
 
 async def _run_once(command: list[str], place: Place, stop: asyncio.Event) -> int:
-    """The relay's exit status. Its standard input is a pipe of ours, so it leaves however we end."""
+    """Run the relay and return its exit status. Its standard input is our pipe, so it exits however we end."""
     place.relay_home.mkdir(mode=0o700, parents=True, exist_ok=True)
     token = await sync_to_async(enrolment)()
     environment = {**child_environment(), "MANYHANDS_HOME": str(place.relay_home), **token}

@@ -1,7 +1,4 @@
-"""How much somebody may send who has not said who they are, for how long, and how many of them there are at once.
-
-As at the relay: 8 KiB and seconds. Knows connections only as things that can be ended.
-"""
+"""Limits for unauthenticated clients, as at the relay: bytes, seconds, and number of connections."""
 
 import resource
 from collections.abc import Hashable
@@ -15,24 +12,24 @@ from peer_agent.protocol.messages import MAX_HANDSHAKE
 from web.http.requester import household
 
 HEAD_BYTES = MAX_HANDSHAKE  # of a request's first line and headers
-STRANGER_BYTES = 64 * 1024  # of a body, from anybody; every form and message without a text is shorter
-MOST_PIPELINED = 8  # requests that wait on one connection for the answer before them
-MOST_FRAGMENTS = 1024  # of one message; empty ones count for nothing in its length
-MOST_WAITING = 16  # messages of a page that nobody has looked at yet
-MOST_UNREAD = 64 * 1024  # bytes of answers to pings that their sender does not read
-PER_CREDENTIAL = 4  # control links of one machine in one run; the oldest goes
+STRANGER_BYTES = 64 * 1024  # of a body, from anyone; every form and message without a file is shorter
+MOST_PIPELINED = 8  # requests on one connection that wait for the answer before them
+MOST_FRAGMENTS = 1024  # of one message; empty ones do not add to its length
+MOST_WAITING = 16  # unread messages of a page
+MOST_UNREAD = 64 * 1024  # bytes of ping answers that the sender does not read
+PER_CREDENTIAL = 4  # control links of one machine in one run; the oldest is closed
 RESERVED_FILES = 256  # for the database, logs, storage and children
 MOST_FILES = 65_536
 
 
 class Limits(Struct, frozen=True):
-    """Seconds, and numbers of connections. A body that is short has `body_s` in all; a longer one has to move."""
+    """Seconds, and numbers of connections. A short body has `body_s` in all; a longer one needs a minimum rate."""
 
-    head_s: float = 10.0  # from the first moment, or the first byte of a further request, to the end of its head
+    head_s: float = 10.0  # from the connection, or a further request's first byte, to the end of its head
     proof_s: float = 10.0  # from the end of the head to the proof, on an agent's link
     body_s: float = 30.0
     keep_alive_s: float = 5.0  # between two requests
-    unread_s: float = 60.0  # how long an answer may lie here before anything of it is taken
+    unread_s: float = 60.0  # in which a client must read some of its answer
     slowest: int = 1024  # bytes a second of a long body
     strangers: int = 1024
     of_address: int = 300
@@ -40,7 +37,7 @@ class Limits(Struct, frozen=True):
 
 
 def usual_limits() -> Limits:
-    """As many connections as this process may hold open files, which is as many as the system lets it."""
+    """Raise this process's limit on open files to the system's, and return limits that fit it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
@@ -52,15 +49,15 @@ class Guest(Protocol, Hashable):
     """A connection."""
 
     def turn_out(self) -> None:
-        """End it, without courtesies: they would take as long again."""
+        """End it at once; a regular close would take as long again."""
         ...
 
 
 class Strangers:
-    """Who has not finished the head of a request, or has to prove who they are. Where it is full the oldest goes.
+    """Connections in a request's head or before their proof. When there are too many, the oldest is closed.
 
-    A head comes within a moment and a proof too, so whoever is oldest is most likely not going to say more; turning
-    newcomers away would let a handful of silent ones close the site.
+    Heads and proofs take a moment, so the oldest connection is most likely idle. Rejecting new ones instead would let a
+    few idle clients close the site.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -72,7 +69,7 @@ class Strangers:
         return len(self._at)
 
     def enter(self, guest: Guest, ip: str) -> None:
-        """One more. `ip` is whom the connection is from, or whom a trusted proxy says it is from."""
+        """Add a connection. `ip` is its address, or the one that a trusted proxy names."""
         self.leave(guest)
         address = "" if is_trusted(ip) else household(ip)
         self._at[guest] = address
@@ -96,13 +93,12 @@ class Strangers:
 
 
 class Owners:
-    """Links by whose they are: one machine has few of them. The oldest goes, for it may be dead without our knowing."""
+    """Links by owner: a machine may have few. The oldest is closed, as it may be dead."""
 
     def __init__(self) -> None:
         self._links: dict[str, dict[Guest, None]] = {}
 
     def enter(self, guest: Guest, owner: str) -> None:
-        """One more link of `owner`."""
         links = self._links.setdefault(owner, {})
         links[guest] = None
         if len(links) > PER_CREDENTIAL:

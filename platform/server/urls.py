@@ -1,4 +1,4 @@
-"""Addresses of the site, and who answers where none fits."""
+"""URLs of the site, and the views for errors."""
 
 from django.contrib import admin
 from django.urls import include, path
@@ -11,7 +11,7 @@ urlpatterns = [
     path("api/v1/docs", page_of(api)),
     path("api/v1/", api.urls),
     path("admin/", admin.site.urls),
-    # The names by which allauth looks for its addresses, and nothing else of it
+    # The names by which allauth finds its addresses; nothing else of it is mounted
     path("login/with/github/", external_login.start, {"provider_id": "github"}, name="github_login"),
     path("login/with/github/callback/", external_login.callback, {"provider_id": "github"}, name="github_callback"),
     path("login/with/<slug:provider_id>/", external_login.start, name="openid_connect_login"),

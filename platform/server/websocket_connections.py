@@ -1,4 +1,4 @@
-"""WebSockets as uvicorn has them, with an end to what they may send before and after it is known who they are."""
+"""uvicorn's WebSockets with limits on what clients may send before and after they authenticate."""
 
 import asyncio
 from typing import Any
@@ -14,12 +14,12 @@ from server.http_connections import Config
 from server.stranger_limits import HEAD_BYTES, MOST_FRAGMENTS, MOST_UNREAD, MOST_WAITING
 
 AGENTS = "/ws/agents/"
-MAX_WORD = 256  # bytes that a page says at once: all that it ever says is `again`
+MAX_WORD = 256  # bytes of a page's message: it only ever says `again`
 HANDSHAKE_BYTES = HEAD_BYTES + 2 * MAX_HANDSHAKE  # in all, before the proof
 
 
 class Sockets(WebSocketsSansIOProtocol):
-    """Takes of a message no more than whoever sends it may need by now; a longer one ends the socket with 1009."""
+    """Limits a message to what its sender may need by now; a longer one closes the socket with 1009."""
 
     config: Config
     owner = ""
@@ -31,7 +31,7 @@ class Sockets(WebSocketsSansIOProtocol):
         self.transport.abort()
 
     def handle_connect(self, event: Request) -> None:
-        """The path is known, and nothing has been sent yet."""
+        """Set limits by the path, before anything else is sent."""
         self.is_agent = event.path.partition("?")[0] == AGENTS
         self.conn.max_message_size = MAX_HANDSHAKE if self.is_agent else MAX_WORD
         super().handle_connect(event)
@@ -46,7 +46,7 @@ class Sockets(WebSocketsSansIOProtocol):
             self.timer = self.loop.call_later(self.config.limits.proof_s, self.turn_out)
 
     def _prove(self, owner: str) -> None:
-        """It is somebody's: from now on it may say what a peer says."""
+        """Raise the limits for an authenticated peer, and count its link."""
         if self.disconnected or self.is_known:
             return
         self._forget()
@@ -55,13 +55,13 @@ class Sockets(WebSocketsSansIOProtocol):
         self.config.owners.enter(self, owner)
 
     async def send(self, message: Any) -> None:
-        """A page is let in by being accepted."""
+        """Send a message; once a page is accepted, its socket is known."""
         await super().send(message)
         if message["type"] == "websocket.accept" and not self.is_agent:
             self.is_known = True
 
     def data_received(self, data: bytes) -> None:
-        """As much as a stranger may send in all; from whoever is known, anything."""
+        """Limit all bytes before authentication."""
         self.taken += len(data)
         if self.is_known or self.taken <= HANDSHAKE_BYTES:
             super().data_received(data)
@@ -69,21 +69,21 @@ class Sockets(WebSocketsSansIOProtocol):
             self.turn_out()
 
     def handle_cont(self, event: Frame) -> None:
-        """A message in pieces; pieces with nothing in them could come for ever."""
+        """Limit the fragments of a message; empty ones could come forever."""
         if len(self.frames) >= MOST_FRAGMENTS:
             self.turn_out()
         else:
             super().handle_cont(event)
 
     def handle_ping(self) -> None:
-        """Answered, as long as the answers are read."""
+        """Answer a ping, while the client reads the answers."""
         if self.transport.get_write_buffer_size() > MOST_UNREAD:
             self.turn_out()
         else:
             super().handle_ping()
 
     def send_receive_event_to_app(self) -> None:
-        """A page has few words to say, and not many at once."""
+        """Limit the unread messages of a page."""
         if not self.is_agent and self.queue.qsize() >= MOST_WAITING:
             self.turn_out()
         else:

@@ -1,4 +1,4 @@
-"""Background tasks in a thread of this process, from memory or from a real broker."""
+"""Background tasks in a thread of this process, from memory or a real broker."""
 
 import threading
 import warnings
@@ -14,14 +14,14 @@ from django.conf import settings
 from config import celery_app
 from runs.processes import stop_children
 
-THREADS = 4  # a replay, a measurement, a text for a visitor, and one for everything else
+THREADS = 4  # a replay, a measurement, a visitor's text, and one for everything else
 PATIENCE_S = 2.0
 
 
 @contextmanager
 def running_worker() -> Iterator[threading.Thread]:
-    """A worker for as long as the block lasts, and its thread; children of its tasks end with it."""
-    # Celery warns root about pickles; ours takes JSON alone.
+    """Run a worker during the block, and yield its thread; children of its tasks end with it."""
+    # Celery warns root about pickles; ours accepts only JSON.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     state.should_stop = None
     worker: Worker = celery_app.Worker(pool="threads", concurrency=THREADS, quiet=True, without_heartbeat=True)
@@ -35,9 +35,9 @@ def running_worker() -> Iterator[threading.Thread]:
 
 
 def _stop(worker: Worker, thread: threading.Thread) -> None:
-    """By its own thread where it reads from a broker: a connection that another closes meanwhile fails with words."""
+    """Stop the worker: with a broker by its own thread, since closing its connection from here logs errors."""
     if settings.REDIS_URL:
-        state.should_stop = EX_OK  # type: ignore[assignment]  # looked at each second at least
+        state.should_stop = EX_OK  # type: ignore[assignment] # looked at each second at least
         thread.join(2 * PATIENCE_S)
         return
     stopping = threading.Thread(target=worker.stop, daemon=True)  # from memory it reads for two seconds at a time

@@ -1,1 +1,1 @@
-"""Everything that a browser or an API client sees. Parses, checks access, calls one function, answers."""
+"""Everything that browsers and API clients see. Each view parses, checks access, calls one function and answers."""

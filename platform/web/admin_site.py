@@ -1,4 +1,4 @@
-"""Who comes in: operators, by the site's one login page."""
+"""Django's admin for operators, behind the site's one login page."""
 
 from functools import wraps
 from typing import Any
@@ -19,11 +19,10 @@ class OperatorsSite(AdminSite):
     index_title = "Site data"
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Operators; others who are on the staff, as the relay's keeper, have nothing to do here."""
+        """Return True for operators. Other staff, such as the relay's account, have no access."""
         return bool(request.user.is_active and request.user.is_superuser)
 
     def admin_view(self, view: Any, cacheable: bool = False) -> Any:  # noqa: FBT001, FBT002  (Django's)
-        """Every page asks here first."""
         inner = super().admin_view(view, cacheable)
 
         @wraps(inner)
@@ -36,20 +35,19 @@ class OperatorsSite(AdminSite):
         return guarded
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """The site has one login page, and this is not it."""
         del extra_context
         if self.has_permission(request):
             return redirect("admin:index")
         return self.turned_away(request, reverse("admin:index"))
 
     def turned_away(self, request: HttpRequest, wanted: str) -> HttpResponse:
-        """Whoever is nobody logs in; whoever is somebody and still here is no operator. Raises PermissionDenied."""
+        """Redirect a stranger to the login page. Raises PermissionDenied for a person who is logged in."""
         if request.user.is_authenticated:
             raise PermissionDenied("These pages are for the operators of this site.")
         return redirect(f"{reverse('web:login')}?{urlencode({'next': wanted})}")
 
 
 class OperatingConfig(AdminConfig):
-    """Keeps Django's label, so that its templates and its table of changes stay where they are."""
+    """Keeps Django's label, so that the admin's templates and log table stay in place."""
 
     default_site = "web.admin_site.OperatorsSite"

@@ -1,4 +1,4 @@
-"""How to get the agent: the wheel that setup has built, and lines to copy for every system."""
+"""Installation of the agent: the wheel that setup has built, and command lines for every system."""
 
 import hashlib
 import ipaddress
@@ -20,53 +20,53 @@ class Wheel(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its file name, which pip reads the version from."""
+        """The file name, from which pip reads the version."""
         return self.path.name
 
     @property
     def version(self) -> str:
-        """The second part of its name (PEP 427)."""
+        """The second part of the name (PEP 427)."""
         return self.name.split("-")[1]
 
 
 class System(NamedTuple):
-    """One kind of computer. `torch` comes before `pip` where a smaller torch than the usual one will do.
+    """One kind of computer. `torch` is run before `pip` if a smaller torch than the default will do.
 
-    Every line names the environment's own programs, so that it means the same in a new terminal.
+    Every line names the environment's own programs, so that it works in any terminal.
     """
 
     name: str
     environment: str
     pip: str
     torch: str
-    call: str  # what `manyhands` is called where it was installed with pip
+    call: str  # the `manyhands` command of a pip installation
 
 
 class Install(NamedTuple):
-    """Everything to copy. `requirement` is what pip and uv are told: the full address with its digest."""
+    """All lines to copy. `requirement` is for pip and uv: the full address with its digest."""
 
     wheel: Wheel
     url: str
     requirement: str
     uv: str
     systems: tuple[System, ...]
-    likely: str  # the name of the visitor's own system
+    likely: str  # the visitor's own system
 
     @property
     def upgrade_pip(self) -> str:
-        """Replaces an older agent, in the environment in which it was installed."""
+        """The line that replaces an older agent installed with pip, in its environment."""
         return f"pip install --force-reinstall --no-deps {self.requirement}"
 
     @property
     def upgrade_uv(self) -> str:
-        """The same where uv has installed it."""
+        """The line that replaces an older agent installed with uv."""
         return self.uv.replace("install", "install --reinstall", 1)
 
 
 def current_wheel() -> Wheel | None:
     try:
         stats = [(path.stat(), path) for path in Path(settings.DOWNLOADS).glob("manyhands-*.whl")]
-    except FileNotFoundError:  # it was replaced just now; the next look finds the other
+    except FileNotFoundError:  # replaced just now; the next call finds the new one
         return None
     if not stats:
         return None
@@ -81,7 +81,7 @@ def _sha256(path: Path, changed_at_ns: int, size: int) -> str:  # noqa: ARG001  
 
 
 def install_lines(request: HttpRequest) -> Install | None:
-    """Lines with this site's own address in them; None where there is no wheel."""
+    """Return lines with this site's address in them; None without a wheel."""
     wheel = current_wheel()
     if wheel is None:
         return None
@@ -93,7 +93,7 @@ def install_lines(request: HttpRequest) -> Install | None:
 
 
 def pip_call(request: HttpRequest) -> str:
-    """What `manyhands` is called on the visitor's own system where it was installed with pip as the run page says."""
+    """Return the `manyhands` command of a pip installation on the visitor's own system."""
     likely = likely_system(request.headers.get("User-Agent", ""))
     return next((system.call for system in _systems("") if system.name == likely), "")
 
@@ -114,7 +114,7 @@ def _systems(requirement: str) -> list[System]:
 
 
 def is_near(request: HttpRequest) -> bool:
-    """Whether the site is called by an address that only its own network knows."""
+    """Return True if the request reached the site by an address of its local network."""
     host = request.get_host().rpartition(":")[0] or request.get_host()
     try:
         return ipaddress.ip_address(host.strip("[]")).is_private
@@ -123,7 +123,7 @@ def is_near(request: HttpRequest) -> bool:
 
 
 def likely_system(agent: str) -> str:
-    """What the visitor's browser says it runs on; it opens that block and decides nothing else."""
+    """Return the system that the visitor's browser reports. It only decides which block is open."""
     if "Windows" in agent:
         return "Windows"
     return "macOS" if "Macintosh" in agent else "Linux"

@@ -1,4 +1,4 @@
-"""Addresses of pages."""
+"""URLs of pages."""
 
 from django.urls import path
 from django.views.decorators.http import require_http_methods
@@ -32,7 +32,7 @@ from web.pages.runs import run as runs_pages
 from web.pages.runs.forms import recipe
 from web.pages.site import about, front
 
-page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login takes a PUT for a POST
+page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login would take a PUT for a POST
 
 app_name = "web"
 urlpatterns = [

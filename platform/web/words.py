@@ -1,7 +1,4 @@
-"""Words of the agent's rooms, which know no reader, in the language of a page.
-
-Numbered errors and why a run waits stand in the agent's own catalogue, what recipes say of themselves in the site's.
-"""
+"""Texts of the agent's packages in a page's language: errors and reasons in its catalogue, recipes in the site's."""
 
 from functools import cache
 from gettext import NullTranslations
@@ -16,28 +13,27 @@ from peer_agent.protocol.recipe import Material, Recipe
 
 
 def in_words_of_page(fault: Fault) -> Fault:
-    """The same in the language that is active, where it has been translated."""
+    """Return a fault in the active language, if it is translated."""
     return in_words(fault, _translated)
 
 
 def title_of_page(title: str) -> str:
-    """What an error is called, in the language that is active."""
     return _translated(title)
 
 
 def titled_in_words_of_page(fault: Fault) -> str:
-    """One paragraph: what it is called, the number to quote, then all of it."""
+    """Return one paragraph: title, number, and full text."""
     return titled(title_of_page(fault.title), fault.code, in_words_of_page(fault).text)
 
 
 def reason_in_words_of_page(reason: str) -> str:
-    """Why a run stands still; an error, as `str` writes it, where that is why."""
+    """Return why a run waits, or the numbered error that is the reason."""
     fault = Fault.read(reason)
     return str(in_words_of_page(fault)) if fault.code in CATALOGUE else reasons.in_words(reason, _translated)
 
 
 def material_in_words_of_page(material: Material) -> Material:
-    """What people bring, and what they are shown of it."""
+    """Return the material with its texts in the active language."""
     return material._replace(
         name=gettext(material.name),
         unit=gettext(material.unit),
@@ -50,12 +46,11 @@ def material_in_words_of_page(material: Material) -> Material:
 
 
 def summary_of_page(recipe: Recipe) -> str:
-    """The model in a few words."""
     return refilled(recipe.summaries, recipe.summary(), gettext)
 
 
 def loss_unit_of_page(recipe: Recipe) -> tuple[str, str]:
-    """What the loss is a mean over: one, and many."""
+    """Return what the loss is a mean over, in singular and plural."""
     one, many = recipe.loss_unit
     return gettext(one), gettext(many)
 

@@ -1,7 +1,7 @@
-"""What sockets, hosts and watches of a site say to each other: every letter that the channel layer carries, and groups.
+"""Messages of the channel layer between sockets, hosts and watchers, and the names of their groups.
 
-Between processes a letter is checked as it is decoded. Its tag and its fields stay as they are where another version
-of this site runs beside this one; one that a process does not know is lost there, as any letter may be.
+Tags and fields stay as they are while two versions of the site run side by side. A process drops a message that it does
+not know, as any message may be lost.
 """
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ RELAYS = "relays"
 
 
 class PeerSaid(Struct, frozen=True, tag_field="type", tag="peer.said"):
-    """What a socket forwards to the host of the run: `data` as its peer sent it."""
+    """A peer's message, forwarded by its socket to the run's host; `data` is as the peer sent it."""
 
     peer: PeerId
     channel: str
@@ -31,7 +31,7 @@ class PeerLost(Struct, frozen=True, tag_field="type", tag="peer.lost"):
 
 
 class HostAnnounced(Struct, frozen=True, tag_field="type", tag="host.announced"):
-    """Who hosts a run, and where it reads; `again`: what was said to it may be lost."""
+    """The host of a run, and the channel it reads. `again`: messages to it may have been lost."""
 
     run: RunId
     fence: int
@@ -40,41 +40,41 @@ class HostAnnounced(Struct, frozen=True, tag_field="type", tag="host.announced")
 
 
 class HostSaid(Struct, frozen=True, tag_field="type", tag="host.said"):
-    """What the coordinator says to peers, encoded once. Without a run where no host says it."""
+    """A message for peers, encoded once. `run` is empty if no host sent it."""
 
     data: bytes
     run: str = ""
 
 
 class HostsFound(Struct, frozen=True, tag_field="type", tag="hosts.found"):
-    """A socket's own: in these runs there is a host that waits for a hello."""
+    """From a socket to itself: hosts of these runs wait for a hello."""
 
     runs: list[str]
 
 
 class MachineRevoked(Struct, frozen=True, tag_field="type", tag="machine.revoked"):
-    """This peer is cut off, by the error `code`. `retry_after_s` in seconds, below zero where it does not come back."""
+    """Disconnect a peer with the error `code`. `retry_after_s` is in seconds; negative: it must not return."""
 
     code: str
     retry_after_s: float = -1.0
 
 
 class SessionReplaced(Struct, frozen=True, tag_field="type", tag="session.replaced"):
-    """The machine has a newer socket in this run: the one of the channel `by`."""
+    """The machine has a newer socket in this run, on the channel `by`."""
 
     by: str
 
 
 class SessionContested(Struct, frozen=True, tag_field="type", tag="session.contested"):
-    """Two agents take one machine's session from each other."""
+    """Two agents take over one machine's session from each other."""
 
 
 class LayerRestored(Struct, frozen=True, tag_field="type", tag="layer.restored"):
-    """Letters between processes may have been lost before this one."""
+    """Earlier messages between processes may have been lost."""
 
 
 class ChannelOverflowed(Struct, frozen=True, tag_field="type", tag="channel.overflowed"):
-    """The last letter of a socket's channel that was full."""
+    """The last message of a socket's channel, sent when the channel was full."""
 
 
 class RunMoved(Struct, frozen=True, tag_field="type", tag="run.moved"):
@@ -96,12 +96,11 @@ Letter = ToHost | ToSocket | RunMoved
 
 
 def peer_of(letter: Letter) -> str:
-    """Whose it is; empty where it is no peer's."""
     return letter.peer if isinstance(letter, PeerSaid | PeerLost) else ""
 
 
 def size_of(letter: Letter) -> int:
-    """Bytes of what it carries; the rest is a few names."""
+    """Return the bytes of the message's data; the rest is a few names."""
     return len(letter.data) if isinstance(letter, PeerSaid | HostSaid) else 0
 
 
@@ -110,10 +109,10 @@ def group_of(run: str) -> str:
 
 
 def watchers_of(run: str) -> str:
-    """The group of all who look when a step of the run is committed."""
+    """Return the group that is told when a step of the run is committed."""
     return f"watchers.{run}"
 
 
 def sessions_of(peer: str, run: str) -> str:
-    """The group of the sockets of one machine in one run: of which there is to be one."""
+    """Return the group of one machine's sockets in one run; there should be only one."""
     return f"sessions.{peer}.{run}"

@@ -1,8 +1,8 @@
 """The channel layer: messages between the sockets and hosts of a site, in one process (here) or several (`redis`).
 
-Written for this site, since Channels' own layers drop sockets from groups after a day, copy and sweep everything with
-each message, or let a slow reader's messages grow without bound. A channel lives until it is forgotten; nothing else
-expires. What is sent may be lost: sockets, hosts and the protocol notice that by themselves.
+Channels' own layers drop sockets from groups after a day, copy and sweep everything with each message, or let a slow
+reader's queue grow without bound. Here a channel lives until it is forgotten. Messages may be lost: sockets, hosts and
+the protocol detect that.
 """
 
 import asyncio
@@ -17,38 +17,38 @@ from channels.layers import get_channel_layer
 
 from coordination.channel_layer.letters import ChannelOverflowed, Letter, ToHost, peer_of, size_of
 
-# A page of the log is 64 messages of at most 1 MiB together; beside it lie a few rounds of what everybody is told.
-CAPACITY = 1_000  # messages that wait for one socket
-CAPACITY_BYTES = 32 * 1024 * 1024  # of their data: four of the longest messages there may be
-EXPIRY_S = 60.0  # a socket whose oldest message waits for so long does not read
-HOST_CAPACITY = 20_000  # messages that wait for a host: ten seconds of a thousand peers that each say two a second
+# A page of the log is 64 messages of at most 1 MiB together; a few rounds of broadcasts come on top.
+CAPACITY = 1_000  # messages queued for one socket
+CAPACITY_BYTES = 32 * 1024 * 1024  # of their data: four of the longest possible messages
+EXPIRY_S = 60.0  # a socket whose oldest message is older does not read
+HOST_CAPACITY = 20_000  # messages queued for a host: ten seconds of a thousand peers with two a second each
 HOST_CAPACITY_BYTES = 256 * 1024 * 1024
-HOST = "host."  # how the channels of hosts begin
-SLICE = 32  # sockets that are told at once; then others have the loop for a moment
-RESTORED = "restored"  # the group that is told `LayerRestored`
+HOST = "host."  # prefix of hosts' channels
+SLICE = 32  # sockets served in a row before other tasks may run
+RESTORED = "restored"  # the group that receives `LayerRestored`
 
 
 class Undelivered(ChannelFull):
-    """Nobody reads this channel any more, it is full, or the way there is broken."""
+    """The channel has no reader, is full, or cannot be reached."""
 
 
 class Channel:
-    """What waits for one reader. One that `ends` when it is full tells its reader so, and takes nothing more."""
+    """A reader's queue. If it `ends` when full, it tells its reader so and accepts nothing more."""
 
     def __init__(self, *, capacity: int, capacity_bytes: int, ends: bool, clock: Callable[[], float]) -> None:
         self.capacity, self.capacity_bytes, self.ends, self.clock = capacity, capacity_bytes, ends, clock
         self._first: deque[Any] = deque()
         self._waiting: deque[tuple[float, Letter]] = deque()
-        self.bytes = 0  # of what waits
+        self.bytes = 0  # of the queue
         self._is_over = False
         self._arrived = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many letters wait, without the reader's own."""
+        """Return the number of queued messages, without the reader's own."""
         return len(self._waiting)
 
     def put(self, letter: Letter) -> bool:
-        """False where it is full, or was: then it is the reader that has to begin anew."""
+        """Append a message; return False if the queue is or was full: then the reader has to begin anew."""
         if self._is_over or self._is_full(letter):
             self._overflow()
             return False
@@ -58,12 +58,12 @@ class Channel:
         return True
 
     def put_first(self, letter: object) -> None:
-        """Before what others have put there, and however much that is: for the reader's own, who bounds it."""
+        """Put the reader's own message first, however full the queue is; the reader bounds these."""
         self._first.append(letter)
         self._arrived.set()
 
     async def get(self) -> Any:
-        """The next letter, or what the reader has put here for itself; nothing is lost where this is given up."""
+        """Return the next message, the reader's own first. A cancelled call loses none."""
         while not self._first and not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
@@ -78,7 +78,7 @@ class Channel:
 
     def _is_full(self, letter: Letter) -> bool:
         if not self._waiting:
-            return False  # one always has room, however long it is
+            return False  # an empty queue takes any message
         if len(self._waiting) >= self.capacity or self.bytes + size_of(letter) > self.capacity_bytes:
             return True
         return self.ends and self.clock() - self._waiting[0][0] > EXPIRY_S
@@ -92,19 +92,19 @@ class Channel:
 
 
 class Inbox(Channel):
-    """What waits for a host. Where it is full, it is the peer with most in it whose newest letters are lost.
+    """A host's queue. When it is full, the peer with the largest part of it loses its newest messages.
 
-    Every peer has a budget (`allowances`), but a thousand of them together may say more than a host takes.
+    Every peer has a budget (`Allowances`), but a thousand of them together may exceed what a host can handle.
     """
 
     def __init__(self, *, capacity: int, capacity_bytes: int, clock: Callable[[], float]) -> None:
         super().__init__(capacity=capacity, capacity_bytes=capacity_bytes, ends=False, clock=clock)
-        self.dropped: Counter[str] = Counter()  # letters that were lost, by peer, since `told`
+        self.dropped: Counter[str] = Counter()  # lost messages by peer, since `told`
         self._letters: Counter[str] = Counter()
         self._sizes: Counter[str] = Counter()
 
     def put(self, letter: Letter) -> bool:
-        """False where it is full, and this peer has most in it, or where it is none for a host."""
+        """Append a host's message; return False if it is none, or the queue is full and mostly its peer's."""
         if not isinstance(letter, ToHost):
             return False
         peer = peer_of(letter)
@@ -120,17 +120,16 @@ class Inbox(Channel):
         return True
 
     def told(self) -> Counter[str]:
-        """Letters that were lost since this was asked last, by peer."""
+        """Return messages lost by peer since the last call."""
         dropped, self.dropped = self.dropped, Counter()
         return dropped
 
     def _part(self, peer: str, letter: Letter | None = None) -> float:
-        """How much of the room is a peer's, with this letter."""
         letters, size = (1, size_of(letter)) if letter is not None else (0, 0)
         return max((self._letters[peer] + letters) / self.capacity, (self._sizes[peer] + size) / self.capacity_bytes)
 
     def _drop(self, peer: str) -> None:
-        """Its newest letter, which is among the last where it says much."""
+        """Drop the peer's newest message; a busy peer's is found near the end."""
         for place in range(len(self._waiting) - 1, -1, -1):
             letter = self._waiting[place][1]
             if peer_of(letter) == peer:
@@ -155,7 +154,7 @@ def site_layer() -> "ProcessLayer":
 
 
 class ProcessLayer:
-    """Channels and groups of one process: a letter is handed over as it is, never copied."""
+    """Channels and groups of one process. Messages are passed by reference, never copied."""
 
     extensions = ("groups", "flush")
 
@@ -172,13 +171,12 @@ class ProcessLayer:
         self.groups: dict[str, set[str]] = {}
 
     async def new_channel(self, prefix: str = "specific.") -> str:
-        """A name of this process; letters wait there until it is forgotten."""
+        """Create a channel in this process; messages queue there until it is forgotten."""
         name = f"{prefix}{self.process}!{uuid.uuid4().hex}"
         self.channel(name)
         return name
 
     def channel(self, name: str) -> Channel:
-        """What waits there; made where it is new."""
         if name not in self.channels:
             self.channels[name] = self._new(name)
         return self.channels[name]
@@ -194,13 +192,13 @@ class ProcessLayer:
         return Channel(capacity=self.capacity, capacity_bytes=CAPACITY_BYTES, ends=True, clock=self.clock)
 
     def forget(self, name: str) -> None:
-        """Nobody reads there any more."""
+        """Delete a channel that has no reader any more."""
         self.channels.pop(name, None)
         for group in [group for group, names in self.groups.items() if name in names]:
             self._leave(group, name)
 
     async def receive(self, channel: str) -> Any:
-        """The next letter. Given up, the channel is forgotten: that is how Channels ends a consumer."""
+        """Return the next message. If cancelled, forget the channel: that is how Channels ends a consumer."""
         try:
             return await self.channel(channel).get()
         except asyncio.CancelledError:
@@ -208,12 +206,12 @@ class ProcessLayer:
             raise
 
     async def send(self, channel: str, message: Letter) -> None:
-        """Raises Undelivered."""
+        """Send a message to one channel. Raises Undelivered."""
         if await self.send_many((channel,), message):
             raise Undelivered(channel)
 
     async def send_many(self, channels: Iterable[str], message: Letter) -> list[str]:
-        """The same letter to many. Those that it did not reach, as far as can be known here."""
+        """Send a message to many channels; return those known not to have received it."""
         lost = []
         for number, channel in enumerate(channels, 1):
             if channel not in self.channels or not self.channels[channel].put(message):
@@ -223,7 +221,6 @@ class ProcessLayer:
         return lost
 
     async def group_add(self, group: str, channel: str) -> None:
-        """Until it leaves, or is forgotten: no membership expires."""
         self.groups.setdefault(group, set()).add(channel)
 
     async def group_discard(self, group: str, channel: str) -> None:
@@ -236,7 +233,6 @@ class ProcessLayer:
             self.groups.pop(group, None)
 
     async def group_send(self, group: str, message: Letter) -> None:
-        """To all of it that can take it."""
         await self.send_many(tuple(self.groups.get(group, ())), message)
 
     async def flush(self) -> None:

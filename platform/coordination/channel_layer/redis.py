@@ -1,7 +1,6 @@
-"""The channel layer of several processes: within a process as `ProcessLayer` does, between them over Redis.
+"""The channel layer of several processes: `ProcessLayer` within each, Redis between them.
 
-A process subscribes to two names, its own and the one of all groups, so that a Redis that was away needs to be told
-no more than these. Whoever may have missed something then is told so: the group `RESTORED`.
+A process subscribes to only two names. After Redis was away, the group `RESTORED` hears that messages may be lost.
 """
 
 import asyncio
@@ -25,16 +24,16 @@ from coordination.channel_layer.process import CAPACITY, HOST_CAPACITY, RESTORED
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.25  # between attempts to reach Redis
-ANSWER_S = 2.0  # for an answer of Redis; a longer one is none
-SILENCE_S = 2.0  # without a message, Redis is asked whether it is there
-OUTBOX = 10_000  # messages that wait to be published
+ANSWER_S = 2.0  # timeout for an answer of Redis
+SILENCE_S = 2.0  # without a message, ping Redis
+OUTBOX = 10_000  # messages waiting to be published
 OUTBOX_BYTES = 64 * 1024 * 1024
-BATCH = 256  # messages that are published in one round trip
+BATCH = 256  # messages published in one round trip
 GONE = (RedisError, OSError, TimeoutError)
 
 
 class Parcel(msgspec.Struct, array_like=True):
-    """A letter between processes: to these channels, or to a group that `origin` has told itself."""
+    """A message between processes: to these channels, or to a group that `origin` has already served locally."""
 
     origin: str
     channels: list[str]
@@ -43,7 +42,7 @@ class Parcel(msgspec.Struct, array_like=True):
 
 
 class RedisLayer(ProcessLayer):
-    """`hosts`: one address of Redis; `prefix`: what all names begin with."""
+    """`hosts`: one address of Redis; `prefix`: the beginning of all names."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class RedisLayer(ProcessLayer):
     ) -> None:
         super().__init__(capacity=capacity, host_capacity=host_capacity, clock=clock)
         (self.address,), self.prefix = hosts, prefix
-        self.is_up = True  # until the first failure: what is sent meanwhile waits in the outbox
+        self.is_up = True  # until the first failure; meanwhile messages wait in the outbox
         self._outbox: deque[tuple[str, bytes]] = deque()
         self._outbox_bytes = 0
         self._posted = asyncio.Event()
@@ -65,14 +64,14 @@ class RedisLayer(ProcessLayer):
         self._redis: Any = None
 
     async def new_channel(self, prefix: str = "specific.") -> str:
-        """As soon as letters from elsewhere reach this process; at once where Redis is away."""
+        """Create a channel once messages of other processes arrive here; at once if Redis is away."""
         self._start()
         if self.is_up and not self._subscribed.is_set():
             await asyncio.wait([asyncio.ensure_future(self._subscribed.wait())], timeout=ANSWER_S)
         return await super().new_channel(prefix)
 
     async def send_many(self, channels: Iterable[str], message: Letter) -> list[str]:
-        """Those elsewhere get it in one message a process."""
+        """Send a message to channels here, and one message to each other process for its channels."""
         here: list[str] = []
         elsewhere: dict[str, list[str]] = {}
         for channel in channels:
@@ -88,7 +87,6 @@ class RedisLayer(ProcessLayer):
         return lost
 
     async def group_send(self, group: str, message: Letter) -> None:
-        """To those here, and to those elsewhere where Redis is there."""
         self._post(f"{self.prefix}.groups", Parcel(self.process, [], group, message))
         await super().group_send(group, message)
 
@@ -110,7 +108,7 @@ class RedisLayer(ProcessLayer):
             return
         self._redis = Redis.from_url(
             self.address,
-            retry=Retry(NoBackoff(), 0),  # it would hide that something was lost
+            retry=Retry(NoBackoff(), 0),  # a retry would hide lost messages
             socket_connect_timeout=ANSWER_S,
             socket_timeout=ANSWER_S,
         )
@@ -126,7 +124,7 @@ class RedisLayer(ProcessLayer):
         return True
 
     async def _publish(self) -> None:
-        """One after another, many in one round trip. What cannot be published is lost."""
+        """Publish queued messages in batches of one round trip; lose those that cannot be published."""
         while not is_ending():
             await self._posted.wait()
             batch = [self._outbox.popleft() for _ in range(min(BATCH, len(self._outbox)))]
@@ -149,7 +147,6 @@ class RedisLayer(ProcessLayer):
         self._outbox_bytes = 0
 
     async def _listen(self) -> None:
-        """One subscription after another, for as long as this process lives."""
         while not is_ending():
             ear = self._redis.pubsub()
             try:
@@ -161,7 +158,7 @@ class RedisLayer(ProcessLayer):
             await asyncio.sleep(RETRY_S)
 
     async def _hear(self, ear: PubSub) -> None:
-        """Raises where Redis is away, or says nothing though it is asked."""
+        """Deliver incoming messages. Raises an error of Redis, or TimeoutError if it does not answer a ping."""
         await ear.subscribe(f"{self.prefix}.{self.process}", f"{self.prefix}.groups")
         was_asked = False
         while not is_ending():
@@ -201,7 +198,7 @@ def process_of(channel: str) -> str:
 
 
 def is_ending() -> bool:
-    """Whether this task was cancelled: redis-py may have made a failure, or nothing, of that."""
+    """Return True if this task was cancelled: redis-py may have swallowed or replaced the CancelledError."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

@@ -1,1 +1,1 @@
-"""The process around a coordinator: its claim, its events, what it writes. Decides nothing of the run."""
+"""The process around a coordinator: its claim, its events and its writes. Decides nothing about the run."""

@@ -1,6 +1,6 @@
-"""One host per run: claimed by a conditional update, held by renewal, fenced by a number (rules 2 and 3).
+"""One host per run: claimed by a conditional update, kept by renewal, fenced by a number (rules 2 and 3).
 
-Time is the database's: hosts with wrong clocks cannot take a run from one another.
+The database's clock decides, so a host with a wrong clock cannot take a run from another.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ from runs.states import LIVE
 
 CLAIM = timedelta(seconds=10)
 RENEW_S = 2.0
-RETRY_S = 1.0  # before a database that did not answer, or wrote nothing, is asked again
+RETRY_S = 1.0  # until a database that did not answer or write is tried again
 
 
 def unclaimed() -> QuerySet[Head]:
-    """Heads of live runs that no living host holds.
+    """Return heads of live runs that no living host holds.
 
-    A join would make Django update by `run_id IN (SELECT … the claim is free)`, and PostgreSQL does not ask such a
-    subquery again after waiting for another's update: two hosts would both have claimed. So: no join.
+    Without a join, on purpose. With one, Django updates by `run_id IN (SELECT … the claim is free)`, which PostgreSQL
+    does not evaluate again after waiting for another update, and two hosts would both have claimed.
     """
     free = Q(claim_expires=None) | Q(claim_expires__lt=Now())
     return Head.objects.filter(free, run__in=Run.objects.filter(state__in=LIVE))
 
 
 def claim(run: Run, owner: str) -> int | None:
-    """Take the run for `owner` (a channel name); the new fence, or None where another host holds it."""
+    """Claim the run for `owner` (a channel name); return the new fence, or None if another host holds it."""
     taken = unclaimed().filter(run=run).update(fence=F("fence") + 1, owner=owner, claim_expires=Now() + CLAIM)
     if taken != 1:
         return None
@@ -44,28 +44,27 @@ def claim(run: Run, owner: str) -> int | None:
 
 
 def renew(run: Run, owner: str, fence: int) -> bool:
-    """Hold the claim for another while. False: it is somebody else's now."""
+    """Renew the claim; return False if another host has it."""
     mine = Head.objects.filter(run=run, owner=owner, fence=fence)
     return mine.update(claim_expires=Now() + CLAIM) == 1
 
 
 def release(run: Run, owner: str, fence: int) -> None:
-    """Let go at once, so that another host need not wait for the expiry."""
+    """Release the claim at once, so that another host need not wait for its expiry."""
     Head.objects.filter(run=run, owner=owner, fence=fence).update(claim_expires=None, owner="")
 
 
 def forget_the_dead() -> None:
-    """End all claims: for a process that knows that it is the only one, so that a restart need not wait for expiry."""
+    """End all claims. For a process that knows it is the only one, so that a restart need not wait for expiry."""
     Head.objects.exclude(claim_expires=None).update(claim_expires=None, owner="")
 
 
 def is_live(run: Run) -> bool:
-    """Whether the run is one that a host is to drive."""
     return Run.objects.filter(pk=run.pk, state__in=LIVE).exists()
 
 
 def hosts_of(run_id: str | None = None) -> dict[str, tuple[str, int]]:
-    """Channel and fence of the host of each claimed run, by run id; of one run where it is given."""
+    """Return channel and fence of the host of each claimed run, by run id; or only of the given run."""
     held = Head.objects.filter(claim_expires__gt=Now(), run__state__in=LIVE)
     if run_id is not None:
         held = held.filter(run_id=run_id)
@@ -73,28 +72,27 @@ def hosts_of(run_id: str | None = None) -> dict[str, tuple[str, int]]:
 
 
 def live_runs() -> list[Run]:
-    """Live runs whose claim is free."""
     return list(Run.objects.filter(head__in=unclaimed()).order_by("created_at"))
 
 
-# A claim as its host holds it: renewed beside all other work, and given up in time where it cannot be renewed
+# A claim as its host holds it: renewed beside all other work, and given up in time if that fails
 
 log = logging.getLogger(__name__)
 
 CLAIM_S = CLAIM.total_seconds()
-# What a host says may still be on its way when its claim has run out, and two clocks do not go alike.
+# Covers messages still on their way when the claim expires, and clocks of different speed.
 MARGIN_S = 2.0
 
 
 def elapsed_s() -> float:
-    """Seconds on a clock that nobody sets, and that goes on while the computer sleeps, where there is one."""
+    """Return seconds of a monotonic clock that, if possible, also runs while the computer sleeps."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 class Holding:
-    """A run under a fence. Held for as long after the last renewal was *asked for* as nobody else can have it."""
+    """A claim on a run. It is held until others may take it, counted from when the last renewal was *requested*."""
 
     def __init__(
         self,
@@ -108,13 +106,13 @@ class Holding:
     ) -> None:
         self.run, self.owner, self.fence = run, owner, fence
         self.asked_at, self.threads, self.clock = asked_at, threads, clock
-        self.is_lost = False  # it is somebody else's, or was given up
+        self.is_lost = False  # another host has it, or it was given up
 
     def is_held(self) -> bool:
         return not self.is_lost and self.clock() - self.asked_at < CLAIM_S - MARGIN_S
 
     async def keep(self) -> None:
-        """Renew it until it is lost. A database that does not answer is asked again while there is time."""
+        """Renew the claim until it is lost; retry while the database does not answer and time remains."""
         while self.is_held():
             await asyncio.sleep(RENEW_S)
             asked_at = self.clock()
@@ -129,7 +127,7 @@ class Holding:
                 self.is_lost = True
 
     async def insist(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write as long as the run is held: ask a database that is away again, and give the run up if it is stale."""
+        """Write while the claim is held: retry while the database is away; on Stale, mark the claim lost."""
         while self.is_held():
             try:
                 await write()
@@ -142,7 +140,7 @@ class Holding:
                 return
 
     async def release(self) -> None:
-        """Let go; where the database is away, the claim runs out."""
+        """Release the claim; if the database is away, it expires."""
         self.is_lost = True
         try:
             await in_thread_of(self.threads, release)(self.run, self.owner, self.fence)
@@ -153,7 +151,7 @@ class Holding:
 async def hold(
     run: Run, owner: str, threads: ThreadPoolExecutor, clock: Callable[[], float] = elapsed_s
 ) -> Holding | None:
-    """Claim a run; None where another host has it, or the database is away. `threads` are kept for claims."""
+    """Claim a run; return None if another host has it or the database is away. Only claims use `threads`."""
     asked_at = clock()
     try:
         fence = await in_thread_of(threads, claim)(run, owner)

@@ -1,6 +1,6 @@
-"""The process around a coordinator: takes events from peers, the clock and the database, carries out its commands.
+"""The process around a coordinator: feeds it events of peers, clock and database, and carries out its commands.
 
-A host drives one run at a time under one claim. It is not responsible for any decision: those are `advance`'s.
+A host drives one run under one claim. All decisions are `advance`'s.
 """
 
 import asyncio
@@ -50,15 +50,15 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # between looks at the database for what people want
-MOST_NAMED = 100  # peers whose lost words the timeline tells; the log has them all
+LOOK_S = 1.0  # between polls of the database for people's requests
+MOST_NAMED = 100  # peers named on the timeline for lost messages; the log has all
 HEARD = get_args(m.TO_SITE)
 
-HostLetter = ToHost | Answered | PageRead | requests.Wishes  # of sockets, and of its own helpers
+HostLetter = ToHost | Answered | PageRead | requests.Wishes  # from sockets, and from its own helpers
 
 
 class Faulty(Exception):
-    """The coordinator raised: its state is half-changed and not used any more. `peer`: whose message it was."""
+    """The coordinator raised: its state is half-changed and must be dropped. `peer`: the sender of the message."""
 
     def __init__(self, peer: PeerId | None) -> None:
         super().__init__(peer)
@@ -70,20 +70,20 @@ class Host:
         self.run, self.holding, self.state, self.quarantine = run, holding, state, quarantine
         self.layer = site_layer()
         self.key = site_key()
-        self.channels: dict[PeerId, str] = {}  # where each peer's socket listens
-        self.unwanted: dict[PeerId, str] = {}  # as the last look has it
-        self._looks = 0  # that were begun
-        self._replayed: tuple[e.Replayed, ...] = ()  # as told
-        self._aside: dict[PeerId, tuple[int, PeerSaid]] = {}  # hellos of unwanted machines, which a newer look judges
+        self.channels: dict[PeerId, str] = {}  # of each peer's socket
+        self.unwanted: dict[PeerId, str] = {}  # as of the last look
+        self._looks = 0  # looks begun
+        self._replayed: tuple[e.Replayed, ...] = ()  # last reported
+        self._aside: dict[PeerId, tuple[int, PeerSaid]] = {}  # hellos of unwanted machines, for a newer look to judge
         self.mailbox = self.layer.inbox(holding.owner)
-        self._named: set[str] = set()  # peers that the timeline says too much of
+        self._named: set[str] = set()  # peers whose lost messages are on the timeline
         self._left: set[PeerId] = set()  # on purpose, since the last look
-        self._needed: bool | None = None  # as the last look had it
+        self._needed: bool | None = None  # as of the last look
         self.writer = Writer(run, holding, self.key, self.mailbox)
         self._tick_at = 0.0
 
     async def drive(self, stop: asyncio.Event) -> None:
-        """Until stopped, deposed or finished. Raises Faulty, and what its database has against it."""
+        """Drive the run until stopped, deposed or finished. Raises Faulty, and errors of the database."""
         writing, looking = asyncio.create_task(self.writer.work()), asyncio.create_task(self._look())
         try:
             await self._drive(stop, (writing, looking))
@@ -110,13 +110,12 @@ class Host:
             await self._close()
 
     async def announce(self, *, again: bool = False) -> None:
-        """Tell every socket of this run, and every relay, who hosts it; `again`: what they said may be lost."""
+        """Tell the run's sockets and all relays who hosts it; `again`: their messages may be lost."""
         note = HostAnnounced(self.state.run, self.holding.fence, self.holding.owner, again)
         for group in (group_of(self.state.run), RELAYS):
             await self.layer.group_send(group, note)
 
     async def _turn(self) -> None:
-        """The clock where it is time, and one letter: neither waits for the other, nor anybody else for both."""
         if time.monotonic() >= self._tick_at:
             await self.handle(e.Ticked())
             self._note_lost_words()
@@ -126,7 +125,7 @@ class Host:
         await asyncio.sleep(0)
 
     def _note_lost_words(self) -> None:
-        """Note what the mailbox had no room for since the last look: once for each peer that said too much."""
+        """Report messages dropped from the full mailbox, on the timeline once per peer."""
         for peer, count in self.mailbox.told().items():
             member = self.state.members.get(PeerId(peer))
             name = member.name if member is not None else peer[:8]
@@ -136,7 +135,7 @@ class Host:
                 self.writer.ask(e.Note("lost words", f"{name} says more than the site takes; some of it was lost"))
 
     async def _next(self, wait_s: float) -> HostLetter | None:
-        """None where none comes in time; one that is there is taken however late it is."""
+        """Return the next message, or None if none comes in time. A message already there is returned even late."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 letter: HostLetter = await self.mailbox.get()
@@ -192,7 +191,7 @@ class Host:
             await self.handle(e.Joined(said.peer, said.person, said.machine, said.role, hello))
 
     async def _received(self, said: PeerSaid, body: Any) -> None:
-        """A socket that was replaced is not heard; one whose hello was lost, and does not wait, is asked for it."""
+        """Pass on a message of the peer's current socket; ask for a hello if it has none; ignore replaced sockets."""
         known = self.channels.get(said.peer)
         if known == said.channel:
             if isinstance(body, m.Leave):
@@ -219,7 +218,7 @@ class Host:
                 self.mailbox.put_first(found)
 
     async def _looked(self, found: requests.Wishes) -> None:
-        """A machine that was revoked, or whose person was removed, is cut off; the round goes on."""
+        """Apply people's requests: disconnect revoked machines and removed people's; the round continues."""
         await self.handle(found.directed)
         self.unwanted = found.unwanted
         await self._judge()
@@ -230,7 +229,7 @@ class Host:
         await self._tell(found.news)
 
     async def _tell(self, news: snapshots.News) -> None:
-        """What the site has stored and verified since, and what it found by replay."""
+        """Report snapshots stored, verifications and replays since the last look."""
         if news.snapshot is not None and news.snapshot != self.state.snapshot:
             await self.handle(e.SnapshotStored(news.snapshot))
         if news.verified > self.state.verified:
@@ -241,7 +240,7 @@ class Host:
         self._replayed = news.replays
 
     async def _judge(self) -> None:
-        """Whoever said hello before this look was begun, and was unwanted then: let back meanwhile, or not."""
+        """Decide about machines that said hello before this look began and were unwanted then."""
         judged = {peer: said for peer, (looks, said) in self._aside.items() if looks < self._looks}
         for peer, said in judged.items():
             del self._aside[peer]
@@ -259,14 +258,14 @@ class Host:
         await self.layer.send_many((channel,), MachineRevoked(code, retry_after_s))
 
     async def _blame(self, peer: PeerId | None) -> None:
-        """Whoever's message broke this host is not heard for a while, and told so."""
+        """Quarantine the machine whose message broke this host, and tell it."""
         if peer is not None:
             rest_s = self.quarantine.add(peer, time.monotonic())
             await in_thread(self.quarantine.share)(peer, time.monotonic())
             await self._send_away(peer, codes.BROKE_HOST, rest_s)
 
     async def _close(self) -> None:
-        """The run was taken back to a draft: its volunteers are sent away, its relays let go of what is open."""
+        """Disconnect all: the run was returned to a draft. Relays release what they hold of it."""
         ended = encode(m.State(run=self.state.run, state="finished", reason=""))
         relays = [member.peer for member in self.state.members.values() if member.role is Role.RELAY]
         await self._say(relays, ended)
@@ -276,7 +275,7 @@ class Host:
     # Events in, commands out
 
     async def handle(self, event: e.Event) -> None:
-        """One event through the coordinator, then those that follow from it. Raises Faulty."""
+        """Pass an event, then those that follow from it, through the coordinator. Raises Faulty."""
         await self._take_all([event])
 
     async def _take_all(self, events: Iterable[e.Event]) -> None:
@@ -286,7 +285,7 @@ class Host:
             try:
                 for command in merged(advance(self.state, event, time.monotonic(), secrets.randbits(32))):
                     waiting += await self._carry_out(command)
-            except Exception as error:  # whatever it is: the state is half-changed
+            except Exception as error:  # any error leaves the state half-changed
                 raise Faulty(sender_of(event)) from error
 
     async def _answered(self, event: e.Event) -> None:
@@ -295,7 +294,7 @@ class Host:
             await self.layer.group_send(watchers_of(self.state.run), RunMoved())
 
     async def _carry_out(self, command: e.Command) -> list[e.Event]:
-        """Nothing where the run is not held any more. What follows from it."""
+        """Carry out a command if the run is still held; return the events that follow."""
         if not self.holding.is_held():
             return []
         match command:
@@ -313,7 +312,7 @@ class Host:
         return []
 
     async def _announce_plan(self, command: e.Announce) -> list[e.Event]:
-        """Whole to those who reduce or keep the log; to others the head, which is signed once, and their part."""
+        """Send keepers the whole plan, and other peers the head, signed once, with their part."""
         plan = seal_plan(self.key, command.plan)
         lost = await self._say(command.keepers, encode(planned_whole(plan)))
         for peer in command.peers:
@@ -321,12 +320,12 @@ class Host:
         return lost
 
     async def _finish(self) -> None:
-        """Extended at the last moment: nobody is told that it ended, and the next host goes on."""
+        """Finish the run. If it was extended meanwhile, send no end and leave it to the next host."""
         if not await in_thread(finish_run)(run=self.run, target_steps=self.state.recipe.target_steps):
             self.holding.is_lost = True
 
     async def _say(self, peers: Iterable[PeerId], data: bytes) -> list[e.Event]:
-        """The same to all of them. A socket that does not take it is lost, and that alone."""
+        """Send the same data to all these peers; return a Lost event for each socket that cannot take it."""
         channels = {self.channels[peer]: peer for peer in peers if peer in self.channels}
         lost = [channels[channel] for channel in await self.layer.send_many(channels, self._letter(data))]
         for peer in lost:
@@ -342,7 +341,7 @@ def sender_of(event: e.Event) -> PeerId | None:
 
 
 def merged(commands: Iterable[e.Command]) -> Iterator[e.Command]:
-    """The same message to one peer after another is one message to them all: it is encoded once."""
+    """Merge adjacent sends of the same message, so that it is encoded once."""
     for _, same in groupby(commands, key=_message_of):
         first, *others = same
         if isinstance(first, e.Send) and others:
@@ -352,5 +351,5 @@ def merged(commands: Iterable[e.Command]) -> Iterator[e.Command]:
 
 
 def _message_of(command: e.Command) -> object:
-    """Only messages are told together."""
+    """Return the key by which commands merge; only messages have an equal one."""
     return command.message if isinstance(command, e.Send) else object()

@@ -1,4 +1,4 @@
-"""What people and keepers wrote into the database since a host looked last, and what the host shows and tells there."""
+"""Requests of people and keepers in the database since a host's last look, and what the host writes there."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
@@ -20,22 +20,22 @@ from peer_agent.protocol.identifiers import PeerId
 from runs.access import participants
 from runs.models import Run
 
-STOPPED_AFTER = timedelta(minutes=5)  # that a machine is away
-NEEDED_AFTER = timedelta(minutes=15)  # that nobody trains
-OLD = timedelta(hours=1)  # a picture of before that says nothing of what stopped when
+STOPPED_AFTER = timedelta(minutes=5)  # without the machine
+NEEDED_AFTER = timedelta(minutes=15)  # without trainers
+OLD = timedelta(hours=1)  # an older picture does not tell when a machine stopped
 COMPUTING = (Role.TRAINER.value, Role.AUXILIARY.value)
 
 
-# Who is told that a machine stopped, or that a run needs volunteers; withdrawn where it comes back soon enough
+# Messages about stopped machines and runs that need volunteers, withdrawn if they recover in time
 
 
 def is_needed(state: RunState) -> bool:
-    """Whether volunteers would make it go on."""
+    """Return True if the run would go on with volunteers: it has no trainer and is neither paused nor finished."""
     return state.goal != "paused" and not state.finished and not any(True for _ in state.trainers())
 
 
 def tell_need(run: Run, *, needed: bool) -> None:
-    """Nobody trains any more, or somebody does again: in the transaction that shows it."""
+    """Announce that the run needs volunteers, or withdraw that; in the transaction that writes its presence."""
     if not needed:
         outbox.withdraw(Event.NEEDED, [run.run_id])
         return
@@ -45,7 +45,7 @@ def tell_need(run: Run, *, needed: bool) -> None:
 
 
 def tell_stopped(run: Run, before: Before, members: Iterable[OnlinePeer], *, left: Collection[PeerId]) -> None:
-    """Machines that were here a moment ago and are not now, but for those that `left` on purpose; and who is back."""
+    """Notify owners of machines that stopped, except those that `left` on purpose; withdraw notices of those back."""
     was, here = _computing(before.members), _computing(members)
     if back := here - was:
         outbox.withdraw(Event.STOPPED, [_about(run, peer) for peer in back])
@@ -75,14 +75,14 @@ def _about(run: Run, peer: PeerId) -> str:
 
 
 def _now(run: Run) -> Run:
-    """As its organizer has it now: a host knows it as it was when it was claimed."""
+    """Return the run as its organizer has it now; a host's copy is as old as its claim."""
     return Run.objects.only("slug", "title", "visibility", "organizer").get(pk=run.pk)
 
 
 class Asked(NamedTuple):
-    """What a look shows and asks about, taken from a state before a thread has it.
+    """The facts that a look writes and asks about, copied from the state before a thread uses them.
 
-    `left`: who went on purpose. `needs`: whether the run needs volunteers, `needed` whether it did at the last look.
+    `left`: peers that left on purpose. `needs`, `needed`: whether the run needs volunteers, and did at the last look.
     """
 
     shown: presence.Shown
@@ -94,7 +94,7 @@ class Asked(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """What people and keepers want. `unwanted`: machines to cut off, each with the number of the error it is told."""
+    """Requests of people and keepers. `unwanted`: machines to disconnect, each with its error's number."""
 
     directed: e.Directed
     news: snapshots.News
@@ -104,7 +104,7 @@ class Wishes(NamedTuple):
 def asked_of(
     state: RunState, unwanted: Mapping[PeerId, str], *, left: Collection[PeerId], needed: bool | None
 ) -> Asked:
-    """Whoever is here, and whoever was cut off: they stay so until people want it otherwise."""
+    """Return the facts for a look. Machines that were disconnected stay in it until people want otherwise."""
     trainers = {member.peer for member in state.trainers()}
     trainers |= {peer for peer, code in unwanted.items() if code == codes.REMOVED}
     members = {*state.members} | {peer for peer, code in unwanted.items() if code == codes.REVOKED}
@@ -114,7 +114,7 @@ def asked_of(
 
 
 def look(run: Run, asked: Asked) -> Wishes:
-    """Show, and ask. Raises DatabaseError."""
+    """Write the host's picture and read requests. Raises DatabaseError."""
     _show(run, asked)
     unwanted = dict.fromkeys(store.uninvited(run, asked.trainers), codes.REMOVED)
     unwanted |= dict.fromkeys(store.revoked(asked.members), codes.REVOKED)
@@ -123,7 +123,6 @@ def look(run: Run, asked: Asked) -> Wishes:
 
 @transaction.atomic
 def _show(run: Run, asked: Asked) -> None:
-    """Who is told of what changed is written with it."""
     before = presence.show(run, asked.shown)
     tell_stopped(run, before, asked.shown.members, left=asked.left)
     if asked.needs is not asked.needed:

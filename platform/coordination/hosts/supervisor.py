@@ -1,4 +1,4 @@
-"""Claims and drives every live run that has no host; what becomes of one run does not touch another."""
+"""Claims and drives every live run without a host. A failure in one run does not affect another."""
 
 import asyncio
 import contextlib
@@ -20,9 +20,9 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
-# A run whose host fails for no message of anybody's: how long it rests before this process claims it again.
+# Seconds until this process claims a run again whose host failed for no peer's message.
 RESTS_S = (0.0, 1.0, 4.0, 16.0, 60.0)
-WELL_S = 600.0  # a host that has lived for so long begins this anew
+WELL_S = 600.0  # a host that lived for so long resets the count
 
 
 class Hosting:
@@ -32,7 +32,7 @@ class Hosting:
         self.failures: dict[RunId, int] = {}
         self.rest_until: dict[RunId, float] = {}
         self.quarantine = Quarantine()
-        # A database that hangs in a commit may hold all other threads; claims are renewed all the same.
+        # A database that hangs in a commit may block all other threads, so claims have their own.
         self.threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="claims")
 
     def begin(self, run: Run) -> None:
@@ -45,7 +45,6 @@ class Hosting:
         self.threads.shutdown(wait=False)
 
     async def _host(self, run: Run) -> None:
-        """One claim of it; how it ends is written down."""
         began = time.monotonic()
         try:
             await self._hold(run)
@@ -76,7 +75,7 @@ class Hosting:
             layer.forget(channel)
 
     async def _keep(self, run: Run, holding: Holding) -> None:
-        """Renewed from the first moment on: a long log takes longer to read than a claim lasts."""
+        """Drive a claimed run. Renewal starts first: loading a long log takes longer than a claim lasts."""
         keeping = asyncio.create_task(holding.keep())
         try:
             run = await in_thread(store.run_named)(run.run_id)
@@ -91,7 +90,7 @@ class Hosting:
 
 
 async def run_hosts(stop: asyncio.Event) -> None:
-    """Claim and drive every live run that has no host, until stopped; then let go of them all."""
+    """Claim and drive every live run without a host until stopped; then release all."""
     hosting = Hosting(stop)
     while not stop.is_set():
         for run in await _unhosted():
@@ -102,7 +101,7 @@ async def run_hosts(stop: asyncio.Event) -> None:
 
 
 async def _unhosted() -> list[Run]:
-    """Live runs without a host; none while the database is away, for a site outlives a restart of its database."""
+    """Return live runs without a host; none while the database is away, so that the site outlives its restart."""
     try:
         return await in_thread(claims.live_runs)()
     except DatabaseError:

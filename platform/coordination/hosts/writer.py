@@ -1,6 +1,6 @@
-"""What a coordinator asks of the database, done beside it, one thing after another: its answers are events.
+"""The coordinator's database writes, done in order beside it; their results return as events.
 
-A database that is away or full is asked again after a pause, as long as the run is held; messages and ticks go on.
+While the run is held, a failed write is retried after a pause; messages and ticks go on.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
-WAITING = 1_000  # things to be written; words for people beyond that are left out
-DRAIN_S = 5.0  # for what is still to be written when a host ends
+WAITING = 1_000  # queued writes; beyond that, texts for people are dropped
+DRAIN_S = 5.0  # for remaining writes when a host ends
 PAGE, PAGE_BYTES = 64, 1024 * 1024  # of the log, for one peer at a time
 
 
 class Answered(Struct, frozen=True):
-    """For the host: what followed from something that was written."""
+    """To the host: the event that follows from a write."""
 
     event: e.Event
 
 
 class PageRead(Struct, frozen=True):
-    """For the host: commits as `peer` is told them, the last of index `last`."""
+    """To the host: encoded commits for `peer`, up to the index `last`."""
 
     peer: PeerId
     page: list[bytes]
@@ -46,7 +46,7 @@ class PageRead(Struct, frozen=True):
 
 
 class Listens(Struct, frozen=True):
-    """A relay said hello: where it can be dialled."""
+    """A relay's hello, with the address where it can be dialled."""
 
     peer: PeerId
     hello: Hello
@@ -68,16 +68,14 @@ Write = (
 
 
 class Writer:
-    """The hand of one host in the database."""
-
     def __init__(self, run: Run, holding: Holding, key: Ed25519PrivateKey, mailbox: Channel) -> None:
         self.run, self.holding, self.key, self.mailbox = run, holding, key, mailbox
         self._asked: asyncio.Queue[Write | None] = asyncio.Queue()
-        self._persisting: int | None = None  # the index that is on its way
+        self._persisting: int | None = None  # index of the record being written
         self._resending: set[PeerId] = set()
 
     def ask(self, command: Write) -> None:
-        """Take it down. What is asked for again while it is on its way is done once."""
+        """Queue a command. A commit or resend that is already queued is not queued again."""
         match command:
             case e.Persist(record=record):
                 if self._persisting == record.index:
@@ -93,12 +91,10 @@ class Writer:
         self._asked.put_nowait(command)
 
     async def work(self) -> None:
-        """Until `drain`, or cancelled."""
         while (command := await self._asked.get()) is not None:
             await self.holding.insist(partial(self._write, command))
 
     def drain(self) -> None:
-        """After what was asked for, there is nothing more."""
         self._asked.put_nowait(None)
 
     async def _write(self, command: Write) -> None:
@@ -143,7 +139,6 @@ class Writer:
         self._answer(e.Persisted(outcome, sealed))
 
     async def _resend(self, command: e.Resend) -> None:
-        """A page of at most PAGE records and PAGE_BYTES, one record at least."""
         page = await in_thread(page_of)(self.run, self.holding.fence, command)
         self._resending.discard(command.peer)
         self.mailbox.put_first(PageRead(command.peer, page, command.first + len(page) - 1))
@@ -153,7 +148,7 @@ class Writer:
 
 
 def page_of(run: Run, fence: int, command: e.Resend) -> list[bytes]:
-    """Commits as they are said: at most PAGE of them and about PAGE_BYTES, one at least where there is one."""
+    """Return encoded commits: at most PAGE of them and about PAGE_BYTES, at least one if there is one."""
     page: list[bytes] = []
     for entry in store.sealed_from(run, command.first, min(command.count, PAGE)):
         letters = CommitLetters(entry, read_record(entry))

@@ -1,1 +1,1 @@
-"""Control links of agents and relays at the site: a session, a budget, and a post box to the host of the run."""
+"""Control links of agents and relays: a session, limits, and forwarding to the run's host."""

@@ -1,4 +1,4 @@
-"""A peer's control link at the site: a session, and a post box to the host of its run. Decides nothing."""
+"""A peer's control link at the site: a session, and forwarding to the host of its run. Decides nothing."""
 
 import asyncio
 import contextlib
@@ -56,11 +56,11 @@ from runs.access import access_peer_run, require_open
 log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10.0
-SAY_S = 20.0  # for a socket to take what is said to it, while its buffers are full
+SAY_S = 20.0  # for a socket with full buffers to take a message
 CUT_OFF = {codes.REVOKED, codes.REMOVED}
-BUSY_S = 5.0  # until somebody comes back for whom the database was away
-SITE = "site"  # what a challenge calls this end
-TOO_LATE, REFUSED, REPLACED = 4000, 4001, 4002  # codes of closed sockets
+BUSY_S = 5.0  # until a peer retries after the database was away
+SITE = "site"  # the site's name in a challenge
+TOO_LATE, REFUSED, REPLACED = 4000, 4001, 4002  # close codes
 
 ALLOWANCES = Allowances()
 STRANGERS: Strangers["AgentConsumer"] = Strangers()
@@ -70,8 +70,6 @@ INSTRUCTING = Instructing()
 
 
 class AgentConsumer(AsyncWebsocketConsumer):
-    """One agent or relay."""
-
     session: Session
     allowance: Allowance
     reports: Allowance
@@ -82,7 +80,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
     reported_at: datetime | None = None
 
     async def __call__(self, *arguments: Any) -> None:
-        """However it ends, nothing of it stays, and its hosts are told."""
+        """Serve the link; however it ends, leave every group and tell the hosts."""
         self.layer = site_layer()
         self.following = Following()
         self.is_over = False
@@ -93,7 +91,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             self.layer.forget(self.channel_name)
 
     async def dispatch(self, message: dict[str, Any] | Letter) -> None:
-        """A word of the server, or a letter. Without Channels' look after database connections: none is used here."""
+        """Handle an event of the server or a message. Channels' cleanup of database connections is not needed here."""
         if isinstance(message, dict):
             await getattr(self, get_handler_name(message))(message)
         elif isinstance(message, ToSocket):
@@ -123,7 +121,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 assert_never(letter)
 
     async def connect(self) -> None:
-        """Challenge whoever dials; the answer must come in time. A browser's page has nothing to say here."""
+        """Send a challenge, to be answered in time. Close the link of a browser page, which has no business here."""
         scope: Any = self.scope
         if any(name == b"origin" for name, _ in scope["headers"]):
             await self.close()
@@ -140,11 +138,11 @@ class AgentConsumer(AsyncWebsocketConsumer):
             oldest.give_up()
 
     def give_up(self) -> None:
-        """It did not prove who it is in time, or others wait to."""
+        """Close a link that did not authenticate in time, or makes room for others."""
         self.giving_up = asyncio.ensure_future(self._hang_up(TOO_LATE))
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Bytes of the peer. Text is no message of the protocol."""
+        """Handle bytes of the peer. Text is no message of the protocol."""
         del text_data
         data = bytes_data or b""
         if self.credential is not None and not self.allowance.spend(len(data), time.monotonic()):
@@ -200,7 +198,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         return None
 
     async def _join(self, credential: Credential) -> None:
-        """A machine has one socket in a run: an older one makes room."""
+        """Register a machine's socket in a run, where an older one is replaced."""
         sessions = sessions_of(credential.peer, credential.run)
         for group in (RESTORED, sessions, RELAYS if credential.role is Role.RELAY else group_of(credential.run)):
             await self.layer.group_add(group, self.channel_name)
@@ -208,7 +206,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self.layer.group_send(sessions, SessionReplaced(self.channel_name))
 
     async def _replaced(self, newer: str) -> None:
-        """The machine has a newer socket. Two that take the session from each other are told what that means (E131)."""
+        """Close this socket for a newer one. Two agents that keep replacing each other both get E131."""
         if self.credential is None or self.is_over or newer == self.channel_name:
             return
         if TAKEOVERS.count(self.credential.peer, self.credential.run, time.monotonic()):
@@ -217,10 +215,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self._contested()
         else:
             await self._hang_up(REPLACED)
-        await self._leave()  # it is not replaced twice
+        await self._leave()  # so that it is not replaced twice
 
     async def _contested(self) -> None:
-        """Another agent works with this machine's key."""
         await self._refuse(Fault.of("E131"), limits.REST_S)
 
     # To the host
@@ -240,11 +237,11 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self._post(run, self._said(self.credential, data))
 
     async def _report(self, known: Credential, report: m.MachineReport) -> None:
-        """What a machine says of itself is between it and its owner. What is lost or too much is said again."""
+        """Store a machine's report, for its owner. Reports beyond the limit are dropped; the machine repeats them."""
         if not self.reports.spend(0, time.monotonic()):
             return
         try:
-            fault = await in_thread(self._look_up)(known) if report.why else None  # hosts don't know of who rests
+            fault = await in_thread(self._look_up)(known) if report.why else None  # hosts do not check an idle machine
             if fault is not None and fault.code in CUT_OFF:
                 await self._refuse(fault)
                 return
@@ -259,20 +256,20 @@ class AgentConsumer(AsyncWebsocketConsumer):
             self.session.send(wanted)
 
     async def _forget_report(self, known: Credential) -> None:
-        """What it said of itself holds while it is there."""
+        """Delete the machine's report, which holds only while it is connected."""
         if self.reported_at is not None:
             with contextlib.suppress(DatabaseError):
                 await in_thread(forget_report)(machine_id=known.machine, at=self.reported_at)
 
     async def instruct(self, wanted: m.Instructions) -> None:
-        """Its owner wants something else; found in another task, so it is told by way of our own channel."""
+        """Queue new instructions of the owner. Called from another task, so they go through this socket's channel."""
         if wanted.revision > self.told_revision:
             self.told_revision = wanted.revision
             with contextlib.suppress(ChannelFull):
                 await self.layer.send(self.channel_name, HostSaid(encode(wanted)))
 
     def _placed(self, hello: m.Hello, data: bytes) -> bytes:
-        """A hello with the address that this socket is seen at; of a relay as its operator has it."""
+        """Return a hello with the address at which this socket is seen; a relay's stays as its operator set it."""
         if self.credential is None or self.credential.role is Role.RELAY or not is_dialled(hello):
             return data
         scope: Any = self.scope
@@ -283,7 +280,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             return encode(silenced(hello))
 
     async def _post(self, run: str, letter: ToHost) -> None:
-        """What does not reach the host is lost; who has the run is asked at once."""
+        """Forward to the host. If that fails, the message is lost; look the host up again at once."""
         try:
             await self.layer.send(self.following.hosts[run], letter)
         except ChannelFull:
@@ -296,17 +293,17 @@ class AgentConsumer(AsyncWebsocketConsumer):
     # Which host it is
 
     async def _host_announced(self, note: HostAnnounced) -> None:
-        """A run has a new host, or one that may have missed something: the peer says hello to it."""
+        """Follow a new host, or one that may have lost messages, and ask the peer for a hello."""
         if self.following.follow(note.run, note.channel, note.fence, time.monotonic(), again=note.again):
             await self._ask_for_hello([note.run])
 
     async def _layer_restored(self) -> None:
-        """What was said to this process or by it may be lost."""
+        """Look up hosts and ask for hellos, since messages from and to this process may be lost."""
         LOOKOUT.hurry()
         await self._ask_for_hello(list(self.following.hosts))
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
-        """What the database says; found in another task, so it is told by way of our own channel."""
+        """Compare hosts with the database's. Another task calls this, so a new host is reported through the channel."""
         mine = {run: host for run, host in hosts.items() if self.credential and self.credential.covers(RunId(run))}
         runs = self.following.look(mine, asked_at, time.monotonic())
         if runs:
@@ -314,7 +311,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 await self.layer.send(self.channel_name, HostsFound(runs))
 
     async def announce_finished(self, notes: Sequence[m.Snapshotted]) -> None:
-        """Likewise from another task: runs that were finished meanwhile, whose bytes a relay may let go."""
+        """Tell a relay which runs were finished, so that it may delete their bytes. Called from another task."""
         if self.credential is not None and self.credential.role is Role.RELAY:
             for note in notes:
                 with contextlib.suppress(ChannelFull):
@@ -328,16 +325,15 @@ class AgentConsumer(AsyncWebsocketConsumer):
     # To the peer
 
     async def _host_said(self, letter: HostSaid) -> None:
-        """What the coordinator says to this peer, encoded once by the host."""
         self.following.answered(letter.run)
         await self._say(letter.data)
 
     async def _revoked(self, note: MachineRevoked) -> None:
-        """The owner (E214) or the organizer (E308, E324) has cut it off, or it broke its host (E371)."""
+        """Close a link cut off by the owner (E214) or organizer (E308, E324), or quarantined (E371)."""
         await self._refuse(Fault.of(note.code), note.retry_after_s)
 
     async def _overflowed(self) -> None:
-        """More waited for this socket than may; what is lost comes with the next hello."""
+        """Close a link whose queue overflowed; lost messages are made up for with the next hello."""
         await self._refuse(Fault.of("E373", reason="too many messages were waiting for it"), 0.0)
 
     async def _refuse(self, fault: Fault, retry_after_s: float = -1.0) -> None:
@@ -349,7 +345,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         for data in self.session.outgoing():
             await self._say(data)
 
-    # A peer that has gone meanwhile hears nothing. An error here would end this before `disconnect` tells the hosts.
+    # A peer that has gone receives nothing. An error here would end this task before `disconnect` tells the hosts.
 
     async def _say(self, data: bytes) -> None:
         try:
@@ -357,7 +353,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 with contextlib.suppress(OSError):
                     await self.send(bytes_data=data)
         except TimeoutError:
-            raise StopConsumer from None  # it does not read, so it could not be told either
+            raise StopConsumer from None  # it does not read, so it cannot be told
 
     async def _hang_up(self, code: int) -> None:
         with contextlib.suppress(OSError, TimeoutError):
@@ -369,7 +365,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self._leave()
 
     async def _leave(self) -> None:
-        """Tell the hosts; they decide what it means. Once."""
+        """Tell the hosts once; they decide what it means."""
         if self.is_over:
             return
         self.is_over = True

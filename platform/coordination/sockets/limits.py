@@ -1,4 +1,4 @@
-"""What a socket may take: strangers at once, links and takeovers of one machine, messages and bytes of a peer."""
+"""Limits of sockets: unauthenticated ones, takeovers of a machine's session, messages and bytes of a peer."""
 
 from collections import OrderedDict, deque
 from typing import Any, Generic, TypeVar
@@ -10,22 +10,22 @@ from peer_agent.protocol.credentials import Role
 
 T = TypeVar("T")
 
-STRANGERS = 500  # sockets of a process that have not proved who they are; the one that takes longest makes room
-TAKEOVERS = 6  # of a session in TAKEOVERS_S by another socket of its machine: a network that fails does less
+STRANGERS = 500  # unauthenticated sockets of a process; one more displaces the oldest
+TAKEOVERS = 6  # of a session in TAKEOVERS_S by the machine's other sockets; failing networks stay below
 TAKEOVERS_S = 60.0
-REST_S = 60.0  # for both, once they were told
+REST_S = 60.0  # for both agents, once they were told
 KNOWN = 10_000  # machines whose takeovers are counted
-PROVED = "manyhands.proved"  # in the ASGI scope's extensions: a function that takes whose link it is
+PROVED = "manyhands.proved"  # key of the ASGI scope's extension: a function that takes the link's owner
 
 
 class Strangers(Generic[T]):
-    """Those that have not proved who they are, the oldest first."""
+    """Sockets that have not authenticated yet, the oldest first."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[T, None] = OrderedDict()
 
     def enter(self, stranger: T) -> T | None:
-        """Who has to go for it."""
+        """Add a socket; return the one that must leave, if there are too many."""
         self._waiting[stranger] = None
         return self._waiting.popitem(last=False)[0] if len(self._waiting) > STRANGERS else None
 
@@ -34,13 +34,13 @@ class Strangers(Generic[T]):
 
 
 class Takeovers:
-    """How often the session of a machine in a run went to another socket lately. `now` is in monotonic seconds."""
+    """Recent takeovers of each machine's session in a run. `now` is in monotonic seconds."""
 
     def __init__(self) -> None:
         self._known: LRUCache[tuple[str, str], deque[float]] = LRUCache(KNOWN)
 
     def count(self, peer: str, run: str, now: float) -> bool:
-        """Once more; True where that is too often, and it is counted anew."""
+        """Count a takeover; return True, and count anew, if there are too many."""
         times = self._known.setdefault((peer, run), deque())
         times.append(now)
         while now - times[0] > TAKEOVERS_S:
@@ -52,20 +52,17 @@ class Takeovers:
 
 
 def say_proved(scope: dict[str, Any], owner: str) -> None:
-    """From now on the server takes longer messages of this socket, and counts it as `owner`'s.
-
-    Does nothing under a server that knows no such extension.
-    """
+    """Tell the server, if it supports this, that the socket is `owner`'s: it then accepts longer messages of it."""
     said = (scope.get("extensions") or {}).get(PROVED)
     if said is not None:
         said(owner)
 
 
-# How much one machine may say to its host of the run: a token bucket of messages, and one of bytes
+# Rate limit of one machine's messages to a run's host: one token bucket for messages, one for bytes
 
 
 class Budget(Struct, frozen=True):
-    """What is granted each second, and what may be said at once."""
+    """The rate of a token bucket, and its size."""
 
     messages_per_s: float
     messages: float
@@ -76,27 +73,27 @@ class Budget(Struct, frozen=True):
         return f"{self.messages_per_s:.0f} messages or {self.bytes_per_s / 1e6:.0f} MB a second"
 
 
-# A trainer says a heartbeat each two seconds, a report with each unit, and a hello with all its units after a loss: at
-# most 8 MiB. A relay says a word for each span and slot of each of its runs, an auxiliary of one run.
+# A trainer sends a heartbeat every two seconds, a report with each unit, and after a loss a hello with all its units:
+# at most 8 MiB. A relay sends a message for each span and slot of each of its runs, an auxiliary of one run.
 BUDGETS = {
     Role.TRAINER: Budget(messages_per_s=200, messages=2_000, bytes_per_s=1e6, bytes=64e6),
     Role.AUXILIARY: Budget(messages_per_s=500, messages=5_000, bytes_per_s=2e6, bytes=64e6),
     Role.RELAY: Budget(messages_per_s=2_000, messages=20_000, bytes_per_s=8e6, bytes=256e6),
 }
-# What it says of itself is a row each time: it is said when something changes, or once a minute.
+# Each report is written to a row. It is sent when something changes, or once a minute.
 REPORTS = Budget(messages_per_s=1, messages=20, bytes_per_s=4e3, bytes=64e3)
-KNOWN = 10_000  # machines that are remembered, so that a new socket is no new budget
+KNOWN = 10_000  # machines remembered, so that a new socket brings no new budget
 
 
 class Allowance:
-    """What is left of a budget. `now` is in monotonic seconds."""
+    """The rest of a budget. `now` is in monotonic seconds."""
 
     def __init__(self, budget: Budget, now: float) -> None:
         self.budget, self.at = budget, now
         self.messages, self.bytes = budget.messages, budget.bytes
 
     def spend(self, size: int, now: float) -> bool:
-        """One message of `size` bytes; False where it is too much."""
+        """Spend one message of `size` bytes; return False if the budget is exceeded."""
         passed, self.at = now - self.at, now
         self.messages = min(self.budget.messages, self.messages + passed * self.budget.messages_per_s) - 1
         self.bytes = min(self.budget.bytes, self.bytes + passed * self.budget.bytes_per_s) - size
@@ -108,6 +105,6 @@ class Allowances:
         self._known: LRUCache[tuple[str, str], Allowance] = LRUCache(KNOWN)
 
     def of(self, peer: str, run: str, role: Role, now: float) -> Allowance:
-        """The same for each socket of a machine in a run."""
+        """Return the machine's allowance in a run, shared by all its sockets."""
         full = Allowance(BUDGETS.get(role, BUDGETS[Role.TRAINER]), now)
         return self._known.setdefault((peer, run), full)

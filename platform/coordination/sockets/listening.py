@@ -1,6 +1,6 @@
-"""Where a member of a run listens, as the site tells the others: at the address it is seen at, and nowhere else. Pure.
+"""The address where a member of a run listens: the one at which the site sees it, and no other. Pure.
 
-Volunteers are told to dial these addresses: whoever could name any of them could send all members to a stranger's door.
+Volunteers dial these addresses. A member free to name one could send all others to a victim's.
 """
 
 import re
@@ -17,12 +17,12 @@ HTTPS = 443
 
 
 def is_dialled(hello: Hello) -> bool:
-    """Whether it says anything that only somebody who can be dialled may say."""
+    """Return True if the hello claims anything that requires being dialled."""
     return bool(hello.url or hello.reduces or hello.keeps_log)
 
 
 def placed(hello: Hello, seen: str) -> Hello:
-    """The hello with the address that its control link comes from, `seen`. Raises Problem E376 where it cannot be."""
+    """Return the hello with the address `seen`, where its control link comes from. Raises Problem E376."""
     if not hello.url:
         return silenced(hello)
     port = _port_of(hello.url)
@@ -32,12 +32,12 @@ def placed(hello: Hello, seen: str) -> Hello:
 
 
 def silenced(hello: Hello) -> Hello:
-    """The hello of somebody who cannot be dialled: what nobody could fetch is not kept either."""
+    """Return the hello of a member that cannot be dialled; it keeps no log, which no peer could fetch."""
     return replace(hello, url="", fingerprint="", reduces=False, keeps_log=False)
 
 
 def _port_of(url: str) -> int:
-    """Raises Problem E376 where this is anything but an encrypted address with a port."""
+    """Return the port of an address. Raises Problem E376 unless it is encrypted and has only a host and a port."""
     try:
         parts = urlsplit(url)
         port = HTTPS if parts.port is None else parts.port
@@ -53,7 +53,7 @@ def _port_of(url: str) -> int:
 
 
 def _host(seen: str) -> str:
-    """As it stands in an address. Raises Problem E376 where the site cannot tell."""
+    """Return an address in the form of a URL. Raises Problem E376 if the site cannot tell it."""
     try:
         address = ip_address(seen)
     except ValueError as error:

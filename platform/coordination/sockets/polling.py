@@ -1,8 +1,7 @@
-"""What the database has to say to sockets: asked every two seconds for all of a process together.
+"""Polling of the database for all sockets of a process together, every two seconds.
 
-Who hosts which run: announcements are quicker, and may be lost with a Redis that is restarted, a channel that is full,
-a host that died. Now and then, which runs were finished: they have no host any more that could tell their relays. And
-what owners want of their machines.
+Announcements of hosts are quicker, but get lost when Redis restarts, a channel is full or a host dies. Finished runs
+have no host to tell their relays. Owners' instructions come from the database too.
 """
 
 import asyncio
@@ -30,27 +29,27 @@ from runs.models import Run, Snapshot
 log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
-HURRY_S = 0.25  # between looks, however many ask for one
-SETTLED_S = 30.0  # between looks for runs that were finished
-OVERLAP = timedelta(seconds=90)  # of two of these: they are told twice rather than not at all
-MOST_SETTLED = 1_000  # runs that a relay is told of when it comes: those that were finished last
-UNANSWERED_S = 2.0  # a hello that is not answered by then is asked for again; each time twice as long, up to
+HURRY_S = 0.25  # between looks, however many are asked for
+SETTLED_S = 30.0  # between looks for finished runs
+OVERLAP = timedelta(seconds=90)  # between two of these: better reported twice than never
+MOST_SETTLED = 1_000  # finished runs, newest first, that a new relay is told of
+UNANSWERED_S = 2.0  # a hello unanswered by then is requested again; then twice as long, up to
 LONGEST_S = 32.0
 
 Hosts = dict[str, tuple[str, int]]  # channel and fence, by run
 INSTRUCT_S = 0.4
-INSTRUCT_OVERLAP = timedelta(seconds=10)  # of two looks: a transaction may be seen later than it says
+INSTRUCT_OVERLAP = timedelta(seconds=10)  # of two looks: a transaction may become visible late
 
 
 class Hello(Struct):
-    """One that was forwarded. `at` in monotonic seconds."""
+    """A forwarded hello. `at` in monotonic seconds."""
 
     at: float
     wait_s: float = UNANSWERED_S
 
 
 class Following:
-    """Hosts of the runs of one socket. Each method that finds somebody new says so: the peer is to say hello."""
+    """The hosts of one socket's runs. A method that finds a new one says so: the peer must then say hello."""
 
     def __init__(self) -> None:
         self.hosts: dict[str, str] = {}
@@ -59,7 +58,7 @@ class Following:
         self._hellos: dict[str, Hello] = {}
 
     def follow(self, run: str, channel: str, fence: int, now: float, *, again: bool = False) -> bool:
-        """A host says that it has the run; an older one is not believed."""
+        """Follow a host that claims the run, unless it is older; return True if it is new."""
         known = self.fences.get(run, -1)
         if fence < known or (fence == known and run in self.hosts and not again):
             return False
@@ -67,11 +66,11 @@ class Following:
         return True
 
     def unfollow(self, run: str) -> None:
-        """It is not reached; if it lives, the next look finds it again."""
+        """Drop a host that cannot be reached; if it lives, the next look finds it again."""
         self.hosts.pop(run, None)
 
     def said_hello(self, run: str, now: float) -> None:
-        """It is on its way to the host."""
+        """Record a hello on its way to the host; each one doubles the wait for the answer."""
         before = self._hellos.get(run)
         wait_s = min(LONGEST_S, 2 * before.wait_s) if before is not None else UNANSWERED_S
         self._hellos[run] = Hello(now, wait_s)
@@ -80,7 +79,7 @@ class Following:
         self._hellos.pop(run, None)
 
     def look(self, hosts: Hosts, asked_at: float, now: float) -> list[str]:
-        """Runs in which the peer is to say hello, by what the database said of the runs of this socket."""
+        """Return runs in which the peer must say hello, given the database's hosts of this socket's runs."""
         for run in [run for run in self.hosts if run not in hosts and self._since[run] < asked_at]:
             self.unfollow(run)
         new = [run for run, (channel, fence) in hosts.items() if self.follow(run, channel, fence, now)]
@@ -89,17 +88,17 @@ class Following:
 
 
 class Follower(Protocol):
-    """A socket, as this room knows it."""
+    """A socket that follows hosts."""
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
-        """What a look has found that was begun at `asked_at`."""
+        """Take the hosts that a look begun at `asked_at` has found."""
 
     async def announce_finished(self, notes: Sequence[Snapshotted]) -> None:
-        """Runs that were finished lately, and up to where their relays may let go."""
+        """Take finished runs, with the entry up to which relays may delete bytes."""
 
 
 class Lookout:
-    """Looks for as long as there are sockets."""
+    """Polls for hosts and finished runs while there are sockets."""
 
     def __init__(self) -> None:
         self._followers: set[Follower] = set()
@@ -108,7 +107,6 @@ class Lookout:
         self._settled_at = 0.0
 
     def add(self, follower: Follower) -> None:
-        """Tell this socket of hosts from now on."""
         self._followers.add(follower)
         if self._task is None or self._task.done():
             self._hurried = asyncio.Event()  # of this loop
@@ -118,7 +116,7 @@ class Lookout:
         self._followers.discard(follower)
 
     def hurry(self) -> None:
-        """Somebody has no host, or it does not answer."""
+        """Look soon, because a socket has no host or its host does not answer."""
         self._hurried.set()
 
     async def _work(self) -> None:
@@ -145,7 +143,7 @@ class Lookout:
 
 
 def settled(since: datetime | None = None) -> list[m.Snapshotted]:
-    """Of each run that was finished (since then): up to where the site has verified its model."""
+    """Return the newest verified snapshot of each run that was finished (since then)."""
     finished = Run.objects.filter(state=Run.State.FINISHED).order_by("-finished_at")
     if since is not None:
         finished = finished.filter(finished_at__gte=since)
@@ -158,25 +156,24 @@ def settled(since: datetime | None = None) -> list[m.Snapshotted]:
     ]
 
 
-# What owners want of their machines: asked twice a second for all sockets of a process together
+# What owners want of their machines: asked every 0.4 s for all sockets of a process together
 
 
 class Instructed(Protocol):
-    """A socket whose machine has said that it hears instructions."""
+    """A socket whose machine accepts instructions."""
 
     async def instruct(self, wanted: Instructions) -> None:
-        """What is wanted of its machine now."""
+        """Take what is wanted of its machine now."""
 
 
 class Instructing:
-    """Looks for as long as there are such sockets."""
+    """Polls for instructions while there are such sockets."""
 
     def __init__(self) -> None:
         self._sockets: dict[PeerId, set[Instructed]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def add(self, peer: PeerId, socket: Instructed) -> None:
-        """Tell this socket what is wanted of its machine from now on."""
         self._sockets.setdefault(peer, set()).add(socket)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())

@@ -1,1 +1,1 @@
-"""Texts that people bring: uploads whole or in pieces, and whether one is enough for a batch."""
+"""Data that people bring: uploads, Hub sources, and checks that they are enough for a batch."""

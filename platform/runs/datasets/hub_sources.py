@@ -1,4 +1,4 @@
-"""Texts and models of the Hub, by name: looked at when somebody names one, fetched before they are prepared."""
+"""Texts and models on the Hub: looked up when a person names one, fetched before they are prepared."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
@@ -15,7 +15,7 @@ from runs.hub_access import account_of, hub_environment, token_of
 from runs.models import Dataset
 from runs.processes import run_child
 
-LOOK_S = 60.0  # a Hub that takes longer to say what it has counts as away
+LOOK_S = 60.0  # timeout for a look-up on the Hub
 FETCH_S = 24 * 3600.0
 NOT_STATED = "not stated on the Hub"
 
@@ -23,7 +23,7 @@ Outcome = Literal["busy", "done"]
 
 
 class OnHub(NamedTuple):
-    """A repository as it was when somebody named it. `size` in bytes; where it is `streamed`, a sample is fetched."""
+    """A repository when a person named it. `size` is in bytes; if `streamed`, the site fetches only a sample."""
 
     repository: str
     kind: Kind
@@ -35,12 +35,12 @@ class OnHub(NamedTuple):
 
     @property
     def fetched_size(self) -> int:
-        """Bytes that come to this site, at most."""
+        """The most bytes that this site fetches."""
         return min(self.size, _most(), SAMPLE_BYTES) if self.streamed else self.size
 
 
 def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
-    """The repository that somebody names, and which files of a dataset: `owner/name/folder`, or a page's address."""
+    """Return the named repository and the files of a dataset, from `owner/name/folder` or from a page's address."""
     path = words.removeprefix(settings.HUB_ENDPOINT).strip("/ ")
     if kind != "dataset":
         return path.removesuffix("/tree/main"), ""
@@ -49,7 +49,7 @@ def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
 
 
 def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "") -> OnHub:
-    """What there is, as this person may see it. To be called outside of a transaction: it waits for the Hub.
+    """Return what the Hub holds under this name for this person. Waits for the Hub: call it outside a transaction.
 
     Raises Problem E304, E346 to E348, E352, E372, E388, E389, E396 to E398.
     """
@@ -61,7 +61,7 @@ def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "")
 
 
 def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub) -> Dataset:
-    """A row for it; the files come when it is prepared. `licence`: else what its card says. Raises Problem E365."""
+    """Create a dataset to be fetched later. Without `licence` it has that of its card. Raises Problem E365."""
     names = ("repository", "kind", "files", "commit")
     origin = {name: getattr(found, name) for name in names} | ({"streamed": found.size} if found.streamed else {})
     size = found.fetched_size
@@ -75,9 +75,9 @@ def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub)
 
 
 def fetch_missing(datasets: Iterable[Dataset]) -> Outcome:
-    """Fetch those whose files are not here yet, one after another; `busy` where others are being fetched.
+    """Fetch datasets whose files are missing, one after another; `busy` if another fetch is running.
 
-    Raises Problem E346 where the Hub is away, and with whatever else is wrong. What has arrived stays.
+    Raises Problem E346 if the Hub does not answer, and other problems of a fetch. What has arrived stays.
     """
     for dataset in datasets:
         if not dataset.is_fetched:
@@ -89,7 +89,7 @@ def fetch_missing(datasets: Iterable[Dataset]) -> Outcome:
 
 
 def arrived(dataset: Dataset) -> int:
-    """Bytes of a dataset of the Hub that are here."""
+    """Return the number of bytes of a Hub dataset that are on disk."""
     folder = storage.text_path(dataset)
     return sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else 0
 

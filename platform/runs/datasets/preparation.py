@@ -1,7 +1,7 @@
-"""Data become shards, in a child process: a long work that may be done twice.
+"""Preparation of data into shards, in a child process. It takes long and may run twice.
 
-Its outcome, good or bad, is written into rows. Files are made in a workspace and moved when they are whole; rows follow
-in one transaction.
+The outcome is written into rows. Files are made in a workspace and moved when they are complete; rows follow in one
+transaction.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from runs.timeline import add_line
 
 
 def prepare_dataset(dataset_id: UUID) -> Literal["away", "busy", "done"]:
-    """Make shards of the data, and whatever else their recipe wants of them; what is on the Hub is fetched first.
+    """Make shards of the data and whatever else their recipe needs, after fetching what is on the Hub.
 
-    `away`: the Hub did not answer, try again later; `busy`: others are being fetched.
+    `away`: the Hub did not answer, try again later. `busy`: another fetch is running.
     """
     unprepared = (Dataset.State.UPLOADED, Dataset.State.PREPARING)
     waiting = Dataset.objects.filter(pk=dataset_id, state__in=unprepared)
@@ -67,14 +67,14 @@ def _prepare(dataset: Dataset) -> None:
 
 @transaction.atomic
 def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path) -> bool:
-    """Whether it is wanted still: another worker was faster, or it was deleted, or is prepared anew meanwhile."""
+    """Write the prepared data into rows; return False if another worker was faster or they are no longer wanted."""
     dataset = sources[0]
     names = ("vocab", "characters", "unigram_entropy", "pieces", "heldout")
     facts = {"tokens": made["size"]} | {name: made[name] for name in names if name in made}
     wanted = Dataset.objects.filter(
         pk=dataset.pk, state=Dataset.State.PREPARING, preparation=dataset.preparation, base=dataset.base
     )
-    # The row is held first, as whoever adds a text or takes one off does too.
+    # Lock the row first, as adding or removing a text does too.
     if not wanted.select_for_update().exists() or dataset.sources() != list(sources):
         return False
     well = {"state": Dataset.State.READY, "fault_code": "", "fault_text": ""}
@@ -118,6 +118,6 @@ def _fail_dataset(dataset: Dataset, fault: Fault) -> None:
 
 @transaction.atomic
 def back_to_draft(run: Run, fault: Fault) -> None:
-    """Give a run back to its organizer, and say why it was not prepared."""
+    """Return a run to a draft and tell its organizer why its preparation failed."""
     move(run, Why.NOT_PREPARED, waiting_for=str(fault))
     add_line(run=run, kind="failed", text=str(fault))

@@ -1,7 +1,4 @@
-"""What an organizer does with data: keep them whole, from pieces or from a release, and have them prepared again.
-
-Also what a recipe asks of its data, and what is known of the texts that a run mixes.
-"""
+"""An organizer's data: uploads and releases stored as datasets, preparation, and a recipe's demands on them."""
 
 import shutil
 import uuid
@@ -31,7 +28,7 @@ from runs.storage import link, release_path, text_path
 def store_upload(
     *, organizer: Person, title: str, licence: str, filename: str, size: int | None, chunks: Iterable[bytes]
 ) -> Dataset:
-    """Keep a file. Raises Problem E311, E303, E304, E365 before the first chunk is read, and E302."""
+    """Store a file. Raises Problem E311, E303, E304, E365 before the first chunk is read, and E302."""
     if size is None:
         raise Problem.of("E311")
     if size == 0:
@@ -51,7 +48,7 @@ def store_upload(
 
 @contextmanager
 def whole_or_gone(dataset: Dataset) -> Iterator[None]:
-    """Where the block fails, and with it the dataset's row, its file goes too."""
+    """Delete the dataset's folder if the block fails, since the dataset then has no row."""
     try:
         yield
     except BaseException:
@@ -60,7 +57,7 @@ def whole_or_gone(dataset: Dataset) -> Iterator[None]:
 
 
 def store_pieces(*, organizer: Person, title: str, licence: str, upload: Upload) -> Dataset:
-    """Keep a text that came in pieces. Raises Problem E318."""
+    """Store a text that was uploaded in pieces. Raises Problem E318."""
     facts = {"title": title, "licence": licence, "filename": upload.filename, "size": upload.size}
     dataset = new_dataset(organizer=organizer, **facts)
     keep_upload(upload=upload, dataset=dataset, target=text_path(dataset))
@@ -68,7 +65,7 @@ def store_pieces(*, organizer: Person, title: str, licence: str, upload: Upload)
 
 
 def new_dataset(*, organizer: Person, **facts: Any) -> Dataset:
-    """A row for a text that its organizer says may be shared, not saved yet."""
+    """Return an unsaved row for a text that its organizer says may be shared."""
     facts["filename"] = facts["filename"][-200:]
     dataset = Dataset(id=uuid.uuid4(), organizer=organizer, vouched_by=organizer, vouched_at=timezone.now(), **facts)
     dataset.folder = f"datasets/{dataset.id.hex}"
@@ -77,8 +74,8 @@ def new_dataset(*, organizer: Person, **facts: Any) -> Dataset:
 
 @transaction.atomic
 def prepare_anew(dataset: Dataset, recipe: Recipe) -> None:
-    """Have it prepared again, for another recipe or because the site failed."""
-    # Held, so that whoever keeps what was prepared before is done with it, or comes too late.
+    """Prepare a dataset again, for another recipe or because the site failed."""
+    # Lock the row, so that a worker that stores an earlier preparation has finished or comes too late.
     Dataset.objects.select_for_update().get(pk=dataset.pk)
     dataset.shards.all().delete()
     dataset.preparation, dataset.state = preparation_of(recipe), Dataset.State.UPLOADED
@@ -88,12 +85,12 @@ def prepare_anew(dataset: Dataset, recipe: Recipe) -> None:
 
 
 def preparation_of(recipe: Recipe) -> str:
-    """How data are prepared for a recipe, as rows and children have it."""
+    """Return a recipe's way to prepare data, as JSON for rows and child processes."""
     return msgspec.json.encode(recipe.preparation()).decode()
 
 
 def lacks_base(dataset: Dataset) -> bool:
-    """Whether it cannot be prepared before a model is brought that is adapted with it."""
+    """Return True if preparation must wait for the model that is adapted with this data."""
     return (
         bool(dataset.preparation)
         and dataset.base_id is None
@@ -105,11 +102,11 @@ def enqueue_preparation(dataset: Dataset) -> None:
     queue.enqueue_on_commit(TaskName.PREPARE_DATASET, dataset.pk)
 
 
-# What a recipe asks of its data
+# Checks of data against a recipe
 
 
 def require_suited(recipe: Recipe, filename: str, on_hub: str = "") -> None:
-    """A file of this name may be what the recipe learns from, or that which is so called on the Hub. Raises E377."""
+    """Raise Problem E377 unless the recipe can learn from a file of this name, or from this kind of Hub repository."""
     material = recipe.material
     is_suited = filename.lower().endswith(material.suffixes) or (material.or_text and is_text(filename))
     if not (on_hub == material.hub if on_hub else is_suited):
@@ -117,26 +114,26 @@ def require_suited(recipe: Recipe, filename: str, on_hub: str = "") -> None:
 
 
 def require_data(recipe: Recipe, dataset: Dataset) -> None:
-    """The prepared data are enough for a step. Raises Problem E307, E317."""
+    """Check that the prepared data are enough for a step. Raises Problem E307, E317."""
     shards = list(dataset.shards.values_list("tokens", flat=True))
     require_sample(recipe, size=sum(shards))
     _require(recipe, samples=sum(map(recipe.samples_in, shards)))
 
 
 def require_batch(recipe: Recipe, *, size: int) -> None:
-    """A step never takes more than data of that size have. Raises Problem E307, E317."""
+    """Check that data of this size hold enough samples for a step. Raises Problem E307, E317."""
     require_sample(recipe, size=size)
     _require(recipe, samples=recipe.samples_in(size))
 
 
 def require_sample(recipe: Recipe, *, size: int) -> None:
-    """There is at least one whole sample. Raises Problem E317."""
+    """Check that the data hold at least one whole sample. Raises Problem E317."""
     if size < recipe.least_size():
         raise Problem.of("E317", size=f"{size:,}", unit=recipe.material.unit, least=f"{recipe.least_size():,}")
 
 
 def with_usual_steps(recipe: Recipe, dataset: Dataset) -> Recipe:
-    """The recipe with as many steps as prepared data are worth."""
+    """Return the recipe with the usual number of steps for the prepared data."""
     samples = sum(map(recipe.samples_in, dataset.shards.values_list("tokens", flat=True)))
     return checked(replace(recipe, target_steps=recipe.steps_over(samples)))
 
@@ -146,14 +143,14 @@ def _require(recipe: Recipe, *, samples: int) -> None:
         raise Problem.of("E307", samples=f"{samples:,}", needed=f"{recipe.target_batch:,}")
 
 
-# The texts that a run mixes
+# Texts that a run mixes
 
 
 class SourceLine(NamedTuple):
-    """One text of a run. `share` is its part of what is dealt from now on, 0 to 1."""
+    """One text of a run. `share` is its part of the samples leased from now on, 0 to 1."""
 
     dataset: Dataset
-    tokens: int | None  # once it is prepared
+    tokens: int | None  # None until it is prepared
     share: float
 
     @property
@@ -166,9 +163,9 @@ def percent(share: float) -> str:
 
 
 def source_lines(run: Run) -> list[SourceLine]:
-    """All texts of a run; two queries at most, none where an open run has one alone."""
+    """Return all texts of a run, in at most two queries; none if an open run has only one text."""
     recipe, first = run.parsed_recipe, run.dataset
-    has_one = not recipe.mix and run.state not in NOT_OPEN  # a run that opens with several has their weights
+    has_one = not recipe.mix and run.state not in NOT_OPEN  # a run that opens with several texts has weights
     sources = [first] if has_one else first.sources()
     if len(sources) == 1:
         return [SourceLine(first, first.tokens, 1.0)]
@@ -183,7 +180,7 @@ def source_lines(run: Run) -> list[SourceLine]:
 
 
 def shares_used(run: Run, count: int) -> list[float]:
-    """Which part of the samples in updates is of each of the `count` sources: weights may have changed since."""
+    """Return the part of the committed samples that each of the `count` sources has; weights may have changed since."""
     sources = list(run.dataset.shards.order_by("position").values_list("source", flat=True))
     used = [0] * count
     for unit in settled_units(run):
@@ -191,13 +188,13 @@ def shares_used(run: Run, count: int) -> list[float]:
     return [part / max(sum(used), 1) for part in used]
 
 
-# Models that were trained here, offered to runs that adapt one
+# Models trained here, offered to runs that adapt one
 
-LOOKED_AT, MOST = 500, 100  # releases of all kinds, newest first; those that are offered
+LOOKED_AT, MOST = 500, 100  # newest releases examined; most of them offered
 
 
 def adaptable_releases(recipe: Recipe, viewer: Viewer) -> list[Release]:
-    """Finished models for the same task, of runs that somebody has on their list; newest first."""
+    """Return finished models for the recipe's task from runs on the viewer's list, newest first."""
     ready = Release.objects.filter(state=Release.State.READY, run__in=listed_runs(viewer))
     newest = ready.select_related("run__dataset").order_by("-created_at", "-pk")[:LOOKED_AT]
     return [release for release in newest if _is_for(recipe, release.run.parsed_recipe)][:MOST]
@@ -209,11 +206,8 @@ def _is_for(recipe: Recipe, trained: Recipe) -> bool:
 
 @transaction.atomic
 def bring_release(release: Release, *, organizer: Person, title: str, licence: str) -> Dataset:
-    """The files of a release, as a model that somebody brought. `licence`: else that of the text it learned from.
-
-    Raises Problem E365.
-    """
-    release = Release.objects.select_for_update().select_related("run__dataset").get(pk=release.pk)  # its files stay
+    """Store a release as a dataset. Without `licence` it has that of the text it learned from. Raises Problem E365."""
+    release = Release.objects.select_for_update().select_related("run__dataset").get(pk=release.pk)  # keeps its files
     archive = next(file for file in release.files if file["name"] == release.archive)
     quotas.held(organizer)
     quotas.require_disk(organizer, archive["size"])

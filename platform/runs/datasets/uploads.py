@@ -1,7 +1,6 @@
-"""Files on their way in: whole or in pieces. Their length is known before a byte is read, and a text is UTF-8.
+"""Incoming files, whole or in pieces. Their length is known before a byte is read, and a text must be UTF-8.
 
-A file that comes in pieces goes on where it stopped, at the offset in its row. The row is the truth: a piece counts
-once it is on disk and the row says so, in one transaction.
+An upload resumes at the offset in its row. A piece counts once it is on disk and in the row, in one transaction.
 """
 
 import codecs
@@ -22,14 +21,14 @@ from runs import quotas
 from runs.models import Dataset, Upload
 from runs.storage import MEGABYTE, link, upload_path
 
-PIECE_BYTES = MEGABYTE  # of one request, at most
+PIECE_BYTES = MEGABYTE  # most bytes of one request
 KEPT = timedelta(days=1)
-A_PERSON = 4  # uploads at a time; a fifth takes the place of the one that was not touched for longest
-FORM_ALLOWANCE = MEGABYTE  # the other fields of the form that carries the file
+A_PERSON = 4  # concurrent uploads; a fifth replaces the one untouched for longest
+FORM_ALLOWANCE = MEGABYTE  # the form's other fields
 
 
 def is_text(filename: str) -> bool:
-    """Whether a file is read as text on its way in: all that no recipe takes for something else."""
+    """Return True if the file is checked as text: no recipe reads its suffix as another kind of material."""
     materials = [kind.prepares.material for kind in KINDS.values()]
     brought = [*materials, *(material.adapts for material in materials if material.adapts is not None)]
     suffixes = {suffix for material in brought for suffix in material.suffixes}
@@ -37,9 +36,9 @@ def is_text(filename: str) -> bool:
 
 
 def length_fault(content_length: str | None, *, limit: int, allowance: int = 0) -> Fault | None:
-    """Why a body of this length is not read at all: E311 (no length), E304 (too long). In bytes.
+    """Return why a body of this many bytes is rejected unread: E311 (no length), E304 (too long), or None.
 
-    `allowance` is for what comes beside the file that the limit is about.
+    `allowance` covers what comes besides the file that `limit` is about.
     """
     if content_length is None or not content_length.isdecimal():
         return Fault.of("E311")
@@ -49,7 +48,7 @@ def length_fault(content_length: str | None, *, limit: int, allowance: int = 0) 
 
 
 def too_long(size: int, limit: int) -> Fault:
-    """E304 in whole megabytes, rounded so that the first is the larger."""
+    """Return E304 with sizes in whole megabytes, rounded so that the size exceeds the limit."""
     return Fault.of("E304", size=f"{-(-size // MEGABYTE):,}", limit=f"{limit // MEGABYTE:,}")
 
 
@@ -58,7 +57,7 @@ def upload_limit() -> int:
 
 
 def write_file(chunks: Iterable[bytes], target: Path, *, size: int, is_text: bool) -> str:
-    """Write a file of the announced size, in UTF-8 where it is a text; its sha256. Raises Problem E302, E304."""
+    """Write a file of at most `size` bytes and return its sha256; a text must be UTF-8. Raises Problem E302, E304."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     written = 0
@@ -73,7 +72,7 @@ def write_file(chunks: Iterable[bytes], target: Path, *, size: int, is_text: boo
 
 
 def utf8_checked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same chunks; a character may be cut between two of them. Raises Problem E302 with the byte that is wrong."""
+    """Yield the chunks unchanged and check that together they are UTF-8. Raises Problem E302 with the wrong byte."""
     pending = b""
     start = 0  # of the next chunk
     for chunk in chunks:
@@ -84,9 +83,9 @@ def utf8_checked(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def utf8_piece(piece: bytes, *, pending: bytes, start: int, is_last: bool = False) -> bytes:
-    """What of a piece belongs to a character that goes on in the next. `start`: its first byte's place in the text.
+    """Return the bytes of a character that continues in the next piece. `start`: the piece's offset in the text.
 
-    Raises Problem E302 with the byte that is wrong.
+    Raises Problem E302 with the wrong byte.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     decoder.setstate((pending, 0))
@@ -104,7 +103,7 @@ def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, start: int, *, fin
 
 
 def begin_upload(*, person: Person, filename: str, size: int) -> Upload:
-    """A place for a text of the announced size. Raises Problem E303, E304, E365 before a byte of it is sent."""
+    """Reserve a place for a text of the announced size, before any byte is sent. Raises Problem E303, E304, E365."""
     if size <= 0:
         raise Problem.of("E303")
     if size > upload_limit():
@@ -124,13 +123,13 @@ def begin_upload(*, person: Person, filename: str, size: int) -> Upload:
 
 
 def last_part(filename: str) -> str:
-    """A name without folders and without what cannot be printed."""
+    """Return a file name without folders and unprintable characters."""
     name = filename.replace("\\", "/").rsplit("/", 1)[-1]
     return "".join(letter for letter in name if letter.isprintable())[-200:] or "text.txt"
 
 
 def upload_of(person: Person, upload_id: UUID) -> Upload:
-    """One of the person's own uploads. Raises Problem E318."""
+    """Return one of the person's own uploads. Raises Problem E318."""
     upload = person.uploads.filter(pk=upload_id, touched_at__gt=timezone.now() - KEPT).first()
     if upload is None:
         raise Problem.of("E318")
@@ -139,7 +138,7 @@ def upload_of(person: Person, upload_id: UUID) -> Upload:
 
 @transaction.atomic
 def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
-    """Write a piece at its place.
+    """Append a piece to an upload.
 
     Raises Problem E318 (it is gone), E319 (not its place, or beyond the size), E302 (not UTF-8).
     """
@@ -160,7 +159,7 @@ def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
 
 
 def _write(path: Path, offset: int, piece: bytes) -> None:
-    """What lies beyond `offset` is of a piece that was never acknowledged. Raises Problem E318."""
+    """Write a piece at its offset and drop what lies beyond it, which was never acknowledged. Raises Problem E318."""
     try:
         with path.open("r+b") as file:
             file.seek(offset)
@@ -172,7 +171,7 @@ def _write(path: Path, offset: int, piece: bytes) -> None:
 
 @transaction.atomic
 def keep_upload(*, upload: Upload, dataset: Dataset, target: Path) -> None:
-    """The whole text becomes a dataset's, as the file `target`. Raises Problem E318 where some is missing."""
+    """Move a complete upload into a dataset, as the file `target`. Raises Problem E318 if some of it is missing."""
     now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
     if now is None or now.offset != now.size:
         raise Problem.of("E318")
@@ -189,7 +188,7 @@ def forget_upload(upload: Upload) -> None:
 
 
 def forget_stale(now: datetime | None = None) -> int:
-    """Delete what nobody has touched for a day; how many there were."""
+    """Delete uploads untouched for a day; return how many there were."""
     stale = list(Upload.objects.filter(touched_at__lte=(now or timezone.now()) - KEPT))
     for upload in stale:
         forget_upload(upload)

@@ -1,1 +1,1 @@
-"""What is committed, as rows: records, coverage, credit; and whether they agree."""
+"""Committed work as rows: records, coverage and credit, and the audit that compares them."""

@@ -1,8 +1,7 @@
-"""Whether a run's books are right: records signed and chained, contributions in the ledger once, no sample used twice,
-coverage and totals what records and ledger say.
+"""The audit of a run's records, ledger, coverage, totals and snapshot files against one another.
 
-Also whether the files of its snapshots are what their names say. Reads the whole log and those files: time grows with
-its steps, memory with shards and machines.
+Records must be signed and chained, and no sample used twice. Reads the whole log and all files: time grows with the
+steps, memory with shards and machines.
 """
 
 import hashlib
@@ -30,8 +29,6 @@ Line = tuple[str, int, int, int]  # machine, samples, tokens, credit
 
 @dataclass
 class Books:
-    """What has been read so far."""
-
     previous: str = GENESIS
     steps: int = 0
     committed: int = 0
@@ -43,7 +40,7 @@ REFUSED = "refused"
 
 
 def audit(run: Run) -> dict[str, Any]:
-    """Totals, each from its own source, and every fault in words."""
+    """Return totals, each from its own source, and every fault in words."""
     books = Books()
     faults = [fault for entries in _in_parts(run) for fault in _read(run, books, entries)]
     faults += _strays(run)
@@ -62,7 +59,6 @@ def audit(run: Run) -> dict[str, Any]:
 
 
 def _in_parts(run: Run) -> Iterator[list[LogEntry]]:
-    """The log, AT_ONCE entries at a time."""
     first = 0
     while entries := list(with_records(run, first=first)[:AT_ONCE]):
         yield entries
@@ -70,7 +66,6 @@ def _in_parts(run: Run) -> Iterator[list[LogEntry]]:
 
 
 def _read(run: Run, books: Books, entries: list[LogEntry]) -> Iterator[str]:
-    """These entries and their ledger rows, into the books."""
     rows = LedgerEntry.objects.filter(entry__in=entries).order_by("entry", "pk")
     ledger = {entry: list(group) for entry, group in groupby(rows, key=lambda row: row.entry_id)}
     for entry in entries:
@@ -116,7 +111,7 @@ def _faults_of(entry: LogEntry, record: Record, sealed: Entry, previous: str, ro
 
 
 def _strays(run: Run) -> Iterator[str]:
-    """Ledger rows under an entry that is not of this run."""
+    """Yield faults for ledger rows whose entry is not in the run's log."""
     inside = LogEntry.objects.filter(run=run).values("pk")
     strays = LedgerEntry.objects.filter(run=run).exclude(entry__in=inside).order_by("entry")
     for key in strays.values_list("entry", flat=True).distinct():
@@ -124,7 +119,7 @@ def _strays(run: Run) -> Iterator[str]:
 
 
 def _used_again(ranges: dict[Place, Ranges], units: list[Unit]) -> Iterator[str]:
-    """Add the units; those that share samples with what was there."""
+    """Add the units to the ranges; yield a fault for each that shares samples with them."""
     for unit in units:
         if overlaps(ranges.get((unit.epoch, unit.shard), []), unit.start, unit.stop):
             yield f"samples {astuple(unit)} are in 2 updates"
@@ -138,7 +133,7 @@ def _head_faults(run: Run, steps: int, digest: str) -> Iterator[str]:
 
 
 def _coverage_faults(run: Run, ranges: dict[Place, Ranges]) -> Iterator[str]:
-    """A restart leases what coverage leaves out, so it must be what the records say."""
+    """Yield faults where coverage differs from the records: a restart leases what coverage leaves out."""
     held = {(row.epoch, row.shard): row.ranges for row in run.coverage.iterator(chunk_size=AT_ONCE) if row.ranges}
     for epoch, shard in sorted(place for place in held.keys() | ranges.keys() if held.get(place) != ranges.get(place)):
         yield f"epoch {epoch}, shard {shard}: the coverage is not what the records say"
@@ -156,7 +151,7 @@ def _sums(total: MachineTotal | None) -> tuple[int, ...]:
 
 
 def _snapshots(run: Run) -> list[dict[str, Any]]:
-    """How each is known: verified by a replay, admitted by most people, or refused."""
+    """Return each snapshot with its state: verified by a replay, admitted by most people, or refused."""
     kept = [(row.index, row.step, str(row.state), row.file) for row in run.snapshots.order_by("index")]
     gone = [(row.index, row.step, REFUSED, row.file) for row in run.refused_snapshots.all()]
     return [{"step": step, "state": state, "file": file} for _, step, state, file in sorted(kept + gone)]

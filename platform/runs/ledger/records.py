@@ -1,4 +1,4 @@
-"""Sealed records in their rows, written by `keep_sealed` and read by `sealed_of` alone; and what they cover."""
+"""Sealed records in their rows, written only by `keep_sealed` and read by `sealed_of`; and the samples they cover."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.log.records import Entry, RecordHead, Unit, read_head
 from runs.models import Coverage, LogEntry, Run, SealedRecord
 
-AT_ONCE = 100  # rows of some 54 kB in memory
+AT_ONCE = 100  # rows; each takes about 54 kB in memory
 Ranges = list[list[int]]  # [[start, stop), …] in ascending order; no two overlap or touch
 Place = tuple[int, int]  # epoch and shard
 
@@ -24,30 +24,30 @@ def keep_sealed(entry: LogEntry, sealed: Entry) -> None:
 
 
 def sealed_of(entry: LogEntry) -> Entry:
-    """An entry's signed record; its row is read where it was not selected with the entry."""
+    """Return an entry's signed record. Costs a query if the entry was selected without it."""
     row = entry.sealed
     return Entry(Signed(bytes(row.payload), bytes(row.signature)), bytes(row.contributions))
 
 
 def last_head(run: Run) -> RecordHead | None:
-    """The head of the newest entry's record, without its contributions; None before the first. Raises Problem E218."""
+    """Return the head of the newest record, without contributions; None before the first. Raises Problem E218."""
     rows = SealedRecord.objects.filter(entry__run=run, entry__index=run.head.index)
     row = rows.values_list("payload", "signature").first()
     return read_head(Signed(*map(bytes, row))) if row is not None else None
 
 
 def with_records(run: Run, *, first: int = 0) -> QuerySet[LogEntry]:
-    """Entries from an index on, in order, each with its record. Iterate in parts: one record may have 54 kB."""
+    """Return entries from an index on, in order, with their records. Iterate in parts: one record may take 54 kB."""
     return LogEntry.objects.filter(run=run, index__gte=first).select_related("sealed").order_by("index")
 
 
-# Which samples are in committed updates, as merged ranges by epoch and shard
+# Samples in committed updates, as merged ranges by epoch and shard
 
-# Leases are restored from these rows and from lease marks: nothing reads the log for it, which grows with the run.
+# Leases are restored from these rows and from lease marks. Reading the log instead would take longer as the run grows.
 
 
 def add_range(ranges: Ranges, start: int, stop: int) -> None:
-    """Add [start, stop) in place, as one with every range that it overlaps or touches. Cost: two binary searches."""
+    """Add [start, stop) in place, merged with every range that it overlaps or touches. Cost: two binary searches."""
     first = bisect_left(ranges, start, key=lambda known: known[1])
     behind = bisect_right(ranges, stop, key=lambda known: known[0])
     if first < behind:
@@ -56,21 +56,20 @@ def add_range(ranges: Ranges, start: int, stop: int) -> None:
 
 
 def overlaps(ranges: Ranges, start: int, stop: int) -> bool:
-    """Whether a sample of [start, stop) is in these ranges."""
+    """Return True if a sample of [start, stop) is in these ranges."""
     first = bisect_right(ranges, start, key=lambda known: known[1])
     return first < len(ranges) and ranges[first][0] < stop
 
 
 def add_units(held: dict[Place, Ranges], units: Iterable[Unit]) -> None:
-    """Add units to the ranges of their places, in place."""
     for unit in units:
         add_range(held.setdefault((unit.epoch, unit.shard), []), unit.start, unit.stop)
 
 
 def add_committed(run: Run, units: Iterable[Unit]) -> None:
-    """Write that the units are in a committed update. Within the commit's transaction, behind the head's fence.
+    """Record that units are committed, within the commit's transaction and behind the head's fence.
 
-    Reads and writes the rows of the units' own places only.
+    Reads and writes only the rows of the units' epochs and shards.
     """
     _add(run, list(units), "ranges")
 
@@ -94,7 +93,7 @@ def _add(run: Run, units: list[Unit], column: str) -> None:
 
 
 def settled_units(run: Run) -> Iterator[Unit]:
-    """Everything that is in committed updates, a unit for each merged range, in ascending order."""
+    """Yield all committed samples, one unit for each merged range, in ascending order."""
     return _units(run, "ranges")
 
 

@@ -1,6 +1,6 @@
-"""Who has given how much, people and teams, read from the totals that commits write (`runs.ledger.totals`).
+"""Leaderboards of people, machines and teams, read from the totals that commits write (`runs.ledger.totals`).
 
-The ledger of a long run has millions of rows, and a page looks every second: of them only the newest are read.
+A long run's ledger has millions of rows and pages refresh every second, so only its newest rows are read.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,20 +29,17 @@ from accounts.days import day_of
 from accounts.models import Person, Team
 from runs.models import IN_MODEL, DailyTotal, LedgerEntry, Run
 
-HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70  # of samples in the week's board; older ones weigh less than a thousandth
+HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70  # of samples in the week's board; older ones weigh under 0.1 %
 BOARD = ("rank", "person__username", "given", "read", "made", "machines")
-MOVED = ("rank_before", "given_before")  # as it was when the day began
-BARS, BAR_STEPS = 12, 5  # of the small picture of what somebody gave lately: bars at most, and steps in each
+MOVED = ("rank_before", "given_before")  # as of the day's beginning
+BARS, BAR_STEPS = 12, 5  # of the chart of recent work: most bars, and steps in each
 IN_IT = Q(person__in_teams__joined_day__lte=F("day")) & (
     Q(person__in_teams__left_day=None) | Q(person__in_teams__left_day__gt=F("day"))
 )
 
 
 class LeaderboardLine(NamedTuple):
-    """One row of the leaderboard. Equal samples share a rank.
-
-    `moved`: by how many ranks up since the day began (UTC); 0 of who had given nothing by then.
-    """
+    """One row. Equal samples share a rank. `moved`: ranks gained since the day began (UTC); 0 of a newcomer."""
 
     rank: int
     name: str
@@ -63,13 +60,13 @@ class MachineLine(NamedTuple):
 
 
 class Period(StrEnum):
-    DAY = "day"  # those of the present day (UTC)
-    WEEK = "week"  # each half as much for every seven days that it is old
+    DAY = "day"  # the present day (UTC)
+    WEEK = "week"  # weights halve every seven days
     ALL = "all"
 
 
 class PeriodLine(NamedTuple):
-    """A person's row in a period; `samples` are weighed by their age."""
+    """A person's row in a period; `samples` are weighted by age."""
 
     rank: int
     name: str
@@ -77,8 +74,6 @@ class PeriodLine(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """All rows together."""
-
     people: int
     machines: int
     samples: int
@@ -86,7 +81,7 @@ class Totals(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where somebody stands. `short`: samples that are missing to be level with the next rank; None at the top."""
+    """A person's rank. `short`: samples missing to draw level with the next rank; None at the top."""
 
     rank: int
     next_rank: int
@@ -94,14 +89,14 @@ class Place(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """What people gave in the last `steps` steps, in samples: sums of equal stretches by name, oldest first."""
+    """Samples given in the last `steps` steps: sums of equal stretches by name, oldest first."""
 
     steps: int
     given: dict[str, list[int]]
 
 
 class Shares(NamedTuple):
-    """What people gave in the last `steps` steps: samples of all, and of some by name."""
+    """Samples given in the last `steps` steps: the sum, and the largest contributors by name."""
 
     steps: int
     samples: int
@@ -119,13 +114,13 @@ def totals(run: Run) -> Totals:
 
 
 def leaderboard(run: Run, *, offset: int = 0, limit: int = 10, today: int | None = None) -> list[LeaderboardLine]:
-    """People by samples; among equals whoever gave first. Without `today` nobody has moved."""
+    """Return people by samples; among equals the first to give is first. Without `today`, no line has moved."""
     names = BOARD if today is None else (*BOARD, *MOVED)
     return [_line(row) for row in _board(run, today).values_list(*names)[offset : offset + limit]]
 
 
 def board_and_totals(run: Run, *, limit: int = 10, today: int | None = None) -> tuple[list[LeaderboardLine], Totals]:
-    """The first lines of the leaderboard, and the sums of all of it, in one query."""
+    """Return the first lines of the leaderboard and the sums over all of it, in one query."""
     everybody = {
         "people_of_all": Window(Count("*")),
         **{f"{name}_of_all": Window(_SumOf(F(name))) for name in ("machines", "given", "read")},
@@ -137,13 +132,13 @@ def board_and_totals(run: Run, *, limit: int = 10, today: int | None = None) -> 
 
 
 def period_board(run: Run, period: Period, now: datetime, *, offset: int = 0, limit: int = 10) -> list[PeriodLine]:
-    """People by their samples of today, or by those of the last weeks, whose weight halves every seven days."""
+    """Return people by samples of today, or of recent weeks with weights that halve every seven days."""
     today = day_of(now)
     if period == Period.DAY:
         rows, weighed = run.daily.filter(day=today), F("samples") * Value(1.0)
     else:
         age = Cast(Value(today) - F("day"), FloatField()) / Cast(Value(HALF_LIFE_DAYS), FloatField())
-        weight = Power(Cast(Value(0.5), FloatField()), age)  # of numerics, PostgreSQL is slow
+        weight = Power(Cast(Value(0.5), FloatField()), age)  # PostgreSQL computes slowly with numerics
         rows, weighed = run.daily.filter(day__gt=today - OLDEST_DAYS), F("samples") * weight
     sums = rows.order_by().values("person__username").annotate(weight=Sum(weighed, output_field=FloatField()))
     lines = sums.order_by("-weight", "person__username").values_list("person__username", "weight")
@@ -152,20 +147,19 @@ def period_board(run: Run, period: Period, now: datetime, *, offset: int = 0, li
 
 
 def machine_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[MachineLine]:
-    """Machines by samples; among equals the one that gave first."""
+    """Return machines by samples; among equals the first to give is first."""
     ranked = run.totals.annotate(rank=Window(Rank(), order_by=F("samples").desc())).order_by("-samples", "pk")
     rows = ranked.values_list("rank", "person__username", "machine__name", "samples", "tokens", "rounds")
     return [MachineLine(*row) for row in rows[offset : offset + limit]]
 
 
 def place_of(run: Run, person: Person) -> Place | None:
-    """Where somebody stands among the people of a run; None without a sample."""
     own = run.totals.filter(person=person).aggregate(given=Sum("samples"))["given"]
     return place_with(run, own) if own is not None else None
 
 
 def place_with(run: Run, samples: int) -> Place:
-    """Where somebody stands who gave so many samples."""
+    """Return the place that this many samples give."""
     ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), people=Window(Count("*")))
     above = ranked.filter(given__gt=samples).order_by("given").values_list("people", "rank", "given").first()
     if above is None:
@@ -175,7 +169,7 @@ def place_with(run: Run, samples: int) -> Place:
 
 
 def recent(run: Run, names: Collection[str]) -> Recent:
-    """Of the named people: sums of their rows of the last sixty steps, made by the database."""
+    """Return the named people's sums over the last sixty steps, computed by the database."""
     last = run.head.step
     stretch = max(1, -(-min(last, BARS * BAR_STEPS) // BARS))
     newest = (last - 1) // stretch
@@ -183,7 +177,7 @@ def recent(run: Run, names: Collection[str]) -> Recent:
     given = {name: [0] * (newest - oldest + 1) for name in names}
     people = Person.objects.filter(username__in=names)
     recent = run.ledger.filter(person__in=people, step__gt=oldest * stretch, step__lte=last).order_by()
-    if run.head.index != last:  # steps were undone, and are made again under the same numbers
+    if run.head.index != last:  # undone steps are made again under the same numbers
         recent = recent.filter(entry__is_undone=False)
     parts = recent.annotate(part=(F("step") - 1) / stretch).values_list("person__username", "part")
     for name, part, samples in parts.annotate(given=Sum("samples")):
@@ -192,7 +186,7 @@ def recent(run: Run, names: Collection[str]) -> Recent:
 
 
 def shares(run: Run, *, steps: int, limit: int) -> Shares:
-    """Who gave how much in the last `steps` steps, the most first."""
+    """Return contributions of the last `steps` steps by person, largest first."""
     last = run.head.step
     entries = run.log.filter(IN_MODEL, step__gt=last - steps, step__lte=last).order_by().values("pk")
     rows = LedgerEntry.objects.filter(entry__in=entries).order_by().values_list("person__username")  # by its index
@@ -201,7 +195,7 @@ def shares(run: Run, *, steps: int, limit: int) -> Shares:
 
 
 def _board(run: Run, today: int | None = None) -> Any:
-    """A row for each person in the order of the leaderboard; its columns are `BOARD`, and of a day also `MOVED`."""
+    """Return one row per person in leaderboard order, with the columns `BOARD`, and `MOVED` if `today` is given."""
     ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), machines=Count("pk"))
     sums = ranked.annotate(read=Sum("tokens"), made=Sum("person_rounds"), first=Min("pk"))
     if today is not None:
@@ -214,13 +208,12 @@ def _board(run: Run, today: int | None = None) -> Any:
 
 
 def _line(row: Sequence[Any]) -> LeaderboardLine:
-    """Of the columns of `BOARD`, and of `MOVED` where they were asked for."""
     line, (rank_before, given_before) = LeaderboardLine(*row[: len(BOARD)]), row[len(BOARD) :] or (0, 0)
     return line._replace(moved=rank_before - line.rank) if given_before > 0 else line
 
 
 class _SumOf(Func):
-    """The sum of a sum, over the rows of a query that has groups: Django's own takes no sum."""
+    """The window sum of a sum over grouped rows, which Django's own class refuses."""
 
     function = "SUM"
     window_compatible = True
@@ -228,10 +221,7 @@ class _SumOf(Func):
 
 
 def _people(run: Run) -> Any:
-    """A row for each person of the run, with the samples of all their machines as `given`.
-
-    A query set whose annotations the type checker would only follow within one function.
-    """
+    """Return one row per person, with their samples as `given`. Any: type checkers follow annotations only locally."""
     return run.totals.order_by().values("person").annotate(given=Sum("samples"))
 
 
@@ -256,13 +246,13 @@ def team_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[TeamLine]:
 
 
 def given_by_member(team: Team, runs: QuerySet[Run]) -> dict[str, int]:
-    """Samples for the team by name, of whoever was ever in it."""
+    """Return samples given for the team, by name of each past or present member."""
     rows = DailyTotal.objects.filter(IN_IT, run__in=runs, person__in_teams__team=team).order_by()
     return dict(rows.values("person__username").annotate(given=Sum("samples")).values_list("person__username", "given"))
 
 
 def given_by_run(team: Team, runs: QuerySet[Run]) -> list[tuple[str, str, int]]:
-    """Title, slug and the team's samples of each run, most first."""
+    """Return title, slug and the team's samples of each run, most first."""
     rows = DailyTotal.objects.filter(IN_IT, run__in=runs, person__in_teams__team=team).order_by()
     sums = rows.values("run__title", "run__slug").annotate(given=Sum("samples")).order_by("-given", "run__slug")
     return list(sums.values_list("run__title", "run__slug", "given"))

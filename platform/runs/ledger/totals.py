@@ -1,4 +1,4 @@
-"""What each machine has given to a run, and averaged: sums that a commit writes beside rows that stay the truth."""
+"""Totals of each machine in a run. A commit writes these sums beside the ledger's rows, which stay the truth."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -13,12 +13,12 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import RecordHead
 from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
 
-MOST = 2**63 - 1  # that a column holds: 10^10 tokens of a model of 10^9 parameters
+MOST = 2**63 - 1  # a column's maximum: 10^10 tokens of a model of 10^9 parameters
 SUMS = ("samples", "tokens", "credit", "rounds", "person_rounds", "last_step")
 
 
 def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
-    """Add the ledger rows of one entry. Within the commit's transaction, behind the head's fence."""
+    """Add one entry's ledger rows to the totals. Call in the commit's transaction, behind the head's fence."""
     known = MachineTotal.objects.filter(run=run, machine__in=[row.machine_id for row in rows])
     held = {total.machine_id: total for total in known}
     count(run, held, rows)
@@ -31,7 +31,7 @@ def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
 
 
 def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
-    """Add the ledger rows of one entry to its day. Within the commit's transaction, behind the head's fence."""
+    """Add one entry's ledger rows to its day. Call in the commit's transaction, behind the head's fence."""
     day = day_of(at)
     known = DailyTotal.objects.filter(run=run, day=day, person__in={row.person_id for row in rows})
     held = {total.person_id: total for total in known}
@@ -48,9 +48,9 @@ def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
 
 
 def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry]) -> None:
-    """Add the rows of one entry, in order, to the totals in memory.
+    """Add one entry's rows, in order, to totals in memory.
 
-    A round counts once for a person, however many of their machines are in it: under the first of them.
+    A round counts once for a person, under the first of their machines in it.
     """
     counted: set[int] = set()
     for row in rows:
@@ -65,13 +65,13 @@ def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry])
         counted.add(row.person_id)
 
 
-# What each relay and each auxiliary has averaged in a run: bytes, by the records alone. Nobody is ranked by them
+# Bytes that each relay and auxiliary averaged in a run, from the records. No ranking uses them.
 
 SHOWN = 100  # people
 
 
 class AveragedLine(NamedTuple):
-    """A person, what their machines have averaged, and whether they have a line for samples as well."""
+    """A person, the bytes their machines averaged, and whether the leaderboard has them too."""
 
     name: str
     bytes_averaged: int
@@ -79,7 +79,7 @@ class AveragedLine(NamedTuple):
 
 
 def add_averaged(run: Run, given: Mapping[PeerId, int]) -> None:
-    """Add the bytes that an entry's reducers averaged. Within the commit's transaction, behind the head's fence."""
+    """Add the bytes that an entry's reducers averaged. Call in the commit's transaction, behind the head's fence."""
     fresh = {UUID(peer): size for peer, size in given.items() if size}
     held = {row.machine_id: row for row in AveragedTotal.objects.filter(run=run, machine__in=list(fresh))}
     known = Machine.objects.filter(pk__in=list(fresh)).values_list("pk", "person_id")
@@ -95,7 +95,7 @@ def add_averaged(run: Run, given: Mapping[PeerId, int]) -> None:
 
 
 def averaged_lines(run: Run) -> list[AveragedLine]:
-    """People whose machines have averaged something, most bytes first. Relays, the site's own, have no line."""
+    """Return people whose machines averaged gradients, most bytes first. The site's own relays have no line."""
     members = run.averaged.exclude(machine__kind=Machine.Kind.RELAY)
     sums = members.order_by().values("person").annotate(given=Sum("bytes_averaged"))
     ranked = Exists(run.totals.filter(person=OuterRef("person")))
@@ -104,7 +104,7 @@ def averaged_lines(run: Run) -> list[AveragedLine]:
 
 
 def parts_averaged(head: RecordHead) -> dict[PeerId, float]:
-    """Which part of the vector each reducer averaged in an entry, 0 to 1."""
+    """Return the part of the vector that each reducer averaged in an entry, 0 to 1."""
     chunks: dict[PeerId, int] = {}
     for span in head.spans:
         reducer = PeerId(span.reducer)
@@ -114,7 +114,7 @@ def parts_averaged(head: RecordHead) -> dict[PeerId, float]:
 
 
 def in_words(size: int) -> str:
-    """Bytes for people; empty for none."""
+    """Return a size in bytes in words; an empty string for 0."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size >= scale:
             return f"{size / scale:,.1f} {unit}"

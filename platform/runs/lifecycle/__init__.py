@@ -1,1 +1,1 @@
-"""A run from draft to end: made, prepared, opened, paused, ended; who belongs to it, what one person may have."""
+"""The life of a run from draft to end, and its people: members, roles and requests to join."""

@@ -1,7 +1,4 @@
-"""What can be changed of a run: its words and who may see it at any time, its recipe and text while it is a draft.
-
-An open run becomes a draft again while its log is empty.
-"""
+"""Changes to a run: words and visibility at any time; recipe and text in a draft, which an empty log allows again."""
 
 import shutil
 from collections.abc import Sequence
@@ -41,10 +38,8 @@ VISIBILITY = {
 
 @transaction.atomic
 def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None, role: Run.Role | None = None) -> None:
-    """Another title and purpose; the address stays.
-
-    `by`, here and elsewhere: who does it, where it is not the organizer; `role`: as an operator of the site.
-    """
+    """Change title and purpose; the address stays. `by` and `role`: who acts, if not the organizer in their own
+    role."""
     renamed = f" It is called {quoted(title)} now." if run.title != title else ""
     if not _changed(run, title=title, purpose=purpose):
         return
@@ -52,7 +47,7 @@ def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None
 
 
 def _changed(run: Run, **values: Any) -> bool:
-    """Write values of a run. False, and nothing is written, where it has them already."""
+    """Write values of a run; return False, and write nothing, if it has them already."""
     if all(getattr(run, name) == value for name, value in values.items()):
         return False
     for name, value in values.items():
@@ -63,14 +58,14 @@ def _changed(run: Run, **values: Any) -> bool:
 
 @transaction.atomic
 def change_prompts(*, run: Run, prompts: str, by: Person | None = None) -> None:
-    """Other lines that the model continues, from its next snapshot on."""
+    """Change the prompts that the model continues from its next snapshot on."""
     if _changed(run, prompts=prompts):
         add_action(run=run, kind="edited", deed="changed the prompts.", by=by)
 
 
 @transaction.atomic
 def announce(*, run: Run, text: str, by: Person | None = None) -> None:
-    """Tell everybody something at the top of the run's page, and in its activity; empty takes it down."""
+    """Set the announcement on the run's page and in its activity; an empty text removes it."""
     if _changed(run, announcement=text):
         deed = f"announced {quoted(text)}" if text else "removed the announcement."
         add_action(run=run, kind="announced", deed=deed, by=by, is_internal=not text)
@@ -78,7 +73,7 @@ def announce(*, run: Run, text: str, by: Person | None = None) -> None:
 
 @transaction.atomic
 def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> None:
-    """Alert those who manage the run while fewer machines than these train; None: never."""
+    """Set the number of training machines below which the run's managers are alerted; None: never."""
     if not _changed(run, least_machines=machines):
         return
     deed = (
@@ -91,7 +86,7 @@ def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> N
 def change_visibility(
     *, run: Run, visibility: Run.Visibility, by: Person | None = None, role: Run.Role | None = None
 ) -> None:
-    """Who may see it and take part. Whoever has helped stays a member of a run that is for members from now on."""
+    """Change who may see the run and take part. If it becomes members-only, past contributors become members."""
     if not _changed(run, visibility=visibility):
         return
     if run.members_only:
@@ -111,10 +106,7 @@ def change_draft(
     automatic_steps: bool = False,
     by: Person | None = None,
 ) -> None:
-    """Another recipe or licence, and another first text where one is given; further ones stay. Raises Problem.
-
-    E315, E301, E307, E317, E366, E377.
-    """
+    """Change a draft's recipe, licence or first text. Raises Problem E315, E301, E307, E317, E366, E377."""
     draft = require_draft(run)
     checked(recipe)
     quotas.require_model(run.organizer, recipe)
@@ -149,7 +141,7 @@ def change_draft(
 
 
 def _hand_over(before: Dataset, text: Dataset, *, keeps: bool) -> None:
-    """What was brought beside a text stays beside the one in its place; a model or a tokenizer where one is of use."""
+    """Attach the further texts to the new first text, and the base model or tokenizer if the recipe still uses one."""
     base = before.base
     if text != before:
         before.further.update(first=text)
@@ -163,7 +155,7 @@ def _hand_over(before: Dataset, text: Dataset, *, keeps: bool) -> None:
 
 @transaction.atomic
 def delete_draft(*, run: Run) -> None:
-    """Forget a draft, and its text where no other run uses it. Raises Problem E315."""
+    """Delete a draft, and its text if no other run uses it. Raises Problem E315."""
     draft = require_draft(run)
     Head.objects.filter(run=draft).delete()
     dataset = draft.dataset
@@ -173,10 +165,9 @@ def delete_draft(*, run: Run) -> None:
 
 @transaction.atomic
 def take_back(*, run: Run, by: Person | None = None) -> None:
-    """Make an open run a draft again, as long as no step was made. Raises Problem E315, E323.
+    """Return an open run without committed steps to a draft. Raises Problem E315, E323.
 
-    Its host is fenced off here, so that a commit under way finds no head to move, and sends the machines away within
-    a second or two.
+    Raising the head's fence makes a commit under way fail. The host disconnects the machines within a second or two.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in LIVE:
@@ -193,7 +184,7 @@ def take_back(*, run: Run, by: Person | None = None) -> None:
 
 
 def forget_text(dataset: Dataset) -> None:
-    """Delete a text that no run uses, and what belongs to it alone; the files once that is certain."""
+    """Delete a text that no run uses, and what belongs to it alone; files go when the transaction commits."""
     if dataset.runs.exists():
         return
     for text in [*reversed(dataset.sources()), *filter(None, [dataset.base])]:
@@ -203,26 +194,23 @@ def forget_text(dataset: Dataset) -> None:
 
 
 def require_draft(run: Run) -> Run:
-    """The run as it is now, locked. Raises Problem E315."""
+    """Return the run as it is now, locked. Raises Problem E315."""
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state != Run.State.DRAFT:
         raise Problem.of("E315", state=now.state)
     return now
 
 
-# The texts that a run mixes, in the order of the recipe's weights
+# Texts that a run mixes, in the order of the recipe's weights
 
-# Texts come and go while the run is a draft. Weights change at any time; every record of the log says by which of them
-# its samples were dealt.
+# Texts can be added and removed only in a draft. Weights can change at any time; each log record states the weights by
+# which its samples were leased.
 
-USUAL_WEIGHT = 1.0  # of a text that comes to others which have weights
+USUAL_WEIGHT = 1.0  # of a text added to others with weights
 
 
 def require_base(run: Run, filename: str, on_hub: str = "") -> Material:
-    """A file of this name, here or on the Hub, may be the model that a draft adapts, or a tokenizer of its text.
-
-    What it is to be. Raises Problem E377, E392.
-    """
+    """Return what this file becomes in a draft: a base model or a tokenizer. Raises Problem E377, E392."""
     wanted = run.parsed_recipe.material.brought
     if wanted is None:
         raise Problem.of("E392")
@@ -233,10 +221,7 @@ def require_base(run: Run, filename: str, on_hub: str = "") -> Material:
 
 @transaction.atomic
 def set_base(*, run: Run, base: Dataset, by: Person | None = None) -> None:
-    """What a draft adapts, or a tokenizer, in the place of another one; the text is cut by it.
-
-    Raises Problem E315, E377, E392.
-    """
+    """Set or replace a draft's base model or tokenizer; the text is cut by it. Raises Problem E315, E377, E392."""
     draft = require_draft(run)
     wanted = require_base(draft, base.filename, base.on_hub)
     _put_base(draft, base)
@@ -247,7 +232,7 @@ def set_base(*, run: Run, base: Dataset, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_base(*, run: Run, by: Person | None = None) -> None:
-    """Take what was brought off a draft again: a tokenizer learns from the text then. Raises Problem E315."""
+    """Remove a draft's base model or tokenizer; a tokenizer is then learned from the text. Raises Problem E315."""
     draft = require_draft(run)
     if (before := draft.dataset.base) is None:
         return
@@ -266,7 +251,7 @@ def _put_base(draft: Run, base: Dataset | None) -> None:
 
 
 def require_source(run: Run, filename: str, on_hub: str = "") -> None:
-    """A further file of this name, here or on the Hub, may become a source of a draft. Raises E377, E385."""
+    """Check that a further file of this name, here or on the Hub, may become a source of a draft. Raises E377, E385."""
     if len(run.dataset.sources()) >= MOST_SOURCES:
         raise Problem.of("E385", most=MOST_SOURCES)
     require_suited(run.parsed_recipe, filename, on_hub)
@@ -274,7 +259,7 @@ def require_source(run: Run, filename: str, on_hub: str = "") -> None:
 
 @transaction.atomic
 def add_source(*, run: Run, source: Dataset, by: Person | None = None) -> None:
-    """A further text of a draft; all of them are prepared again, with one tokenizer. Raises E315, E377, E385."""
+    """Add a text to a draft and prepare all its texts again, with one tokenizer. Raises E315, E377, E385."""
     draft = require_draft(run)
     require_source(draft, source.filename, source.on_hub)
     recipe = draft.parsed_recipe
@@ -286,7 +271,7 @@ def add_source(*, run: Run, source: Dataset, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_source(*, run: Run, source: UUID, by: Person | None = None) -> None:
-    """Take a further text off a draft again; one that is gone already is nothing. Raises Problem E315."""
+    """Remove a further text from a draft; do nothing if it is gone already. Raises Problem E315."""
     draft = require_draft(run)
     sources, recipe = draft.dataset.sources(), draft.parsed_recipe
     place = next((place for place, each in enumerate(sources) if place and each.pk == source), None)
@@ -306,9 +291,9 @@ def _change(draft: Run, recipe: Recipe) -> None:
 
 @transaction.atomic
 def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None) -> None:
-    """From now on samples are dealt by these weights, a number for each text; of a draft also by size, with none.
+    """Change the weights by which samples are leased, within a second. A draft may have none: then sizes decide.
 
-    The run's host tells the coordinator within a second. Raises Problem E301, E315, E386.
+    Raises Problem E301, E315, E386.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state != Run.State.DRAFT and (now.state not in EXTENDABLE or now.wanted == Run.Wanted.FINISHED):
@@ -329,7 +314,7 @@ def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None)
 
 
 def state_weights(run: Run) -> None:
-    """Before a run opens: texts that are mixed by their sizes get weights: none could be changed while it goes."""
+    """Give weights to texts mixed by size, before the run opens: an open run can only change weights that it has."""
     lines, recipe = source_lines(run), run.parsed_recipe
     if len(lines) > 1 and not recipe.mix:
         weights = tuple(round(line.share, 6) for line in lines)

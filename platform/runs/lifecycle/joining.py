@@ -1,4 +1,4 @@
-"""Requests to join a run by request: asked, taken back, accepted or declined. Accepted ones make a member."""
+"""Requests to join a run by request: asked, withdrawn, accepted or declined. An accepted request makes a member."""
 
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -21,14 +21,14 @@ from runs.models.run import LONGEST_MESSAGE
 from runs.states import LIVE
 from runs.timeline import MEMBER, add_action
 
-MOST_OF_PERSON, MOST_OF_RUN = 20, 500  # requests that wait
-AGAIN_AFTER = timedelta(days=7)  # once one was declined
-GROUPED = timedelta(minutes=5)  # after which those who manage a run are told of all that came; once an hour at most
+MOST_OF_PERSON, MOST_OF_RUN = 20, 500  # waiting requests
+AGAIN_AFTER = timedelta(days=7)  # after a declined request
+GROUPED = timedelta(minutes=5)  # managers get one message for all requests that came meanwhile, at most once an hour
 TAKING = (Run.State.PREPARING, *LIVE)
 
 
 class Stage(StrEnum):
-    PART = "part"  # they take part already, or nobody need ask
+    PART = "part"  # they take part already, or need no permission
     CLOSED = "closed"  # the run takes no requests now
     REMOVED = "removed"
     WAITING = "waiting"
@@ -37,7 +37,7 @@ class Stage(StrEnum):
 
 
 class Standing(NamedTuple):
-    """The same with the request, where there is one, and from when they may ask again."""
+    """A person's stage, with their request if there is one, and the time from which they may ask again."""
 
     stage: Stage
     request: JoinRequest | None = None
@@ -49,13 +49,12 @@ def takes_requests(run: Run) -> bool:
 
 
 def waiting_in(run: Run) -> QuerySet[JoinRequest]:
-    """Requests to answer, the first first."""
     waiting = run.join_requests.filter(declined_at=None).select_related("person")
     return waiting if takes_requests(run) else waiting.none()
 
 
 def standing_of(run: Run, person: Person | None, now: datetime | None = None) -> Standing:
-    """Where somebody stands; whoever is not logged in is free to."""
+    """Return a person's standing with a run. A person who is not logged in is free to ask."""
     if run.visibility != Run.Visibility.REQUEST or (person is not None and takes_part(run, person)):
         return Standing(Stage.PART)
     if not takes_requests(run):
@@ -75,7 +74,7 @@ def standing_of(run: Run, person: Person | None, now: datetime | None = None) ->
 
 @transaction.atomic
 def ask(*, run: Run, person: Person, message: str = "") -> JoinRequest:
-    """Ask to become a member; asking again changes the message of a request that waits. Raises Problem E411."""
+    """Ask to become a member, or change the message of a request that waits. Raises Problem E411."""
     quotas.held(person)
     now = held_run(run.pk)
     if (reason := _why_not(now, person)) is not None:
@@ -109,13 +108,13 @@ def _why_not(run: Run, person: Person) -> str | None:
 
 
 def waiting_of(person: Person) -> QuerySet[JoinRequest]:
-    """What somebody asked for and has no answer to, where there may still be one."""
+    """Return the person's requests that wait for an answer and may still get one."""
     return person.join_requests.filter(declined_at=None, run__state__in=TAKING, run__visibility=Run.Visibility.REQUEST)
 
 
 @transaction.atomic
 def take_back(*, run: Run, person: Person) -> None:
-    """Ask no more; a request that was declined stays so."""
+    """Withdraw a request that waits; a declined one stays declined."""
     now = held_run(run.pk)
     if now.join_requests.filter(person=person, declined_at=None).delete()[0]:
         _withdraw_if_none(now)
@@ -123,10 +122,8 @@ def take_back(*, run: Run, person: Person) -> None:
 
 @transaction.atomic
 def accept(*, request: JoinRequest, by: Person | None = None) -> None:
-    """Make who asked a member. Nothing where it was answered or taken back meanwhile.
-
-    Raises PermissionDenied for whoever has no role in the run.
-    """
+    """Make the requester a member, unless the request was answered meanwhile. Raises PermissionDenied without a
+    role."""
     run, person = _answerable(request, by), request.person
     if not JoinRequest.objects.filter(pk=request.pk, declined_at=None).delete()[0] or is_removed(run, person):
         return
@@ -138,7 +135,7 @@ def accept(*, request: JoinRequest, by: Person | None = None) -> None:
 
 @transaction.atomic
 def decline(*, request: JoinRequest, by: Person | None = None) -> None:
-    """Let somebody know that they are not let in; their words are forgotten. Otherwise as `accept`."""
+    """Decline a waiting request and delete its message. Raises PermissionDenied if `by` has no role in the run."""
     run, person = _answerable(request, by), request.person
     waiting = JoinRequest.objects.filter(pk=request.pk, declined_at=None)
     if not waiting.update(declined_at=timezone.now(), message=""):
@@ -149,7 +146,7 @@ def decline(*, request: JoinRequest, by: Person | None = None) -> None:
 
 
 def _answerable(request: JoinRequest, by: Person | None) -> Run:
-    """The run, held. Raises PermissionDenied for whoever has no role in it (any more)."""
+    """Return the request's run, locked. Raises PermissionDenied if the person has no role in it (any more)."""
     run = held_run(request.run_id)
     if run.role_of(by or run.organizer) is None:
         raise PermissionDenied
@@ -162,7 +159,7 @@ def _tell(event: Event, run: Run, person: Person) -> None:
 
 
 def _tell_managers(run: Run) -> None:
-    """Once an hour: the notice names nobody, so that it is true of all who asked until it is read."""
+    """Notify the managers, once an hour. The notice names no requester, so it stays true for all until it is read."""
     now = timezone.now()
     people = [run.organizer_id, *run.roles.exclude(accepted_at=None).values_list("person", flat=True)]
     path, about = f"/runs/{run.slug}/manage/#requests", _about(run, now.hour)

@@ -1,6 +1,6 @@
-"""Who belongs to a run by invitation: links that let people in, people added by name. And who was removed from any run.
+"""Members of a run: by invitation links or added by name. Also removals, from any run.
 
-Who was removed from a public run still sees its page, as everybody does; their machines have no part in it.
+A person removed from a public run still sees its page; their machines take no part.
 """
 
 import secrets
@@ -32,14 +32,14 @@ ARTICLE: Mapping[Run.Role, str] = MappingProxyType(
 
 
 class IssuedInvitation(NamedTuple):
-    """An invitation and its secret, which is shown now and never again."""
+    """An invitation and its secret, which is shown only once."""
 
     invitation: Invitation
     secret: str
 
 
 def members_of(run: Run) -> QuerySet[Member]:
-    """Those who are in, the first first, but for its organizer."""
+    """Return present members except the organizer, oldest first."""
     return run.members.filter(removed_at=None).exclude(person=run.organizer_id).select_related("person")
 
 
@@ -57,7 +57,7 @@ def open_invitations(run: Run, now: datetime | None = None) -> QuerySet[Invitati
 def create_invitation(
     *, run: Run, most_uses: int | None = None, lifetime: timedelta | None = None, by: Person | None = None
 ) -> IssuedInvitation:
-    """A link of 256 random bits; without bounds it is good until it is taken back."""
+    """Create an invitation link of 256 random bits. Without bounds it works until it is revoked."""
     secret = secrets.token_urlsafe(32)
     expires_at = timezone.now() + lifetime if lifetime else None
     invitation = Invitation.objects.create(
@@ -71,7 +71,7 @@ def create_invitation(
 
 @transaction.atomic
 def revoke_invitation(*, invitation: Invitation, by: Person | None = None) -> None:
-    """From now on the link lets nobody in; who came by it stays."""
+    """Revoke an invitation link; people who joined by it stay."""
     if Invitation.objects.filter(pk=invitation.pk, revoked_at=None).update(revoked_at=timezone.now()):
         made = f"{invitation.created_at:%d %b %Y, %H:%M} UTC"
         deed = f"revoked the invitation link created {made}."
@@ -79,7 +79,7 @@ def revoke_invitation(*, invitation: Invitation, by: Person | None = None) -> No
 
 
 def invitation_to(*, slug: str, secret: str) -> Invitation:
-    """The invitation behind a link. Raises Problem E313, also where the run is not there."""
+    """Return the invitation behind a link. Raises Problem E313, also if the run does not exist."""
     known = Invitation.objects.select_related("run__organizer").filter(run__slug=slug, digest=digest_of(secret)).first()
     if known is None or not open_invitations(known.run).filter(pk=known.pk).exists():
         raise Problem.of("E313")
@@ -88,7 +88,7 @@ def invitation_to(*, slug: str, secret: str) -> Invitation:
 
 @transaction.atomic
 def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
-    """Become a member; whoever is one already uses nothing up. Raises Problem E313, also for who was removed."""
+    """Become a member; a present member uses nothing up. Raises Problem E313, also for a removed person."""
     invitation = invitation_to(slug=slug, secret=secret)
     run = Run.objects.select_for_update().get(pk=invitation.run_id)
     known = run.members.filter(person=person).first()
@@ -104,7 +104,7 @@ def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
 
 @transaction.atomic
 def add_member(*, run: Run, name: str, by: Person | None = None) -> Member:
-    """Let somebody in by name, also who was removed. Raises Problem E314."""
+    """Add a person by name, also one who was removed. Raises Problem E314."""
     person = person_called(name)
     known = run.members.filter(person=person, removed_at=None).first()
     if known is not None:
@@ -117,7 +117,7 @@ def add_member(*, run: Run, name: str, by: Person | None = None) -> Member:
 
 
 def person_called(name: str) -> Person:
-    """Raises Problem E314."""
+    """Return the active person of this name, in any case. Raises Problem E314."""
     person = Person.objects.filter(username__iexact=name.strip(), is_active=True).first()
     if person is None:
         raise Problem.of("E314", name=name.strip())
@@ -126,10 +126,9 @@ def person_called(name: str) -> Person:
 
 @transaction.atomic
 def remove_member(*, member: Member, by: Person | None = None) -> None:
-    """Shut somebody out: the run's host cuts their machines off within about a second. Their credit stays.
+    """Remove a person and end their role. The host disconnects their machines within a second; their credit stays.
 
-    Their role in the run, or the invitation to one, is gone too. Raises Problem E325 where that is no lesser role than
-    one's own, PermissionDenied where one has none (any more).
+    Raises Problem E325 unless their role is lower than one's own, and PermissionDenied if one has none (any more).
     """
     run, person = held_run(member.run_id), member.person
     role, own = run.role_of(person), run.role_of(by or run.organizer)
@@ -148,7 +147,7 @@ def remove_member(*, member: Member, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_person(*, run: Run, name: str, by: Person | None = None) -> Member:
-    """Shut somebody out of a run that is open to all, also before they come. Raises Problem E314, E325."""
+    """Remove a person from a run open to all, even before they join. Raises Problem E314, E325."""
     person = person_called(name)
     member, _ = Member.objects.get_or_create(run=run, person=person)
     remove_member(member=member, by=by)
@@ -164,17 +163,16 @@ def let_back(*, member: Member, by: Person | None = None) -> None:
 
 
 def forget_request(run: Run, person: Person) -> None:
-    """Whoever is let in or removed by another way asks no more."""
     JoinRequest.objects.filter(run=run, person=person).delete()
 
 
 def held_run(run: UUID) -> Run:
-    """The run's row, held until the transaction ends: roles are counted, and given to nobody who is being removed."""
+    """Return the run's row, locked until the transaction ends, so that roles and removals are checked one at a time."""
     return Run.objects.select_for_update(of=("self",)).select_related("organizer").get(pk=run)
 
 
 def keep_helpers(run: Run) -> None:
-    """A run that was open to all is for members now: whoever is in its ledger stays."""
+    """Make past contributors members of a run that was open to all and is now for members."""
     helpers = run.totals.exclude(person=run.organizer).values_list("person", flat=True)
     rows = [Member(run=run, person_id=person) for person in helpers.distinct()]
     Member.objects.bulk_create(rows, ignore_conflicts=True)

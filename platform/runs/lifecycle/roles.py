@@ -1,7 +1,4 @@
-"""Co-organizers and moderators: invited by name, and accepted or refused by who was invited.
-
-Who accepts is a member of the run from then on, and stays one where the role ends. Whoever is removed has no role.
-"""
+"""Co-organizers and moderators: invited by name. A person who accepts is a member, also after the role ends."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,21 +16,19 @@ from runs.lifecycle.membership import ARTICLE, forget_request, held_run, person_
 from runs.models import Member, Run, RunRole
 from runs.timeline import ROLE, add_action
 
-MOST: Mapping[Run.Role, int] = MappingProxyType({Run.Role.CO_ORGANIZER: 10, Run.Role.MODERATOR: 30})  # of a run
+MOST: Mapping[Run.Role, int] = MappingProxyType({Run.Role.CO_ORGANIZER: 10, Run.Role.MODERATOR: 30})  # per run
 
 
 def roles_in(run: Run) -> QuerySet[RunRole]:
-    """Who has a role or was invited to one: by role, and the longest-standing first."""
     return run.roles.select_related("person").order_by("role", "accepted_at", "pk")
 
 
 def roles_of(person: Person) -> QuerySet[RunRole]:
-    """The roles of somebody, and those they were invited to."""
     return person.run_roles.select_related("run", "invited_by").order_by("-invited_at")
 
 
 def role_offered(*, slug: str, person: Person) -> RunRole:
-    """What somebody was invited to in a run, or holds there. Raises Problem E305, also where the run is not there."""
+    """Return the person's role in a run, or the invitation to one. Raises Problem E305, also without such a run."""
     offered = RunRole.objects.select_related("run__organizer", "invited_by").filter(run__slug=slug, person=person)
     found = offered.first()
     if found is None:
@@ -43,7 +38,7 @@ def role_offered(*, slug: str, person: Person) -> RunRole:
 
 @transaction.atomic
 def invite(*, run: Run, name: str, role: Run.Role, by: Person | None = None) -> RunRole:
-    """Ask somebody to be co-organizer or moderator. Raises Problem E314, E359; PermissionDenied above one's own."""
+    """Invite a person to a role. Raises Problem E314, E359; PermissionDenied unless the role is below one's own."""
     now = held_run(run.pk)
     who, person = by or now.organizer, person_called(name)
     if role not in MOST or not outranks(now.role_of(who), role):
@@ -72,10 +67,7 @@ def _why_not(run: Run, person: Person, role: Run.Role) -> str | None:
 
 @transaction.atomic
 def accept(*, offered: RunRole) -> None:
-    """Take on a role, and become a member of the run. Saying it twice does it once.
-
-    Raises Problem E305 where it was taken back meanwhile.
-    """
+    """Accept a role and become a member; repeating it changes nothing. Raises Problem E305 if it was withdrawn."""
     run, person, role = held_run(offered.run_id), offered.person, Run.Role(offered.role)
     if not RunRole.objects.filter(pk=offered.pk, role=role).exists():
         raise Problem.of("E305", address=f"/runs/{run.slug}/")
@@ -88,7 +80,7 @@ def accept(*, offered: RunRole) -> None:
 
 @transaction.atomic
 def give_up(*, offered: RunRole, why: str = "") -> None:
-    """Refuse a role, or lay it down. `why`: where it was for something else."""
+    """Decline or give up a role. `why` is added to the timeline's line."""
     run, person, role = held_run(offered.run_id), offered.person, Run.Role(offered.role)
     held = RunRole.objects.filter(pk=offered.pk).first()
     if held is None:
@@ -101,7 +93,7 @@ def give_up(*, offered: RunRole, why: str = "") -> None:
 
 @transaction.atomic
 def take_back(*, given: RunRole, by: Person | None = None) -> None:
-    """End somebody's role, or withdraw the invitation to one. Raises PermissionDenied above one's own role."""
+    """End a person's role, or withdraw the invitation. Raises PermissionDenied unless it is below one's own role."""
     run, person, role = held_run(given.run_id), given.person, Run.Role(given.role)
     if not outranks(run.role_of(by or run.organizer), role):
         raise PermissionDenied
@@ -115,7 +107,7 @@ def take_back(*, given: RunRole, by: Person | None = None) -> None:
 
 
 def successors(person: Person) -> list[RunRole]:
-    """Who organizes each of somebody's runs once they leave: its longest-standing co-organizer who can still log in."""
+    """Return who takes over each of a person's runs: its longest-standing co-organizer with an active account."""
     standing = RunRole.objects.filter(
         run__organizer=person, role=Run.Role.CO_ORGANIZER, accepted_at__isnull=False, person__is_active=True
     ).select_related("run", "person")
@@ -127,7 +119,7 @@ def successors(person: Person) -> list[RunRole]:
 
 @transaction.atomic
 def hand_over(*, to: RunRole) -> None:
-    """Make a co-organizer the organizer, as the one before deletes their account."""
+    """Make a co-organizer the organizer, when the previous one deletes their account."""
     now = held_run(to.run_id)
     heir = (
         now.roles.select_related("person")

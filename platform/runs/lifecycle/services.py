@@ -1,7 +1,4 @@
-"""What an organizer does to a run: makes, opens, pauses, extends and ends it, and goes back to a snapshot.
-
-Long work is left to tasks; they are enqueued when the transaction has committed.
-"""
+"""An organizer's actions on a run: create, open, pause, extend, end, roll back. Tasks do the long work afterwards."""
 
 import secrets
 from typing import Any
@@ -40,7 +37,7 @@ from runs.timeline import ROLLING_BACK, add_action, add_line, quoted
 RESERVED = {"new"}  # /runs/new/ is the form
 TITLE_PART = 43  # characters of an address; seventeen more are random
 ATTEMPTS = 5
-OURS = {"E309", "E327", "E328", "E347", "E397", "E399"}  # faults of the site or of the Hub, not of the text
+OURS = {"E309", "E327", "E328", "E347", "E397", "E399"}  # faults of the site or the Hub, not of the text
 
 
 @transaction.atomic
@@ -55,15 +52,16 @@ def create_run(
     automatic_steps: bool = False,
     prompts: str = "",
 ) -> Run:
-    """A draft on a text; its preparation begins at once. Raises Problem E301, E307, E364, E366, E377.
+    """Create a draft on a text; its preparation begins at once. Raises Problem E301, E307, E364, E366, E377.
 
-    `automatic_steps`: the recipe's steps are set from the size of the data once that is known.
+    `automatic_steps`: the number of steps is set from the size of the prepared data.
     """
     checked(recipe)
     quotas.held(organizer)
     quotas.require_draft_left(organizer)
     quotas.require_model(organizer, recipe)
-    # A token or an image is at least one byte, so this many samples at the most; the exact count follows later.
+    # A token or an image is at least one byte, so this bounds the number of samples. The exact check follows
+    # preparation.
     require_batch(recipe, size=dataset.size)
     require_suited(recipe, dataset.filename, dataset.on_hub)
     dataset.preparation = preparation_of(recipe)
@@ -87,10 +85,10 @@ def create_run(
 
 @transaction.atomic
 def open_run(*, run: Run, by: Person | None = None) -> None:
-    """Let people in as soon as the first parameters exist. Does nothing where the run is open or on its way there.
+    """Open a run to volunteers once its first parameters exist; prepare its text again if the site had failed.
 
-    A text that the site failed to prepare is prepared again. Raises Problem with what is wrong with the text, E307,
-    E387, or E366 and E367, since bounds may be lower by now.
+    Does nothing if it is open or on its way. Raises Problem with the text's fault, E307, E387, or E366 and E367, since
+    quotas may be lower by now.
     """
     if run.state == Run.State.PAUSED:
         resume_run(run=run, by=by)
@@ -139,7 +137,7 @@ def _begin(run: Run, made: dict[str, Any]) -> None:
         state_digest=made["state_digest"],
         file=made["file"],
         size=made["size"],
-        state=Snapshot.State.VERIFIED,  # made here
+        state=Snapshot.State.VERIFIED,  # the site made it
         verified_at=timezone.now(),
     )
     add_line(run=run, kind="opened", text=f"The run is published: a model of {made['elements']:,} parameters.")
@@ -147,7 +145,7 @@ def _begin(run: Run, made: dict[str, Any]) -> None:
 
 @transaction.atomic
 def pause_run(*, run: Run, by: Person | None = None) -> None:
-    """No further round begins; one that is under way may still commit."""
+    """Pause the run: no further round begins, but one under way may still commit."""
     if move(run, Why.PAUSED):
         add_action(run=run, kind="paused", deed="paused the run.", by=by)
 
@@ -160,10 +158,9 @@ def resume_run(*, run: Run, by: Person | None = None) -> None:
 
 @transaction.atomic
 def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
-    """The last step has a snapshot: have it verified, and make what people download. Saying it twice does it once.
+    """End a run after its last step: have its snapshot verified and released. Repeating it changes nothing.
 
-    False, and nothing is done, where the organizer wants another number of steps than `target_steps` by now, or wants
-    to go back.
+    Return False if the organizer has changed the number of steps from `target_steps`, or wants a rollback.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.rollback_index is not None:
@@ -179,7 +176,7 @@ def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
 
 
 def save_with_address(run: Run) -> None:
-    """Save a new run under an address of its own, also where somebody takes the same one at this moment."""
+    """Save a new run under its own address, retrying if another run takes the address at the same moment."""
     for attempt in range(ATTEMPTS):
         run.slug = free_slug(run.title, is_secret=run.visibility == Run.Visibility.UNLISTED)
         try:
@@ -193,9 +190,9 @@ def save_with_address(run: Run) -> None:
 
 
 def free_slug(title: str, *, is_secret: bool = False) -> str:
-    """An address made of the title, with four random characters where it is taken or has no Latin letters.
+    """Return an address made from the title, with random characters if it is taken or has no Latin letters.
 
-    `is_secret`: with sixteen, so that nobody who knows the title knows the address.
+    `is_secret` adds sixteen of them, so that the title does not reveal the address.
     """
     wanted = slugify(title)[:TITLE_PART].strip("-")
     slug = "" if is_secret else wanted
@@ -204,10 +201,10 @@ def free_slug(title: str, *, is_secret: bool = False) -> str:
     return slug
 
 
-# How long a run is
+# The length of a run
 
-# Peers hold the recipe they were greeted with, but nothing they do depends on its number of steps: the learning rate of
-# each update is in its record. So a live run may be made longer; its host tells the coordinator within a second.
+# Peers keep the recipe they were greeted with, but use nothing that depends on its number of steps: each record has its
+# learning rate. So a live run can be extended; its host tells the coordinator within a second.
 
 
 def most_steps() -> int:
@@ -217,7 +214,7 @@ def most_steps() -> int:
 
 @transaction.atomic
 def extend_run(*, run: Run, target_steps: int, by: Person | None = None) -> None:
-    """More steps; the learning rate falls more slowly from the next one on. Raises Problem E315, E316."""
+    """Extend the run; the learning rate falls more slowly from the next step on. Raises Problem E315, E316."""
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in EXTENDABLE or now.wanted == Run.Wanted.FINISHED:
         raise Problem.of("E315", state=ending_word(now))
@@ -233,10 +230,7 @@ def extend_run(*, run: Run, target_steps: int, by: Person | None = None) -> None
 
 @transaction.atomic
 def end_run(*, run: Run, by: Person | None = None) -> None:
-    """No further round begins; the state of the present step is handed in and released.
-
-    Raises Problem E315, E320, E412.
-    """
+    """End the run at its present step, and have that state uploaded and released. Raises Problem E315, E320, E412."""
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in LIVE:
         raise Problem.of("E315", state=ending_word(now))
@@ -252,11 +246,11 @@ def end_run(*, run: Run, by: Person | None = None) -> None:
     add_action(run=run, kind="ending", deed=f"is ending the run {where}.", by=by)
 
 
-# Going back to a snapshot: whoever hosts the run does it within a second
+# Rollback to a snapshot: the run's host does it within a second
 
 
 def rollback_targets(run: Run) -> list[Snapshot]:
-    """What the run can go back to, the newest first: verified states before its present one whose files are there."""
+    """Return snapshots for a rollback, newest first: verified, before the present step, with files on disk."""
     rows = run.snapshots.filter(
         state=Snapshot.State.VERIFIED, is_stored=True, is_undone=False, step__lt=run.head.step
     ).order_by("-index")
@@ -264,7 +258,7 @@ def rollback_targets(run: Run) -> list[Snapshot]:
 
 
 def rollback_facts(run: Run) -> dict[str, Any]:
-    """What a page shows of it: snapshots to choose from, the best of them, and one that is being gone back to."""
+    """Return a page's facts about rollback: possible targets, the best of them, and a rollback under way."""
     if not can_roll_back(run):
         return {}
     found = run.snapshots.filter(index=run.rollback_index).first() if run.rollback_index is not None else None
@@ -277,7 +271,7 @@ def can_roll_back(run: Run) -> bool:
 
 @transaction.atomic
 def ask_rollback(*, run: Run, index: int, by: Person | None = None) -> None:
-    """Have the run go on from the snapshot of this entry. Raises Problem E412, E413; asked twice, it is done once."""
+    """Roll the run back to the snapshot of this entry; asking again changes nothing. Raises Problem E412."""
     now = Run.objects.select_for_update().select_related("head").get(pk=run.pk)
     if now.rollback_index == index:
         return

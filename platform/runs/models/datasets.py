@@ -1,4 +1,4 @@
-"""Texts, what was made of them, and texts on their way in."""
+"""Texts, what was prepared from them, and uploads under way."""
 
 import uuid
 
@@ -12,7 +12,7 @@ Person = settings.AUTH_USER_MODEL
 
 
 class Dataset(models.Model):
-    """A text that somebody may share, and what its preparation made of it."""
+    """A text whose organizer says it may be shared, and what its preparation made of it."""
 
     class State(models.TextChoices):
         UPLOADED = "uploaded"
@@ -30,7 +30,7 @@ class Dataset(models.Model):
     state = models.CharField(max_length=10, choices=State.choices, default=State.UPLOADED)
     fault_code = models.CharField(max_length=8, blank=True)
     fault_text = models.TextField(blank=True)
-    preparation = models.TextField(blank=True)  # how it is prepared, or is to be: a recipe's, as JSON
+    preparation = models.TextField(blank=True)  # the recipe's preparation, as JSON
     vocab = models.IntegerField(null=True, blank=True)
     tokens = models.BigIntegerField(null=True, blank=True)
     characters = models.BigIntegerField(null=True, blank=True)
@@ -38,36 +38,36 @@ class Dataset(models.Model):
     pieces = models.JSONField(null=True, blank=True)
     heldout = models.JSONField(null=True, blank=True)  # {digest, size}
     folder = models.CharField(max_length=200)  # relative to the storage folder
-    # Where this is a further source of another's runs: that one, which also has all that is prepared.
+    # For a further source of a run: its first text, which has everything prepared.
     first = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="further")
-    # A model that is adapted with this text, or a tokenizer that cuts it: a file of its own, prepared with it.
+    # A file of its own, prepared with this text: the model to adapt, or the tokenizer to use.
     base = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="adapted")
-    # Where it comes from the Hub: `repository`, `kind`, `files` and `commit`; no sha256 before it is here. `streamed`:
-    # bytes of all of it, where machines read it there and a sample is here.
+    # For a Hub dataset: `repository`, `kind`, `files` and `commit`. It has no sha256 until it is fetched. `streamed`:
+    # bytes of the whole dataset, if machines read it on the Hub and only a sample is here.
     origin = models.JSONField(null=True, blank=True)
     vouched_by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
-    vouched_at = models.DateTimeField(null=True, blank=True)  # when somebody said that the text may be shared
+    vouched_at = models.DateTimeField(null=True, blank=True)  # when a person said that the text may be shared
     created_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:
         return self.title
 
     def sources(self) -> list["Dataset"]:
-        """All texts that its runs learn from: itself, then the further ones as they came."""
+        """Return all texts that its runs learn from: itself, then the further ones, oldest first."""
         return [self, *self.further.order_by("created_at", "id")]
 
     def parts(self) -> list["Dataset"]:
-        """All that it is prepared from: its sources, and what was brought beside them."""
+        """Return everything that it is prepared from: its sources, and a base model or tokenizer."""
         return [*self.sources(), *filter(None, [self.base])]
 
     @property
     def on_hub(self) -> str:
-        """What it is on the Hub, empty where it was uploaded."""
+        """The kind of the Hub repository; empty for an upload."""
         return str(self.origin["kind"]) if self.origin else ""
 
     @property
     def streamed(self) -> int:
-        """Bytes of all of it, where machines read it on the Hub and a sample is here; else 0."""
+        """Bytes of the whole dataset, if machines read it on the Hub and only a sample is here; else 0."""
         return int((self.origin or {}).get("streamed", 0))
 
     @property
@@ -79,7 +79,7 @@ class Dataset(models.Model):
         return bool(self.sha256) or not self.origin
 
     def source_tokens(self, count: int) -> list[int]:
-        """How much is learned of each of the `count` sources, once they are prepared."""
+        """Return the prepared tokens of each of the `count` sources."""
         found = dict(self.shards.order_by().values_list("source").annotate(models.Sum("tokens")))
         return [found.get(place, 0) for place in range(count)]
 
@@ -95,7 +95,7 @@ class Shard(models.Model):
     position = models.IntegerField()
     digest = models.CharField(max_length=64, db_index=True)
     tokens = models.BigIntegerField()
-    source = models.PositiveSmallIntegerField(default=0)  # of which of the dataset's sources it is made
+    source = models.PositiveSmallIntegerField(default=0)  # number of the dataset's source that it is made of
 
     class Meta:
         ordering = ("position",)
@@ -106,14 +106,14 @@ class Shard(models.Model):
 
 
 class Upload(models.Model):
-    """A text that comes in pieces: `uploads/<id>` in storage holds its first `offset` bytes."""
+    """An upload in pieces: `uploads/<id>` in storage holds its first `offset` bytes."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     person = models.ForeignKey(Person, models.CASCADE, related_name="uploads")
     filename = models.CharField(max_length=200)
     size = models.BigIntegerField()  # bytes, as announced
     offset = models.BigIntegerField(default=0)
-    pending = models.BinaryField(max_length=3, default=b"")  # of a character that is cut between two pieces
+    pending = models.BinaryField(max_length=3, default=b"")  # bytes of a character cut between two pieces
     touched_at = models.DateTimeField(default=timezone.now, db_index=True)
 
     def __str__(self) -> str:

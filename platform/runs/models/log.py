@@ -1,4 +1,4 @@
-"""The replicated log, what is leased and covered; and the ledger: rows that are only added, with sums over them."""
+"""The replicated log, lease marks and coverage; and the ledger, whose rows are only added, with sums over them."""
 
 from typing import Any, NoReturn
 
@@ -20,16 +20,16 @@ class Head(models.Model):
     fence = models.IntegerField(default=0)
     owner = models.CharField(max_length=200, blank=True)
     claim_expires = models.DateTimeField(null=True, blank=True)
-    void_rounds = models.BigIntegerField(default=0)  # rounds that could not finish (runs.timeline counts them)
+    void_rounds = models.BigIntegerField(default=0)  # counted by runs.timeline
 
     def __str__(self) -> str:
         return f"step {self.step}"
 
 
 class LogEntry(models.Model):
-    """One committed entry: the facts that pages and lists need. Narrow, because they read hundreds at a time.
+    """One committed entry: the facts that pages need. It is narrow, because they read hundreds at a time.
 
-    Of those that are in the model (`IN_MODEL`) there is one for each step up to the head's; a rollback undoes others.
+    Each step up to the head's has one entry in the model (`IN_MODEL`); a rollback undid the others.
     """
 
     class Kind(models.TextChoices):
@@ -51,7 +51,7 @@ class LogEntry(models.Model):
     attempts = models.IntegerField()
     exact = models.BooleanField()
     state_digest = models.CharField(max_length=16, blank=True)
-    # As in the record; null where it has none.
+    # As in the record; null if it has none.
     learning_rate = models.FloatField(null=True)
     bytes_averaged = models.BigIntegerField(null=True)  # of gradients, by all reducers together
 
@@ -69,19 +69,19 @@ IN_MODEL = models.Q(kind=LogEntry.Kind.UPDATE, is_undone=False)
 
 
 class SealedRecord(models.Model):
-    """The bulk of a log entry (54 kB with 200 machines). Read and written by `runs.ledger.records` alone."""
+    """The bulk of a log entry (54 kB with 200 machines). Only `runs.ledger.records` reads and writes it."""
 
     entry = models.OneToOneField(LogEntry, models.PROTECT, primary_key=True, related_name="sealed")
     payload = models.BinaryField()
     signature = models.BinaryField()
-    contributions = models.BinaryField(default=b"")  # their canonical JSON, beside the signed head
+    contributions = models.BinaryField(default=b"")  # canonical JSON, beside the signed head
 
     def __str__(self) -> str:
         return f"record of entry {self.entry_id}"
 
 
 class LeaseMark(models.Model):
-    """How far a shard's samples have ever been leased in an epoch: raised before a lease is granted (rule 11)."""
+    """The highest sample of a shard ever leased in an epoch, raised before a lease is granted (rule 11)."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="marks")
     epoch = models.BigIntegerField()
@@ -96,13 +96,13 @@ class LeaseMark(models.Model):
 
 
 class Coverage(models.Model):
-    """Which samples of a shard are in committed updates of an epoch. Written with each commit (`ledger.coverage`)."""
+    """Samples of a shard that are in committed updates of an epoch, written with each commit (`ledger.records`)."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="coverage")
     epoch = models.BigIntegerField()
     shard = models.BigIntegerField()
     ranges = models.JSONField()  # [[start, stop), …] in ascending order; no two overlap or touch
-    left_out = models.JSONField(default=list)  # likewise: in no update, since no gradient of them was finite
+    left_out = models.JSONField(default=list)  # likewise: in no update, because their gradients were not finite
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("run", "epoch", "shard"), name="coverage_once"),)
@@ -123,7 +123,7 @@ class LedgerQuerySet(models.QuerySet["LedgerEntry"]):
 
 
 class LedgerEntry(models.Model):
-    """One machine's averaged-in work in one committed entry. Credit is read from here and from nowhere else."""
+    """One machine's averaged-in work in one committed entry. Credit is read only from here."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="ledger")
     entry = models.ForeignKey(LogEntry, models.PROTECT, related_name="contributions")
@@ -141,14 +141,14 @@ class LedgerEntry(models.Model):
         ordering = ("id",)
         verbose_name_plural = "ledger entries"
         constraints = (models.UniqueConstraint(fields=("entry", "machine"), name="ledger_machine_once_an_entry"),)
-        # With the samples, so that what people gave lately is read from it alone.
+        # Includes the samples, so that queries for recent work read only the index.
         indexes = (models.Index(fields=("run", "person", "step", "samples"), name="ledger_by_person_and_step"),)
 
     def __str__(self) -> str:
         return f"{self.samples} samples in step {self.step}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Raises TypeError on a row that exists."""
+        """Save a new row. Raises TypeError on a row that exists."""
         if not self._state.adding:
             raise TypeError("the ledger is append-only")
         super().save(*args, **kwargs)
@@ -158,16 +158,16 @@ class LedgerEntry(models.Model):
 
 
 class MachineTotal(models.Model):
-    """What a machine has given to a run: written with each commit (`ledger.totals`), audited against the ledger."""
+    """A machine's work in a run, written with each commit (`ledger.totals`) and audited against the ledger."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="totals")
     machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="totals")
     person = models.ForeignKey(Person, models.PROTECT, related_name="totals")
     samples = models.BigIntegerField(default=0)
     tokens = models.BigIntegerField(default=0)
-    credit = models.BigIntegerField(default=0)  # token-elements; stays at the largest value that the column holds
+    credit = models.BigIntegerField(default=0)  # token-elements; capped at the column's maximum
     rounds = models.BigIntegerField(default=0)
-    person_rounds = models.BigIntegerField(default=0)  # those that count for its person here; one in each round does
+    person_rounds = models.BigIntegerField(default=0)  # rounds that count for its person: one machine counts in each
     last_step = models.BigIntegerField(default=0)
 
     class Meta:
@@ -179,11 +179,11 @@ class MachineTotal(models.Model):
 
 
 class DailyTotal(models.Model):
-    """What a person gave to a run in one day of UTC: written with each commit (`ledger.totals`)."""
+    """A person's work in a run on one day of UTC, written with each commit (`ledger.totals`)."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="daily")
     person = models.ForeignKey(Person, models.PROTECT, related_name="daily")
-    day = models.IntegerField()  # since 1970: databases agree on what numbers are
+    day = models.IntegerField()  # since 1970; a number means the same in every database
     samples = models.BigIntegerField(default=0)
     tokens = models.BigIntegerField(default=0)
 
@@ -196,12 +196,12 @@ class DailyTotal(models.Model):
 
 
 class AveragedTotal(models.Model):
-    """Bytes of gradients that a relay or an auxiliary has averaged in a run: written with each commit, no samples."""
+    """Bytes of gradients that a relay or an auxiliary averaged in a run, without samples; written with each commit."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="averaged")
     machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="averaged")
     person = models.ForeignKey(Person, models.PROTECT, related_name="averaged")
-    bytes_averaged = models.BigIntegerField(default=0)  # stays at the largest value that the column holds
+    bytes_averaged = models.BigIntegerField(default=0)  # capped at the column's maximum
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("run", "machine"), name="averaged_machine_once_a_run"),)

@@ -1,4 +1,4 @@
-"""What people download and try, who is named on it, and its place on the Hub."""
+"""Releases and trials of them, the people they name, and their place on the Hub."""
 
 import uuid
 
@@ -12,7 +12,7 @@ Person = settings.AUTH_USER_MODEL
 
 
 class Release(models.Model):
-    """What people download once the run has reached its last step."""
+    """The model that people download once the run has reached its last step."""
 
     class State(models.TextChoices):
         PREPARING = "preparing"
@@ -24,11 +24,11 @@ class Release(models.Model):
     folder = models.CharField(max_length=200, blank=True)  # relative to the storage folder
     files = models.JSONField(default=list, blank=True)  # [{name, size, sha256}]
     archive = models.CharField(max_length=200, blank=True)  # name of the file that holds all others
-    wanted_index = models.BigIntegerField(null=True, blank=True)  # of the snapshot that is wanted; null: the newest
-    is_chosen = models.BooleanField(default=False)  # … because the organizer said so
-    index = models.BigIntegerField(null=True, blank=True)  # … and of the one that is
-    step = models.BigIntegerField(null=True, blank=True)  # after which it was made
-    sample = models.TextField(blank=True)  # what the model writes
+    wanted_index = models.BigIntegerField(null=True, blank=True)  # of the snapshot to release; null: the newest
+    is_chosen = models.BooleanField(default=False)  # the organizer chose wanted_index
+    index = models.BigIntegerField(null=True, blank=True)  # of the snapshot in this release
+    step = models.BigIntegerField(null=True, blank=True)  # of the snapshot in this release
+    sample = models.TextField(blank=True)  # text that the model wrote
     named = models.JSONField(default=list, blank=True)  # names of people on its card
     created_at = models.DateTimeField(default=timezone.now)
     fault = models.TextField(blank=True)
@@ -38,7 +38,7 @@ class Release(models.Model):
 
 
 class NamedVolunteer(models.Model):
-    """Someone who wants to be named on the card of a run's model. Without a row they are counted, not named."""
+    """A person who wants to be named on the card of a run's model. People without a row are only counted."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="named")
     person = models.ForeignKey(Person, models.CASCADE, related_name="+")
@@ -65,7 +65,7 @@ class HubAccount(models.Model):
 
 
 class Publication(models.Model):
-    """A run's model on the Hub, as its organizer wants it and as it is: the release, and checkpoints before it."""
+    """A run's model on the Hub: what the organizer wants published, and what has been, checkpoints included."""
 
     class State(models.TextChoices):
         WAITING = "waiting"
@@ -76,19 +76,19 @@ class Publication(models.Model):
     run = models.OneToOneField(Run, models.CASCADE, related_name="publication")
     repository = models.CharField(max_length=200)  # NAMESPACE/NAME
     private = models.BooleanField(default=False)
-    replace = models.BooleanField(default=False)  # files of the same name that somebody else put there
+    replace = models.BooleanField(default=False)  # may overwrite files of the same name from elsewhere
     state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
-    commit = models.CharField(max_length=64, blank=True)  # the last one that we made
-    url = models.CharField(max_length=300, blank=True)  # where it is, once it was published
+    commit = models.CharField(max_length=64, blank=True)  # the last one that the site made
+    url = models.CharField(max_length=300, blank=True)  # set once it is published
     fault = models.TextField(blank=True)
     asked_at = models.DateTimeField(default=timezone.now)
     asked_by = models.ForeignKey(
         Person, models.PROTECT, null=True, related_name="+"
     )  # whose token; null: the organizer's
     published_at = models.DateTimeField(null=True, blank=True)
-    failing_since = models.DateTimeField(null=True, blank=True)  # nothing has reached the Hub; null: something did
-    checkpoint_every = models.IntegerField(default=0)  # steps; 0: the release alone
-    in_branches = models.BooleanField(default=False)  # each checkpoint in one of its own
+    failing_since = models.DateTimeField(null=True, blank=True)  # nothing reached the Hub since; null: something did
+    checkpoint_every = models.IntegerField(default=0)  # steps; 0: only the release
+    in_branches = models.BooleanField(default=False)  # each checkpoint in its own branch
     checkpoint_step = models.BigIntegerField(default=0)  # of the last one there; 0: none
     checkpoint_url = models.CharField(max_length=300, blank=True)
     checkpoint_fault = models.TextField(blank=True)
@@ -99,15 +99,15 @@ class Publication(models.Model):
 
 
 class Trial(models.Model):
-    """A prompt that a visitor has given to a released model, and what it wrote. It is forgotten within the hour."""
+    """A visitor's prompt to a released model and the text it wrote. It is deleted within the hour."""
 
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)  # who knows it reads the text
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)  # anyone who knows it can read the text
     run = models.ForeignKey(Run, models.CASCADE, related_name="trials")
-    asker = models.CharField(max_length=64)  # a keyed digest of the person or the address: nobody can read it back
-    slot = models.PositiveSmallIntegerField(null=True, unique=True)  # one of the site's, while it waits
+    asker = models.CharField(max_length=64)  # a keyed, irreversible digest of the person or address
+    slot = models.PositiveSmallIntegerField(null=True, unique=True)  # its slot in the site's queue, while it waits
     prompt = models.TextField()
     text = models.TextField(blank=True)
-    is_whole = models.BooleanField(default=True)  # all of the prompt was read
+    is_whole = models.BooleanField(default=True)  # the whole prompt was read
     fault = models.TextField(blank=True)
     asked_at = models.DateTimeField(default=timezone.now, db_index=True)
 

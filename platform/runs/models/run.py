@@ -20,7 +20,7 @@ Person = settings.AUTH_USER_MODEL
 
 
 class Run(models.Model):
-    """One collaboration. `wanted` is what the organizer asked for last, `state` what is."""
+    """One collaboration. `wanted` is the organizer's last request, `state` the present state."""
 
     class State(models.TextChoices):
         DRAFT = "draft"
@@ -40,14 +40,14 @@ class Run(models.Model):
         PUBLIC = "public", pgettext_lazy("who may see a run", "Public")
         UNLISTED = "unlisted", pgettext_lazy("who may see a run", "Unlisted")
         PRIVATE = "private", pgettext_lazy("who may see a run", "by invitation")
-        # Everybody sees it, and members alone take part
+        # Everyone may see it; only members take part.
         REQUEST = "request", pgettext_lazy("who may see a run", "by request")
 
     class Role(models.TextChoices):
         ORGANIZER = "organizer", pgettext_lazy("role in a run", "organizer")
         CO_ORGANIZER = "co-organizer", pgettext_lazy("role in a run", "co-organizer")
         MODERATOR = "moderator", pgettext_lazy("role in a run", "moderator")
-        OPERATOR = "operator", pgettext_lazy("role in a run", "operator")  # of the site; nobody is given it in a run
+        OPERATOR = "operator", pgettext_lazy("role in a run", "operator")  # of the site; no run grants it
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.SlugField(max_length=60, unique=True)
@@ -56,20 +56,20 @@ class Run(models.Model):
     organizer = models.ForeignKey(Person, models.PROTECT, related_name="runs")
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="runs")
     recipe = models.TextField()  # canonical JSON
-    announcement = models.CharField(max_length=280, blank=True)  # what its organizer tells everybody now
-    prompts = models.TextField(blank=True)  # a line each: what the model continues at each snapshot
-    can_be_tried = models.BooleanField(null=True, blank=True)  # by visitors, once released; null: where it is small
+    announcement = models.CharField(max_length=280, blank=True)  # the organizer's message to everyone
+    prompts = models.TextField(blank=True)  # one per line: what the model continues at each snapshot
+    can_be_tried = models.BooleanField(null=True, blank=True)  # by visitors, once released; null: if it is small
     automatic_steps = models.BooleanField(default=False)  # the recipe's steps follow from the size of the data
-    least_machines = models.PositiveIntegerField(null=True, blank=True)  # fewer that train are worth an alert
+    least_machines = models.PositiveIntegerField(null=True, blank=True)  # with fewer in training, managers are alerted
     visibility = models.CharField(max_length=8, choices=Visibility.choices, default=Visibility.PUBLIC)
     state = models.CharField(max_length=10, choices=State.choices, default=State.DRAFT, db_index=True)
     wanted = models.CharField(max_length=10, choices=Wanted.choices, default=Wanted.NOTHING, blank=True)
-    elements = models.BigIntegerField(default=0)  # of the flat parameter vector; known with the initial snapshot
+    elements = models.BigIntegerField(default=0)  # of the flat parameter vector; set with the initial snapshot
     created_at = models.DateTimeField(default=timezone.now)
     opened_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     waiting_for = models.TextField(blank=True)  # why nothing moves, in words; empty while it moves
-    rollback_index = models.BigIntegerField(null=True, blank=True)  # of the snapshot that it is to go back to
+    rollback_index = models.BigIntegerField(null=True, blank=True)  # of the snapshot of a pending rollback
 
     class Meta:
         ordering = ("-created_at",)
@@ -84,16 +84,16 @@ class Run(models.Model):
 
     @property
     def members_only(self) -> bool:
-        """Whether only members' machines take part; of a run by request everybody sees the pages all the same."""
+        """True if only members' machines may take part. A by-request run's pages are still open to everyone."""
         return self.visibility in (self.Visibility.PRIVATE, self.Visibility.REQUEST)
 
     @property
     def prompt_lines(self) -> list[str]:
-        """What the model continues, where it writes: the organizer's lines, else one from nothing."""
+        """The organizer's prompts, or one empty prompt if there are none."""
         return self.prompts.splitlines()[:MOST_PROMPTS] or [""]
 
     def role_of(self, person: Any) -> Role | None:
-        """What somebody is in this run, once they have accepted it."""
+        """Return the person's role in this run; None without one, or until they accept it."""
         if person.pk == self.organizer_id:
             return self.Role.ORGANIZER
         held = self.roles.filter(person=person).exclude(accepted_at=None).values_list("role", flat=True).first()
@@ -101,12 +101,12 @@ class Run(models.Model):
 
     @property
     def parsed_recipe(self) -> Recipe:
-        """The recipe as a struct; it was checked when it was stored."""
+        """The recipe as a struct. It was checked when it was stored."""
         return parse_recipe(self.recipe)
 
 
 class Invitation(models.Model):
-    """A link that makes whoever has it a member. Only the sha256 of its secret is kept."""
+    """A link that makes its holder a member. Only the sha256 of its secret is stored."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="invitations")
     digest = models.CharField(max_length=64, unique=True)
@@ -124,7 +124,7 @@ class Invitation(models.Model):
 
 
 class Member(models.Model):
-    """Somebody who may see a run by invitation, until they are removed."""
+    """A person's membership in a run, or their removal if `removed_at` is set."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="members")
     person = models.ForeignKey(Person, models.CASCADE, related_name="memberships")
@@ -141,7 +141,7 @@ class Member(models.Model):
 
 
 class ActivityLine(models.Model):
-    """One line of a run's timeline, in words. Those with `by` are what somebody did by their role: the trail."""
+    """One line of a run's timeline, in words. Lines with `by` record what a person did in their role: the trail."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="activity")
     at = models.DateTimeField(default=timezone.now)
@@ -150,7 +150,7 @@ class ActivityLine(models.Model):
     by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
     by_role = models.CharField(max_length=12, choices=Run.Role.choices, blank=True)  # as it was then
     on = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")  # whom it concerns
-    is_internal = models.BooleanField(default=False)  # in the trail alone
+    is_internal = models.BooleanField(default=False)  # only in the trail
 
     class Meta:
         ordering = ("-at", "-id")
@@ -168,7 +168,7 @@ GIVEN = (Run.Role.CO_ORGANIZER, Run.Role.MODERATOR)
 
 
 class RunRole(models.Model):
-    """A role that somebody holds in a run, or was invited to. Without a row it was refused, given up or taken back."""
+    """A role that a person holds or was invited to. Declining, giving up or withdrawing it deletes the row."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="roles")
     person = models.ForeignKey(Person, models.CASCADE, related_name="run_roles")
@@ -192,7 +192,7 @@ LONGEST_MESSAGE = 500
 
 
 class JoinRequest(models.Model):
-    """Somebody asked. Without a row nobody did, or it was accepted, taken back or forgotten."""
+    """A person's request to join. The row is deleted when the request is accepted, withdrawn or forgotten."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="join_requests")
     person = models.ForeignKey(Person, models.CASCADE, related_name="join_requests")

@@ -1,1 +1,1 @@
-"""What people download: the card, who is named on it, and its way to the Hub."""
+"""Releases: making, the card and the people it names, publishing to the Hub, and trials."""

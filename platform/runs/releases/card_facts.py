@@ -1,4 +1,4 @@
-"""What a release's card says about where the model comes from, read from log and ledger, and who is named on it."""
+"""Facts of a release's card, read from log and ledger, and the people it names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,18 +18,18 @@ from runs.models import IN_MODEL, Dataset, LedgerEntry, MachineTotal, NamedVolun
 from runs.queue import TaskName
 from runs.selectors import LONG, TYPICAL, Measured, Point, heldout_points, loss_points, overfitting, typical_loss
 
-REMAKE_S = 20  # so that whoever changes their mind at once causes no work
+REMAKE_S = 20  # a delay, so that a quick change of mind causes no work
 
 
 def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Facts of a snapshot, with its digests: what was given up to its step; all of it, where it is the newest."""
+    """Return the facts of a snapshot with its digests, counting work up to its step, or all work for the newest."""
     is_newest = not run.snapshots.filter(index__gt=snapshot.index).exists()
     known = _with_digests(facts_at(run, run.head.step if is_newest else snapshot.step), run, snapshot)
     return msgspec.structs.replace(known, **_later_facts(run, snapshot))
 
 
 def checkpoint_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """The same of a snapshot of a run that goes on: what was given up to its step."""
+    """Return the facts of a snapshot of an unfinished run, counting work up to its step."""
     return unfinished(_with_digests(facts_at(run, snapshot.step), run, snapshot))
 
 
@@ -49,14 +49,14 @@ def _with_digests(known: CardFacts, run: Run, snapshot: Snapshot) -> CardFacts:
 
 
 def how_checked() -> str:
-    """Return one sentence for people: how it is known that the log gives the newest model."""
+    """Return a sentence that says how the newest model was checked against the log."""
     return _(
         "Before this release the site replayed the whole log from the first step and arrived at exactly this model."
     )
 
 
 def facts_at(run: Run, step: int) -> CardFacts:
-    """What is known of the model as it was after a step, but for digests. Only those who agreed are named."""
+    """Return the facts of the model after a step, without digests. Only people who agreed are named."""
     people = people_of(run, step)
     agreed = set(NamedVolunteer.objects.filter(run=run).values_list("person__username", flat=True))
     named = tuple(person for person in people if person.name in agreed)
@@ -87,7 +87,7 @@ def facts_at(run: Run, step: int) -> CardFacts:
 
 
 def _data_facts(run: Run) -> dict[str, Any]:
-    """What was learned from; of several texts, how much of each, and whose licence is whose."""
+    """Return the facts of the data: for several texts the share of each, and its licence."""
     lines = source_lines(run)
     texts = [line.dataset for line in lines]
     vouchers = dict.fromkeys(filter(None, map(vouched, texts)))
@@ -106,7 +106,7 @@ def _data_facts(run: Run) -> dict[str, Any]:
 
 
 def _heldout_facts(run: Run, measured: Sequence[Measured]) -> dict[str, Any]:
-    """Of the newest snapshot that was measured, and of the best."""
+    """Return held-out figures of the newest measured snapshot, and the best loss."""
     if not measured:
         return {}
     newest, best = measured[-1], min(measured, key=lambda point: point.loss)
@@ -116,7 +116,7 @@ def _heldout_facts(run: Run, measured: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _later_facts(run: Run, snapshot: Snapshot) -> dict[str, Any]:
-    """Of the newest snapshot, where this one is the best and the run has overfitted since."""
+    """Return figures of the newest snapshot, if this one is the best and the run has overfitted since."""
     found = overfitting(loss_points(run), heldout_points(run))
     if found is None or found.best.place != snapshot.index:
         return {}
@@ -124,20 +124,20 @@ def _later_facts(run: Run, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _given(run: Run, step: int) -> QuerySet[LedgerEntry] | QuerySet[MachineTotal]:
-    """What was given up to a step: the totals, unless they have later steps in them; else the ledger's rows."""
+    """Return work up to a step: the totals, or the ledger's rows if the totals include later steps."""
     is_past = step < run.head.step and run.totals.filter(last_step__gt=step).exists()
     return run.ledger.filter(step__lte=step) if is_past else run.totals.all()
 
 
 def vouched(dataset: Dataset) -> str:
-    """Who said when that the text may be shared; empty where nobody was asked."""
+    """Return who vouched, and when, that the text may be shared; an empty string if no one was asked."""
     if dataset.vouched_by is None or dataset.vouched_at is None:
         return ""
     return f"{dataset.vouched_by.username}, {dataset.vouched_at:%Y-%m-%d}"
 
 
 def is_card_stale(release: Release) -> bool:
-    """Whether somebody of those in the model has agreed to be named, or taken it back, since the card was made."""
+    """Return True if a contributor agreed to be named, or withdrew it, since the card was made."""
     run = release.run
     is_older = release.index is not None and run.snapshots.filter(index__gt=release.index).exists()
     given = _given(run, release.step if is_older and release.step is not None else run.head.step)
@@ -146,7 +146,7 @@ def is_card_stale(release: Release) -> bool:
 
 
 def people_of(run: Run, step: int) -> tuple[Person, ...]:
-    """Everyone who gave something up to a step, and their share of all tokens, the largest first."""
+    """Return everyone who contributed up to a step with their share of all tokens, largest first."""
     rows = (
         _given(run, step)
         .values_list("person__username")
@@ -159,7 +159,7 @@ def people_of(run: Run, step: int) -> tuple[Person, ...]:
 
 @transaction.atomic
 def set_named(*, run: Run, person: Account, agreed: bool) -> None:
-    """Agree, or take it back: a card that would name them is made anew. Saying it twice does it once."""
+    """Agree to be named, or withdraw it; a card that this affects is remade. Repeating it changes nothing."""
     if agreed:
         NamedVolunteer.objects.get_or_create(run=run, person=person)
     else:

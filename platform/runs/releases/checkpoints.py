@@ -1,7 +1,4 @@
-"""Checkpoints on the Hub: what a run's organizer wants sent while it trains, once the site has verified it.
-
-Only the newest snapshot that is due is ever sent; those that it has overtaken are not.
-"""
+"""Checkpoints on the Hub, sent during training once verified. Only the newest due snapshot is sent."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -29,12 +26,12 @@ def waiting() -> list[UUID]:
 
 
 def forget_delays() -> None:
-    """Try everything at once again: for a site that starts."""
+    """Clear the retry delays when the site starts."""
     Publication.objects.exclude(checkpoint_retry_at=None).update(checkpoint_retry_at=None)
 
 
 def due(publication: Publication) -> Snapshot | None:
-    """What is to be sent now. Nothing once a release is made of the run, which follows of itself."""
+    """Return the snapshot to send now; None once a release exists, since that is published by itself."""
     snapshot = newest_verified(publication.run)
     every = publication.checkpoint_every
     if snapshot is None or not every or Release.objects.filter(run=publication.run_id).exists():
@@ -43,18 +40,18 @@ def due(publication: Publication) -> Snapshot | None:
 
 
 def push_checkpoint(run_id: UUID) -> Literal["away", "busy", "done"]:
-    """Send what is due. `AWAY`: the Hub did not answer, try again later; `BUSY`: another one is being sent."""
+    """Send the due checkpoint. `AWAY`: the Hub did not answer, try again later. `BUSY`: another one is being sent."""
     if _due_now(run_id) is None:
         return "done"
     with processes.turn(processes.packing) as is_mine:
         if not is_mine:
             return BUSY
-        found = _due_now(run_id)  # anew: another worker may have sent it
+        found = _due_now(run_id)  # again: another worker may have sent it
         return _send(*found) if found is not None else "done"
 
 
 def _due_now(run_id: UUID) -> tuple[Publication, Snapshot] | None:
-    """None also where a task that failed comes back later by itself."""
+    """Return what to send now; None also before a failed task's retry."""
     publication = _scheduled().filter(run=run_id).first()
     if publication is None:
         return None
@@ -77,7 +74,7 @@ def _send(publication: Publication, snapshot: Snapshot) -> Literal["away", "done
 
 
 def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:
-    """Pack and send it in a child, out of a folder that is gone afterwards."""
+    """Pack and send a checkpoint in a child process, from a temporary folder."""
     token = publishing.token_for(publication)
     with storage.workspace() as work:
         storage.recipe_file(publication.run, work)
@@ -94,7 +91,7 @@ def _push(publication: Publication, snapshot: Snapshot) -> dict[str, Any]:
 def _command(publication: Publication, snapshot: Snapshot, work: Path) -> list[str]:
     where = ["--endpoint", settings.HUB_ENDPOINT, "--repository", publication.repository]
     branch = [f"--branch=step-{snapshot.step}"] if publication.in_branches else []
-    is_ours = publication.replace or publication.in_branches  # nobody else has put anything into such a branch
+    is_ours = publication.replace or publication.in_branches  # only the site writes to such a branch
     flags = [name for name, is_so in (("--private", publication.private), ("--replace", is_ours)) if is_so]
     known = [f"--known={publication.commit}"] if publication.commit else []
     data = ["--data", str(storage.prepared_folder(publication.run.dataset))]
@@ -102,7 +99,7 @@ def _command(publication: Publication, snapshot: Snapshot, work: Path) -> list[s
 
 
 def _published(publication: Publication, snapshot: Snapshot, made: dict[str, Any]) -> None:
-    """Unless the organizer has asked anew meanwhile: then it is of no interest any more."""
+    """Record a sent checkpoint, unless the organizer has asked anew meanwhile."""
     facts = {"checkpoint_step": snapshot.step, "checkpoint_url": made["url"]}
     well = {"checkpoint_fault": "", "checkpoint_retry_at": None, "failing_since": None}
     commit = {} if publication.in_branches else {"commit": made["commit"]}

@@ -1,6 +1,6 @@
-"""A release: what people download of a finished run, made in a workspace and kept when it is whole.
+"""Making of a release in a workspace; it is stored when complete.
 
-It holds the last step's model, or the best by held-out loss where the run has overfitted. Its organizer may decide
+It holds the last step's model, or the best by held-out loss if the run has overfitted. The organizer may choose
 otherwise.
 """
 
@@ -34,11 +34,10 @@ logger = logging.getLogger(__name__)
 
 
 def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
-    """Make what people download from the snapshot that is wanted, and how that went. Then the run is finished.
+    """Make a release from the wanted snapshot and finish the run; return the release's state.
 
-    Nothing is made, and the release stays in preparation, while that snapshot is not verified.
-
-    `anew`: also where there is one, which is offered until the other is whole.
+    It stays in PREPARING while that snapshot is not verified. `anew` replaces a ready release once the new one is
+    complete.
     """
     release = Release.objects.select_related("run__dataset", "run__organizer", "run__head").get(run=run_id)
     if release.state == Release.State.READY and not anew:
@@ -74,13 +73,12 @@ def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
 
 
 def _told(known: CardFacts, snapshot: Snapshot) -> dict[str, Any]:
-    """What the row knows of a release beside its files."""
     return {"named": [person.name for person in known.people], "index": snapshot.index, "step": snapshot.step}
 
 
 @transaction.atomic
 def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
-    """False where another worker was faster, or another snapshot is wanted by now."""
+    """Store the release in its row; return False if another worker was faster or another snapshot is wanted by now."""
     before = release.folder
     same = {"folder": before, "wanted_index": release.wanted_index}
     if not Release.objects.filter(pk=release.pk, **same).update(
@@ -109,7 +107,7 @@ def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
 def _fail_release(release: Release, fault: Fault) -> None:
     if fault.code != codes.RELEASE_FAILED:
         fault = Fault.of(codes.RELEASE_FAILED, reason=fault)
-    if release.state == Release.State.READY:  # there still is one
+    if release.state == Release.State.READY:  # the earlier release stays
         logger.error("run %s: %s", release.run.slug, fault)
         return
     Release.objects.filter(pk=release.pk).update(state=Release.State.FAILED, fault=str(fault))
@@ -118,14 +116,13 @@ def _fail_release(release: Release, fault: Fault) -> None:
 
 
 def released_snapshot(release: Release) -> Snapshot:
-    """The one whose model is to be in the release."""
     snapshots = release.run.snapshots.order_by("-index")
     chosen = None if release.wanted_index is None else snapshots.filter(index=release.wanted_index).first()
     return chosen or snapshots[0]
 
 
 def better_snapshot(run: Run) -> Snapshot | None:
-    """The best one by held-out loss, where it is not the newest and can be released; none until that is measured."""
+    """Return the best snapshot by held-out loss if it is not the newest and can be released; else None."""
     newest, best = run.snapshots.order_by("-index").first(), best_snapshot(run)
     if newest is None or newest.heldout_loss is None or best is None or best == newest:
         return None
@@ -137,14 +134,14 @@ def _can_be_released(snapshot: Snapshot) -> bool:
 
 
 def is_stale(release: Release) -> bool:
-    """Whether its card names others than agree now, or another snapshot's model is wanted than it holds."""
+    """Return True if the release holds another snapshot than wanted, or its card's names are out of date."""
     is_other = release.index is not None and release.index != released_snapshot(release).index
     return is_other or is_card_stale(release)
 
 
 @transaction.atomic
 def choose_by_default(*, run: Run) -> None:
-    """Want the best snapshot's model where the run has overfitted, else the last one's; what was chosen stays."""
+    """Want the best snapshot if the run has overfitted, else the last one. An organizer's choice stays."""
     release = Release.objects.select_for_update().filter(run=run, is_chosen=False).first()
     if release is None:
         return
@@ -163,10 +160,7 @@ def choose_by_default(*, run: Run) -> None:
 
 @transaction.atomic
 def release_best(*, run: Run, best: bool, by: Person | None = None) -> None:
-    """Release the best snapshot's model, or again the last one's. Asked twice, it is done once.
-
-    Raises Problem E315 of a run that is not finished, or whose best snapshot is its last or is not kept.
-    """
+    """Release the best snapshot's model, or the last one's again. Raises Problem E315 if there is no such choice."""
     release = Release.objects.select_for_update().filter(run=run, state=Release.State.READY).first()
     wanted = better_snapshot(run) if best else None
     if release is None or (best and wanted is None):

@@ -1,4 +1,4 @@
-"""A release on its way to the Hugging Face Hub: whose token sends it, where it goes, and what is known of it there."""
+"""Publishing of a release on the Hugging Face Hub: token, repository, progress and retries."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -24,21 +24,21 @@ from runs.queue import TaskName
 from runs.timeline import add_action, add_line, add_line_once, quoted
 
 PUSH_S = 6 * 3600.0
-LONG = timedelta(hours=1)  # after which nothing having arrived is told where everybody sees it
+LONG = timedelta(hours=1)  # then the timeline says that nothing has arrived
 GIVE_UP = timedelta(days=1)
-FIRST_RETRY_S, LONGEST_RETRY_S = 60, 1800  # Redis hands out again what waits for an hour
+FIRST_RETRY_S, LONGEST_RETRY_S = 60, 1800  # Redis redelivers what waits for an hour
 UNSENT = (Publication.State.WAITING, Publication.State.SENDING)
 AWAY: Literal["away"] = "away"
-CHECK_S = 60.0  # a Hub that takes longer to say whose token it is counts as away
+CHECK_S = 60.0  # timeout for checking a token on the Hub
 
 
 def waiting() -> QuerySet[Publication]:
-    """Publications that are to be sent, and whose release is there."""
+    """Return publications to send whose release is ready."""
     return Publication.objects.filter(state__in=UNSENT, run__release__state=Release.State.READY)
 
 
 def progress_of(run: Run) -> dict[str, Any] | None:
-    """How far the push is: `stage`, `done` and `total` bytes; None before it began."""
+    """Return the progress of a push: `stage`, `done` and `total` bytes; None before it begins."""
     try:
         return msgspec.json.decode(_progress_path(run).read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):
@@ -46,7 +46,7 @@ def progress_of(run: Run) -> dict[str, Any] | None:
 
 
 def push_release(run_id: UUID) -> Literal["away", "done"]:
-    """Send it. Doing it again sends nothing twice; `AWAY`: the Hub did not answer, and it is worth trying again."""
+    """Send the release; a repeated call sends no file twice. `AWAY`: the Hub did not answer, try again later."""
     publication = waiting().filter(run=run_id).select_related("run__organizer", "run__release", "asked_by").first()
     if publication is None:
         return "done"
@@ -58,7 +58,7 @@ def push_release(run_id: UUID) -> Literal["away", "done"]:
 
 
 def token_for(publication: Publication) -> str:
-    """The token of who asked for it, as long as they manage the run. Raises Problem E351, E352."""
+    """Return the token of the person who asked, while they manage the run. Raises Problem E351, E352."""
     who = publication.asked_by or publication.run.organizer
     if publication.run.role_of(who) not in MANAGING:
         raise Problem.of("E351")
@@ -107,13 +107,13 @@ def _failed(publication: Publication, fault: Fault) -> Literal["away", "done"]:
 
 
 def _is_given_up(publication: Publication) -> bool:
-    """Whether the release has not arrived for too long; before it there were checkpoints that may have failed too."""
+    """Return True if the release has failed to arrive for too long. Failures of earlier checkpoints do not count."""
     since = max(publication.failing_since or timezone.now(), publication.run.release.created_at)
     return timezone.now() - since >= GIVE_UP
 
 
 def note_failing(publication: Publication) -> None:
-    """Nothing reached the Hub; told on the timeline, once, when it has been so for long."""
+    """Record that nothing reached the Hub; write one line on the timeline after an hour of that."""
     now = timezone.now()
     Publication.objects.filter(pk=publication.pk, failing_since=None).update(failing_since=now)
     publication.refresh_from_db(fields=["failing_since"])
@@ -124,14 +124,14 @@ def note_failing(publication: Publication) -> None:
 
 
 def retry_in_s(run_id: UUID) -> int:
-    """Seconds until it is worth trying again: as long as it has been failing, within bounds."""
+    """Return seconds until the next retry: as long as pushes have been failing, within bounds."""
     since = Publication.objects.filter(run=run_id).values_list("failing_since", flat=True).first()
     failing_s = (timezone.now() - since).total_seconds() if since is not None else 0.0
     return int(min(max(failing_s, FIRST_RETRY_S), LONGEST_RETRY_S))
 
 
 def _settle(publication: Publication, state: Publication.State, *, fault: str = "") -> bool:
-    """Note the outcome, unless the organizer has asked anew meanwhile: then it is of no interest any more."""
+    """Record the outcome, unless the organizer has asked anew meanwhile; return whether it was recorded."""
     sent = Publication.objects.filter(
         pk=publication.pk, repository=publication.repository, state=Publication.State.SENDING
     )
@@ -143,17 +143,17 @@ def _progress_path(run: Run) -> Path:
 
 
 def send_again(run_id: UUID) -> bool:
-    """The release was made anew: what is on the Hub, or on its way there, follows. Whether anything is."""
+    """Send a remade release to replace the one on the Hub; return True if there was one there or on its way."""
     told = (Publication.State.PUBLISHED, Publication.State.SENDING)
     published = Publication.objects.filter(run=run_id, state__in=told)
     return bool(published.update(state=Publication.State.WAITING, fault=""))
 
 
-# What an organizer decides about the Hub
+# An organizer's choices for the Hub
 
 
 def save_token(*, person: Person, token: str) -> HubAccount:
-    """Keep a token that may write, in place of the one before. Raises Problem E343, E346, E347."""
+    """Store a token that may write, in place of the previous one. Raises Problem E343, E346, E347."""
     with storage.workspace() as home:
         said = run_child(
             ["hub-check", "--endpoint", settings.HUB_ENDPOINT],
@@ -168,7 +168,7 @@ def save_token(*, person: Person, token: str) -> HubAccount:
 
 @transaction.atomic
 def remove_token(*, person: Person) -> None:
-    """Forget it. What waits for it is not sent; what is on the Hub stays there."""
+    """Delete the token. Waiting publications fail; what is on the Hub stays there."""
     HubAccount.objects.filter(person=person).delete()
     asked = Q(asked_by=person) | Q(asked_by=None, run__organizer=person)
     Publication.objects.filter(asked, state=Publication.State.WAITING).update(
@@ -187,9 +187,9 @@ def ask_to_publish(
     in_branches: bool = False,
     by: Person | None = None,
 ) -> None:
-    """Send the release there, now or as soon as it is made, and checkpoints before it. Raises Problem E348, E351.
+    """Publish the release there once it is made, and checkpoints before it. Raises Problem E348, E351.
 
-    `by`: by whose token, where it is not the organizer's.
+    `by`: the person whose token is used, if not the organizer.
     """
     check_name(repository)
     who = by or run.organizer

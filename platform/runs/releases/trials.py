@@ -1,7 +1,4 @@
-"""Visitors try a released model: a prompt each, which a child process continues. One after another, and not many.
-
-Rows hold what waits and what was written, for a while; a task takes whatever has waited longest.
-"""
+"""Trials of a released model by visitors: a child process continues one prompt at a time, the oldest first."""
 
 import secrets
 from datetime import datetime, timedelta
@@ -22,12 +19,12 @@ from runs.queue import TaskName
 from runs.timeline import add_action
 
 LONGEST_PROMPT = 500  # characters
-MOST_TOKENS, LONGEST_TEXT = 64, 2000  # that are written; characters that are kept of them
-WRITING_S, TIMEOUT_S = 20.0, 90.0  # of writing; of the whole child, which also loads torch and the model
-MOST_WAITING = 20  # of the whole site
+MOST_TOKENS, LONGEST_TEXT = 64, 2000  # tokens written; characters kept of them
+WRITING_S, TIMEOUT_S = 20.0, 90.0  # for writing; for the whole child, which loads torch and the model
+MOST_WAITING = 20  # on the whole site
 KEPT = timedelta(minutes=30)
-SMALL = 50_000_000  # parameters of a model that can be tried unless its organizer says otherwise
-BYTES_BESIDE, BYTES_EACH = 2_000_000_000, 12  # memory of a child, without a model and for each of its parameters
+SMALL = 50_000_000  # parameters; a smaller model can be tried by default
+BYTES_BESIDE, BYTES_EACH = 2_000_000_000, 12  # a child's memory, plus for each parameter of the model
 MOST_SEED = 2**31
 
 IS_ASKING = "One text at a time: your last prompt, or one from your address, is still waiting."
@@ -36,30 +33,28 @@ WAS_FASTER = "Somebody was faster. Try again."
 
 
 class NotNow(Exception):
-    """No text is written for this visitor now; the text says why."""
+    """No text is written for this visitor now; the message says why."""
 
 
 class Outcome(StrEnum):
-    """What came of looking for work."""
-
-    DONE = "done"  # or there is nothing to do
-    BUSY = "busy"  # ask again later
+    DONE = "done"  # or nothing to do
+    BUSY = "busy"  # try again later
 
 
 def is_allowed(run: Run) -> bool:
-    """Whether visitors may try the model, once it is released: by the site's limit, its organizer's word, its size."""
+    """Return True if visitors may try the released model, by the site's limit, the organizer's choice and its size."""
     if not may_be_allowed(run):
         return False
     return size_of(run) <= SMALL if run.can_be_tried is None else run.can_be_tried
 
 
 def may_be_allowed(run: Run) -> bool:
-    """Whether its organizer has a choice at all."""
+    """Return True if the organizer has a choice: the model writes and the site's limit allows its size."""
     return run.parsed_recipe.writes and size_of(run) <= settings.TRY_PARAMETERS
 
 
 def size_of(run: Run) -> int:
-    """About how many parameters its model has, also those that do not learn."""
+    """Return about how many parameters the model has, frozen ones included."""
     recipe = run.parsed_recipe
     return recipe.parameters() + recipe.fixed_parameters()
 
@@ -72,17 +67,15 @@ def set_allowed(*, run: Run, allowed: bool, by: Person | None = None) -> None:
 
 
 def release_to_try(run: Run) -> Release | None:
-    """What is tried; None where nothing can be."""
     return Release.objects.filter(run=run, state=Release.State.READY).first() if is_allowed(run) else None
 
 
 def asker_digest(who: str) -> str:
-    """A person or an address, as rows have them for a while."""
+    """Return a keyed digest of a person or an address, stored with a trial."""
     return salted_hmac("runs.trials", who, algorithm="sha256").hexdigest()
 
 
 def waiting() -> QuerySet[Trial]:
-    """What is not written yet, in the order in which it was asked for."""
     return Trial.objects.filter(slot__isnull=False).order_by("asked_at", "pk")
 
 
@@ -92,7 +85,7 @@ def before(trial: Trial) -> int:
 
 @transaction.atomic
 def ask(*, run: Run, asker: str, prompt: str) -> Trial:
-    """Have a prompt continued. Raises NotNow where this asker's last one still waits, or too many do."""
+    """Enqueue a prompt. Raises NotNow if this asker's last one still waits, or the queue is full."""
     forget_old(timezone.now())
     taken = dict(waiting().values_list("slot", "asker"))
     if asker in taken.values():
@@ -101,7 +94,7 @@ def ask(*, run: Run, asker: str, prompt: str) -> Trial:
     if not free:
         raise NotNow(IS_FULL.format(most=MOST_WAITING))
     try:
-        with transaction.atomic():  # the constraints know what another process has written meanwhile
+        with transaction.atomic():  # constraints catch a concurrent insert
             trial = Trial.objects.create(run=run, asker=asker, prompt=prompt, slot=secrets.choice(free))
     except IntegrityError as error:
         raise NotNow(WAS_FASTER) from error
@@ -110,12 +103,11 @@ def ask(*, run: Run, asker: str, prompt: str) -> Trial:
 
 
 def forget_old(now: datetime) -> None:
-    """Delete what was asked for a while ago, also where nothing came of it."""
     Trial.objects.filter(asked_at__lt=now - KEPT).delete()
 
 
 def write_next() -> Outcome:
-    """Write what has waited longest; one text at a time."""
+    """Write the text that has waited longest, unless another is being written."""
     if not waiting().exists():
         return Outcome.DONE
     with processes.turn(processes.trying) as is_mine:
@@ -146,7 +138,7 @@ def _write(trial: Trial) -> None:
             secret=trial.prompt,
             more={"OMP_NUM_THREADS": "1"},
         )
-        text = made["text"].replace("\0", "\ufffd")[:LONGEST_TEXT]  # PostgreSQL has no place for NUL
+        text = made["text"].replace("\0", "\ufffd")[:LONGEST_TEXT]  # PostgreSQL cannot store NUL
         _end(trial, text=text, is_whole=made["is_whole"])
 
 

@@ -1,1 +1,1 @@
-"""States of the model: looked at when handed in, replayed, measured, thinned out."""
+"""Snapshots: checked at upload, replayed, measured, thinned."""

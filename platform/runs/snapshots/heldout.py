@@ -1,7 +1,4 @@
-"""The held-out loss of snapshots: measured when nothing else is to be done, one at a time, only of the newest.
-
-Nothing waits for it. A snapshot that a newer one has overtaken is never measured.
-"""
+"""Held-out losses of snapshots, measured in spare time, one at a time, only for the newest. Nothing waits for them."""
 
 import logging
 from collections.abc import Callable
@@ -19,30 +16,28 @@ from runs.snapshots.verification import unverified
 from runs.storage import recipe_file
 
 TIMEOUT_S = 1800
-LONGEST = 2000  # characters of what is kept of a text
+LONGEST = 2000  # characters kept of a text
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 logger = logging.getLogger(__name__)
 
 
 class Outcome(StrEnum):
-    """How an evaluation on the held-out text went."""
-
-    DONE = "done"  # or there is nothing to do
-    BUSY = "busy"  # ask again later
+    DONE = "done"  # or nothing to do
+    BUSY = "busy"  # try again later
 
 
 def unmeasured() -> QuerySet[Snapshot]:
-    """The newest snapshot of every run, where it waits for its held-out loss."""
+    """Return the newest snapshot of every run, if it lacks a held-out loss."""
     newest = Snapshot.objects.filter(run=OuterRef("run")).order_by("-index").values("pk")[:1]
     waiting = Snapshot.objects.filter(pk=Subquery(newest), heldout_loss=None, step__gt=0)
     return waiting.filter(run__dataset__heldout__isnull=False)
 
 
 def measure_newest(run_id: UUID, then: Callable[..., object] | None = None) -> Outcome:
-    """Measure a run's newest snapshot where that is not done yet. A release comes first, and so does another run.
+    """Measure a run's newest snapshot, unless a release or another measurement comes first.
 
-    `then`: what follows for the run from the figure, in the transaction that writes it.
+    `then` is called with the run, in the transaction that writes the figure.
     """
     if not unmeasured().filter(run=run_id).exists():
         return Outcome.DONE
@@ -80,17 +75,16 @@ def _measure(snapshot: Snapshot, then: Callable[..., object] | None) -> None:
 
 
 def _kept(text: str) -> str:
-    """A text within bounds, without the one character that PostgreSQL has no place for."""
+    """Return a text cut to the limit, without NUL, which PostgreSQL cannot store."""
     return text.replace("\0", "\ufffd")[:LONGEST]
 
 
 def _prompts(run: Run) -> list[str]:
-    """What the model is to continue, as the child's arguments; nothing where it does not write."""
     if not run.parsed_recipe.writes:
         return []
     return ["--data", str(storage.prepared_folder(run.dataset)), *(f"--prompt={line}" for line in run.prompt_lines)]
 
 
 def _log(run: Run, snapshot: Snapshot, fault: Fault) -> None:
-    """For the operator: a run lacks nothing without it. It is tried once more when the site starts."""
+    """Log a failure for the operator. The run needs nothing from it; the site tries again when it starts."""
     logger.warning("run %s, step %s: %s", run.slug, snapshot.step, fault)

@@ -1,7 +1,7 @@
-"""A child process replays a run's log from a snapshot: what it is given, and what it answers.
+"""Replay of a run's log from a snapshot, in a child process.
 
-Averaged bytes are read from the folders of relays on this machine, and fetched from all others over data links, with a
-key made for this one child and a credential that the site renews while it works.
+The child reads averaged bytes from relay folders on this machine and fetches others over data links, with its own key
+and a credential that the site renews.
 """
 
 import time
@@ -27,13 +27,13 @@ from runs.processes import run_child
 from runs.storage import recipe_file
 
 RENEW_S = LIFETIME_S / 2
-TIMEOUT_S = 7 * 24 * 3600  # between two snapshots of a large model on a busy site
+TIMEOUT_S = 7 * 24 * 3600  # enough between two snapshots of a large model on a busy site
 
 Tell = Callable[[int], None]
 
 
 class Made(msgspec.Struct, frozen=True):
-    """A state out of the log; `file` is the sha256 of its canonical snapshot, `size` in bytes."""
+    """A state made from the log; `file` is the sha256 of its canonical snapshot, `size` in bytes."""
 
     file: str
     size: int
@@ -44,10 +44,10 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: str, tell: Tell) -> Made:
-    """Replay from a snapshot up to an entry. `tell` is told the step every few seconds.
+    """Replay from a snapshot up to an entry. `tell` is called with the step every few seconds.
 
-    The state lies in `<work>/out/<file>.safetensors`, unless it is the `expected` one. Raises Problem E341, E342, E218,
-    E310, E327, E106; ChildStopped.
+    Writes `<work>/out/<file>.safetensors`, unless it is the `expected` one. Raises Problem E341, E342, E218, E310,
+    E327, E106; ChildStopped.
     """
     reader = Reader(run, work / "reach")
     progress = work / "progress"
@@ -63,13 +63,13 @@ def replay_to(run: Run, start: Snapshot, index: int, work: Path, *, expected: st
 
 
 def log_folders(run: Run) -> list[Path]:
-    """This run's log on each relay of this site's own, and on those whose folders the operator has named."""
+    """Return this run's log folders on the site's own relays and on those that the operator has named."""
     homes = [*sorted(Path(settings.DATA).glob("relay*")), *settings.RELAY_FOLDERS]
     return [log for home in homes if (log := home / "log" / run.run_id).is_dir()]
 
 
 class Reader:
-    """What lets one child read a run's log at relays: a key of its own, and a credential in a file of its workspace."""
+    """A child's access to a run's log at relays: its own key, and a credential in a file of its workspace."""
 
     def __init__(self, run: Run, path: Path) -> None:
         self.run, self.path = run, path
@@ -83,7 +83,7 @@ class Reader:
         return self._key.private_bytes_raw().hex()
 
     def renew(self) -> None:
-        """Write credential and addresses anew, once half of the credential's life is over."""
+        """Write credential and addresses again, once half of the credential's lifetime is over."""
         if time.monotonic() - self._renewed_at < RENEW_S and self.path.exists():
             return
         self._renewed_at = time.monotonic()
@@ -110,12 +110,11 @@ def _options(run: Run, start: Snapshot, expected: str, reach: Path, progress: Pa
 
 
 def _records(run: Run, start: Snapshot, index: int, work: Path) -> Path:
-    """What the site has committed from the snapshot up to the entry, a file each."""
     folder = work / "records"
     folder.mkdir()
     entries = with_records(run, first=start.index + 1).filter(index__lte=index)
     for entry in entries.iterator(chunk_size=AT_ONCE):
-        sealed = Entry(sealed_of(entry).head)  # it is replayed by its head alone
+        sealed = Entry(sealed_of(entry).head)  # the replay needs only the head
         (folder / f"{entry.index:012d}.json").write_bytes(to_lines(sealed))
     return folder
 

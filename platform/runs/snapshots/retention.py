@@ -1,10 +1,8 @@
-"""Which snapshots' files stay: the first, the newest two, the newest verified, the best, the one that is released, and
-others, evenly spread, so that there are `MOST`.
+"""Retention of snapshot files: `MOST` of them, of which some must stay and the others are spread evenly.
 
-Newcomers begin at the newest; relays keep averaged bytes since the one before it, so that whoever is on the way from
-that one still arrives. The newest verified one is where the next replay begins. The best one, by held-out loss, may be
-released instead of the last. The others are for those who want to look back; nothing in a run needs them. A row
-outlives its file: held-out losses are read from it.
+Newcomers begin at the newest. Relays keep averaged bytes since the one before it, so a newcomer that began there still
+arrives. The next replay begins at the newest verified one. The best by held-out loss may be released. A rollback's
+target stays too. The others are only for looking back. A row outlives its file: held-out losses are read from it.
 """
 
 import os
@@ -22,13 +20,13 @@ from runs.selectors import best_snapshot
 BETWEEN = 16
 NEWEST = 2
 MOST = 1 + BETWEEN + NEWEST
-ASKED_FOR_S = 15 * 60  # so long after somebody has asked for a file (or handed it in) it stays for their next try
+ASKED_FOR_S = 15 * 60  # a requested or uploaded file stays so long, for a retry
 
 
 def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[int]:
-    """Of places in the log, ascending, those that may go; the `pinned` ones, a few, may not.
+    """Return which of these ascending places may go, except the few `pinned` ones.
 
-    One after another: always the one whose neighbours are closest to each other, of several the oldest.
+    One goes at a time: that whose neighbours are closest to each other, among equals the oldest.
     """
     kept = list(places)
     while len(kept) > MOST:
@@ -38,7 +36,7 @@ def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[
 
 
 def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
-    """Remove what may go, and files that no row names: what an interrupted removal or upload has left."""
+    """Delete superfluous snapshot files, and files without a row, left by interrupted deletions or uploads."""
     run = Run.objects.get(pk=run_id)
     before = (time.time() if now is None else now) - ASKED_FOR_S
     with transaction.atomic():
@@ -54,7 +52,6 @@ def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
 
 
 def _needed(run: Run, stored: QuerySet[Snapshot]) -> set[int]:
-    """The places of the newest verified one, of the best, of the one that is released, and of one to go back to."""
     trusted = stored.filter(state=Snapshot.State.VERIFIED).order_by("-index").values_list("index", flat=True).first()
     best = best_snapshot(run)
     release = Release.objects.filter(run=run).first()
@@ -69,7 +66,7 @@ def crowded() -> list[UUID]:
 
 
 def was_asked_for(run: Run, file: str) -> None:
-    """Somebody begins to load a snapshot, or goes on with it. Raises FileNotFoundError where it is gone."""
+    """Mark a snapshot's file as requested now. Raises FileNotFoundError if it is gone."""
     os.utime(storage.snapshot_path(run, file))
 
 

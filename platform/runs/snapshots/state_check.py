@@ -1,7 +1,7 @@
-"""A replica's state as it is handed in: hashed while it is written, then looked at, a block at a time.
+"""Checks of an uploaded replica state: hashed while it is written, then checked a block at a time.
 
-Memory does not grow with the model. Which bytes they should be, the admitted hash says; these checks keep out what
-would be admitted and yet harm whoever loads it.
+Memory does not grow with the model. The admitted hash says which bytes are right; these checks reject states that would
+harm whoever loads them, although admitted.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ from runs import storage
 from runs.models import Run
 
 BLOCK_BYTES = 1024 * 1024
-BLOCK = 1 << 18  # elements looked at together
+BLOCK = 1 << 18  # elements checked at a time
 LENGTH_BYTES = 8  # before the header, little-endian
 ELEMENT_BYTES = 4
-HEADER_BYTES = 1024 * 1024  # of a safetensors file with the layout in it, more than it ever takes
+HEADER_BYTES = 1024 * 1024  # more than a safetensors header with the layout takes
 
 Number = Annotated[str, Meta(pattern="^[0-9]{1,15}$")]
 
@@ -32,7 +32,7 @@ class Readable(Protocol):
     """A body that is read in blocks."""
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Return at most `size` bytes; none at the end."""
 
 
 class Described(Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,15 +45,13 @@ class Described(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tensor(Struct, frozen=True, forbid_unknown_fields=True):
-    """One vector of the file."""
-
     dtype: str
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]
 
 
 class Header(Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything before the values: these three vectors and no other."""
+    """The header of a snapshot's file: exactly these three vectors."""
 
     metadata: Described = msgspec.field(name="__metadata__")
     parameters: Tensor
@@ -62,7 +60,7 @@ class Header(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Place(Struct, frozen=True):
-    """Where in the log a state is, and the digest of the record there."""
+    """A state's place in the log, and the digest of the record there."""
 
     index: int
     step: int
@@ -70,12 +68,12 @@ class Place(Struct, frozen=True):
 
 
 def largest_snapshot(run: Run) -> int:
-    """Bytes that a snapshot of this run takes at most."""
+    """Return the most bytes that a snapshot of this run can have."""
     return run.elements * len(VECTORS) * ELEMENT_BYTES + HEADER_BYTES
 
 
 def write_body(body: Readable, path: Path, *, size: int) -> str:
-    """Write at most `size` bytes of a body to a file; their sha256 in hexadecimal."""
+    """Write at most `size` bytes of a body to a file; return their sha256 in hexadecimal."""
     digest, left = hashlib.sha256(), size
     with path.open("wb") as file:
         while left and (block := body.read(min(BLOCK_BYTES, left))):
@@ -86,14 +84,14 @@ def write_body(body: Readable, path: Path, *, size: int) -> str:
 
 
 def first_layout(run: Run) -> str:
-    """Names and shapes of the model's parameters: what the site made the first state with."""
+    """Return names and shapes of the model's parameters, from the site's first snapshot."""
     first = run.snapshots.get(index=0)
     header, _ = read_header(storage.snapshot_path(run, first.file), step=0)
     return header.metadata.layout
 
 
 def check_state(path: Path, *, elements: int, layout: str, place: Place) -> str:
-    """The state digest of a snapshot of this place, layout and size, whose values are finite. Raises Problem E310."""
+    """Return a snapshot's state digest, if place, layout, size and finite values are right. Raises Problem E310."""
     header, start = read_header(path, step=place.step)
     described = header.metadata
     if Place(int(described.index), int(described.step), described.log_digest) != place or described.layout != layout:
@@ -113,7 +111,7 @@ def check_state(path: Path, *, elements: int, layout: str, place: Place) -> str:
 
 
 def read_header(path: Path, *, step: int) -> tuple[Header, int]:
-    """The header, and where the values begin."""
+    """Return the header and the offset of the values. Raises Problem E310."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         text = file.read(length) if length <= HEADER_BYTES else b""
@@ -134,10 +132,10 @@ def _refuse(step: int) -> NoReturn:
     raise Problem.of("E310", step=step)
 
 
-# The state of a snapshot under another place in the log
+# A snapshot's state at another place in the log
 
-# Its values are copied and its header is written anew. What comes out are the canonical bytes that a replica would hand
-# in there, so that whoever begins from it, and whoever replays from it, needs to know of no rollback.
+# Values are copied and the header is written anew. The result has the canonical bytes that a replica would upload
+# there, so newcomers and replays need not know of the rollback.
 
 
 class Restated(NamedTuple):
@@ -148,7 +146,7 @@ class Restated(NamedTuple):
 
 
 def restate(source: Path, target: Path, *, step: int, index: int, log_digest: str) -> Restated:
-    """Write it to `target`. Raises OSError, and Problem E310 where `source` is no snapshot."""
+    """Write the state of `source` to `target`. Raises OSError, and Problem E310 if `source` is no snapshot."""
     header, start = read_header(source, step=step)
     described = replace(header.metadata, index=str(index), log_digest=log_digest)
     sha256 = hashlib.sha256()

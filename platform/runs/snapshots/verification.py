@@ -1,7 +1,7 @@
-"""The site replays the log from a verified snapshot to the next one, in the background, and compares their hashes.
+"""Verification of snapshots: the site replays the log from a verified one to the next and compares hashes.
 
-One replay at a time a run; each snapshot that is verified is where the next replay begins, so a restart costs one of
-them at most. A majority of people only admits a snapshot; nothing is released that was not verified here.
+Each run has one replay at a time, in the background; a restart repeats at most one. A majority of people only admits a
+snapshot, and the site releases only what it verified.
 """
 
 from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ from runs.snapshots import replay
 from runs.snapshots.replay import Made
 from runs.timeline import add_line, add_line_once
 
-STALE = timedelta(seconds=60)  # a worker that has said nothing for so long is gone
+STALE = timedelta(seconds=60)  # a worker silent for so long is gone
 FIRST_RETRY_S, LONGEST_RETRY_S = 5, 300
 
 MADE = "No copy of the model was taken from a volunteer, so it was made from the log."
@@ -34,16 +34,14 @@ REFUSED = (
 
 
 class Outcome(StrEnum):
-    """How the replay of a snapshot went."""
-
     DONE = "done"  # nothing is left to do now
     MORE = "more"  # one was verified, and another may wait
-    BUSY = "busy"  # somebody is at it
+    BUSY = "busy"  # another worker has it
     FAILED = "failed"  # to be tried again later
 
 
 class Goal(Struct, frozen=True):
-    """From a verified snapshot up to an entry; `snapshot` is what was admitted there, where something was."""
+    """A replay from a verified snapshot up to an entry; `snapshot` is the one admitted there, if any."""
 
     start: Snapshot
     index: int
@@ -51,16 +49,16 @@ class Goal(Struct, frozen=True):
     snapshot: Snapshot | None
 
 
-# --- what is known
+# --- What is known
 
 
 def newest_verified(run: Run) -> Snapshot | None:
-    """Where a replay can begin: the newest verified snapshot that is on the disk; none in a draft."""
+    """Return where a replay can begin: the newest verified snapshot on disk; None in a draft."""
     return _trusted(run).first()
 
 
 def verified_up_to(run: Run) -> int:
-    """The index of that one; 0 where there is none."""
+    """Return the index of the newest verified snapshot; 0 if there is none."""
     last: int | None = _trusted(run).values_list("index", flat=True).first()
     return last or 0
 
@@ -70,10 +68,7 @@ def _trusted(run: Run) -> QuerySet[Snapshot]:
 
 
 def next_goal(run: Run) -> Goal | None:
-    """What is to be verified next: in the order of the log, so that each begins where the last one ended.
-
-    Nothing in a run that was taken back to a draft: it has no snapshot to begin with.
-    """
+    """Return the next state to verify, in log order, so that a replay begins where the last one ended; else None."""
     start = newest_verified(run)
     if start is None:
         return None
@@ -89,7 +84,7 @@ def _waiting(run: Run) -> QuerySet[Snapshot]:
 
 
 def unverified() -> QuerySet[Run]:
-    """Runs in which something waits to be verified."""
+    """Return runs in which a state waits to be verified."""
     trusted = Snapshot.objects.filter(
         run=OuterRef("run"), state=Snapshot.State.VERIFIED, is_stored=True, index__gt=OuterRef("index")
     )
@@ -99,34 +94,34 @@ def unverified() -> QuerySet[Run]:
 
 
 def is_release_ready(run_id: UUID) -> bool:
-    """Whether a release waits, and its model is verified by now."""
+    """Return True if a release waits and its snapshot is verified by now."""
     newest = Snapshot.objects.filter(run=run_id).order_by("-index").first()
     waits = Release.objects.filter(run=run_id).exclude(state=Release.State.READY).exists()
     return waits and newest is not None and newest.state == Snapshot.State.VERIFIED
 
 
-# --- what is asked for
+# --- Requests
 
 
 def ask_the_log(run: Run, *, index: int, step: int) -> None:
-    """Note that the state of an entry is to be made from the log; answered at once where it is verified already."""
+    """Request a replay of the log up to an entry; answer at once if its state is verified already."""
     ReplayRequest.objects.get_or_create(run=run, index=index, defaults={"step": step})
     for known in run.snapshots.filter(index=index, state=Snapshot.State.VERIFIED):
         _answer(run, known)
-    # Votes on older states than a verified one are of no interest any more.
+    # Votes on states older than a verified one no longer matter.
     run.replays.filter(index__lt=verified_up_to(run), state_digest="").delete()
 
 
 def forget_delays() -> None:
-    """Try everything at once again: for a site that starts."""
+    """Clear the retry delays when the site starts."""
     Verification.objects.exclude(retry_at=None).update(retry_at=None)
 
 
-# --- the work
+# --- The work
 
 
 def verify_next(run_id: UUID) -> Outcome:
-    """Replay up to the next snapshot that waits, or that was asked for."""
+    """Replay up to the next snapshot that waits, or that was requested."""
     run = Run.objects.select_related("head").get(pk=run_id)
     goal = next_goal(run)
     if goal is None:
@@ -136,11 +131,11 @@ def verify_next(run_id: UUID) -> Outcome:
 
 
 def _claimed(run: Run, goal: Goal) -> Outcome:
-    """Under a claim that holds for all workers of the site."""
+    """Verify under a claim that holds for all workers of the site."""
     Verification.objects.get_or_create(run=run)
     mine, now = Verification.objects.filter(run=run), timezone.now()
     if mine.filter(retry_at__gt=now).exists():
-        return Outcome.DONE  # whoever failed comes back by himself
+        return Outcome.DONE  # the failed task retries by itself
     free = mine.filter(Q(touched_at=None) | Q(touched_at__lt=now - STALE))
     if not free.update(touched_at=now, first_step=goal.start.step, step=goal.start.step, last_step=goal.step):
         return Outcome.BUSY
@@ -158,7 +153,7 @@ def _verify(run: Run, goal: Goal) -> Outcome:
             tell = partial(_touch, run, goal)
             made = replay.replay_to(run, goal.start, goal.index, work, expected=expected, tell=tell)
         except ChildStopped:
-            return Outcome.DONE  # the site goes down; it is done at the next start
+            return Outcome.DONE  # the site is shutting down; done again at the next start
         if made.file != expected:
             storage.put(work / "out" / f"{made.file}.safetensors", storage.snapshot_path(run, made.file))
         _keep(run, goal, made)
@@ -169,20 +164,18 @@ def _verify(run: Run, goal: Goal) -> Outcome:
 
 
 def _touch(run: Run, goal: Goal, step: int) -> None:
-    """Hold the claim, and say how far it is."""
     Verification.objects.filter(run=run).update(touched_at=timezone.now(), step=step)
     done, whole = step - goal.start.step, goal.step - goal.start.step
     _say(run, reasons.CHECKED.format(done=f"{done:,}", whole=f"{whole:,}"))
 
 
 def _say(run: Run, text: str) -> None:
-    """On the page of a run that waits for nothing else."""
+    """Show a text on the page of a run that is finishing."""
     Run.objects.filter(pk=run.pk, state=Run.State.FINISHING).update(waiting_for=text)
 
 
 @transaction.atomic
 def _keep(run: Run, goal: Goal, made: Made) -> None:
-    """The log's word on an entry, in rows."""
     entry = LogEntry.objects.get(run=run, index=goal.index)
     facts = {"step": made.step, "digest": entry.digest, "state_digest": made.state_digest, "size": made.size}
     verified = {"state": Snapshot.State.VERIFIED, "verified_at": timezone.now(), "file": made.file, "is_stored": True}
@@ -198,12 +191,12 @@ def _keep(run: Run, goal: Goal, made: Made) -> None:
 
 
 def _refuse(run: Run, before: Snapshot) -> None:
-    """Another state was admitted than the log gives: its file goes, and it is told."""
+    """Delete an admitted snapshot that the log contradicts, and report it."""
     RefusedSnapshot.objects.get_or_create(
         run=run, file=before.file, defaults={"index": before.index, "step": before.step}
     )
     Snapshot.objects.filter(pk=before.pk).update(heldout_loss=None)
-    ReplayRequest.objects.get_or_create(run=run, index=before.index, defaults={"step": before.step})  # to be told
+    ReplayRequest.objects.get_or_create(run=run, index=before.index, defaults={"step": before.step})  # reports it
     path = storage.snapshot_path(run, before.file)
     transaction.on_commit(lambda: path.unlink(missing_ok=True))
     add_line(run=run, kind="refused", text=REFUSED.format(step=before.step))
@@ -224,7 +217,6 @@ def _failed(run: Run, fault: Fault) -> None:
 
 
 def retry_in_s(run_id: UUID) -> int:
-    """Seconds until a failed replay is to be tried again."""
     row = Verification.objects.filter(run=run_id).first()
     if row is None or row.retry_at is None:
         return FIRST_RETRY_S

@@ -1,4 +1,4 @@
-"""The API under /api/v1/: lists and facts for programs, and what agents and relays ask of the site."""
+"""The API under /api/v1/: lists and facts for programs, and requests of agents and relays."""
 
 from web.api.service import api
 

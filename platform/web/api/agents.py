@@ -1,4 +1,4 @@
-"""What agents and relays ask: to be enrolled, and for a credential that lasts an hour."""
+"""Requests of agents and relays: enrolment, and credentials that last an hour."""
 
 import time
 from typing import Any
@@ -54,7 +54,7 @@ POLLED: dict[Any, Any] = {200: MachineOut, **dict.fromkeys((400, 401, 403, 410, 
 
 @router.get("agent", response={200: AgentOut})
 def offered_agent(request: HttpRequest) -> dict[str, Any]:
-    """The agent that this site offers, and how to update an older one."""
+    """Return the agent that this site offers, and how to update an older one."""
     install = install_lines(request)
     return {
         "version": install.wheel.version if install else __version__,
@@ -82,7 +82,7 @@ def enrol(request: HttpRequest, body: MachineIn) -> dict[str, str]:
 
 @router.post("runs/{slug:slug}/credential", response={200: CredentialOut, **ASKING}, openapi_extra=SIGNED_BODY)
 def run_credential(request: HttpRequest, slug: str) -> dict[str, Any]:
-    """A credential for one run. The header signs the raw body with the machine's key."""
+    """Issue a credential for one run. The header signs the raw body with the machine's key."""
     machine, role = _asker(request)
     run = access_joinable_run(slug=slug, viewer=machine.person)
     require_unremoved(run, machine)
@@ -93,7 +93,7 @@ def run_credential(request: HttpRequest, slug: str) -> dict[str, Any]:
 
 @router.post("relays/credential", response={200: CredentialOut, **ASKING}, openapi_extra=SIGNED_BODY)
 def relay_credential(request: HttpRequest) -> dict[str, Any]:
-    """A credential for every run of this site, for its operators' relays."""
+    """Issue a credential for every run of this site, for its operators' relays."""
     machine, role = _asker(request)
     if role != Role.RELAY:
         raise Problem.of("E213")
@@ -120,13 +120,12 @@ def _asker(request: HttpRequest) -> tuple[Machine, Role]:
 
 
 def _upgrade_line(request: HttpRequest) -> str:
-    """What to type, or where it stands."""
     install = install_lines(request)
     return install.upgrade_pip if install else request.build_absolute_uri(reverse("web:download"))
 
 
 def _require_relay(machine: Machine) -> None:
-    """Others' gradients pass through a relay: only an operator's own machine is one. Raises Problem E213."""
+    """Refuse a relay that is not an operator's, since others' gradients pass through it. Raises Problem E213."""
     if machine.kind != Machine.Kind.RELAY or not machine.person.is_staff:
         raise Problem.of("E213")
 
@@ -145,12 +144,12 @@ def _answer(request: HttpRequest, machine: Machine, role: Role, run: RunId, *, s
     }
 
 
-# How a machine gets approved in a browser: it asks for a code, shows it, and polls (the shape of RFC 8628)
+# Approval of a machine in a browser: it asks for a code, shows it, and polls (the shape of RFC 8628)
 
 
 @router.post("devices", response=ASKED, summary="Request approval")
 def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
-    """A code for a person to approve this machine at `verification_uri`."""
+    """Issue a code for a person to approve this machine at `verification_uri`."""
     rate_limits.spend("requests of machines", address_of(request))
     asked = devices.request_approval(
         name=body.name,
@@ -174,7 +173,7 @@ def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
 
 @router.post("devices/poll", response=POLLED, summary="Check approval")
 def poll(request: HttpRequest, body: PollIn) -> dict[str, str]:
-    """The status of the request; after approval, once, the machine's name here."""
+    """Return the status of the request; once after approval, the machine's name here."""
     asked = devices.asked_with(body.device_code)
     rate_limits.spend("polls", str(asked.request.pk))
     machine = devices.collect_machine(
@@ -184,5 +183,4 @@ def poll(request: HttpRequest, body: PollIn) -> dict[str, str]:
 
 
 def approval_url(request: HttpRequest) -> str:
-    """Where people approve machines, as the asker knows this site."""
     return request.build_absolute_uri(reverse("web:approve"))

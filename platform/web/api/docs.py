@@ -1,4 +1,4 @@
-"""The API's documentation as a page, made from what the API says of itself: no script, nobody else's files."""
+"""The API's documentation as a page, made from its OpenAPI schema, without scripts and third-party files."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,13 +11,11 @@ from django.views.decorators.http import require_safe
 from ninja import NinjaAPI
 
 METHODS = ("get", "post", "put", "patch", "delete")
-GROUPS = {"runs": "Runs", "agents": "Machines", "files": "Files"}  # of routers by their tag, in the order of the page
-DEPTH = 4  # of examples: what refers to itself ends there
+GROUPS = {"runs": "Runs", "agents": "Machines", "files": "Files"}  # routers by tag, in the page's order
+DEPTH = 4  # of examples; recursive schemas end there
 
 
 class Parameter(NamedTuple):
-    """What an address, its query or its headers take."""
-
     name: str
     place: str
     kind: str
@@ -33,24 +31,19 @@ class Operation(NamedTuple):
     title: str
     about: str
     parameters: list[Parameter]
-    body: str  # an example of JSON; empty where none is sent
-    answers: list[tuple[str, str, str]]  # status, what it means, an example of JSON
+    body: str  # an example of JSON; empty if none is sent
+    answers: list[tuple[str, str, str]]  # status, meaning, an example of JSON
 
 
 class Group(NamedTuple):
-    """Operations that belong together."""
-
     slug: str
     title: str
     operations: list[Operation]
 
 
 def page_of(api: NinjaAPI) -> Any:
-    """A view that shows the documentation of an API."""
-
     @require_safe
     def docs(request: HttpRequest) -> HttpResponse:
-        """Every operation with its parameters, and an example of what it answers."""
         facts = {"groups": _groups(api), "site": request.build_absolute_uri("/").rstrip("/")}
         return render(request, "web/site/api_docs.html", facts)
 
@@ -104,7 +97,7 @@ def _example_in(schema: Mapping[str, Any], content: Mapping[str, Any]) -> str:
 
 
 def _example(schema: Mapping[str, Any], said: Mapping[str, Any], depth: int) -> Any:
-    """Something of a schema's shape: its defaults and examples, else names of types."""
+    """Return an example of a schema from its defaults and examples, else from names of types."""
     said = _resolved(schema, said)
     if "anyOf" in said:
         return _example(schema, said["anyOf"][0], depth)

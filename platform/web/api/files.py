@@ -1,4 +1,4 @@
-"""Files that peers need: shards and snapshots down, a replica's state up. For holders of a credential of the run."""
+"""Files for peers with a credential of the run: shards and snapshots to load, a replica's state to upload."""
 
 import hashlib
 from pathlib import Path as Place
@@ -45,7 +45,7 @@ SAFETENSORS_BODY = {
 
 @router.get("files/shards/{digest}", response=FETCHING)
 def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
-    """One shard of the credential's run."""
+    """Download one shard of the credential's run."""
     credential = credential_of(request)
     dataset = Dataset.objects.filter(shards__digest=digest, runs__in=_runs_of(credential)).first()
     if dataset is None:
@@ -55,7 +55,7 @@ def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
 
 @router.get("files/models/{digest}", response=FETCHING)
 def model_file(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
-    """A file that the model of the credential's run is built from."""
+    """Download a file from which the model of the credential's run is built."""
     credential = credential_of(request)
     runs = _runs_of(credential).select_related("dataset").filter(recipe__contains=digest)
     run = next((run for run in runs if any(file.digest == digest for file in run.parsed_recipe.files())), None)
@@ -67,7 +67,7 @@ def model_file(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBa
 
 @router.get("files/snapshots/{digest}", response=LOADING)
 def snapshot(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
-    """A verified snapshot of the credential's run."""
+    """Download a snapshot of the credential's run."""
     credential = credential_of(request)
     found = Snapshot.objects.select_related("run").filter(file=digest, run__in=_runs_of(credential)).first()
     if found is None:
@@ -81,14 +81,14 @@ def snapshot(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase
 
 @router.get("files/tokenizer", response={200: TokenizerOut, 401: FaultOut, 403: FaultOut, 404: FaultOut})
 def tokenizer(request: HttpRequest) -> dict[str, Any]:
-    """The tokenizer files of the credential's run."""
+    """List the tokenizer files of the credential's run."""
     folder = _tokenizer_folder(request)
     return {"files": [{"name": name, "sha256": _sha256(folder / name)} for name in TOKENIZER]}
 
 
 @router.get("files/tokenizer/{name}", response=FETCHING)
 def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
-    """One file of the tokenizer, by its name."""
+    """Download one file of the tokenizer, by its name."""
     folder = _tokenizer_folder(request)
     if name not in TOKENIZER:
         raise Http404
@@ -97,7 +97,7 @@ def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
 
 @router.get("runs/{slug:slug}/states/{int:made}", response={**FETCHING, 410: FaultOut})
 def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponseBase:
-    """The state after the step `made`, for all who can see the run: parameters and moments as one file of tensors."""
+    """Download the state after the step `made`: parameters and moments as one file. For all who can see the run."""
     run = run_for(request, slug)
     found = run.snapshots.filter(step=made, state=Snapshot.State.VERIFIED).order_by("-index").first()
     if found is None:
@@ -119,7 +119,7 @@ def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]
 
 
 def _runs_of(credential: Credential) -> QuerySet[Run]:
-    """Every run for a relay of the site; else the one run, while the machine's person may help."""
+    """Return every run for the site's relay; else the credential's run, while its person may help."""
     if credential.run == ANY_RUN:
         return Run.objects.all()
     machine = working_machine(credential.machine, site="")
@@ -142,11 +142,11 @@ def _sha256(path: Place) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# Whether a replica's snapshot is let in, decided from its headers before its body is read
+# Admission of a replica's snapshot, decided from headers before its body is read
 
 
 class Admitted(NamedTuple):
-    """Who may hand in what. `size`: as announced, in bytes."""
+    """An admitted upload. `size`: as announced, in bytes."""
 
     machine: Machine
     election: Election
@@ -156,9 +156,9 @@ class Admitted(NamedTuple):
 def admit_snapshot(
     *, slug: str, step: int, authorization: str | None, content_length: str | None, site: str
 ) -> Admitted:
-    """The machine, and what it was asked for.
+    """Return the machine and its election.
 
-    Raises Problem E201, E202, E203, E101, E214, E305, E324, E213, E311, E304, E355, E356.
+    Raises Problem E201, E202, E203, E101, E214, E305, E324, E410, E213, E311, E304, E355, E356.
     """
     credential = credential_in(authorization, site=site)
     machine = working_machine(credential.machine, site=site)

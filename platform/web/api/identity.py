@@ -1,4 +1,4 @@
-"""Who asks: a person by session or personal token, a machine by a credential of this site."""
+"""Identity of a requester: a person by session or personal token, a machine by a credential of this site."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ BEARER, CREDENTIAL = "Bearer ", "Credential "
 
 
 def viewer_of(request: HttpRequest) -> Viewer:
-    """The person behind a token or a session, or nobody. Raises Problem E215 on a token that does not work."""
+    """Return the person behind a token or a session, or an anonymous one. Raises Problem E215 on an invalid token."""
     header = request.headers.get("Authorization", "")
     if header.startswith(BEARER):
         return person_of_token(secret=header.removeprefix(BEARER).strip())
@@ -28,7 +28,7 @@ def viewer_of(request: HttpRequest) -> Viewer:
 
 
 def run_for(request: HttpRequest, slug: str) -> Run:
-    """The run, for whoever asks: a person, or a machine by its credential, which opens that one run and no other.
+    """Return the run for a person, or for a machine, whose credential opens no other run.
 
     Raises Problem E305, E215, E213, and as `credential_in`.
     """
@@ -42,7 +42,7 @@ def run_for(request: HttpRequest, slug: str) -> Run:
 
 
 def bearer_secret(request: HttpRequest) -> str:
-    """The secret of a Bearer header. Raises Problem E215 without one."""
+    """Return the secret of a Bearer header. Raises Problem E215 without one."""
     header = request.headers.get("Authorization", "")
     if not header.startswith(BEARER):
         raise Problem.of("E215")
@@ -50,15 +50,12 @@ def bearer_secret(request: HttpRequest) -> str:
 
 
 def credential_of(request: HttpRequest) -> Credential:
-    """Return the valid credential that a request brings. Raises Problem as `credential_in`."""
+    """Return the request's valid credential. Raises Problem as `credential_in`."""
     return credential_in(request.headers.get("Authorization"), site=site_of(request))
 
 
 def credential_in(header: str | None, *, site: str) -> Credential:
-    """The valid credential in an Authorization header; its machine still works here.
-
-    Raises Problem E201, E202, E203, E101, E214.
-    """
+    """Return the valid credential of a header; its machine may work. Raises Problem E201, E202, E203, E101, E214."""
     credential = verify(_signed(header), public_bytes(site_key()), time.time())
     if isinstance(credential, Fault):
         raise Problem(credential)
@@ -67,13 +64,13 @@ def credential_in(header: str | None, *, site: str) -> Credential:
 
 
 def require_run(credential: Credential, run: Run) -> None:
-    """Raises Problem E213 where the credential is for another run."""
+    """Raise Problem E213 if the credential is for another run."""
     if not credential.covers(run.run_id):
         raise Problem.of("E213")
 
 
 def encoded(signed: Signed) -> str:
-    """A signed thing as JSON and headers carry it."""
+    """Return a signed struct in base64, for JSON and headers."""
     return base64.b64encode(msgspec.msgpack.encode(signed)).decode()
 
 

@@ -1,4 +1,4 @@
-"""Shapes of the API. They are promises to other people's programs: fields are added, never changed."""
+"""Schemas of the API. Other people's programs rely on them: fields are added, never changed."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ Hex128 = Annotated[str, Field(pattern="^[0-9a-fA-F]{128}$")]
 
 
 class FaultOut(Schema):
-    """A numbered error: `docs/errors.md` has them all. `text` says all of it; `title` is for a heading."""
+    """A numbered error (see `docs/errors.md`). `text` is the whole message; `title` is for a heading."""
 
     code: str
     title: str
@@ -29,10 +29,10 @@ class FaultOut(Schema):
 
 
 class RunOut(Schema):
-    """A run. `loss` is of the last step, in nats per token; `unigram_entropy` is what guessing by frequency costs.
+    """A run. `loss` is the last step's, in nats per token; `unigram_entropy` is the loss of guessing by frequency.
 
-    `parameters` is 0 until the run is prepared; `data_bytes` is of its shards, at most. `recipe` is everything
-    that was fixed before the first step.
+    `parameters` is 0 until the run is prepared. `data_bytes` is the most that its shards take. `recipe` was fixed
+    before the first step.
     """
 
     slug: str
@@ -54,7 +54,7 @@ class RunOut(Schema):
 
 
 class SourceOut(Schema):
-    """A file that a run learns from. `share` (0 to 1) is its part of what is dealt; `tokens` once prepared."""
+    """A file that a run learns from. `share` (0 to 1) is its part of new samples; `tokens` is set once prepared."""
 
     filename: str
     size: int
@@ -65,7 +65,7 @@ class SourceOut(Schema):
 
 
 class HeldoutOut(Schema):
-    """Losses on data that nobody trains on: of the newest snapshot that was measured, and of the best."""
+    """Losses on held-out data: of the newest measured snapshot, and of the best."""
 
     loss: float
     step: int
@@ -76,9 +76,8 @@ class HeldoutOut(Schema):
 class RunDetailOut(RunOut):
     """A run, the files that it learns from, and how well it learns.
 
-    `heldout` is null until a snapshot is measured; `passes` says how often the average sample was trained on, null
-    where that differs between files; `warning` is a sentence where held-out loss rises while training loss falls;
-    `released_step` is the step whose model can be downloaded, null until it can.
+    `heldout` is null until a snapshot is measured. `passes` counts passes over the data, null if files differ in it.
+    `warning` is a sentence when the run overfits. `released_step` is null until a model can be downloaded.
     """
 
     sources: list[SourceOut]
@@ -89,10 +88,7 @@ class RunDetailOut(RunOut):
 
 
 class StepOut(Schema):
-    """A committed update. `update_digest` is the sha256 of its signed record; `is_undone`: the run went back before it.
-
-    A step that was undone and made again is there twice.
-    """
+    """A committed update. `update_digest` is the sha256 of its signed record. An undone step may appear twice."""
 
     step: int
     at: datetime
@@ -109,7 +105,7 @@ class StepOut(Schema):
 
 
 class LeaderboardLineOut(Schema):
-    """A person's sum over the ledger."""
+    """A person's sums over the ledger."""
 
     rank: int
     name: str
@@ -119,7 +115,7 @@ class LeaderboardLineOut(Schema):
 
 
 class AveragedOut(Schema):
-    """What a person's machines, but for relays, have averaged for the others, in bytes. Nobody is ranked by it."""
+    """Bytes that a person's machines, except relays, averaged for others. They give no rank."""
 
     name: str
     bytes_averaged: int
@@ -137,7 +133,7 @@ class LedgerOut(Schema):
 
 
 class ParticipantOut(Schema):
-    """A machine of the last round. `machine` is empty of a relay."""
+    """A machine in the last plan. `machine` is empty for a relay."""
 
     person: str
     machine: str
@@ -145,15 +141,15 @@ class ParticipantOut(Schema):
 
 
 class AveragerOut(ParticipantOut):
-    """One that averages, and which part of the model (0 to 1)."""
+    """A machine that averages, and its part of the model (0 to 1)."""
 
     part: float
 
 
 class LimitOut(Schema):
-    """What the averaging waits for: `up` or `down` of one machine, `duplex` (both), `pair`, `household` (names none).
+    """A bottleneck: `up` or `down` of one machine, `duplex` (both), `pair`, or `household` (without names).
 
-    `part` (0 to 1): of what the averaging would be shorter by if everything carried more.
+    `part` (0 to 1) is its part of the time that faster links everywhere would save.
     """
 
     kind: str
@@ -162,9 +158,9 @@ class LimitOut(Schema):
 
 
 class PlanOut(Schema):
-    """The last plan. Seconds: `planned_s` is 0 where no link is measured, `took_s` null until it is averaged.
+    """The last plan. In seconds: `planned_s` is 0 if no link is measured, `took_s` null until it is averaged.
 
-    At most eight are named on either side; `others` are counted only.
+    At most eight machines are named on either side; `other_…` counts the rest.
     """
 
     step: int
@@ -179,30 +175,30 @@ class PlanOut(Schema):
 
 
 class LastPlan(Schema):
-    """Null before the first plan."""
+    """The last plan; null before the first."""
 
     plan: PlanOut | None
 
 
 class CarriedOut(Schema):
-    """What one direction carries. `is_floor`: so much was seen, while nothing has shown that it is all."""
+    """The speed of one direction. `is_floor`: at least this, since more was never needed."""
 
     megabits_per_s: float
     is_floor: bool
 
 
 class LinkOut(ParticipantOut):
-    """What the link of a machine was measured to carry; null is not measured yet."""
+    """The measured speed of a machine's link; null is not measured yet."""
 
     up: CarriedOut | None
     down: CarriedOut | None
 
 
 class SnapshotOut(Schema):
-    """A verified state. `file` is its sha256, `digest` that of the log there.
+    """A state that replicas can load. `file` is its sha256, `digest` the log's there.
 
-    `heldout_loss`, in nats per loss unit of data that nobody trains on, is null where it is not measured (yet);
-    `heldout_figures` has by name what else was measured then (shares are called accuracy). `is_best`: none has less.
+    `heldout_loss`, in nats per loss unit of held-out data, is null while not measured. `heldout_figures` holds other
+    figures by name (shares are called accuracy). `is_best`: none has less.
     """
 
     index: int
@@ -218,7 +214,7 @@ class SnapshotOut(Schema):
 
 
 class NamedPerson(Schema):
-    """Somebody who agreed to be named, and their share of all tokens (0 to 1)."""
+    """A person who agreed to be named, and their share of all tokens (0 to 1)."""
 
     name: str
     share: float
@@ -226,10 +222,7 @@ class NamedPerson(Schema):
 
 
 class FactsOut(Schema):
-    """What a model card says. Losses are in nats per token, `points` is the curve: step and loss.
-
-    `unnamed` people gave something and are counted only.
-    """
+    """A model card's facts. Losses: nats per token. `points`: step and loss. `unnamed` people are only counted."""
 
     slug: str
     title: str
@@ -257,9 +250,9 @@ class FactsOut(Schema):
 
 
 class AgentOut(Schema):
-    """The agent that this site offers. The last five are null until its package has been built.
+    """The agent that this site offers. The last five fields are null until its package is built.
 
-    An agent of another `protocol` cannot work here. The lines bring an older agent up to date.
+    An agent of another `protocol` cannot work here; the two lines update it.
     """
 
     version: str
@@ -272,20 +265,20 @@ class AgentOut(Schema):
 
 
 class NamedFile(Schema):
-    """A file by its name."""
+    """A file and its sha256."""
 
     name: str
     sha256: str
 
 
 class TokenizerOut(Schema):
-    """What turns text into the run's tokens and back."""
+    """The run's tokenizer."""
 
     files: list[NamedFile]
 
 
 class SnapshotTaken(Schema):
-    """An uploaded state that was believed."""
+    """An accepted upload of a state."""
 
     step: int
     file: str
@@ -308,7 +301,7 @@ class StepList(Schema):
 
 
 class LeaderboardPage(Schema):
-    """People, most samples first; and apart from them, at most a hundred by bytes averaged."""
+    """People, most samples first; separately, at most a hundred by bytes averaged."""
 
     items: list[LeaderboardLineOut]
     averaged: list[AveragedOut]
@@ -323,7 +316,7 @@ class LedgerList(Schema):
 
 
 class LinkList(Schema):
-    """Machines that are in the run now: one's own, or all of them to its organizer."""
+    """Machines in the run now: your own, or all for its organizer."""
 
     items: list[LinkOut]
     next: str | None
@@ -337,7 +330,7 @@ class SnapshotList(Schema):
 
 
 class MachineIn(Schema):
-    """A machine that wants to be approved. `proof` signs the token's secret (purpose `manyhands request`)."""
+    """A machine to approve. `proof` signs the token's secret (purpose `manyhands request`)."""
 
     name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
     public_key: Hex64
@@ -346,7 +339,7 @@ class MachineIn(Schema):
 
 
 class MachineOut(Schema):
-    """What the machine is called from now on, and the key with which this site signs."""
+    """The machine's name from now on, and the key with which this site signs."""
 
     machine: str
     person: str
@@ -375,7 +368,7 @@ class DeviceOut(Schema):
 
 
 class PollIn(Schema):
-    """`proof` signs the device code with the machine's key (purpose `manyhands request`)."""
+    """A poll. `proof` signs the device code with the machine's key (purpose `manyhands request`)."""
 
     device_code: Annotated[str, Field(min_length=1, max_length=100)]
     proof: Hex128

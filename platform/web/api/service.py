@@ -1,4 +1,4 @@
-"""The API's one object: its parts, and how every error leaves it as `{"code", "title", "severity", "text"}`."""
+"""The API object: its routers, and its errors, which all have the form `{"code", "title", "severity", "text"}`."""
 
 import logging
 from typing import Any

@@ -1,1 +1,1 @@
-"""The live feed of a run: its picture, what changed in it, and how both reach everybody who watches."""
+"""The live feed of a run: its picture, changes to it, and how both reach watchers."""

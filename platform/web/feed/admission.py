@@ -1,4 +1,4 @@
-"""Who may sit down before a run: from which page, from which address, and how many."""
+"""Admission of watchers: from which page, from which address, and how many."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,16 +19,16 @@ from runs.models import Run
 from web.http.requester import household
 from web.run_picture.loading import known_language
 
-MOST_OF_PERSON = 40  # sockets of somebody who is logged in; others count by their address
+MOST_OF_PERSON = 40  # sockets of a person; others are counted by address
 MOST = 5000  # sockets of this process
-LONGEST_QUERY = 200  # bytes of what stands behind the address
+LONGEST_QUERY = 200  # bytes of a query string that are read
 
 Scope = dict[str, Any]
 _sockets: Counter[str] = Counter()
 
 
 def visible_run(scope: Scope) -> Run | None:
-    """The run that the scope's person asks for, None where it is not for them."""
+    """Return the requested run; None if the scope's person may not see it."""
     try:
         return access_run(slug=scope["url_route"]["kwargs"]["slug"], viewer=viewer_of(scope))
     except Problem:
@@ -36,7 +36,7 @@ def visible_run(scope: Scope) -> Run | None:
 
 
 def viewer_of(scope: Scope) -> Viewer:
-    """The person whose session cookie the socket brings; reads the database."""
+    """Return the person of the socket's session cookie. Reads the database."""
     sessions = import_module(settings.SESSION_ENGINE)
     request = HttpRequest()
     request.session = sessions.SessionStore(parse_cookie(header(scope, b"cookie")).get(settings.SESSION_COOKIE_NAME))
@@ -45,13 +45,13 @@ def viewer_of(scope: Scope) -> Viewer:
 
 
 def language_of(scope: Scope) -> str:
-    """The language that the page reads: `?language=bn`."""
+    """Return the page's language: `?language=bn`."""
     asked = QueryDict(scope.get("query_string", b"")[:LONGEST_QUERY])
     return known_language(asked.get("language", ""))
 
 
 def comes_from_here(scope: Scope) -> bool:
-    """Whether a page of this site opened the socket. Programs send no Origin and no cookie of a person either."""
+    """Return True if a page of this site opened the socket, or a program, which sends no Origin and no cookie."""
     host = header(scope, b"host")
     name, _ = split_domain_port(host)
     if not validate_host(name, settings.ALLOWED_HOSTS):
@@ -61,32 +61,30 @@ def comes_from_here(scope: Scope) -> bool:
 
 
 class Place(NamedTuple):
-    """Whom a watcher counts as, and how many sockets there may be of one."""
+    """The unit by which a watcher is counted, and how many sockets it may have."""
 
     who: str
     most: int
 
 
 def place_of(scope: Scope) -> Place:
-    """A person counts as one, wherever they sit; a school or a proxy is many people at one address."""
+    """Return a person's place, or an address's: a school or a proxy is many people at one address."""
     if (person := person_of(viewer_of(scope))) is not None:
         return Place(f"person {person.pk}", MOST_OF_PERSON)
     return Place(address_of(scope), settings.PEOPLE_PER_ADDRESS)
 
 
 def address_of(scope: Scope) -> str:
-    """Where the watcher sits, as pages count it."""
     return household(visitor_in(scope))
 
 
 def header(scope: Scope, name: bytes) -> str:
-    """A header's last value, empty without one."""
     return next((value.decode("latin-1") for key, value in reversed(scope["headers"]) if key == name), "")
 
 
 @contextmanager
 def counted_in(place: Place) -> Iterator[bool]:
-    """Whether there is room for one more of this place; it is taken for as long as the block lasts."""
+    """Reserve room for one more of this place during the block; yield whether there was any."""
     has_room = _sockets[place.who] < place.most and _sockets.total() < MOST
     _sockets[place.who] += has_room
     try:

@@ -1,9 +1,9 @@
-"""What changed between two pictures, how to apply it, and how both are said. Pure.
+"""Changes between two pictures, how to apply them, and both as messages. Pure; as `frontend/src/changes.ts`.
 
-`frontend/src/changes.ts` is the same in TypeScript. A change holds only what differs:
-`values`   fields by name, as they are now
-`points`   `{from, add}`: the curve keeps its first `from` points and gets these behind them
-`lists`    by name `{set, order}`: rows that are new or differ, and the order of keys where it is another
+A change holds only what differs:
+  `values`     fields by name, as they are now
+  `points`     `{from, add}`: the curve keeps its first `from` points and gets these after them
+  `lists`      by name `{set, order}`: new or different rows, and the order of keys if it is another
 """
 
 import json
@@ -19,7 +19,7 @@ LISTS = ("bars", "leaderboard", "week", "day", "activity", "heldout")
 
 
 def changes(before: Picture, after: Picture) -> Change:
-    """What turns one picture into the other; empty where nothing does."""
+    """Return the change from one picture to the other; empty if they are equal."""
     parts = {
         "values": {name: value for name, value in after.items() if _is_value(name) and before[name] != value},
         POINTS: _points_changed(before[POINTS], after[POINTS]),
@@ -29,7 +29,7 @@ def changes(before: Picture, after: Picture) -> Change:
 
 
 def apply(picture: Picture, change: Change) -> Picture:
-    """The picture after a change; the given one stays as it is."""
+    """Return the picture after a change, leaving the given one unchanged."""
     after = {**picture, **change.get("values", {})}
     if POINTS in change:
         kept = picture[POINTS][: change[POINTS]["from"]]
@@ -64,11 +64,11 @@ def _rows_after(before: list[Row], part: Change) -> list[Row]:
     return [rows[key] for key in part.get("order", [row["key"] for row in before])]
 
 
-AGAIN = "again"  # all that a watcher may say: send me the whole picture
+AGAIN = "again"  # a watcher's only message: send the whole picture
 
 
 def picture_message(seq: int, picture: Picture) -> str:
-    """The whole picture; the next change has the number behind `seq`."""
+    """Return the whole picture as a message; the next change has the number after `seq`."""
     return _text({"type": "picture", "seq": seq, "run": picture})
 
 

@@ -1,4 +1,4 @@
-"""A watcher's socket: sends what comes to its subscription. It takes one word, and that not too often."""
+"""A watcher's socket: sends its subscription's messages. It accepts one word, at a limited rate."""
 
 import asyncio
 import contextlib
@@ -14,9 +14,9 @@ from web.feed.admission import comes_from_here, counted_in, language_of, place_o
 from web.feed.changes import AGAIN
 from web.feed.watch import Subscription, subscribe, unsubscribe
 
-ASK_S = 30.0  # between looks whether a watcher of a private run may see it still
-RENEW_S = 1800.0  # then the socket is closed and who may see the run is asked anew
-AGAIN_BURST, AGAIN_S = 5, 2.0  # pictures asked for at once, and how long until one more is granted
+ASK_S = 30.0  # between checks whether a watcher may still see a private run
+RENEW_S = 1800.0  # then the socket closes, so that access is checked anew
+AGAIN_BURST, AGAIN_S = 5, 2.0  # pictures requested at once, and seconds until one more is granted
 OVER, NOT_UNDERSTOOD, RENEW = 4004, 1008, 4000
 
 
@@ -26,7 +26,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
     minding: "asyncio.Task[None] | None" = None
 
     async def connect(self) -> None:
-        """Let in who may see the run; a refusal before the handshake sends a page to polling, which says why."""
+        """Accept a watcher who may see the run. A refused page polls instead, and the answer says why."""
         self.held = contextlib.ExitStack()
         self.allowance, self.asked = float(AGAIN_BURST), time.monotonic()
         scope: Any = self.scope
@@ -51,17 +51,17 @@ class WatcherConsumer(AsyncWebsocketConsumer):
         await self.close(code=RENEW)
 
     async def _mind(self, subscription: Subscription) -> None:
-        """Who was removed, or has logged out, sees no more; a run whose visibility changes ends its watch anyway."""
+        """End the subscription of a watcher who was removed or logged out. Changed visibility ends the watch anyway."""
         scope: Any = self.scope
         may_see = True
         while may_see:
             await asyncio.sleep(ASK_S)
-            with contextlib.suppress(DatabaseError):  # it is away; the subscription waits with it
+            with contextlib.suppress(DatabaseError):  # the database is away, and the subscription waits for it too
                 may_see = await in_thread(visible_run)(scope) is not None
         subscription.end()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """`again` gets the picture; anything else, or too much of it, ends the conversation."""
+        """Answer `again` with the picture; close the socket on anything else, or too many of them."""
         del bytes_data
         if self.subscription is None or text_data != AGAIN or not self._is_allowed():
             await self.close(code=NOT_UNDERSTOOD)

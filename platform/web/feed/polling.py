@@ -1,6 +1,6 @@
-"""What pages ask beside their sockets: the same picture where sockets are blocked, and what is their reader's alone.
+"""Requests of pages besides their sockets: the same picture if sockets are blocked, and what only its reader sees.
 
-One look a second and one for each step, however many ask.
+The database is read once a second and once for each step, however many readers ask.
 """
 
 import gzip
@@ -22,17 +22,17 @@ from web.run_picture.loading import ENGLISH, known_language, picture_in
 from web.run_picture.own import Own, links_shown, own_bars, own_words
 
 KEEP_S = 1.0
-REST_S = 0.25  # between looks at least, however fast steps are made
+REST_S = 0.25  # least time between reads, however fast steps are
 MOST = 256  # pictures that are kept
 
 
 class Kept(NamedTuple):
-    """A picture as it is sent, when it was made, and at which entry of the log."""
+    """A picture as it is sent, the time it was made, and its entry of the log."""
 
     at_s: float
     entry: int
     content: bytes
-    packed: bytes  # the same compressed: once, however many ask
+    packed: bytes  # compressed, once for all readers
     etag: str
 
 
@@ -42,7 +42,7 @@ _kept: dict[tuple[UUID, str], Kept] = {}  # by run and language
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
-    """The picture as JSON, or 304 where the asker has it."""
+    """Return the picture as JSON, or 304 if the client has it."""
     language = known_language(request.GET.get("language", ""))
     kept = recent_picture(run_or_404(access_run, request, slug), language)
 
@@ -59,7 +59,7 @@ def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def recent_picture(run: Run, language: str = ENGLISH) -> Kept:
-    """The picture of a second ago, or a new one; nobody waits that second for a step."""
+    """Return the picture of up to a second ago, or a new one; a new step is shown without that delay."""
     now, index = time.monotonic(), run.head.index
     key = run.pk, language
     kept = _kept.get(key)
@@ -73,13 +73,13 @@ def recent_picture(run: Run, language: str = ENGLISH) -> Kept:
     return kept
 
 
-# What a page shows to its reader alone. The feed is the same for all who watch, so it is asked for beside it
+# The feed is the same for all watchers, so a page requests separately what only its reader sees
 
 
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def own_links(request: HttpRequest, slug: str) -> HttpResponse:
-    """What the links of the reader's machines carry; to the organizer of all."""
+    """Return the links of the reader's machines; for the organizer those of all."""
     run = run_or_404(access_run, request, slug)
     links = links_shown(run, request.user, sees_all=may_manage(run, request.user))
     return JsonResponse(links, headers={"Cache-Control": "private, no-store"})
@@ -88,7 +88,7 @@ def own_links(request: HttpRequest, slug: str) -> HttpResponse:
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def own_place(request: HttpRequest, slug: str) -> HttpResponse:
-    """The reader's line of the leaderboard, and the bars of their machines."""
+    """Return the reader's line of the leaderboard and the bars of their machines."""
     run = run_or_404(access_run, request, slug)
     own = Own(run, request.user)
     found = {"you": own_words(own, ()), "bars": own_bars(own, presence.online(run))}

@@ -1,8 +1,7 @@
-"""One look at a run for all who watch it at this process in one language: the same text to every subscription.
+"""One look at a run for all its watchers in this process and language: each subscription gets the same text.
 
-The host says when a step is committed; otherwise a watch looks once a second while anybody watches, and not at all
-while nobody does. A subscription that is too slow for the changes gets the whole picture instead, so none holds up the
-others.
+A watch looks when a step is announced, else once a second, and only while there are watchers. A slow subscription gets
+the whole picture instead of changes, so it does not delay others.
 """
 
 import asyncio
@@ -22,14 +21,14 @@ from web.run_picture.picture import Picture
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # between looks where nobody says that something moved
-REST_S = 0.2  # between looks at least
-RESTS = 3  # times as long as a look took, so that a long run does not keep the database busy
-WAITING = 16  # messages that wait for a slow socket
+LOOK_S = 1.0  # between looks without an announcement
+REST_S = 0.2  # least time between looks
+RESTS = 3  # times the duration of a look, so that a long run does not keep the database busy
+WAITING = 16  # messages queued for a slow socket
 
 
 class Subscription:
-    """Where one watcher's messages wait. None among them: there is nothing more to see here."""
+    """The queue of one watcher's messages. None means that no more will come."""
 
     def __init__(self, watch: "Watch") -> None:
         self.watch = watch
@@ -39,20 +38,18 @@ class Subscription:
         return await self._waiting.get()
 
     def give(self, message: str) -> None:
-        """A change; where too many wait, the picture instead of them all."""
+        """Queue a change; if the queue is full, replace it with the picture."""
         if self._waiting.full():
             self.give_picture()
         else:
             self._waiting.put_nowait(message)
 
     def give_picture(self) -> None:
-        """The whole picture, in place of all that waits."""
         self._empty()
         if self.watch.picture is not None:
             self._waiting.put_nowait(picture_message(self.watch.seq, self.watch.picture))
 
     def end(self) -> None:
-        """Tell this reader that nothing more comes."""
         self._empty()
         self._waiting.put_nowait(None)
 
@@ -62,7 +59,7 @@ class Subscription:
 
 
 class Watch:
-    """One run, as everybody at this process sees it who reads this language."""
+    """One run, as all its watchers in this process and language see it."""
 
     def __init__(self, run_id: UUID, language: str = ENGLISH) -> None:
         self.run_id = run_id
@@ -71,10 +68,10 @@ class Watch:
         self.seq = 0
         self.picture: Picture | None = None
         self._moved = asyncio.Event()
-        self._began = 0.0  # when the last look did, by the loop's clock
+        self._began = 0.0  # start of the last look, by the loop's clock
 
     async def follow(self) -> None:
-        """Look whenever something moved, until cancelled or the run is gone."""
+        """Look whenever the run moved, until cancelled or the run is gone."""
         layer: Any = get_channel_layer()
         channel: str = await layer.new_channel()
         group = watchers_of(self.run_id.hex)
@@ -89,7 +86,7 @@ class Watch:
             await layer.group_discard(group, channel)
 
     async def _listen(self, layer: Any, channel: str) -> None:
-        """Never interrupted: over Redis a cancelled `receive` gives its channel up."""
+        """Note announcements. Never interrupted: a cancelled `receive` would forget the channel."""
         while True:
             await layer.receive(channel)
             self._moved.set()
@@ -102,7 +99,7 @@ class Watch:
         self._moved.clear()
 
     async def _look(self) -> bool:
-        """Tell the subscriptions what changed; False where the run, or this view of it, is over."""
+        """Send subscriptions what changed; return False if the run, or this view of it, has ended."""
         self._began = asyncio.get_running_loop().time()
         try:
             found = await in_thread(look)(self.run_id, self.language)
@@ -110,7 +107,7 @@ class Watch:
             log.warning("the feed waits for the database", exc_info=True)
             return True
         if found is None or (self.picture and self.picture["visibility"] != found["visibility"]):
-            self._end()  # who may see it is asked again
+            self._end()  # access is checked again
             return False
         self._show(found)
         return True
@@ -137,7 +134,7 @@ _watches: dict[tuple[UUID, str], tuple[Watch, "asyncio.Task[None]"]] = {}  # by 
 
 
 def subscribe(run_id: UUID, language: str = ENGLISH) -> Subscription:
-    """A subscription before a run, in one of the site's languages; its first message is the picture."""
+    """Subscribe to a run in one of the site's languages; the first message is the picture."""
     key = run_id, language
     if key not in _watches or _watches[key][1].done():
         watch = Watch(run_id, language)
@@ -149,7 +146,7 @@ def subscribe(run_id: UUID, language: str = ENGLISH) -> Subscription:
 
 
 async def unsubscribe(subscription: Subscription) -> None:
-    """The last who leaves ends the watch."""
+    """Remove a subscription; the last one ends the watch."""
     watch = subscription.watch
     watch.subscriptions.discard(subscription)
     key = watch.run_id, watch.language

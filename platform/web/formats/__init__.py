@@ -1,1 +1,1 @@
-"""How figures are written in languages whose way Django does not know as pages need it."""
+"""Formats of figures in languages whose formats in Django do not suit the pages."""

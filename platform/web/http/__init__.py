@@ -1,1 +1,1 @@
-"""What every answer has to do with: who asks, how often, what may be seen, files, errors."""
+"""HTTP: requesters, rate limits, files, errors."""

@@ -1,7 +1,4 @@
-"""Answers where no view answers: nothing there, not allowed, broken. In words for people, as JSON under /api/.
-
-Their arguments are Django's, wanted or not.
-"""
+"""Django's error views: not found, not allowed, malformed, broken. Pages for people, JSON under /api/."""
 
 import sys
 
@@ -15,26 +12,26 @@ from web.http.faults import answer, new_incident
 
 
 def nothing_here(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """404. A numbered reason is told where there is one."""
+    """Answer 404, with a numbered reason if there is one."""
     fault = getattr(exception, "fault", None) or Fault("404", _("Check the address, or browse all runs."))
     return answer(request, fault, status=404)
 
 
 def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """403. A reason is told where there is one."""
+    """Answer 403, with a reason if there is one."""
     text = str(exception or "") or _("Your role in this run does not allow this. Nothing was changed.")
     return answer(request, Fault("403", text), status=403)
 
 
 def not_understood(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """The page for a request that is not understood (400), or is longer than is read of one (413)."""
+    """Answer 400 to a malformed request, or 413 to one that is too large."""
     if isinstance(exception, RequestDataTooBig):
         return answer(request, Fault("413", _("The request is too large. Nothing was changed.")), status=413)
     return answer(request, Fault("400", _("The request was malformed. Nothing was changed.")), status=400)
 
 
 def broken(request: HttpRequest) -> HttpResponse:
-    """500, or 507 where the disk is full. The cause is in the site's log."""
+    """Answer 500, or 507 if the disk is full. The cause is in the site's log."""
     if fault := disk_fault(sys.exc_info()[1]):  # Django calls this while it handles the error
         return answer(request, fault)
     incident = new_incident(request)
@@ -43,6 +40,6 @@ def broken(request: HttpRequest) -> HttpResponse:
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:  # noqa: ARG001
-    """A form that came from elsewhere, or from a page that lay open too long."""
+    """Answer 403 to a form of another site, or of a page that was open for too long."""
     text = "The form was too old or came from another site. Go back, reload the page and try again."
     return answer(request, Fault("403", text), status=403)

@@ -1,4 +1,4 @@
-"""Numbered errors on their way out: which HTTP status each has, and the same words for people and programs."""
+"""Numbered errors as answers: the HTTP status of each, and the same text for people and programs."""
 
 import logging
 import secrets
@@ -86,7 +86,7 @@ HEADLINES = {
 
 
 def new_incident(request: HttpRequest, error: BaseException | None = None) -> str:
-    """A number that a reader quotes and an operator finds in the log, beside what went wrong."""
+    """Log an error under a random number, which a reader can quote to the operator; return the number."""
     incident = secrets.token_hex(4)
     logger.error("incident %s: %s %s", incident, request.method, request.path, exc_info=error or sys.exc_info()[1])
     return incident
@@ -97,17 +97,17 @@ def status_of(code: str) -> int:
 
 
 def title_of(fault: Fault, status: int) -> str:
-    """What an answer is called: the error's own title, or what the status says where it has no number of ours."""
+    """Return the error's own title, or the status's if the error has no number of ours."""
     return fault.title if fault.code in CATALOGUE else str(HEADLINES.get(status, HEADLINES[UNLISTED]))
 
 
 def is_for_program(path: str) -> bool:
-    """Whether who asks reads JSON rather than words."""
+    """Return True if the client reads JSON."""
     return path.startswith(("/api/", "/uploads/"))
 
 
 def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> HttpResponse:
-    """The fault as JSON under /api/, as a page elsewhere."""
+    """Return the fault as JSON for programs, as a page otherwise."""
     status = status or status_of(fault.code)
     if is_for_program(request.path):
         said = {"code": fault.code, "title": title_of(fault, status), "severity": fault.severity, "text": fault.text}
@@ -115,5 +115,5 @@ def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> 
     headline = title_of_page(title_of(fault, status))
     facts: dict[str, Any] = {"fault": in_words_of_page(fault), "status": status, "headline": headline}
     if status >= 500:
-        facts["user"] = AnonymousUser()  # who it is stands in the database, which may be what is broken
+        facts["user"] = AnonymousUser()  # the person is in the database, which may be broken
     return render(request, "web/fault.html", facts, status=status)

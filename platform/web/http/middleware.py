@@ -1,4 +1,4 @@
-"""Our own middleware: pages and JSON are compressed, and everything comes from this site (content security policy)."""
+"""Middleware: compression of pages and JSON, and the content security policy, which allows only this site's files."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ POLICY = (
 
 
 def compressed(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Middleware; the length of what it sends is blurred by some random bytes, so that it tells no secret (BREACH)."""
+    """Compress answers; random bytes blur their length, so that it reveals no secret (BREACH)."""
     packing = GZipMiddleware(get_response)
 
     def middleware(request: HttpRequest) -> HttpResponseBase:
@@ -38,8 +38,6 @@ def compressed(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Calla
 def content_security_policy(
     get_response: Callable[[HttpRequest], HttpResponseBase],
 ) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Middleware that says so in every answer."""
-
     def middleware(request: HttpRequest) -> HttpResponseBase:
         response = get_response(request)
         response.headers.setdefault("Content-Security-Policy", POLICY)

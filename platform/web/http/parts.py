@@ -13,19 +13,18 @@ BEFORE = re.compile(r"[0-9]{1,18}")  # the key of a row
 
 
 class Part(NamedTuple):
-    """Some rows of a list, and the links to those before and after them; an empty link where there are none."""
+    """Some rows of a list, and links to those before and after them; an empty link if there are none."""
 
     rows: Sequence[Any]
     before: str
     after: str
 
     def __bool__(self) -> bool:
-        """Whether there are rows, as of a list."""
         return bool(self.rows)
 
 
 class Older(NamedTuple):
-    """The newest rows of a table, or those before a row. `older`: before which row the next ones are."""
+    """The newest rows of a table, or those before a row. `older`: the row before which the next ones are."""
 
     rows: list[Any]
     is_older: bool
@@ -33,7 +32,7 @@ class Older(NamedTuple):
 
 
 def rows_before(rows: QuerySet[Any], request: HttpRequest, size: int = ROWS) -> Older:
-    """Return at most `size` of the rows before the one that the address names with `?before=`, in one query."""
+    """Return at most `size` rows before the one that the address names with `?before=`, in one query."""
     said = request.GET.get("before", "")
     is_older = BEFORE.fullmatch(said) is not None
     found = list((rows.filter(pk__lt=int(said)) if is_older else rows).order_by("-pk")[: size + 1])
@@ -41,9 +40,9 @@ def rows_before(rows: QuerySet[Any], request: HttpRequest, size: int = ROWS) -> 
 
 
 def part_of(rows: QuerySet[Any] | Sequence[Any], request: HttpRequest, name: str, page: str) -> Part:
-    """The rows from the one that the address says under this name, in one query. Only this list moves.
+    """Return rows from the position that the address has under this name, in one query.
 
-    `page`: where the links lead, as a form that was filled in wrongly is answered elsewhere.
+    `page` is where links lead, since a form filled in wrongly is answered at another address.
     """
     said = request.GET.get(name, "")
     begin = int(said) if said.isascii() and said.isdigit() and len(said) <= MOST_DIGITS else 0

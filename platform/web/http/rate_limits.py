@@ -1,7 +1,5 @@
-"""How often the same may be asked. `settings.RATES` has the limits; the counts are in Django's cache.
-
-A window begins with the first use and ends by itself, so that nobody waits longer than it is long.
-"""
+"""Rate limits: limits in `settings.RATES`, counts in Django's cache. A window begins with the first use and ends
+alone."""
 
 import hashlib
 import logging
@@ -27,7 +25,7 @@ Rest = ParamSpec("Rest")
 
 
 class TooOften(Problem):
-    """E223 with the time after which it works again."""
+    """E223, with the time after which it works again."""
 
     def __init__(self, what: str, retry_after_s: int) -> None:
         wait = f"{retry_after_s} s" if retry_after_s < 90 else f"{math.ceil(retry_after_s / 60)} minutes"
@@ -36,7 +34,7 @@ class TooOften(Problem):
 
 
 def spend(what: str, who: str, *, now: float | None = None) -> None:
-    """Count one use of `what` by `who`. Raises TooOften (Problem E223) where it is one too many."""
+    """Count one use of `what` by `who`. Raises TooOften (Problem E223) if it is one too many."""
     now = time.time() if now is None else now
     most, window_s = settings.RATES[what]
     try:
@@ -52,7 +50,7 @@ def spend(what: str, who: str, *, now: float | None = None) -> None:
 
 
 def forgive(what: str, who: str) -> None:
-    """Take back one use that turned out to be none."""
+    """Take back one use that should not count."""
     try:
         began = cache.get(_key(what, who))
         if began is not None:
@@ -63,7 +61,7 @@ def forgive(what: str, who: str) -> None:
 
 class View(Protocol[Rest]):
     def __call__(self, request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase:
-        """Answer."""
+        """Answer a request."""
         ...
 
 
@@ -75,10 +73,10 @@ def limited(
     failures_only: bool = False,
     own: str = "",
 ) -> Callable[[View[Rest]], View[Rest]]:
-    """A view whose POSTs, or other `methods`, are counted; one too many is answered by a page with E223.
+    """Return a decorator that limits a view's requests of these `methods`; one too many is answered with E223.
 
-    With `failures_only` one that leads on to another page is forgiven. `own`: what is counted instead, by person, of
-    whoever is logged in; a school behind one address is many people.
+    With `failures_only` a use that redirects is taken back. `own` is the limit for a person who is logged in, since a
+    school behind one address is many people.
     """
 
     def around(view: View[Rest]) -> View[Rest]:
@@ -86,7 +84,7 @@ def limited(
         def counted(request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase:
             if request.method not in methods:
                 return view(request, *rest, **named)
-            # Before the view may log somebody in or out.
+            # Before the view, which may log the person in or out.
             counts, whom = (own, person(request)) if own and request.user.is_authenticated else (what, who(request))
             try:
                 spend(counts, whom)
@@ -103,30 +101,28 @@ def limited(
 
 
 def refusal(request: HttpRequest, problem: TooOften) -> HttpResponse:
-    """The answer 429, which says when to come again."""
     response = answer(request, problem.fault)
     response["Retry-After"] = str(problem.retry_after_s)
     return response
 
 
 def address_and_name(request: HttpRequest) -> str:
-    """Who tries to log in, from where; a name is one however it is spelled, as the log-in form reads it."""
+    """Return the address and name of a login attempt. The name is normalized as the login form does."""
     name = unicodedata.normalize("NFKC", request.POST.get("username", "")).strip()
     return f"{address_of(request)} {name.casefold()}"
 
 
 def invitation_guess(request: HttpRequest) -> tuple[str, str]:
-    """What is counted of links that let nobody in, and of whom: people one by one, all others by where they are."""
+    """Return what to count for a wrong invitation link, and for whom: a person, or else an address."""
     if request.user.is_authenticated:
         return "wrong invitations", person(request)
     return "wrong invitations of one address", address_of(request)
 
 
 def person(request: HttpRequest) -> str:
-    """Who is logged in; for views behind `login_required`."""
     return str(request.user.pk)
 
 
 def _key(*parts: object) -> str:
-    """Names of people and addresses are of any length and letters; keys are not. Nobody can read them back."""
+    """Return a cache key of fixed length. It hides names and addresses."""
     return f"rate:{hashlib.sha256(repr(parts).encode()).hexdigest()}"

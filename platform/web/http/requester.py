@@ -1,4 +1,4 @@
-"""Who is in front of the page, from where, and which run they may see."""
+"""The requester: person, address, and the run they may see."""
 
 import ipaddress
 from typing import Any, cast
@@ -10,38 +10,38 @@ from config.proxies import visitor_of
 from peer_agent.protocol.errors import Fault, Problem
 from runs.models import Run
 
-HOME_BITS = 64  # of an IPv6 address: what one household is given
+HOME_BITS = 64  # of an IPv6 address: the network of one household
 
 
 def person_in(request: HttpRequest) -> Person:
-    """The person who is logged in; for views behind `login_required`."""
+    """Return the person who is logged in; for views behind `login_required`."""
     return cast("Person", request.user)
 
 
 def ip_of(request: HttpRequest) -> str:
-    """The address that a request comes from; empty where none is known."""
+    """Return the address of the requester; empty if unknown."""
     return visitor_of(request.META.get("REMOTE_ADDR", ""), request.headers.get("X-Forwarded-For", ""))
 
 
 def address_of(request: HttpRequest) -> str:
-    """Whom to count as one."""
+    """Return the address that counts as one requester."""
     return household(ip_of(request))
 
 
 def household(ip: str) -> str:
-    """An IPv4 address, or the 64 bits of IPv6 that belong to one household."""
+    """Return an IPv4 address, or the 64 bits of IPv6 that belong to one household."""
     if ":" not in ip:
         return ip
     return str(ipaddress.ip_network(f"{ip.partition('%')[0]}/{HOME_BITS}", strict=False))
 
 
 def site_of(request: HttpRequest) -> str:
-    """The address under which the visitor knows this site."""
+    """Return the address under which the visitor knows this site."""
     return request.build_absolute_uri("/").rstrip("/")
 
 
 def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
-    """The run that `access` gives; what the viewer may not see is not there. Raises Http404."""
+    """Return the run that `access` gives. A run that the viewer may not see raises Http404, as a missing one does."""
     try:
         run: Run = access(slug=slug, viewer=request.user)
     except Problem as problem:
@@ -50,7 +50,7 @@ def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
 
 
 def missing(fault: Fault) -> Http404:
-    """A 404 with its reason, which `web.http.error_responses` tells."""
+    """Return a 404 with its reason, which `web.http.error_responses` shows."""
     nothing = Http404()
     nothing.fault = fault  # type: ignore[attr-defined]
     return nothing

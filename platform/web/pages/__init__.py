@@ -1,1 +1,1 @@
-"""Pages for people, by subject. No page is imported by another room."""
+"""Pages for people, by subject. No other package imports them."""

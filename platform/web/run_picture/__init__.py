@@ -1,1 +1,1 @@
-"""What a run looks like now, as plain values: sentence, curve, bars, who is there."""
+"""The present look of a run, as plain values: sentence, curve, bars, people."""

@@ -1,7 +1,7 @@
-"""The last plan as a picture: who sends to whom, how much, how long that should take and took, what limits it. Pure.
+"""The last plan as a picture: senders and averagers, their parts, planned and actual time, and limits. Pure.
 
-Heights are in pixels of the drawing; template and script draw the same lines between the two sides. No bandwidth is in
-it: everybody sees it who may see the run.
+Heights are in pixels; template and script draw the same lines. It shows no bandwidth, because everyone who sees the run
+sees it.
 """
 
 import hashlib
@@ -19,15 +19,15 @@ from web.run_picture.counts import duration, with_number
 Line = dict[str, Any]
 
 ROW = 36  # pixels of a line, as in the style sheet
-THICKEST, THINNEST = 12.0, 1.5  # pixels of what goes to who averages all, or next to nothing
-ALONE = 0.75  # of what a round would be shorter by: a limit that has so much of it is named alone
+THICKEST, THINNEST = 12.0, 1.5  # pixels of a link to the only averager, and to one with hardly any part
+ALONE = 0.75  # a limit with at least this part of the possible saving is named alone
 NAMED = 2  # limits that a sentence names
-SHORTEST_S = 0.05  # below, seconds say nothing
+SHORTEST_S = 0.05  # shorter times are not shown exactly
 NO_BREAK = "\N{NO-BREAK SPACE}"
 HELPERS = frozenset({Role.AUXILIARY.value, Role.RELAY.value})
 AT_WORK = frozenset({"reduce", "commit"})  # phases in which the last plan is carried out
 
-RELAY = "relay"  # its name, to everybody
+RELAY = "relay"  # its name, for everyone
 NEVER = gettext_lazy("No step has been averaged yet. After the first step, this shows who sends what to whom.")
 NOT_MEASURED = gettext_lazy("Measuring connection speeds takes a few steps.")
 NOTHING_TRAVELS = gettext_lazy("Only one machine is training, so nothing has to be sent.")
@@ -39,7 +39,7 @@ NOTE = gettext_lazy(
 
 
 def averaging_of(outline: Outline | None, *, phase: str, is_over: bool = False) -> dict[str, Any]:
-    """Values of the picture. `phase` is that of the run now, empty where nobody drives it."""
+    """Return the picture's values. `phase` is the run's present one, empty without a host."""
     if outline is None:
         return {"plan": None, "limit": str(NEVER), "limiting": [], "planned": ""}
     return {
@@ -50,11 +50,10 @@ def averaging_of(outline: Outline | None, *, phase: str, is_over: bool = False) 
     }
 
 
-# --- in words
+# --- In words
 
 
 def time_sentence(outline: Outline, phase: str) -> str:
-    """What the plan said beside what it took."""
     facts = {"step": f"{outline.step:,}", "planned": _seconds(outline.planned_s) if outline.planned_s else ""}
     if outline.is_void:
         return _("Step %(step)s could not be averaged and is being retried. Nothing was lost.") % facts
@@ -82,7 +81,7 @@ def _seconds(seconds: float) -> str:
 
 
 def limit_sentence(outline: Outline, *, is_over: bool = False) -> str:
-    """Whom the averaging waits for, and in which direction; never how much that link carries."""
+    """Return which machine and direction limit the averaging, never their bandwidth."""
     told = told_of(outline)
     if not told:
         return str(NOTHING_TRAVELS if _is_alone(outline) else NOT_MEASURED)
@@ -97,7 +96,6 @@ def _limit_of(told: Sequence[Bottleneck], *, is_over: bool) -> str:
 
 
 def _limits_of(outline: Outline, told: Sequence[Bottleneck], *, is_over: bool) -> str:
-    """Two that are named, and whether there are more."""
     if len(outline.bottlenecks) > len(told):
         message = (
             _("Averaging was limited by %(limits)s and others.")
@@ -110,13 +108,13 @@ def _limits_of(outline: Outline, told: Sequence[Bottleneck], *, is_over: bool) -
 
 
 def told_of(outline: Outline) -> Sequence[Bottleneck]:
-    """The limits that the sentence names: the one that matters most, or the first two."""
+    """Return the limits that the sentence names: the dominant one, or the first two."""
     limits = outline.bottlenecks
     return limits[:1] if limits and limits[0].part >= ALONE else limits[:NAMED]
 
 
 def _is_of_helpers(limit: Bottleneck) -> bool:
-    """Whether it is a limit of those who only average, of whom there could be more."""
+    """Return True if only auxiliaries or relays limit, of which there could be more."""
     return bool(limit.who) and all(who.role in HELPERS for who in limit.who)
 
 
@@ -136,7 +134,6 @@ def _phrases(told: Sequence[Bottleneck], *, has_more: bool) -> str:
 
 
 def _pair(one: str, other: str, *, has_more: bool) -> str:
-    """Two of a list; others follow where there are more."""
     return (_("%(one)s, %(other)s") if has_more else _("%(one)s and %(other)s")) % {"one": one, "other": other}
 
 
@@ -158,7 +155,7 @@ def _phrase(limit: Bottleneck) -> str:
 
 
 def names_of(who: Participant) -> tuple[str, str]:
-    """Person and machine as everybody may read them: a relay may be called as a computer of the site is."""
+    """Return person and machine as everyone may read them. A relay's names may reveal the site's computers."""
     return (RELAY, "") if who.role == Role.RELAY else (who.person, who.machine)
 
 
@@ -169,11 +166,11 @@ def _name(who: Participant) -> str:
     return _("a relay") if person == RELAY else f"a {person}"
 
 
-# --- as a drawing
+# --- As a drawing
 
 
 def linked(plan: dict[str, Any]) -> list[tuple[Line, Line]]:
-    """Both ends of every link: each to each, nobody to itself; what limits comes last and so lies on top."""
+    """Return both ends of every link, from each sender to each other averager. Limiting ones come last, on top."""
     ends = [
         (one, other)
         for one in plan["senders"]
@@ -184,7 +181,6 @@ def linked(plan: dict[str, Any]) -> list[tuple[Line, Line]]:
 
 
 def drawn(outline: Outline) -> dict[str, Any]:
-    """Both sides, each line with its place. A link goes from each sender to each averager that is not itself."""
     slow = {who.peer for limit in told_of(outline) for who in limit.who}
     senders = [_line(who, slow) for who in outline.senders]
     averagers = [{**_line(each.who, slow), **_part(each.part)} for each in outline.averagers]
@@ -207,19 +203,19 @@ def drawn(outline: Outline) -> dict[str, Any]:
 
 
 def limiting(outline: Outline) -> list[str]:
-    """“key way” of each direction that the sentence names, as `way_key` has it."""
+    """Return “key way” of each direction that the sentence names, as in `way_key`."""
     both = (Kind.UP, Kind.DOWN)
     ways = {Kind.UP: (Kind.UP,), Kind.DOWN: (Kind.DOWN,), Kind.DUPLEX: both}
     return [way_key(limit.who[0].peer, way) for limit in told_of(outline) for way in ways.get(limit.kind, ())]
 
 
 def way_key(peer: str, way: Kind) -> str:
-    """A direction of a machine's link, by the name that says nothing of it."""
+    """Return a name for a direction of a machine's link that reveals nothing about it."""
     return f"{key_of(peer)} {way}"
 
 
 def key_of(peer: str) -> str:
-    """A name for a machine that says nothing of it."""
+    """Return a name for a machine that reveals nothing about it."""
     return hashlib.sha256(peer.encode()).hexdigest()[:12]
 
 
@@ -238,13 +234,13 @@ def _rest(count: int) -> Line:
 
 
 def _part(part: float) -> Line:
-    """In per cent for people, and how thick its links are."""
+    """Return a part in percent for people, and the thickness of its links."""
     percent = f"{100 * part:.0f} %" if part >= 0.005 else _("under 1 %%") % {}
     width = round(max(THINNEST, THICKEST * part), 1)
     return {"share": round(100 * part, 1), "percent": percent, "width": width}
 
 
 def _placed(lines: list[Line], height: int) -> list[Line]:
-    """Each line with its middle; the shorter side stands in the middle of the longer."""
+    """Return each line with its middle; the shorter side is centred."""
     top = (height - ROW * len(lines)) // 2
     return [{**line, "y": top + ROW * place + ROW // 2} for place, line in enumerate(lines)]

@@ -1,6 +1,6 @@
-"""The loss and what else is drawn over a run's steps, on its page and in a sentence. Pure.
+"""The loss and other quantities over a run's steps, as charts (as in `frontend/src/charts.ts`) and in sentences. Pure.
 
-`frontend/src/charts.ts` has the same charts; the order of `QUANTITIES` is that of a point of the picture.
+A point of the picture has its values in the order of `QUANTITIES`.
 """
 
 import math
@@ -16,7 +16,7 @@ from runs.selectors import Measured, Point
 
 WIDE = Frame(720, 280)
 NARROW = Frame(340, 210)
-LOSS = "loss"  # the chart that everybody sees first
+LOSS = "loss"  # the chart shown first
 WIDE_FURTHER = Frame(720, 280, left=60)  # labels are longer than those of losses
 NARROW_FURTHER = Frame(340, 210, left=60)
 
@@ -29,7 +29,7 @@ def laid_out(
     *,
     as_perplexity: bool = False,
 ) -> Layout | None:
-    """Where a run's curve stands; None before it has one. Losses in nats per token."""
+    """Return the layout of a run's curve; None before it has one. Losses in nats per token."""
     held = [(point.step, point.loss) for point in heldout]
     losses = [(point.step, point.loss) for point in points]
     return lay_out(losses, entropy, frame, heldout=held, as_perplexity=as_perplexity)
@@ -44,7 +44,7 @@ def loss_chart(
     unit: str = "token",
     as_perplexity: bool = False,
 ) -> str:
-    """An `<svg>` of the curve, empty without points. The unigram entropy is dotted, held-out losses are circles."""
+    """Return an `<svg>` of the curve, empty without points. Unigram entropy is dotted, held-out losses are circles."""
     layout = laid_out(points, entropy, frame, heldout, as_perplexity=as_perplexity)
     return chart_svg(layout, summary(points, entropy, heldout, unit=unit)) if layout else ""
 
@@ -52,7 +52,7 @@ def loss_chart(
 def summary(
     points: Sequence[Point], entropy: float | None, heldout: Sequence[Measured] = (), *, unit: str = "token"
 ) -> str:
-    """What the curve says, for those who do not see it. `unit`: what a loss is a mean over."""
+    """Return a description of the curve for readers who cannot see it. `unit`: what a loss is a mean over."""
     if not points:
         return _("No steps yet.")
     text = _moved(points, unit)
@@ -79,7 +79,6 @@ def _moved(points: Sequence[Point], unit: str) -> str:
 
 
 def _judged(heldout: Sequence[Measured]) -> str:
-    """What the newest snapshot that was measured is worth, and which one is worth most."""
     newest, best = heldout[-1], min(heldout, key=lambda point: point.loss)
     figures = ", ".join(f"{name} {figure(name, value)}" for name, value in sorted(newest.figures.items()))
     loss = f"{newest.loss:.2f}{f' ({figures})' if figures else ''}"
@@ -91,11 +90,11 @@ def _judged(heldout: Sequence[Measured]) -> str:
     return _("On held-out data: %(loss)s at step %(step)s.") % facts
 
 
-# What else is drawn over the steps: how fast, on how many machines, at which rate, how many bytes
+# Other quantities over the steps: speed, machines, learning rate, bytes
 
 
 class Quantity(NamedTuple):
-    """One chart. `told`: what its values are, as the beginning of a sentence."""
+    """One chart. `told`: its quantity, as the beginning of a sentence."""
 
     key: str
     name: str
@@ -113,7 +112,7 @@ QUANTITIES = (
 
 
 def charts_of(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Those there is something to be seen of, and what each says; none where nothing but the loss is known."""
+    """Return the charts that have values, with a summary of each."""
     found = ((quantity, values_of(points, quantity)) for quantity in QUANTITIES)
     return [
         {"key": each.key, "name": _(each.name), "summary": _summary(each, values)} for each, values in found if values
@@ -121,7 +120,7 @@ def charts_of(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def chart_of(points: Sequence[Point], key: str, frame: Frame) -> str:
-    """An `<svg>` of one; empty where there is none of this name, or nothing to be seen."""
+    """Return an `<svg>` of one chart; empty for an unknown name or without values."""
     quantity = next((each for each in QUANTITIES if each.key == key), None)
     values = values_of(points, quantity) if quantity else []
     layout = lay_out(values, None, frame, amount=quantity.unit if quantity else "")
@@ -129,13 +128,13 @@ def chart_of(points: Sequence[Point], key: str, frame: Frame) -> str:
 
 
 def values_of(points: Sequence[Point], quantity: Quantity) -> list[tuple[int, float]]:
-    """Step and value of the points that know it, of those whose loss is drawn too."""
+    """Return step and value of the points that have one, among those whose loss is drawn."""
     found = ((point, getattr(point, quantity.field)) for point in points if math.isfinite(point.loss))
     return [(point.step, value) for point, value in found if value is not None and math.isfinite(value)]
 
 
 def _summary(quantity: Quantity, values: Sequence[tuple[int, float]]) -> str:
-    """The newest value and the highest: what the chart says, for those who do not see it."""
+    """Return the newest value and the highest, for readers who cannot see the chart."""
     step, value = values[-1]
     highest_step, highest = max(values, key=lambda each: each[1])
     said = {"what": _(quantity.told), "step": f"{step:,}", "value": _amount(value, quantity)}

@@ -1,7 +1,4 @@
-"""What stands beside a link: a run's title, state, loss and curve, and who trains, as a PNG of 1200 x 630. Pure.
-
-Most sites that show links take no SVG. Titles and names that cannot be drawn are left out.
-"""
+"""Preview images of links, 1200 x 630 PNG, since most sites that show links accept no SVG. Pure."""
 
 import io
 import math
@@ -17,21 +14,21 @@ from runs.selectors import Measured, Point, typical_loss
 from web.run_picture.curves import laid_out
 
 CARD = Frame(1200, 630, left=96, right=56, top=226, bottom=76, letter=24)
-EDGE = 56  # free at both sides of what stands above the curve
+EDGE = 56  # margin on both sides above the curve
 ROOM = CARD.width - 2 * EDGE
-HEAD, LEADING = 78, 1.16  # the line above all; from a line of the title to the next, in heights of it
-TWICE = 2  # drawn larger and made smaller, for smooth lines
+HEAD, LEADING = 78, 1.16  # baseline of the first line; line spacing of the title
+TWICE = 2  # drawn larger and reduced, for smooth lines
 DOT, GAP = 4, 14  # of the dotted line
-ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # in Pillow's words
-SIZES = ((60, 1), (46, 2))  # height of a letter, and lines at most
-CHECKED = 20  # the size at which letters are looked for
+ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # Pillow's names
+SIZES = ((60, 1), (46, 2))  # height of a letter, and most lines
+CHECKED = 20  # the size at which glyphs are compared
 END = "…"
 
 
-# What of strangers' words can be drawn, and how it fits
+# People's text: what of it can be drawn, and how it fits
 
-# Pillow's own font has ASCII and a few marks more. A machine may have other fonts or none, and Bengali or Arabic drawn
-# with the wrong one is worse than absent: such a title is left out of the picture, and stands beside it in `og:title`.
+# Pillow's own font has ASCII and a few more characters. A machine may lack other fonts, and Bengali or Arabic in the
+# wrong one is worse than absent. Such a title is left out of the image; `og:title` has it.
 
 
 class Lines(NamedTuple):
@@ -41,12 +38,12 @@ class Lines(NamedTuple):
 
 @cache
 def letters(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Pillow's own font, so that no machine needs one."""
+    """Return Pillow's own font, so that no machine needs one."""
     return ImageFont.load_default(size=size)
 
 
 def drawable(text: str) -> str:
-    """A name on one line without what is invisible; empty where the font lacks a letter of it."""
+    """Return a name on one line without invisible characters; empty if the font lacks one of its letters."""
     line = one_line(text)
     if line == NAMELESS and NAMELESS not in text:
         return ""
@@ -55,7 +52,7 @@ def drawable(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_drawn(letter: str) -> bool:
-    """Whether the font draws something else than its box for letters that it lacks."""
+    """Return True if the font has the letter: it draws another shape than for one it lacks."""
     return letter == " " or _shape(letter) != _shape("\uffff")
 
 
@@ -69,7 +66,7 @@ def width_of(text: str, size: int) -> float:
 
 
 def fitted(text: str, room: float) -> Lines:
-    """The words at the largest size at which they fit, over two lines at most; what is too long ends in “…”."""
+    """Return the words at the largest size that fits, on at most two lines; longer text ends in “…”."""
     for size, most in SIZES:
         lines = _broken(text, size, room)
         if len(lines) <= most:
@@ -82,7 +79,6 @@ def fitted(text: str, room: float) -> Lines:
 
 
 def _broken(text: str, size: int, room: float) -> list[str]:
-    """Lines that fit, broken between words, and within one that is wider than a line."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".lstrip()
@@ -104,7 +100,7 @@ def _pieces(word: str, size: int, room: float) -> list[str]:
 
 
 class Shown(NamedTuple):
-    """What is drawn. Losses in nats per token; `people` says who trains, `is_alive` whether anybody does."""
+    """The contents of an image. Losses in nats per token; `people` says who trains, `is_alive` whether anyone does."""
 
     points: Sequence[Point]
     entropy: float | None
@@ -118,7 +114,7 @@ class Shown(NamedTuple):
 
 
 def site_png(people: str = "") -> bytes:
-    """What stands beside a link to the site itself; `people` says who trains now."""
+    """Return the preview of the site itself; `people` says who trains now."""
     image, pen = _paper()
     pen.text((72, 130), "Manyhands", 40, SOFT, "ls")
     pen.text((72, 230), "Train AI models together,", 72, INK, "ls")
@@ -132,7 +128,7 @@ def site_png(people: str = "") -> bytes:
 
 
 def figure_png(figure: str, unit: str, below: str, name: str = "") -> bytes:
-    """What stands beside a link to a person: their name, where it can be drawn, and one figure."""
+    """Return the preview of a person: their name, if it can be drawn, and one figure."""
     image, pen = _paper()
     title = drawable(name)
     if title:
@@ -149,7 +145,6 @@ def figure_png(figure: str, unit: str, below: str, name: str = "") -> bytes:
 
 
 def curve_png(shown: Shown) -> bytes:
-    """The image; before the first step it says so."""
     image, pen = _paper()
     title = drawable(shown.title)
     lines = fitted(title, ROOM) if title else None
@@ -187,7 +182,7 @@ class Pen:
         self.draw.ellipse(box, fill=SHEET if hollow else ink, outline=ink, width=TWICE * 3)
 
     def text(self, place: tuple[float, float], words: str, size: int, ink: str, anchor: str) -> float:
-        """Words on paper; how wide they are. `anchor` as Pillow has it: l, m, r and s for the line they stand on."""
+        """Draw words on a blank box and return their width. `anchor` is Pillow's: l, m, r, and s for the baseline."""
         scaled, font = (TWICE * place[0], TWICE * place[1]), letters(TWICE * size)
         self.draw.rectangle(self.draw.textbbox(scaled, words, font=font, anchor=anchor), fill=SHEET)
         self.draw.text(scaled, words, fill=ink, font=font, anchor=anchor)
@@ -195,7 +190,7 @@ class Pen:
 
 
 def _title(pen: Pen, shown: Shown, title: Lines | None) -> int:
-    """Whose card it is, the run's state, and its title; by how much that moves down what stands below."""
+    """Draw site, state and title; return by how much the title moves everything below."""
     right = CARD.width - EDGE
     pen.text((EDGE, HEAD), "Manyhands", 30, SOFT, "ls")
     width = pen.text((right, HEAD), shown.state, 32, INK if shown.is_alive else SOFT, "rs")
@@ -211,7 +206,7 @@ def _title(pen: Pen, shown: Shown, title: Lines | None) -> int:
 
 
 def _headline(pen: Pen, shown: Shown, down: int) -> None:
-    """The number that leads on the page too: the newest held-out loss, else the training loss of the last steps."""
+    """Draw the page's leading number: the newest held-out loss, else the training loss of the last steps."""
     name, loss = "Held-out loss", shown.heldout[-1].loss if shown.heldout else None
     if loss is None:
         name, loss = "Training loss", typical_loss(shown.points)

@@ -1,4 +1,4 @@
-"""A run's picture out of the database."""
+"""Loading of a run's picture from the database."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,19 +22,19 @@ from web.run_picture.alerts import Watch, run_troubles
 from web.run_picture.picture import LEADERBOARD_LINES, PERIODS, Picture, Seen, picture_of
 
 ENGLISH = "en"
-BOARDS_S, MOST_BOARDS = 10.0, 256  # how old boards of a period may be, and of how many runs they are kept
+BOARDS_S, MOST_BOARDS = 10.0, 256  # age of period boards, and of how many runs they are kept
 
 PeriodBoards = Mapping[Period, Sequence[PeriodLine]]
 
 
 def seen_of(run: Run, *, with_links: bool = False) -> Seen:
-    """What there is to see of a run now; also what its links carry, for whoever may know."""
+    """Return all that there is to see of a run now, with its links if asked."""
     picture = selectors.run_picture(run, lines=LEADERBOARD_LINES, today=day_of(timezone.now()))
     return _seen(run, picture, with_links=with_links, by_period=period_boards(run))
 
 
 def head_of(run: Run) -> Seen:
-    """What the head of its pages shows of it, in three queries: state, progress and sums, and who is here."""
+    """Return the head of a run's pages, in three queries: state, progress, sums, connected machines."""
     return _seen(run, selectors.run_head(run))
 
 
@@ -57,16 +57,12 @@ def _seen(
 
 @cached(TTLCache(MOST_BOARDS, BOARDS_S), key=lambda run: run.pk, lock=Lock())
 def period_boards(run: Run) -> PeriodBoards:
-    """The first lines of the boards of the week and of today, at most `BOARDS_S` old.
-
-    Their sums are made of a row for each person and day, which no look every second should wait for.
-    """
+    """Return the first lines of the week's and today's boards, up to `BOARDS_S` old: they are slow to sum."""
     now = timezone.now()
     return {period: period_board(run, period, now, limit=LEADERBOARD_LINES) for period in PERIODS}
 
 
 def troubles_of(seen: Seen) -> Sequence[Fault]:
-    """What is wrong with a run now, for those who manage it."""
     run = seen.run.run
     verification, publication = getattr(run, "verification", None), getattr(run, "publication", None)
     watch = Watch(seen.crowd, partial(resumed_at, run))
@@ -74,26 +70,23 @@ def troubles_of(seen: Seen) -> Sequence[Fault]:
 
 
 def prepare_looks() -> None:
-    """Look once, for nobody, as a site starts: Django prepares its queries when they are first made, and the first
-    reader would pay for that.
-    """
+    """Look at a run when the site starts, so that Django prepares its queries before the first reader comes."""
     run = Run.objects.filter(state=Run.State.OPEN).order_by("-pk").first()
     if run is not None:
         look(run.pk)
 
 
 def look(run_id: UUID, language: str = ENGLISH) -> Picture | None:
-    """The picture in a language, None where the run is gone."""
+    """Return the picture in a language; None if the run is gone."""
     run = Run.objects.select_related(*BESIDE).filter(pk=run_id).first()
     return picture_in(language, run) if run else None
 
 
 def picture_in(language: str, run: Run) -> Picture:
-    """What there is to see of a run now, in one of the site's languages."""
     with override(language):
         return picture_of(seen_of(run))
 
 
 def known_language(asked: str) -> str:
-    """The language that a page or a program names; English where the site does not speak it, or none is named."""
+    """Return the requested language if the site has it; else English."""
     return asked if asked in dict(settings.LANGUAGES) else ENGLISH

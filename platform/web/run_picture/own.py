@@ -1,4 +1,4 @@
-"""What a reader sees of a run alone: what their machines' links carry, where they stand, what their machines do."""
+"""What only the reader sees of a run: their machines' links, their place, their machines' progress."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ MORE = gettext_lazy("The API lists all machines.")
 
 
 class OwnLink(NamedTuple):
-    """One machine that is here. `person` and `machine` are names; `role` is what it does."""
+    """One connected machine. `person` and `machine` are names."""
 
     peer: str
     person: str
@@ -44,14 +44,14 @@ class OwnLink(NamedTuple):
 
 
 def links_for(run: Run, viewer: Viewer) -> list[OwnLink]:
-    """Of the machines that are in the run now one's own, or to who manages it all; by person and name."""
+    """Return the links of one's own machines in the run, or of all for its managers, by person and name."""
     return _links(run, viewer, sees_all=may_manage(run, viewer))
 
 
 def _links(
     run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, sees_all: bool, most: int | None = None
 ) -> list[OwnLink]:
-    """`stored`: the links, where the caller has read them. `most`: so many of them at most, relays last."""
+    """Return the links. `stored`: those that the caller has read; `most`: how many at most, relays last."""
     person = person_of(viewer)
     if person is None:
         return []
@@ -66,14 +66,14 @@ def _links(
 
 
 def _names(machine: Machine, person: Person) -> tuple[str, str]:
-    """A relay may be called as a computer of the site is: that is its owner's to know."""
+    """Return person and machine. A relay's name may be that of a computer of the site, so only its owner sees it."""
     if machine.kind != Machine.Kind.RELAY:
         return machine.person.username, machine.name
     return RELAY, machine.name if machine.person == person else ""
 
 
 def links_shown(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, sees_all: bool) -> dict[str, Any]:
-    """The same in words, as the page has them; without a row where there is none to be seen."""
+    """Return the links in words for a page, without rows if there is none to see."""
     links = _links(run, viewer, stored, sees_all=sees_all, most=LINES + 1)
     return {
         "title": str(EVERYBODYS if sees_all else OWN),
@@ -84,9 +84,9 @@ def links_shown(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = Non
 
 
 def _row(own: OwnLink) -> dict[str, Any]:
-    """`up_key` and `down_key` are among the picture's `limiting` where that direction limits the averaging.
+    """Return a link in words. `up_key` and `down_key` are in the picture's `limiting` if that direction limits.
 
-    What is not measured (any more, as after a restart) has none.
+    They are empty if it is not measured (any more, as after a restart).
     """
     return {
         "key": key_of(own.peer),
@@ -100,26 +100,26 @@ def _row(own: OwnLink) -> dict[str, Any]:
 
 
 def in_words(carried: Carried | None) -> str:
-    """“17 Mb/s”, “at least 40 Mb/s”, “not measured yet”."""
+    """Return “17 Mb/s”, “at least 40 Mb/s” or “not measured yet”."""
     if carried is None:
         return str(NOT_YET)
     return _("at least %(rate)s") % {"rate": rate(carried.bps)} if carried.is_floor else rate(carried.bps)
 
 
 def rate(bytes_per_s: float) -> str:
-    """Bits per second as connections are sold."""
+    """Return a rate in bits per second, as connections are sold."""
     bits = BITS * bytes_per_s
     if bits >= GIGA:
         return f"{bits / GIGA:.1f} Gb/s"
     return f"{bits / MEGA:.0f} Mb/s" if bits >= 9.95 * MEGA else f"{max(bits / MEGA, 0.1):.1f} Mb/s"
 
 
-# Where the one who asks stands in a run, and what their machines do in its step
+# The reader's place in a run, and the progress of their machines in its step
 
 
 @dataclass
 class Own:
-    """What the viewer has given to a run, asked for once and only where it is needed."""
+    """The viewer's contribution to a run, queried once and only when needed."""
 
     run: Run
     viewer: Viewer
@@ -130,7 +130,7 @@ class Own:
 
     @property
     def is_named(self) -> bool:
-        """Whether they agreed to be named on the model's card."""
+        """True if they agreed to be named on the model's card."""
         return self._facts[1]
 
     @cached_property
@@ -146,18 +146,16 @@ class Own:
 
     @cached_property
     def place(self) -> Place | None:
-        """Where they stand, as far as they gave something."""
         return standings.place_with(self.run, self.samples) if self.samples is not None else None
 
     def share(self, whole: int) -> dict[str, Any] | None:
-        """In samples and as a part of all; None for nothing."""
         if not self.samples:
             return None
         return {"samples": self.samples, "percent": f"{100 * self.samples / whole:.1f} %"}
 
 
 def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
-    """“Your machine: 18,949 samples, 1st” to those who train now; empty to all others."""
+    """Return “Your machine: 18,949 samples, 1st” for a viewer who trains now; empty for others."""
     here = len(_own_trainers(own, peers))
     if not here:
         return ""
@@ -170,7 +168,7 @@ def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
 
 
 def own_bars(own: Own, peers: Sequence[OnlinePeer]) -> list[dict[str, Any]]:
-    """A bar for each of their machines that train now: the feed has those of the first machines alone."""
+    """Return a bar for each of the viewer's training machines; the feed has bars only for the first machines."""
     target = own.run.parsed_recipe.target_batch
     return bars_of(_own_trainers(own, peers), target=target, most=OWN_BARS)
 
@@ -181,7 +179,7 @@ def _own_trainers(own: Own, peers: Sequence[OnlinePeer]) -> list[OnlinePeer]:
 
 
 def own_words(own: Own, shown: Collection[str]) -> str:
-    """“you: 14th, 212 samples short of 13th”; empty for those who are among the rows, gave nothing, or are nobody."""
+    """Return “you: 14th, 212 samples short of 13th”; empty if they are in the shown rows or gave nothing."""
     person = person_of(own.viewer)
     if person is None or person.username in shown:
         return ""

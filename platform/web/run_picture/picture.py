@@ -1,7 +1,4 @@
-"""What a run's page shows, as plain values that travel as JSON. Pure.
-
-`frontend/src/picture.ts` names the same fields.
-"""
+"""A run's page as plain values that travel as JSON, with the fields of `frontend/src/picture.ts`. Pure."""
 
 import hashlib
 import math
@@ -29,11 +26,11 @@ from web.words import loss_unit_of_page
 Picture = dict[str, Any]
 
 LEADERBOARD_LINES = 10  # rows; `web.pages.runs.leaderboard` has them all
-PERIODS = (Period.WEEK, Period.DAY)  # that have a board of their own beside that of all time
-TALLEST = 8  # of a bar of what somebody gave lately
-BARS = 20  # machines of which everybody is shown a bar; `web.pages.runs.swarm` has them all
-OWN_BARS = 5  # machines of the reader's own that are shown below them
-TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each with a shade for light and one for dark
+PERIODS = (Period.WEEK, Period.DAY)  # periods with their own board
+TALLEST = 8  # bar of the chart of recent work
+BARS = 20  # machines with a bar for everyone; `web.pages.runs.swarm` has them all
+OWN_BARS = 5  # the reader's own machines, shown below them
+TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each with a light and a dark shade
 WORDS = {
     "accumulate": gettext_lazy("gathering samples"),
     "offer": gettext_lazy("closing the step"),
@@ -43,7 +40,7 @@ WORDS = {
 
 
 class Seen(NamedTuple):
-    """Everything that is read of a run at one moment."""
+    """Everything read of a run at one moment."""
 
     run: RunPicture
     peers: Sequence[OnlinePeer]
@@ -51,13 +48,13 @@ class Seen(NamedTuple):
     void_rounds: int
     now: datetime
     outline: Outline | None = None  # of the last plan
-    links: Mapping[str, Any] = {}  # what each one's carry: never in the picture, see `own_links`
-    by_period: Mapping[Period, Sequence[PeriodLine]] = {}  # the first lines of the boards of the week and of today
-    crowd: Sequence[Crowd] = ()  # how the number of machines that train changed lately
+    links: Mapping[str, Any] = {}  # links of each machine: never in the picture, see `own_links`
+    by_period: Mapping[Period, Sequence[PeriodLine]] = {}  # first lines of the week's and today's boards
+    crowd: Sequence[Crowd] = ()  # recent changes of the number of trainers
 
 
 def picture_of(seen: Seen) -> Picture:
-    """The picture. Every list under `changes.LISTS` holds rows with a `key` of their own."""
+    """Return the picture. Every list in `changes.LISTS` holds rows with a unique `key`."""
     averaging = averaging_of(seen.outline, phase=seen.phase, is_over=seen.run.run.state not in LIVE)
     values = {**_words(seen), **_cards(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **averaging}
     return {**values, **_lists(seen)}
@@ -84,13 +81,12 @@ def _words(seen: Seen) -> Picture:
 
 
 def _released_step(run: RunPicture) -> str:
-    """After which step the released model was made; text, as the page compares it with what it shows."""
+    """Return the step of the released model, as text, which the page compares with what it shows."""
     step = run.release.step if run.release else None
     return "" if step is None else str(step)
 
 
 def _cards(seen: Seen) -> Picture:
-    """Sentences that the page shows as they are."""
     run = seen.run
     return {
         "resting": card_sentences.resting(run),
@@ -130,7 +126,7 @@ def _step(seen: Seen) -> Picture:
         "step_title": _step_title(shares),
         "phase": "" if shares else sums.phase,
         "done": shares.samples if shares else min(sums.done, sums.target),
-        "target": 0 if shares else sums.target,  # there is none of several steps together
+        "target": 0 if shares else sums.target,  # several steps together have none
         "samples_per_s": round(sums.samples_per_s, 1),
         "tokens_per_s": round(sums.samples_per_s * recipe.loss_units_in(1)[1]),
         "units": loss_unit_of_page(recipe)[1],
@@ -165,12 +161,11 @@ def _lists(seen: Seen) -> Picture:
 
 
 def _shares_shown(seen: Seen) -> Shares | None:
-    """While steps are too short to be watched, what people gave to the last ones; nothing while nobody trains."""
+    """Return shares of the last steps while steps are too short to watch; None while no machine trains."""
     return seen.run.shares if seen.run.shares and seen.run.shares.samples and _trainers(seen) else None
 
 
 def _shares(shares: Shares) -> list[Picture]:
-    """A bar for each person, in percent of what all gave."""
     return [
         {
             "key": name,
@@ -185,7 +180,7 @@ def _shares(shares: Shares) -> list[Picture]:
 
 
 def _leaderboard(run: RunPicture, here: Collection[str]) -> list[Picture]:
-    """People by samples, then those who only averaged for the others: these have no rank."""
+    """Return people by samples, then those who only averaged and have no rank."""
     averaged = {line.name: in_words(line.bytes_averaged) for line in run.averaged}
     unranked = [LeaderboardLine(0, line.name, 0, 0, 0, 0) for line in run.averaged if not line.is_ranked]
     lines = [*run.leaderboard, *unranked[:LEADERBOARD_LINES]]
@@ -197,7 +192,7 @@ def _period_line(line: PeriodLine, here: Collection[str]) -> Picture:
 
 
 def _leaderboard_line(line: LeaderboardLine, here: Collection[str], recent: Recent) -> Picture:
-    """Rank 0 is none. `recent` is in samples; `heights` are its parts beside those of the others, from 0 to TALLEST."""
+    """Return a row. Rank 0 is none. `recent` is in samples; `heights` compares its parts with others', 0 to TALLEST."""
     given = recent.given.get(line.name, [])
     tallest = max((part for parts in recent.given.values() for part in parts), default=0)
     return {
@@ -215,19 +210,19 @@ def _activity_line(line: ActivityLine) -> Picture:
 
 
 def _measured(point: Measured) -> Picture:
-    """`at` in seconds of UTC, `loss` in nats per token."""
+    """Return a held-out point; `at` in seconds of UTC, `loss` in nats per token."""
     at, loss = round(point.at.timestamp(), 1), round(point.loss, 5)
     return {"key": str(point.place), "step": point.step, "at": at, "loss": loss}
 
 
 def _point(point: Point) -> list[float | None]:
-    """Step, nats per token, seconds of UTC; samples a second, machines, learning rate, bytes averaged: None unknown."""
+    """Return step, loss, seconds of UTC, samples a second, machines, learning rate, bytes averaged; None: unknown."""
     at = round(point.at.timestamp(), 1) if point.at else 0
     return [point.step, round(point.loss, 5), at, *(_figure(point, quantity.field) for quantity in QUANTITIES)]
 
 
 def _figure(point: Point, name: str) -> float | None:
-    """In four digits, which is more than a chart shows."""
+    """Return a value in four digits, more than a chart shows."""
     value = getattr(point, name)
     return None if value is None else value if isinstance(value, int) else float(f"{value:.4g}")
 
@@ -236,11 +231,11 @@ def _trainers(seen: Seen) -> list[OnlinePeer]:
     return [peer for peer in seen.peers if peer.role == TRAINER]
 
 
-# The step that is being made as one thin bar per machine
+# The present step as one thin bar per machine
 
 
 class StepSums(NamedTuple):
-    """What all machines together have done. Relays and auxiliaries give no samples; they are counted apart."""
+    """Sums over all trainers. Relays and auxiliaries give no samples, so they are counted apart."""
 
     phase: str
     done: int
@@ -251,7 +246,6 @@ class StepSums(NamedTuple):
 
 
 def step_sums(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepSums:
-    """Of the trainers among `peers`, and how many others there are."""
     trainers = [peer for peer in peers if peer.role == TRAINER]
     return StepSums(
         phase=str(WORDS.get(phase, phase)),
@@ -264,10 +258,7 @@ def step_sums(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepSu
 
 
 def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) -> list[dict[str, Any]]:
-    """A bar for each of the first, by their people's names, under a key that says nothing of the machine.
-
-    `share` is in percent of the target batch.
-    """
+    """Return bars of the first trainers by name, under keys that reveal nothing; `share` in percent of the batch."""
     return [
         {
             "key": key_of(peer.peer),
@@ -282,10 +273,7 @@ def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) ->
 
 
 def with_own(picture: dict[str, Any], own: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The picture with bars of the reader's own below those that it has for everybody, as `frontend/src/place.ts` does.
-
-    Short steps are shown by person: there are none below.
-    """
+    """Return the picture with the reader's bars below everyone's, unless short steps are shown by person."""
     if not picture["target"]:
         return picture
     known = {bar["key"] for bar in picture["bars"]}
@@ -298,5 +286,5 @@ def machines_without_bar(picture: dict[str, Any]) -> int:
 
 
 def tint_of(name: str) -> int:
-    """A person's tint, the same on every page."""
+    """Return a person's tint, the same on every page."""
     return hashlib.sha256(name.encode()).digest()[0] % TINTS

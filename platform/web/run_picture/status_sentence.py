@@ -1,4 +1,4 @@
-"""The one sentence at the top of a run's page: what moves, or why nothing does and what would help. Pure."""
+"""The sentence at the top of a run's page: what moves, or why nothing does and what would help. Pure."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -19,10 +19,10 @@ from web.words import reason_in_words_of_page
 
 RUNNING = "running"  # the state of a run that makes steps
 WITHOUT_PACE_S = 3600.0
-SOON_S = 3.0  # the page is a second old
+SOON_S = 3.0  # the page is up to a second old
 HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)  # a loss that moved longer ago did not move in the last hour
-PERPLEXITY = "perplexity"  # as recipes call it among the figures of a snapshot
-FEW = 5  # steps in an hour that say nothing of it yet
+PERPLEXITY = "perplexity"  # its name among a snapshot's figures
+FEW = 5  # fewer steps in an hour show no trend
 LABELS = {
     Run.State.DRAFT.value: pgettext_lazy("state of a run", "Draft"),
     Run.State.PREPARING.value: pgettext_lazy("state of a run", "Preparing"),
@@ -87,7 +87,7 @@ def preparing_sentence(picture: RunPicture) -> str:
 
 
 def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """Who makes which step, or whom the run waits for."""
+    """Return who makes which step, or what the run waits for."""
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ending_sentence(picture, trainers)
     if picture.step >= picture.target_steps:
@@ -108,7 +108,7 @@ def empty_sentence(picture: RunPicture) -> str:
 
 
 def next_commit(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """When the step will be made; how long steps take where that is too soon to be told."""
+    """Return when the step will be made, or how long steps take if that is too soon to tell."""
     if not picture.pace_s:
         return ""
     if picture.pace_s < SOON_S:
@@ -128,7 +128,7 @@ def ending_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def making_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """“3 people on 4 machines are making step 413. Next step in about 4 s.”"""
+    """Return “3 people on 4 machines are making step 413. Next step in about 4 s.”"""
     number, facts = company(trainers)
     made = ngettext(
         "%(people)s on %(machines)s is making step %(step)s.",
@@ -139,14 +139,13 @@ def making_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def waiting_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """Who is here, and what the run waits for."""
     number, facts = company(trainers)
     here = ngettext("%(people)s on %(machines)s is here.", "%(people)s on %(machines)s are here.", number) % facts
     return f"{here} {sentence(reason_in_words_of_page(picture.run.waiting_for))}"
 
 
 def company(trainers: Sequence[OnlinePeer]) -> tuple[int, dict[str, str]]:
-    """How many people, and “3 people” and “4 machines”."""
+    """Return the number of people, and “3 people” and “4 machines”."""
     number = len({peer.name for peer in trainers})
     return number, {"people": people(number), "machines": machines(len(trainers))}
 
@@ -157,7 +156,7 @@ def sentence(text: str) -> str:
 
 
 def to_go(picture: RunPicture) -> str:
-    """How long the rest takes at the present pace; empty where nothing moves."""
+    """Return how long the rest takes at the present pace; empty if nothing moves."""
     left = picture.target_steps - picture.step
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ""
@@ -167,7 +166,7 @@ def to_go(picture: RunPicture) -> str:
 
 
 def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
-    """How the loss moved: “↓ 0.11 in the last hour”, or over the last steps of a run that is younger or slow."""
+    """Return how the loss moved: “↓ 0.11 in the last hour”, or over the last steps of a young or slow run."""
     if len(points) < 2:
         return ""
     last, places = points[-1], range(len(points) - 1, -1, -1)
@@ -186,7 +185,7 @@ def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
 
 
 def _before_hour(points: Sequence[Point]) -> int | None:
-    """The place of the newest point from before the last hour of steps; None where there is none, or it is too near."""
+    """Return the place of the newest point before the last hour of steps; None if there is none, or it is too near."""
     last = points[-1]
     if last.at is None:
         return None
@@ -196,7 +195,7 @@ def _before_hour(points: Sequence[Point]) -> int | None:
 
 
 def standing(place: Place) -> str:
-    """“you: 14th, 212 samples short of 13th”."""
+    """Return “you: 14th, 212 samples short of 13th”."""
     if place.short is None:
         return _("you: %(rank)s") % {"rank": ordinal(place.rank)}
     facts = {"rank": ordinal(place.rank), "samples": samples(place.short), "next_rank": ordinal(place.next_rank)}
@@ -208,7 +207,7 @@ def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def word_of(run: Run, dataset: Dataset, trainers: Sequence[OnlinePeer], *, release: Release | None = None) -> str:
-    """A run's state in one word, also a class of the style sheet. `release`: where it may have failed."""
+    """Return a run's state in one word, also a class of the style sheet. `release` may have failed."""
     if run.state == Run.State.OPEN:
         return RUNNING if trainers and not run.waiting_for else "waiting"
     has_failed = release is not None and release.state == Release.State.FAILED and run.state == Run.State.FINISHING
@@ -224,7 +223,7 @@ def state_label(word: str, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def held_out_note(measured: Sequence[Measured], said: Callable[[float], str] = "{:.2f}".format) -> str:
-    """“best 3.30 at step 400”, beside the newest held-out loss. `said`: a loss in figures."""
+    """Return “best 3.30 at step 400”, for beside the newest held-out loss. `said` formats a loss."""
     if not measured:
         return ""
     newest, best = measured[-1], min(measured, key=lambda point: point.loss)
@@ -237,14 +236,14 @@ def held_out_note(measured: Sequence[Measured], said: Callable[[float], str] = "
 
 
 def perplexity_words(measured: Sequence[Measured]) -> tuple[str, str]:
-    """The newest one's perplexity, and what stands beside it; empty for a model that is not judged by that."""
+    """Return the newest perplexity and the note beside it; empty strings for a model without that figure."""
     if not measured or PERPLEXITY not in measured[-1].figures:
         return "", ""
     return perplexity_text(measured[-1].loss), held_out_note(measured, perplexity_text)
 
 
 def passes_note(passes: float | None) -> str:
-    """“42 passes over the dataset”; empty where that cannot be said."""
+    """Return “42 passes through the dataset (epochs)”; empty if unknown."""
     if not passes:
         return ""
     if passes < 0.1:
@@ -258,7 +257,7 @@ def passes_note(passes: float | None) -> str:
 
 
 def overfitting_sentence(seen: RunProgress) -> str:
-    """Whether the model gets worse at what it has not seen; empty where it does not."""
+    """Return a warning if the model overfits; empty if it does not."""
     found = selectors.overfitting(seen.points, seen.heldout)
     if found is None:
         return ""

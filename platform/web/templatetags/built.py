@@ -1,4 +1,4 @@
-"""`{% built "src/run.ts" %}`: the built script of a page and its styles; nothing where nothing was built."""
+"""`{% built "src/run.ts" %}`: the built script of a page and its styles; nothing without a build."""
 
 import json
 from functools import lru_cache
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
 
 
 def built_entry(source: str, folder: Path = FOLDER) -> Entry | None:
-    """What a source file of `frontend/` was built into, None where it was not."""
+    """Return the files built from a source of `frontend/`; None if it was not built."""
     path = folder / "manifest.json"
     try:
         changed_ns = path.stat().st_mtime_ns
@@ -36,7 +36,7 @@ def built_entry(source: str, folder: Path = FOLDER) -> Entry | None:
 
 @lru_cache(maxsize=4)
 def _manifest(path: Path, changed_ns: int) -> dict[str, Entry]:
-    """Read once for every build."""
+    """Read the manifest once for every build."""
     del changed_ns
     chunks: dict[str, Any] = json.loads(path.read_bytes())
     return {
@@ -52,14 +52,14 @@ def _manifest(path: Path, changed_ns: int) -> dict[str, Entry]:
 
 @register.simple_tag
 def stylesheet() -> str:
-    """Where the style of all pages is: under a name that changes with it, where it was built."""
+    """Return the address of the site's style sheet; a built one has a name that changes with it."""
     entry = built_entry("static/manyhands.css")
     return static(entry.script if entry else "manyhands.css")
 
 
 @register.simple_tag
 def built(source: str) -> SafeString:
-    """Tags for the page's head. Without them the page stands still and is complete."""
+    """Return tags for the page's head. Without them the page is complete, but not live."""
     entry = built_entry(source)
     if entry is None:
         return SafeString()
@@ -71,14 +71,14 @@ def built(source: str) -> SafeString:
 
 @register.simple_tag
 def script_words() -> SafeString:
-    """What scripts say, on pages in another language than English; a browser executes nothing of it."""
+    """Return the scripts' texts in the page's language, as JSON that browsers do not execute; none for English."""
     language = get_language() or settings.LANGUAGE_CODE
     return SafeString() if language == settings.LANGUAGE_CODE else _words_in(to_locale(language))
 
 
-@lru_cache(maxsize=8)  # as many languages as there are; setup writes them before the site starts
+@lru_cache(maxsize=8)  # one for each language; setup writes them before the site starts
 def _words_in(locale: str) -> SafeString:
     path = settings.LOCALE_PATHS[0] / locale / "LC_MESSAGES" / "words.json"
     words = path.read_text("utf-8") if path.exists() else "{}"
     escaped = words.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    return mark_safe(f'<script type="application/json" id="words">{escaped}</script>')  # noqa: S308 (from our catalogue)
+    return mark_safe(f'<script type="application/json" id="words">{escaped}</script>')  # noqa: S308 (our own)

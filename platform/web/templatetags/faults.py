@@ -1,7 +1,6 @@
-"""What templates need to show an error.
+"""Filters that show an error in a template.
 
-`{{ release.fault|as_fault }}`: a fault that stands in a row as `str` wrote it, with its title again. `in_words` and
-`title_of`: what it says and is called, in the language of the page.
+`as_fault` reads a fault that `str` wrote into a row; `in_words` and `title_of` translate it to the page's language.
 """
 
 from django import template
@@ -14,17 +13,15 @@ register = template.Library()
 
 @register.filter
 def as_fault(written: str) -> Fault:
-    """What `web/parts/fault.html` shows."""
+    """Return a fault for `web/parts/fault.html`."""
     return Fault.read(written)
 
 
 @register.filter
 def in_words(fault: Fault) -> Fault:
-    """The same in the language of the page."""
     return in_words_of_page(fault)
 
 
 @register.filter
 def title_of(fault: Fault) -> str:
-    """What it is called."""
     return title_of_page(fault.title)

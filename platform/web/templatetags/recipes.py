@@ -10,11 +10,9 @@ register = template.Library()
 
 @register.filter
 def material_words(material: Material) -> Material:
-    """The same in words that readers of the page have."""
     return material_in_words_of_page(material)
 
 
 @register.filter
 def summary_words(recipe: Recipe) -> str:
-    """Its model, the same way."""
     return summary_of_page(recipe)

@@ -1,4 +1,4 @@
-"""`manage.py demo`: the main job, with real processes, on real text, over HTTP."""
+"""`manage.py demo`: a full training run with real processes, on real text, over HTTP."""
 
 import json
 import os
@@ -33,8 +33,8 @@ class Command(BaseCommand):
         parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
 
     def handle(self, **options: Any) -> None:
-        """Run the demo; status 1 and a numbered error where it fails."""
-        for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: whoever is started with `&` inherits it ignored
+        """Run the demo; on failure print a numbered error and exit with 1."""
+        for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a job started with `&` inherits it ignored
             signal.signal(number, signal.default_int_handler)
         steps = options["steps"] or (40 if options["exit"] else 1000)
         demo = Demo(ROOT / "var" / "demo", options["peers"], steps, options["port"], options["recipe"], _say)

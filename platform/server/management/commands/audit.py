@@ -1,4 +1,4 @@
-"""`manage.py audit RUN`: whether a run's books are right."""
+"""`manage.py audit RUN`: check a run's books."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from runs.models import Run
 
 
 class Command(BaseCommand):
-    """Status 0: clean. Status 1: faults, each in words."""
+    """Exits with 0 if clean, with 1 after listing faults in words."""
 
     help = "Check a run's log, ledger and head against one another."
 
@@ -22,7 +22,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def handle(self, **options: Any) -> None:
-        """Print what was found. Raises Problem E305."""
+        """Print the findings. Prints E305 for an unknown run."""
         run = Run.objects.filter(slug=options["run"]).first()
         if run is None:
             print(Problem.of("E305", address=options["run"]), file=sys.stderr)

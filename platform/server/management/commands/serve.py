@@ -31,11 +31,11 @@ from server.worker import running_worker
 from web.pages.accounts.login import operator_secret
 from web.run_picture.loading import prepare_looks
 
-LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104  (how to reach ourselves when bound to every address)
+LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 (how to reach ourselves when bound to every address)
 
 
 class Command(BaseCommand):
-    """Everything a site needs; outside services where DATABASE_URL and REDIS_URL name them."""
+    """Runs everything a site needs; DATABASE_URL and REDIS_URL name external services."""
 
     help = "Run the whole platform: pages, API, coordinator, worker and a relay."
 
@@ -51,7 +51,7 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Serve until asked to stop. Raises Problem E334, E401, E404, E405, E418."""
         check_parts(options)
-        os.umask(0o077)  # tables, texts and logs are for this account alone, as the keys are
+        os.umask(0o077)  # tables, texts and logs are for this account only, as keys are
         data = Path(settings.DATA)
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
@@ -95,7 +95,7 @@ class Command(BaseCommand):
 
 
 class Announcement:
-    """The file that tells other programs where this site is; it is there while the site answers."""
+    """The file that tells other programs the site's address, there while the site answers."""
 
     def __init__(self, place: Place, url: str) -> None:
         self.place, self.url = place, url
@@ -116,12 +116,12 @@ def announced(place: Place, url: str) -> Iterator[Announcement]:
 
 
 def public_address(asked: str, inner: str) -> str:
-    """The address people use: what the command says, the environment, or the one we listen at. Raises Problem E405."""
+    """Return the public address from the command, the environment or the socket. Raises Problem E405."""
     return environment.address("--public-url", asked or environment.text("MANYHANDS_PUBLIC_URL") or inner, environ={})
 
 
 def check_parts(options: Mapping[str, Any]) -> None:
-    """Raises Problem E405 where nobody could do what is left out, or is told about what is left out."""
+    """Raise Problem E405 if no process could do what is left out, or an option is for a part left out."""
     if options["no_worker"] and not settings.REDIS_URL:
         reason = "without REDIS_URL the queue is in this process, and nobody else can take from it"
         raise Problem.of("E405", name="--no-worker", reason=reason)
@@ -132,7 +132,7 @@ def check_parts(options: Mapping[str, Any]) -> None:
 async def serve(
     bound: socket.socket, ready: Announcement, *, inner: str, host: str, relay_port: int | None, attached: bool
 ) -> None:
-    """All parts until one ends or somebody asks to stop; then all of them end. No relay where `relay_port` is None."""
+    """Run all parts until one ends or a stop is asked for, then end all. No relay if `relay_port` is None."""
     from coordination.hosts.supervisor import run_hosts
     from server.asgi import application
 
@@ -159,7 +159,6 @@ async def serve(
 
 
 async def _until_stopped(part: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
-    """One part; when it ends, for whatever reason, the others are asked to stop."""
     try:
         await part
     finally:

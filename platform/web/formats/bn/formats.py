@@ -1,4 +1,4 @@
-"""Figures in groups of three, as charts, scripts and the terminal write them: Django's own Bengali has no groups."""
+"""Figures in groups of three, as in charts, scripts and the terminal. Django's own Bengali format has no groups."""
 
 DECIMAL_SEPARATOR = "."
 THOUSAND_SEPARATOR = ","

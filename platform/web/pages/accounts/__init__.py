@@ -1,1 +1,1 @@
-"""Pages about oneself: logging in, one's account, one's machines."""
+"""Pages about oneself: login, account, machines."""

@@ -1,4 +1,4 @@
-"""Login by another site. allauth speaks with that site; who the person is here is decided here."""
+"""Login through another site. allauth speaks with that site; this module decides who the person is here."""
 
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -30,11 +30,11 @@ from web.http.faults import answer
 from web.http.requester import address_of
 from web.pages.accounts.forms import NameForm
 
-CONNECT = "connect"  # allauth's word for a login that is to be added to who is logged in
-MARK_S = 3600  # an account page that was open for longer is loaded again
-PENDING = "outside"  # in the session: who is about to choose a name
+CONNECT = "connect"  # allauth's word for adding a login to the person who is logged in
+MARK_S = 3600  # an older account page must be loaded again
+PENDING = "outside"  # session key of a newcomer who must choose a name
 COUNTED = "log-ins by another site"
-MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # what another site sends may have any shape
+MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # another site's answer may have any shape
 
 
 class LoginProvider(NamedTuple):
@@ -43,7 +43,7 @@ class LoginProvider(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """A line of the account page. `start` connects; empty where the two belong together already."""
+    """A line of the account page. `start` is the address that connects; empty if connected already."""
 
     provider: str
     name: str
@@ -51,7 +51,7 @@ class Connection(NamedTuple):
 
 
 class Newcomer(NamedTuple):
-    """Somebody whom another site knows and this one does not yet."""
+    """A person whom another site knows and this one does not."""
 
     provider: str
     uid: str
@@ -65,7 +65,7 @@ def login_providers() -> list[LoginProvider]:
 
 
 def connections(person: Person) -> list[Connection]:
-    """What may be connected, and what is: also what the operator offers no more."""
+    """Return the logins that may be connected and those that are, also ones the operator no longer offers."""
     names = {provider.provider: provider.name for provider in login_providers()}
     known = external_logins.connected(person)
     shown = {**names, **{provider: names.get(provider, provider) for provider in known}}
@@ -73,7 +73,7 @@ def connections(person: Person) -> list[Connection]:
 
 
 def _start(person: Person, provider: str) -> str:
-    """Good for this person alone, so that nobody is led to connect an account of somebody else's."""
+    """Return a signed address for this person only, so that no link can connect another person's account."""
     mark = signing.dumps(person.pk, salt=f"connect {provider}")
     return f"{reverse('openid_connect_login', args=[provider])}?{urlencode({'process': CONNECT, 'mark': mark})}"
 
@@ -87,16 +87,16 @@ def _may_connect(request: HttpRequest, provider: str) -> bool:
 
 
 def providers_shown(_: HttpRequest) -> dict[str, Any]:
-    """The other sites by which somebody may log in, for templates."""
+    """Return the other sites for logging in, for templates."""
     return {"login_providers": login_providers()}
 
 
-class CheckedOpenID(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # allauth has no types
-    """Checks the ID token's signature too, which allauth leaves to TLS, and that both answers are about one person."""
+class CheckedOpenID(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # allauth has no types
+    """Also checks the ID token's signature, which allauth leaves to TLS, and that both answers are about one person."""
 
     def complete_login(self, request: HttpRequest, app: Any, token: Any, **kwargs: Any) -> Any:
-        """allauth's, more strictly. Raises OAuth2Error."""
-        self.did_fetch_access_token = False  # allauth's word for “came straight from the other site: believe it”
+        """Complete a login as allauth does, more strictly. Raises OAuth2Error."""
+        self.did_fetch_access_token = False  # False makes allauth check the token's signature
         found = super().complete_login(request, app, token, **kwargs)
         told = found.account.extra_data
         if not told.get("id_token") or told["id_token"].get("sub") != found.account.uid:
@@ -104,11 +104,11 @@ class CheckedOpenID(OpenIDConnectOAuth2Adapter):  # type: ignore[misc]  # allaut
         return found
 
 
-class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # allauth has no types
-    """Takes over where allauth has learned who somebody is there; none of its own pages and tables come into it."""
+class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allauth has no types
+    """Takes over once allauth knows the person at the other site, instead of allauth's own pages and tables."""
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
-        """Raises ImmediateHttpResponse, always: the answer is ours."""
+        """Answer the login ourselves. Always raises ImmediateHttpResponse."""
         account, wanted = sociallogin.account, sociallogin.state.get("next") or ""
         external_logins.forget_details(provider=account.provider, uid=account.uid)
         if sociallogin.state.get("process") == CONNECT:
@@ -119,7 +119,7 @@ class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # alla
     def on_authentication_error(
         self, request: HttpRequest, provider: Any, error: Any = None, exception: Any = None, extra_context: Any = None
     ) -> None:
-        """Raises ImmediateHttpResponse, always."""
+        """Answer a failed login. Always raises ImmediateHttpResponse."""
         state = (extra_context or {}).get("state") or {}
         if error == AuthError.CANCELLED:
             raise ImmediateHttpResponse(redirect("web:account" if state.get("process") == CONNECT else "web:login"))
@@ -131,7 +131,7 @@ class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]  # alla
 @rate_limits.limited(COUNTED, address_of, methods=("GET",))
 @require_safe
 def start(request: HttpRequest, provider_id: str) -> HttpResponse:
-    """To the other site. An account is connected only from the account page: an old link of it leads there again."""
+    """Redirect to the other site. Connecting needs a fresh link of the account page, else redirect there."""
     if request.GET.get("process") == CONNECT and not _may_connect(request, provider_id):
         return redirect("web:account")
     return _ask(request, provider_id, OAuth2LoginView)
@@ -141,7 +141,6 @@ def start(request: HttpRequest, provider_id: str) -> HttpResponse:
 @rate_limits.limited(COUNTED, address_of, methods=("GET",))
 @require_safe
 def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
-    """The reader comes back from the other site."""
     return _ask(request, provider_id, OAuth2CallbackView)
 
 
@@ -149,7 +148,7 @@ def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
 @rate_limits.limited(COUNTED, address_of)
 @require_http_methods(["GET", "HEAD", "POST"])
 def choose_name(request: HttpRequest) -> HttpResponse:
-    """For somebody whose name there is taken here, or not possible."""
+    """Ask a newcomer for a name if the other site's is taken or invalid here."""
     if PENDING not in request.session:
         return redirect("web:login")
     newcomer = Newcomer(*request.session[PENDING])
@@ -166,7 +165,7 @@ def choose_name(request: HttpRequest) -> HttpResponse:
 
 
 def come_in(request: HttpRequest, newcomer: Newcomer) -> HttpResponse:
-    """Somebody whom the other site has confirmed: in, or on to the choice of a name."""
+    """Log in a person whom the other site has confirmed, or ask for a name."""
     person = external_logins.person_known_as(provider=newcomer.provider, uid=newcomer.uid)
     if person is None:
         try:
@@ -178,7 +177,6 @@ def come_in(request: HttpRequest, newcomer: Newcomer) -> HttpResponse:
 
 
 def connect(request: HttpRequest, provider: str, uid: str) -> HttpResponse:
-    """Somebody whom the other site has confirmed, and who set out from their account page."""
     if not isinstance(request.user, Person):
         return redirect("web:login")
     try:
@@ -189,12 +187,11 @@ def connect(request: HttpRequest, provider: str, uid: str) -> HttpResponse:
 
 
 def join(newcomer: Newcomer) -> Person:
-    """A new person. Raises ValidationError with what is wrong with the name."""
     return external_logins.join_from_outside(provider=newcomer.provider, uid=newcomer.uid, username=newcomer.name)
 
 
 def let_in(request: HttpRequest, person: Person, wanted: str) -> HttpResponse:
-    """A session, unless an operator has closed the account."""
+    """Log in, unless an operator has closed the account."""
     request.session.pop(PENDING, None)
     if not person.is_active:
         return answer(request, Fault.of("E336"))
@@ -204,12 +201,11 @@ def let_in(request: HttpRequest, person: Person, wanted: str) -> HttpResponse:
 
 
 def unconfirmed(request: HttpRequest, name: str, reason: str) -> HttpResponse:
-    """The other site did not say who it is."""
     return answer(request, Fault.of("E335", name=name, reason=reason))
 
 
 def provider_named(provider_id: str) -> LoginProvider:
-    """A site by which people may log in here. Raises Http404."""
+    """Return a site for logging in. Raises Http404."""
     found = next((provider for provider in login_providers() if provider.provider == provider_id), None)
     if found is None:
         raise Http404

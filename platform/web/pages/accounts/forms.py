@@ -1,5 +1,3 @@
-"""Forms about one's own account."""
-
 from typing import Any
 
 from django import forms
@@ -12,7 +10,7 @@ NEW = forms.PasswordInput(attrs={"autocomplete": "new-password"})
 
 
 class NewPasswordForm(forms.Form):
-    """A password for somebody who has shown otherwise who they are."""
+    """A password for a person identified in another way."""
 
     password = forms.CharField(
         label=gettext_lazy("New password"), strip=False, help_text=gettext_lazy("At least 10 characters."), widget=NEW
@@ -40,7 +38,7 @@ class PasswordForm(NewPasswordForm):
 
     def __init__(self, *args: Any, has_password: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not has_password:  # whoever came by another site has none to show
+        if not has_password:  # a person who came through another site has no password
             self.fields["current"] = forms.CharField(required=False, widget=forms.HiddenInput)
 
 
@@ -64,7 +62,7 @@ class SignUpForm(forms.Form):
 
 
 class LoginForm(AuthenticationForm):
-    error_messages = {  # noqa: RUF012  (Django's own way)
+    error_messages = {  # noqa: RUF012 (Django's own way)
         "invalid_login": gettext_lazy("Wrong name or password."),
         "inactive": gettext_lazy("This account was closed by an operator of this site. Ask the operator why."),
     }
@@ -74,7 +72,7 @@ class LoginForm(AuthenticationForm):
         self.fields["username"].label = gettext_lazy("Name")
 
     def get_invalid_login_error(self) -> forms.ValidationError:
-        """Django lets nobody into a closed account and says no more; who knows its password is told."""
+        """Tell a person who knows a closed account's password that it is closed; Django would not say so."""
         closed = Person.objects.filter(username=self.cleaned_data["username"], is_active=False).first()
         if closed is not None and closed.check_password(self.cleaned_data["password"]):
             return forms.ValidationError(self.error_messages["inactive"], code="inactive")

@@ -1,4 +1,4 @@
-"""All that the site has of somebody as one file, and the end of an account."""
+"""Export of everything that the site stores about a person, and deletion of the account."""
 
 import json
 import logging
@@ -37,12 +37,12 @@ from web.http.requester import person_in
 
 logger = logging.getLogger(__name__)
 HOSTS_KNOW_S = 60  # until every host has noticed that the machines are revoked
-AT_ONCE = 2000  # rows of the ledger that are in memory
+AT_ONCE = 2000  # rows of the ledger in memory
 LEDGER = ("run__slug", "step", "machine__name", "samples", "tokens", "credit", "weight", "entry__digest")
 
 
 class DeleteForm(forms.Form):
-    """One's own name, typed, and the password where there is one."""
+    """One's own name, typed, and the password if there is one."""
 
     name = forms.CharField(
         label=gettext_lazy("Your name"), max_length=30, widget=forms.TextInput(attrs={"autocomplete": "off"})
@@ -62,7 +62,6 @@ class DeleteForm(forms.Form):
             del self.fields["password"]
 
     def clean(self) -> dict[str, Any]:
-        """Both have to be theirs."""
         given = super().clean() or self.cleaned_data
         if given.get("name") != self.person.username:
             self.add_error("name", _("That's not your name."))
@@ -76,7 +75,6 @@ class DeleteForm(forms.Form):
 @rate_limits.limited("exports", rate_limits.person, methods=("GET", "HEAD"))
 @require_safe
 def export(request: HttpRequest) -> HttpResponseBase:
-    """Everything as JSON, the ledger's rows last, which may be many."""
     person = person_in(request)
     parts = _exported(person)
     body = in_turns(parts) if isinstance(request, ASGIRequest) else parts
@@ -91,7 +89,6 @@ def export(request: HttpRequest) -> HttpResponseBase:
 @rate_limits.limited("log-ins of this name", rate_limits.person, failures_only=True)
 @require_http_methods(["GET", "HEAD", "POST"])
 def delete_account(request: HttpRequest) -> HttpResponse:
-    """Ask for the name and the password, then delete the account."""
     person, fault = person_in(request), None
     form = DeleteForm(request.POST or None, person=person)
     if request.method == "POST" and form.is_valid():
@@ -108,7 +105,7 @@ def delete_account(request: HttpRequest) -> HttpResponse:
 
 
 def _forget_again(name: str) -> None:
-    """Once hosts know no more machines of that name. The account is gone, whether or not the queue is there."""
+    """Erase the name again once hosts have dropped the machines. A broken queue does not undo the deletion."""
     try:
         forget_name.apply_async((name,), countdown=HOSTS_KNOW_S)
     except OperationalError as error:

@@ -1,4 +1,4 @@
-"""What one of my machines may take, as its owner fills it in."""
+"""The limits of one machine, as its owner fills them in."""
 
 from collections.abc import Iterator
 from datetime import time
@@ -34,17 +34,17 @@ DAYS = (
 MOST_GB, MOST_MBPS, LEAST_MBPS = 100_000, 100_000, 0.1
 MOST_IDLE = 24 * 60
 CONDITIONS = ("idle_minutes", "pause_on_battery", "programs")
-LAST_MINUTE = time(23, 59)  # an hour field has no 24:00: this is the day's end
+LAST_MINUTE = time(23, 59)  # a time field has no 24:00; this is the day's end
 
 
 def _number(label: str, help_text: str, *, most: float, least: float = 1) -> forms.Field:
-    """A whole number, or one with a fraction where the least one has it; or nothing."""
+    """Return an optional number field: whole, or with a fraction if `least` is a float."""
     kind = forms.FloatField if isinstance(least, float) else forms.IntegerField
     return kind(label=label, help_text=help_text, min_value=least, max_value=most, required=False)
 
 
 class LimitsForm(forms.Form):
-    """Everything may be left empty: then nothing is limited beyond what the agent was started with."""
+    """Limits of a machine. An empty field adds no limit to what the agent was started with."""
 
     threads = _number("CPU threads", "Leave empty to keep the agent's own setting.", most=1024)
     duty_percent = _number(
@@ -91,7 +91,6 @@ class LimitsForm(forms.Form):
         return (self[name] for name in CONDITIONS)
 
     def clean_programs(self) -> tuple[str, ...]:
-        """One name a line, without empty ones and doubles."""
         lines = [line.strip() for line in self.cleaned_data["programs"].splitlines()]
         names = tuple(dict.fromkeys(line for line in lines if line))
         if len(names) > MOST_PROGRAMS or any(len(name) > 80 for name in names):
@@ -101,7 +100,7 @@ class LimitsForm(forms.Form):
         return names
 
     def clean(self) -> dict[str, Any]:
-        """Hours have two ends."""
+        """Require both ends of each day's hours."""
         cleaned: dict[str, Any] = super().clean() or {}
         for day, name in enumerate(DAYS):
             if (cleaned.get(f"from_{day}") is None) != (cleaned.get(f"to_{day}") is None):
@@ -116,7 +115,7 @@ class LimitsForm(forms.Form):
                 yield Hours(day, 60 * first.hour + first.minute, end or DAY_MINUTES)
 
     def limits(self) -> OwnerLimits:
-        """As the protocol says them; of a valid form."""
+        """Return the limits of a valid form as the protocol's struct."""
         given = self.cleaned_data
         return OwnerLimits(
             threads=given["threads"] or 0,
@@ -134,7 +133,7 @@ class LimitsForm(forms.Form):
 
 
 def filled_in(limits: OwnerLimits) -> dict[str, Any]:
-    """What the form shows of limits that hold."""
+    """Return the form's values for limits that are set."""
     shown: dict[str, Any] = {
         "threads": limits.threads or None,
         "duty_percent": limits.duty_percent if limits.duty_percent < 100 else None,
@@ -160,7 +159,6 @@ def _time(minute: int) -> time:
 @login_required
 @require_http_methods(["GET", "POST"])
 def machine_limits(request: HttpRequest, machine_id: UUID) -> HttpResponse:
-    """The limits of a machine that trains or averages; the site's relays have none."""
     machine = selectors.machine_of(person_in(request), machine_id)
     if machine is None or machine.kind != Machine.Kind.AGENT or machine.revoked_at is not None:
         raise Http404

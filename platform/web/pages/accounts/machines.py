@@ -1,4 +1,4 @@
-"""The page of one's machines and tokens. A new secret is in the answer to the POST that made it, and nowhere else."""
+"""One's machines and tokens. A new secret is shown once, in the answer to the POST that made it."""
 
 import re
 from collections.abc import Callable
@@ -39,15 +39,15 @@ from web.run_picture import counts
 from web.words import titled_in_words_of_page
 
 SLUG = re.compile(r"[-a-z0-9_]{1,80}")
-MOST_CHOICES = 50  # of runs to move to
-MOST_RUNS = 500  # in which a machine is looked for, the newest first
+MOST_CHOICES = 50  # runs to move to
+MOST_RUNS = 500  # runs searched for a machine, newest first
 
 
-# What each machine does now, and what it has given so far
+# Present work and past contributions of each machine
 
 
 class OwnMachine(NamedTuple):
-    """A row. `run` is where it is now; `given` is over all runs."""
+    """A row. `run` is the present one; `given` sums are over all runs."""
 
     machine: Machine
     run: Run | None
@@ -60,12 +60,12 @@ class OwnMachine(NamedTuple):
 
     @property
     def is_paused(self) -> bool:
-        """Whether its owner has paused it, be it there or not."""
+        """True if its owner has paused it, connected or not."""
         return self.control.wanted.pause
 
     @property
     def asked(self) -> str:
-        """What it was asked for and has not heard yet; nothing where it has, or is not there to hear it."""
+        """A request that the connected machine has not confirmed yet; empty without one."""
         control = self.control
         if control.report is None or control.is_heard:
             return ""
@@ -77,7 +77,7 @@ class OwnMachine(NamedTuple):
 
     @property
     def could_not(self) -> str:
-        """The error for which it did not move, with its number."""
+        """The error, with its number, that kept it from moving to another run."""
         code = self.control.report.could_not if self.control.report is not None else ""
         return f"{Fault(code, '').title} ({code})" if code else ""
 
@@ -105,7 +105,7 @@ def own_machines(person: Person) -> list[OwnMachine]:
 
 
 def runs_to_move_to(person: Person) -> list[Run]:
-    """Where a machine of this person might go: open runs on their list, the newest first."""
+    """Return open runs on the person's list, newest first."""
     open_ones = helped_runs(person).filter(pk__in=listed_runs(person).values("pk"), state__in=HOSTED)
     return list(open_ones.order_by("-created_at").only("slug", "title")[:MOST_CHOICES])
 
@@ -118,7 +118,7 @@ def _own_row(
     machine: Machine, here: tuple[Run, OnlinePeer] | None, samples: int, averaged: int, control: Control
 ) -> OwnMachine:
     run, peer = here if here is not None else (None, None)
-    if control.rest:  # its host may show it for a moment longer
+    if control.rest:  # a host may still show it for a moment
         reason = reason_in_words(control.rest)
         state = reason if control.rest.why is Why.PAUSED else _("On hold. %(reason)s") % {"reason": reason}
         return OwnMachine(machine, run, state, True, "", samples, in_words(averaged), control)  # noqa: FBT003
@@ -131,7 +131,6 @@ def _speed(peer: OnlinePeer) -> str:
 
 
 def _state(run: Run | None, peer: OnlinePeer | None) -> str:
-    """One word or two for what it does."""
     if run is None or peer is None:
         return pgettext("what a machine does", "Offline")
     if peer.role == RELAY:
@@ -160,7 +159,7 @@ def machine_list(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
-    """Rename, pause, move, revoke or let back one of my machines."""
+    """Rename, pause, move, revoke or restore one of the person's machines."""
     machine = selectors.machine_of(person_in(request), machine_id)
     if machine is None:
         raise Http404
@@ -180,7 +179,7 @@ def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
 
 
 def _asked(form: QueryDict) -> Callable[[Instructions], Instructions] | None:
-    """What the machine is to do; None where the form is about something else. Where there is no such run it says so."""
+    """Return the requested change of instructions; None for another form. The machine reports an unknown run itself."""
     if "pause" in form or "resume" in form:
         return partial(replace, pause="pause" in form, finish=False, move_to="")
     if "finish" in form:
@@ -253,7 +252,7 @@ def _page(
 
 
 def _sentence(working: list[OwnMachine]) -> str:
-    """“2 machines, 1 online. 18,949 samples so far.”"""
+    """Return “2 machines, 1 online. 18,949 samples so far.”"""
     if not working:
         return _("You have no machines yet. Approve one and it can join any run.")
     online, samples = sum(row.is_online for row in working), sum(row.samples for row in working)

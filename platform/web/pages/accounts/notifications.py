@@ -1,4 +1,4 @@
-"""What somebody is told of, and by which ways; the links below e-mails, which work without a log-in."""
+"""Notification settings: events and channels; and links in e-mails, which work without a login."""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ DONE = {
     "on": gettext_lazy("Switched on again."),
     "test": gettext_lazy("A test is on its way and should arrive within seconds; see below how it went."),
 }
-MAIL_ID, HOOK_ID = "mail-%s", "hook-%s"  # of fields: two forms of a page have one of the same name
+MAIL_ID, HOOK_ID = "mail-%s", "hook-%s"  # field ids; two forms of the page have a field of the same name
 STATES = {
     Notice.State.WAITING: pgettext_lazy("notice", "on its way"),
     Notice.State.SENT: pgettext_lazy("notice", "sent"),
@@ -72,7 +72,7 @@ class Line(NamedTuple):
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def notifications(request: HttpRequest) -> HttpResponse:
-    """All of it; POST chooses what is told by which ways."""
+    """Show the settings; POST chooses events and channels."""
     person = person_in(request)
     if request.method == "POST":
         offered = _offered(selectors.mailbox_of(person), selectors.webhook_of(person))
@@ -157,7 +157,7 @@ def _test(request: HttpRequest, way: Way) -> HttpResponse:
 @never_cache
 @require_safe
 def for_browser(request: HttpRequest) -> HttpResponse:
-    """What open pages of somebody's show. `wanted` is false where they chose nothing for the browser."""
+    """Return notices for open pages of the person. `wanted` is false if they chose none for the browser."""
     if not request.user.is_authenticated:
         return JsonResponse({"wanted": False, "notices": []})
     person = person_in(request)
@@ -175,7 +175,7 @@ def _told(notice: Notice) -> dict[str, Any]:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
-    """The link that was sent to an address. Programs that look at e-mails follow links, so it takes a button."""
+    """Confirm an address by the link sent to it. It needs a button, since mail scanners follow links."""
     try:
         mailbox = services.confirmable(token=token)
         if request.method == "POST":
@@ -187,11 +187,11 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
     )
 
 
-@csrf_exempt  # mail programs end it by a POST of their own (RFC 8058); the link is signed
+@csrf_exempt  # mail programs may POST here (RFC 8058); the link is signed
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def stop_mail(request: HttpRequest, token: str) -> HttpResponse:
-    """The link below every e-mail."""
+    """Stop e-mails by the link that every one of them has."""
     try:
         if request.method == "POST":
             services.stop_mail(token=token)
@@ -203,7 +203,6 @@ def stop_mail(request: HttpRequest, token: str) -> HttpResponse:
 
 
 def _offered(mailbox: Mailbox | None, webhook: Webhook | None) -> list[Way]:
-    """Ways that something can be sent by."""
     has_mail = mail.is_offered() and mailbox is not None and mailbox.confirmed_at is not None
     return [Way.BROWSER, *([Way.EMAIL] if has_mail else []), *([Way.WEBHOOK] if webhook is not None else [])]
 

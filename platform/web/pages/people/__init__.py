@@ -1,1 +1,1 @@
-"""Pages of people: what they gave, and a certificate of it."""
+"""Pages of people: their contributions, and a certificate."""

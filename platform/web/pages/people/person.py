@@ -1,4 +1,4 @@
-"""Somebody's page: what they gave to which runs, by day and down to the round, and a certificate for a wall."""
+"""A person's page: contributions by run, day and round, and a certificate to print."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -36,7 +36,7 @@ LEVELS = 4
 @looks
 @require_safe
 def person_page(request: HttpRequest, name: str) -> HttpResponse:
-    """What everybody may see of somebody; to themselves also what only they do."""
+    """Show a person's contributions; to themselves also what only they see in runs."""
     person = person_or_404(request, name)
     given, today = contributions(person, request.user), day_of(timezone.now())
     facts = {
@@ -58,7 +58,7 @@ def person_page(request: HttpRequest, name: str) -> HttpResponse:
 @looks
 @require_safe
 def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
-    """Every round of a run in which something of theirs was averaged, a hundred at a time."""
+    """Show every round of a run in which the person's work was averaged, a hundred at a time."""
     person = person_or_404(request, name)
     run = get_object_or_404(runs_shown(person, request.user), slug=slug)
     found = rows_before(ledger_of(person, run), request)
@@ -96,11 +96,11 @@ def certificate(request: HttpRequest, name: str) -> HttpResponse:
 @looks
 @require_safe
 def preview_image(request: HttpRequest, name: str) -> HttpResponse:
-    """The PNG beside links to the page: the name, where it can be drawn, and figures."""
+    """Return the preview image of the page: the name, if it can be drawn, and figures."""
     person = person_or_404(request, name)
     given = contributions(person, None)
     unit = "samples" if given.samples != 1 else "sample"
-    with override("en"):  # Pillow's own letters are Latin ones
+    with override("en"):  # Pillow's own font has only Latin letters
         image = _drawn(
             f"{given.samples:,}",
             unit,
@@ -120,7 +120,7 @@ def show_page(request: HttpRequest) -> HttpResponse:
 
 
 def person_or_404(request: HttpRequest, name: str) -> Person:
-    """Raises Http404 where there is nobody, or nobody who shows a page."""
+    """Return the person of a page. Raises Http404 if there is none, or its page is not public."""
     person = person_with_page(name, viewer=request.user)
     if person is None:
         raise Http404
@@ -128,7 +128,7 @@ def person_or_404(request: HttpRequest, name: str) -> Person:
 
 
 def sentence_of(given: Contributions) -> str:
-    """“38,904 samples to 3 models. 1.2 GB averaged for others.”"""
+    """Return “Contributed 38,904 samples to 3 models. Averaged 1.2 GB for others.”"""
     if not given.runs:
         return _("No contributions yet.")
     sent = in_words(given.bytes_averaged)
@@ -150,7 +150,7 @@ def _drawn(figure: str, unit: str, below: str, name: str) -> bytes:
     return figure_png(figure, unit, below, name)
 
 
-# Half a year of days as squares, darker where more was given
+# Half a year of days as squares, darker for more samples
 
 
 class Square(NamedTuple):
@@ -163,7 +163,7 @@ class Square(NamedTuple):
 
 
 def squares(by_day: Mapping[int, int], today: int) -> list[Square]:
-    """The days of the last weeks, oldest first. `by_day`: samples by the day since 1970."""
+    """Return the days of the last weeks, oldest first. `by_day`: samples by the day since 1970."""
     first = first_day(today)
     most = max((by_day.get(day, 0) for day in range(first, today + 1)), default=0)
     return [
@@ -173,12 +173,11 @@ def squares(by_day: Mapping[int, int], today: int) -> list[Square]:
 
 
 def first_day(today: int) -> int:
-    """The Monday with which the drawing begins."""
     return today - date_of(today).weekday() - 7 * (WEEKS - 1)
 
 
 def summary(by_day: Mapping[int, int], today: int) -> str:
-    """“Active on 31 of the last 180 days”, which are those of the drawing."""
+    """Return “Active on 31 of the last 180 days”, counting the days in the drawing."""
     first = first_day(today)
     active = sum(1 for day, samples in by_day.items() if samples and first <= day <= today)
     return _("Active on %(active)s of the last %(days)s days (UTC).") % {"active": active, "days": today - first + 1}

@@ -1,4 +1,4 @@
-"""Pages of teams: what they gave, who is in them, and the link that lets people in."""
+"""Pages of teams: contributions, members, and the link for joining."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def new_team(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def new_link(request: HttpRequest, slug: str) -> HttpResponse:
-    """Another link; it stands in this answer and nowhere else."""
+    """Make a new link, which is shown only in this answer."""
     team = _led(request, slug)
     secret = teams.new_link(team=team)
     return _page(request, team, link=request.build_absolute_uri(f"/teams/{team.slug}/join/{secret}/"))
@@ -66,7 +66,7 @@ def new_link(request: HttpRequest, slug: str) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
-    """Says what joining means; POST joins. Only links that let nobody in are counted."""
+    """Explain what joining means; POST joins. Only invalid links count towards the limit."""
     guess = rate_limits.invitation_guess(request)
     fault: Fault | None = None
     try:
@@ -108,7 +108,7 @@ def remove(request: HttpRequest, slug: str, name: str) -> HttpResponse:
 
 
 def _led(request: HttpRequest, slug: str) -> Team:
-    """Raises PermissionDenied to all but its leader."""
+    """Return the team. Raises PermissionDenied unless the person leads it."""
     team = get_object_or_404(Team, slug=slug)
     if team.leader_id != person_in(request).pk:
         raise PermissionDenied(_("Only the team's leader can do this. Nothing was changed."))
@@ -140,7 +140,7 @@ def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
 
 
 def _sentence(samples: int, runs: int, people: int) -> str:
-    """“3 people gave 38,904 samples to 2 AI models.”"""
+    """Return “3 people contributed 38,904 samples to 2 AI models.”"""
     facts = {"people": counts.people(people), "samples": counts.samples(samples), "models": counts.models(runs)}
     if not samples:
         return _("%(people)s, no samples yet.") % facts

@@ -1,1 +1,1 @@
-"""Pages of a run: making it, watching it, managing it, taking its model."""
+"""Pages of a run: creating, watching and managing it, and taking its model."""

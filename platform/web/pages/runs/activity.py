@@ -1,4 +1,4 @@
-"""Everything that happened in a run, by kind; as a feed for readers of news; and who did what by their role."""
+"""A run's activity, by kind; as RSS; and the trail of what people did in their roles."""
 
 import re
 from datetime import datetime
@@ -29,7 +29,7 @@ NAMES = {
     "problems": pgettext_lazy("activity", "Problems"),
     "organizer": pgettext_lazy("activity", "Organizer"),
 }
-UNPRINTED = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")  # XML has no place for these
+UNPRINTED = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")  # not allowed in XML
 TRAIL_PAGE = 50  # lines
 
 
@@ -52,7 +52,7 @@ def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_safe
 def activity_feed(request: HttpRequest, slug: str) -> HttpResponse:
-    """What happened but for steps, which come every few seconds."""
+    """Return the activity as RSS, without the frequent steps."""
     run = run_or_404(access_run, request, slug)
     address = request.build_absolute_uri(f"/runs/{run.slug}/")
     title = _printed(run.title)
@@ -95,7 +95,7 @@ def trail_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def line_of(action: ActivityLine) -> Line:
-    """An action without the name it begins with, which stands beside it."""
+    """Return an action without the name at its beginning, which is shown in its own column."""
     who = _name_of(action.by)
     what = action.text
     for name in (who, AN_OPERATOR):
@@ -105,7 +105,6 @@ def line_of(action: ActivityLine) -> Line:
 
 
 def _name_of(person: Person | None) -> str:
-    """Empty for nobody; an account that was deleted has no name any more."""
     if person is None:
         return ""
     return NOBODY if person.username.startswith(FORMER) else person.username

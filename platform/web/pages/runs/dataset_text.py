@@ -1,4 +1,4 @@
-"""The text that a form brings: in the form itself, in pieces before it, or by its name on the Hub."""
+"""The data that a form brings: in the form, in pieces before it, or by its name on the Hub."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,10 +21,7 @@ from web.words import titled_in_words_of_page
 
 
 def found_on_hub(person: Person, form: NewRunForm | SourceForm) -> OnHub | None:
-    """What the Hub has of the name in a valid form, if there is one. To be called outside of a transaction.
-
-    Raises Problem as `look_on_hub`.
-    """
+    """Return what the Hub holds under the form's name, outside a transaction. Raises Problem as `look_on_hub`."""
     given, kind = form.cleaned_data, form.material_on_hub
     if not kind or not given.get("hub"):
         return None
@@ -33,9 +30,9 @@ def found_on_hub(person: Person, form: NewRunForm | SourceForm) -> OnHub | None:
 
 
 def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) -> Dataset | None:
-    """The text of a valid form, kept; None where it brings none. `found`: what it names on the Hub.
+    """Store the data of a valid form; return None if it brings none. `found`: the Hub's, if it names one.
 
-    Raises Problem E301, E307, E317, E366, E377 before anything is kept, and E302, E303, E304, E311, E318, E365.
+    Raises Problem E301, E307, E317, E366, E377 before storing, and E302, E303, E304, E311, E318, E365.
     """
     given, recipe = form.cleaned_data, form.recipe()
     quotas.require_model(person, recipe)
@@ -48,7 +45,7 @@ def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) ->
 
 
 def too_often(request: HttpRequest) -> HttpResponse | None:
-    """What somebody is answered who sends forms with files too often."""
+    """Return the refusal of a form with files if the person sends too many; else None."""
     if not request.FILES and not request.POST.get("hub"):
         return None
     try:
@@ -61,7 +58,7 @@ def too_often(request: HttpRequest) -> HttpResponse | None:
 def stored_beside(
     person: Person, form: SourceForm, run: Run, require: Callable[[Run, str, str], object], found: OnHub | None
 ) -> Dataset:
-    """A further file of a draft, kept. Raises Problem as `require` before it is, and as `stored_text`."""
+    """Store a further file of a draft. Raises Problem as `require` before that, and as `stored_text`."""
     brought = _brought(person, form, found)
     require(run, brought.filename, found.kind if found else "")
     dataset = _kept(person, form, brought, title=run.title)
@@ -70,7 +67,7 @@ def stored_beside(
 
 
 class _Brought(NamedTuple):
-    """A file that came with the form, an upload in pieces, or what is on the Hub; nothing where none of them is."""
+    """The data of a form: a file, an upload in pieces or a Hub repository; empty without any."""
 
     filename: str = ""
     size: int = 0
@@ -79,7 +76,7 @@ class _Brought(NamedTuple):
 
 
 def _brought(person: Person, form: forms.Form, found: OnHub | None) -> _Brought:
-    """Raises Problem E318."""
+    """Return the form's data. Raises Problem E318."""
     given = form.cleaned_data
     if found is not None:
         return _Brought(found.repository, found.size, found=found)
@@ -101,8 +98,8 @@ def _kept(person: Person, form: forms.Form, brought: _Brought, *, title: str) ->
 
 
 def upload_facts(person: Person, form: forms.Form) -> dict[str, Any]:
-    """What a page with such a form needs: the limits, their use, and the upload of a form with faults."""
-    too_long = Fault.of("E304", size="SIZE", limit=f"{settings.UPLOAD_LIMIT_MB:,}")  # the page knows the size
+    """Return the facts of an upload form: limits, usage, and the complete upload of a form with errors."""
+    too_long = Fault.of("E304", size="SIZE", limit=f"{settings.UPLOAD_LIMIT_MB:,}")  # the page fills in the size
     return {
         "form": form,
         "upload_limit": upload_limit(),
@@ -115,7 +112,7 @@ def upload_facts(person: Person, form: forms.Form) -> dict[str, Any]:
 
 
 def kept_upload(person: Person, form: forms.Form) -> Upload | None:
-    """A whole upload that a form named; it need not be sent again."""
+    """Return a complete upload that a form named, so that it need not be sent again."""
     upload_id = getattr(form, "cleaned_data", {}).get("upload")
     try:
         upload = upload_of(person, upload_id) if upload_id else None

@@ -1,4 +1,4 @@
-"""Pages on which an organizer makes a run, changes its words, or a whole draft."""
+"""Pages that create a run, change its words, or change a draft."""
 
 from django.conf import settings
 from django.contrib import messages
@@ -27,7 +27,7 @@ from web.words import titled_in_words_of_page
 @rate_limits.limited("uploads", rate_limits.person)
 @require_http_methods(["GET", "POST"])
 def new_run(request: HttpRequest) -> HttpResponse:
-    """One form from the dataset to a draft, which is published with it where that is wanted."""
+    """Create a draft from one form, and publish it too if asked."""
     form = NewRunForm(
         request.POST or None,
         request.FILES or None,
@@ -50,7 +50,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Everything of a draft; of another run its words and who may see it."""
+    """Change everything of a draft; of another run only words and visibility."""
     run = run_or_404(access_managed_run, request, slug)
     if run.state == Run.State.DRAFT:
         return _edit_draft(request, run)
@@ -84,7 +84,7 @@ def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
 
 
 def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
-    """Store the text and make the draft. Raises Problem."""
+    """Store the data and create the draft. Raises Problem."""
     person, recipe = person_in(request), form.recipe()
     quotas.require_draft_left(person)
     dataset = stored_text(person, form, found)
@@ -102,7 +102,7 @@ def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
 
 
 def _publish(request: HttpRequest, run: Run) -> None:
-    """Publish a new run; why that is not possible stands on the page that comes next, where it can be tried again."""
+    """Publish a new run; a failure is shown on the next page, where it can be retried."""
     try:
         services.open_run(run=run, by=person_in(request))
     except Problem as problem:
@@ -111,7 +111,7 @@ def _publish(request: HttpRequest, run: Run) -> None:
 
 @transaction.atomic
 def _change_draft(request: HttpRequest, run: Run, form: DraftForm, found: OnHub | None) -> None:
-    """All of it or nothing. Raises Problem."""
+    """Apply all changes or none. Raises Problem."""
     recipe, person = form.recipe(), person_in(request)
     dataset = stored_text(person, form, found)
     licence = form.cleaned_data["licence"] or (dataset or run.dataset).licence

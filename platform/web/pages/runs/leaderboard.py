@@ -1,4 +1,4 @@
-"""Where everybody stands."""
+"""The full leaderboard of a run."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -36,10 +36,7 @@ MOST_PAGES = 1_000_000
 
 @require_safe
 def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """All people or all machines, or people by day or week, a hundred at a time.
-
-    Whoever is logged in and not among all people has a line.
-    """
+    """Show people, machines, teams, or people of a day or week; with a line for the reader who is not among them."""
     run = run_or_404(access_run, request, slug)
     of, period = _of(request), _period(request)
     page = _page_number(request)
@@ -72,7 +69,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _removal(request: HttpRequest, run: Run, of: str, names: Collection[str]) -> dict[str, Any]:
-    """Whether the reader may remove people here; of those who are named, whom not; and whom they have just removed."""
+    """Return whether the reader may remove people here, whom not, and whom they have just removed."""
     role = role_of(run, request.user)
     if of != "people" or run.state == Run.State.FINISHED or role is None:
         return {"removes": False}
@@ -88,7 +85,6 @@ def _removal(request: HttpRequest, run: Run, of: str, names: Collection[str]) ->
 
 
 def _rows(run: Run, of: str, period: Period, *, offset: int) -> Sequence[Row]:
-    """A page of them, and one more."""
     if period != Period.ALL:
         return standings.period_board(run, period, timezone.now(), offset=offset, limit=PAGE + 1)
     days = {"today": day_of(timezone.now())} if of == "people" else {}
@@ -107,7 +103,6 @@ def _period(request: HttpRequest) -> Period:
 
 
 def _choices(of: str, period: Period) -> list[tuple[str, str, bool]]:
-    """Address, name, and whether it is shown now."""
     named = [(each, str(name)) for each, name in card_sentences.PERIOD_NAMES.items()]
     people = [(f"?of=people&period={each}", name, each == period and of == "people") for each, name in named]
     return [*people, ("?of=machines", _("Machines"), of == "machines"), ("?of=teams", _("Teams"), of == "teams")]

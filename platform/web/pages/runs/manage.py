@@ -1,7 +1,4 @@
-"""What those who manage a run do to it: who sees it, its length, its people. Drafts are changed in `drafts`.
-
-A moderator has the same page with less on it, and is let in by `access_moderated_run`.
-"""
+"""Management of a run: visibility, length, people; moderators see less of it. Drafts are changed in `drafts`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -57,7 +54,7 @@ ACTIONS: dict[str, Callable[..., object]] = {
 @login_required
 @require_http_methods(["GET", "POST"])
 def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """The page; POST opens, pauses, resumes, takes back to a draft, and lets visitors try the model or not."""
+    """Show the page; POST opens, pauses, resumes, returns to a draft, and allows or forbids trials."""
     if request.method != "POST":
         return manage_page(request, run_or_404(access_moderated_run, request, slug))
     run = run_or_404(access_managed_run, request, slug)
@@ -80,7 +77,7 @@ def extend_run(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def end_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Ask once more, then end the run where it is."""
+    """Ask for confirmation, then end the run at its present step."""
     run = run_or_404(access_managed_run, request, slug)
     answer = redirect("web:manage", slug=slug)
     person = person_in(request)
@@ -129,7 +126,7 @@ def add_member(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def remove_member(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
-    """Shut a member out; the page that follows offers to undo it."""
+    """Remove a member; the next page offers to undo it."""
     run = run_or_404(access_moderated_run, request, slug)
     member = get_object_or_404(membership.members_of(run), pk=member_id)
     try:
@@ -142,7 +139,7 @@ def remove_member(request: HttpRequest, slug: str, member_id: int) -> HttpRespon
 @login_required
 @require_POST
 def remove_person(request: HttpRequest, slug: str) -> HttpResponse:
-    """Shut somebody out by name, here or where they stand on the leaderboard."""
+    """Remove a person by name, from this page or the leaderboard."""
     run, form = run_or_404(access_moderated_run, request, slug), MemberForm(request.POST, prefix="remove")
     return named(request, run, form, membership.remove_person, wrong="removal_form")
 
@@ -157,13 +154,13 @@ def let_back(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
 
 
 def _place(request: HttpRequest, run: Run, removed: Member | None = None) -> str:
-    """The page on which somebody was removed or let back in, with the way to undo it."""
+    """Return the page on which a person was removed or restored, with a way to undo it."""
     name = "web:standings" if request.POST.get("back") == "leaderboard" else "web:manage"
     return reverse(name, args=[run.slug]) + (f"?undo={removed.pk}" if removed is not None else "")
 
 
 def just_removed(request: HttpRequest, run: Run) -> Member | None:
-    """Whom the page before removed, as long as they are: for the message that offers to undo it."""
+    """Return the member whom the last page removed, unless restored, for the message that offers to undo it."""
     said = request.GET.get("undo", "")
     is_number = said.isascii() and said.isdigit() and len(said) < MOST_DIGITS
     return membership.removed_from(run).filter(pk=int(said)).first() if is_number else None
@@ -173,7 +170,7 @@ def just_removed(request: HttpRequest, run: Run) -> Member | None:
 @login_required
 @require_POST
 def create_invitation(request: HttpRequest, slug: str) -> HttpResponse:
-    """A new link; it stands in this answer and nowhere else."""
+    """Make a new link, which is shown only in this answer."""
     run, form = run_or_404(access_managed_run, request, slug), InvitationForm(request.POST)
     if not form.is_valid():
         return manage_page(request, run, wrong={"invitation_form": form})
@@ -191,11 +188,11 @@ def revoke_invitation(request: HttpRequest, slug: str, invitation_id: int) -> Ht
     return redirect("web:manage", slug=slug)
 
 
-# What they answer
+# Answers
 
 
 def managed(request: HttpRequest, run: Run, deed: Callable[[], object]) -> HttpResponse:
-    """Do it; what went wrong stands at the top of the page."""
+    """Carry out an action; show a failure at the top of the page."""
     try:
         deed()
     except Problem as problem:
@@ -204,12 +201,12 @@ def managed(request: HttpRequest, run: Run, deed: Callable[[], object]) -> HttpR
 
 
 def named(request: HttpRequest, run: Run, form: MemberForm, deed: Callable[..., Member], *, wrong: str) -> HttpResponse:
-    """Do it to whom the form names; what went wrong stands beside the name, in the page's form called `wrong`."""
+    """Carry out an action on the person that the form names; show a failure beside the name in the form `wrong`."""
     if form.is_valid():
         try:
             member = deed(run=run, name=form.cleaned_data["name"], by=person_in(request))
         except Problem as problem:
-            if wrong == "removal_form" and run.members_only:  # asked for on the leaderboard
+            if wrong == "removal_form" and run.members_only:  # sent from the leaderboard
                 return manage_page(request, run, fault=problem.fault)
             form.add_error("name", titled_in_words_of_page(problem.fault))
         else:
@@ -220,7 +217,7 @@ def named(request: HttpRequest, run: Run, form: MemberForm, deed: Callable[..., 
 def asked_once_more(
     request: HttpRequest, run: Run, page: str, deed: Callable[[], object], answer: HttpResponse, **facts: Any
 ) -> HttpResponse:
-    """A page that asks, and does it when it is posted; what went wrong stands on it."""
+    """Show a page that asks for confirmation; carry out the action on POST, or show why it failed."""
     fault = None
     if request.method == "POST":
         try:
@@ -240,7 +237,7 @@ def manage_page(
     link: str = "",
     wrong: dict[str, forms.Form] | None = None,
 ) -> HttpResponse:
-    """The page with what went wrong (`wrong`: forms that were filled in), or with a link that is shown once."""
+    """Show the page with a failure, with forms to correct (`wrong`), or with a link that is shown once."""
     facts, page = head_facts(request, run, head_of(run), Own(run, request.user)), reverse("web:manage", args=[run.slug])
     own = role_of(run, request.user)
     facts |= {
@@ -275,7 +272,7 @@ def manage_page(
 
 
 def people_facts(run: Run, own: Run.Role | None, members: Part) -> dict[str, Any]:
-    """Members, who has a role, and what somebody with the role `own` may do to each of them."""
+    """Return members, roles, and what a person with the role `own` may do to each of them."""
     given = list(roles.roles_in(run))
     held = {each.person_id: Run.Role(each.role) for each in given if each.accepted_at}
     return {
@@ -289,7 +286,6 @@ def people_facts(run: Run, own: Run.Role | None, members: Part) -> dict[str, Any
 
 
 def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
-    """What can be changed of the texts that it mixes."""
     recipe = run.parsed_recipe
     can_change = run.state == Run.State.DRAFT and not is_getting_ready(run)
     facts: dict[str, Any] = {
@@ -305,7 +301,7 @@ def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
 
 
 def fetched(dataset: Dataset) -> tuple[int, int] | None:
-    """Bytes that have come from the Hub, and all that will; None where nothing is awaited from there."""
+    """Return the bytes fetched from the Hub, and all to fetch; None if nothing is awaited."""
     coming = [each for each in dataset.parts() if each.origin]
     if dataset.state not in (Dataset.State.UPLOADED, Dataset.State.PREPARING) or all(e.is_fetched for e in coming):
         return None
@@ -313,7 +309,6 @@ def fetched(dataset: Dataset) -> tuple[int, int] | None:
 
 
 def possible(run: Run) -> dict[str, Any]:
-    """What can be done in the run's state."""
     is_ending = run.wanted == Run.Wanted.FINISHED
     is_live = run.state in LIVE and not is_ending
     return {
@@ -326,7 +321,7 @@ def possible(run: Run) -> dict[str, Any]:
 
 
 def is_getting_ready(run: Run) -> bool:
-    """Whether the page changes by itself soon. Until then it shows no form that a reload would empty."""
+    """Return True if the page will change by itself soon. It shows no form then, which a reload would empty."""
     is_prepared = run.dataset.state in (Dataset.State.READY, Dataset.State.FAILED) or lacks_base(run.dataset)
     return run.state in (Run.State.PREPARING, Run.State.FINISHING) or (run.state == Run.State.DRAFT and not is_prepared)
 

@@ -1,4 +1,4 @@
-"""Who belongs to a run: invitations, requests to join, and roles."""
+"""Membership of a run: invitations, requests to join, and roles."""
 
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import AnonymousUser
@@ -24,7 +24,6 @@ ANSWERS = {"accept": joining.accept, "decline": joining.decline}
 @login_required
 @require_POST
 def invite(request: HttpRequest, slug: str) -> HttpResponse:
-    """Invite somebody to a role; what is wrong with the name stands beside it."""
     run = run_or_404(access_managed_run, request, slug)
     form = RoleForm(request.POST, own=role_of(run, request.user))
     if form.is_valid():
@@ -50,7 +49,7 @@ def take_back(request: HttpRequest, slug: str, role_id: int) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def own_role(request: HttpRequest, slug: str) -> HttpResponse:
-    """One's own role in a run, or the invitation to one: what it allows, and the answer to it."""
+    """Show one's role in a run, or the invitation to one, with what it allows; POST answers."""
     person = person_in(request)
     try:
         offered = roles.role_offered(slug=slug, person=person)
@@ -71,7 +70,7 @@ def own_role(request: HttpRequest, slug: str) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "POST"])
 def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
-    """Says who invites to what; POST accepts. Only links that let nobody in are counted."""
+    """Show who invites to what; POST accepts. Only invalid links count towards the limit."""
     guess = rate_limits.invitation_guess(request)
     try:
         rate_limits.spend(*guess)
@@ -92,7 +91,7 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
 
 
 def _refused(request: HttpRequest, slug: str, problem: Problem, guess: tuple[str, str]) -> HttpResponse:
-    """A link that is used up still leads those who are in to the run."""
+    """Lead people who may see the run there, even by a used-up link; else answer 404."""
     run = Run.objects.filter(slug=slug).first()
     if run is not None and may_see(run, request.user):
         rate_limits.forgive(*guess)
@@ -104,7 +103,7 @@ def _refused(request: HttpRequest, slug: str, problem: Problem, guess: tuple[str
 @rate_limits.limited("requests to join", rate_limits.person)
 @require_POST
 def own_request(request: HttpRequest, slug: str) -> HttpResponse:
-    """Ask to join, or take that back; what went wrong stands at the top of the run's page."""
+    """Request to join, or withdraw that; show a failure at the top of the run's page."""
     run, person = run_or_404(access_run, request, slug), person_in(request)
     form = RequestForm(request.POST)
     if "take_back" in request.POST:
@@ -122,7 +121,7 @@ def own_request(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def answer(request: HttpRequest, slug: str, request_id: int) -> HttpResponse:
-    """Let somebody in or not. What was answered or taken back meanwhile stays as it is."""
+    """Accept or decline a request; leave one that was answered or withdrawn meanwhile."""
     run = run_or_404(access_moderated_run, request, slug)
     deed = ANSWERS.get(request.POST.get("answer", ""))
     if deed is None:

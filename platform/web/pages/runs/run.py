@@ -1,4 +1,4 @@
-"""The page of a run. What its organizer can do to it is in `manage`."""
+"""The page of a run. `manage` has what its organizer can do."""
 
 import json
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ from web.run_picture.status_sentence import PERPLEXITY
 from web.words import loss_unit_of_page
 
 REFRESH_S = 5
-STANDING_ON = ("state", "release", "released_step", "text")  # of the picture: what decides what the page has
+STANDING_ON = ("state", "release", "released_step", "text")  # values of the picture that decide the page's content
 CARD = "README.md"
 
 
@@ -53,7 +53,7 @@ def run_page(request: HttpRequest, slug: str) -> HttpResponse:
 def shown_page(
     request: HttpRequest, run: Run, *, fault: Fault | None = None, form: RequestForm | None = None
 ) -> HttpResponse:
-    """The page, with what went wrong with a request to join."""
+    """Show the page, with a failed request to join if there is one."""
     facts, person = run_facts(request, run), person_of(request.user)
     facts |= {"fault": fault, "standing": joining.standing_of(run, person), "request_form": form or RequestForm()}
     if facts["role"] is not None:
@@ -66,7 +66,7 @@ def shown_page(
 
 @require_safe
 def written_part(request: HttpRequest, slug: str) -> HttpResponse:
-    """What snapshots write, for pages that have been open since before the newest did."""
+    """Return the texts of snapshots, for pages opened before the newest was written."""
     run = run_or_404(access_run, request, slug)
     facts = {"run": run, "picture": {"written": written_at(run)}}
     return render(request, "web/runs/run_parts/written.html", facts)
@@ -114,7 +114,6 @@ def run_facts(request: HttpRequest, run: Run) -> dict[str, Any]:
 
 
 def _board_facts(request: HttpRequest, live: Picture) -> dict[str, Any]:
-    """Which leaderboard is asked for, and its rows where it is that of a period."""
     asked = request.GET.get("board", "")
     board = Period(asked) if asked in PERIODS else Period.ALL
     return {
@@ -127,7 +126,7 @@ def _board_facts(request: HttpRequest, live: Picture) -> dict[str, Any]:
 
 
 def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn: dict[str, Any]) -> dict[str, Any]:
-    """The chart that is asked for in two sizes: numbers and fixed words alone, and what it says."""
+    """Return the requested chart in two sizes, made only of numbers and fixed words, and its summary."""
     summaries = {each["key"]: each["summary"] for each in live["charts"]}
     chart = request.GET.get("chart", LOSS)
     if chart in summaries:
@@ -145,7 +144,7 @@ def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn
 
 
 def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str, Any]:
-    """What the pages of a run have in common: their head, its dataset, and what both decide by."""
+    """Return what the pages of a run share: head, dataset, and the picture."""
     live = picture_of(seen)
     return {
         "run": run,
@@ -161,7 +160,7 @@ def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str
 
 
 def needs_words(recipe: Recipe) -> str:
-    """What a machine needs, before anything is downloaded."""
+    """Return what a machine needs, to read before any download."""
     takes = estimate_of(recipe)
     return _("You need about %(memory)s of memory. First download %(snapshot)s, then %(sent)s of upload per step.") % {
         "memory": in_bytes(takes.on_cpu.memory),
@@ -171,7 +170,7 @@ def needs_words(recipe: Recipe) -> str:
 
 
 def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
-    """Whether one more machine would get work."""
+    """Return whether one more machine would get work."""
     recipe, here = run.parsed_recipe, sum(peer.role == TRAINER for peer in peers)
     left = -(-recipe.target_batch // recipe.micro_batch) - here
     if run.state == Run.State.PAUSED:
@@ -185,12 +184,12 @@ def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
 
 
 def standing_facts(live: Picture, names: Sequence[str]) -> dict[str, str]:
-    """Which values of the picture decide when the page is fetched anew, and what they are in the page as it comes."""
+    """Return the picture's values that decide when to reload the page, and their present state."""
     return {"standing_on": " ".join(names), "standing_as": "|".join(str(live[name]) for name in names)}
 
 
 def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[str, Any]:
-    """What a run's page says of taking its model home. `samples`: of all."""
+    """Return the facts for taking the model home. `samples`: of all people."""
     publication = getattr(run, "publication", None)
     published = publication if publication is not None and publication.url and not publication.private else None
     return {
@@ -206,10 +205,7 @@ def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[s
 
 
 def release_choice(run: Run) -> dict[str, Any]:
-    """How it was checked, the best snapshot where another one is released, the last where the best one is.
-
-    And whether files are being made again.
-    """
+    """Return how the release was checked, the best or last snapshot if not released, and if files are being remade."""
     release = getattr(run, "release", None)
     if release is None or release.state != Release.State.READY:
         return {"checked": "", "better": None, "last": None, "is_remade": False}
@@ -224,12 +220,12 @@ def release_choice(run: Run) -> dict[str, Any]:
 
 
 def load_lines(run: Run, published: Publication | None) -> str:
-    """A few lines that load the model: from the Hub where it is there, else from the unpacked archive."""
+    """Return lines of code that load the model, from the Hub if it is there, else from the unpacked archive."""
     where = published.repository if published else run.slug
     return run.parsed_recipe.usage(json.dumps(where))
 
 
 def fetch_line(request: HttpRequest, run: Run) -> str:
-    """Gets the archive; said again after an interruption, it goes on where it was."""
+    """Return a command that downloads the archive; repeated after an interruption, it resumes."""
     address = request.build_absolute_uri(f"/api/v1/runs/{run.slug}/release/{run.slug}.zip")
     return f"curl -C - -O {address} && unzip {run.slug}.zip"

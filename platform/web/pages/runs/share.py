@@ -1,7 +1,4 @@
-"""What other sites and programs take of a run: a badge, a frame, images beside links, its curve as a table, a notebook.
-
-An image is drawn once in a while, however many ask, and never two at a time.
-"""
+"""A run on other sites: badge, frame, preview images, curve as a table, notebook. Images are drawn one at a time."""
 
 import csv
 import io
@@ -40,25 +37,25 @@ from web.run_picture.picture import picture_of
 from web.run_picture.status_sentence import RUNNING, state_label, word_of
 from web.words import loss_unit_of_page
 
-BADGE_S = 60  # that a badge may be old
+BADGE_S = 60  # age of a badge
 BOARD = 5  # rows in a frame
-LETTER = 6.6  # pixels of a letter of 11, about; the text is told its length, so that it fits in every font
+LETTER = 6.6  # pixels of a letter at size 11; `textLength` makes it fit in every font
 NAME = "manyhands"
 FRAMED = POLICY.replace("frame-ancestors 'none'", "frame-ancestors *")
-# Nats per token; seconds of UTC in ISO 8601; what the further charts show.
+# Nats per token; seconds of UTC in ISO 8601; the values of the other charts.
 COLUMNS = ("step", "loss", "heldout_loss", "at", "samples_per_s", "machines", "learning_rate", "bytes_averaged")
 KIND = "application/x-ipynb+json"
-MOST = 64  # images that are kept, of some 20 kB
-FRESH_S = 30.0  # that an image stays as it is, whatever happens in its run
+MOST = 64  # kept images, about 20 kB each
+FRESH_S = 30.0  # age of an image before its run is read again
 SITE = "the site"
 Facts = TypeVar("Facts")
 
 
 @require_safe
 def badge(request: HttpRequest, slug: str) -> HttpResponse:
-    """Step and state as an SVG, or 304 where the asker has it."""
+    """Return step and state as an SVG, or 304 if the client has it."""
     run = run_or_404(access_run, request, slug)
-    with override("en"):  # it stands on pages of any language, and who asks for it is often a program
+    with override("en"):  # it appears on pages of any language, often fetched by programs
         words = _words(run)
 
     @condition(etag_func=lambda _: f'"{words}"'.replace(" ", "-").replace("·", ""))
@@ -71,7 +68,7 @@ def badge(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _words(run: Run) -> str:
-    """“running · step 413 of 1,000”."""
+    """Return “running · step 413 of 1,000”."""
     if run.state == Run.State.FINISHED:
         return f"finished · {steps(run.head.step)}"
     trainers = [peer for peer in presence.online(run) if peer.role == TRAINER]
@@ -80,7 +77,7 @@ def _words(run: Run) -> str:
 
 
 def badge_svg(words: str) -> str:
-    """Two boxes with our name and these words, which are our own."""
+    """Return two boxes with our name and these words, which must be our own."""
     left, right = (round(LETTER * len(text)) + 16 for text in (NAME, words))
     text = '<text x="{x}" y="14" textLength="{length}" fill="#fff">{text}</text>'
     parts = (
@@ -97,7 +94,7 @@ def badge_svg(words: str) -> str:
 @xframe_options_exempt
 @require_safe
 def embed(request: HttpRequest, slug: str) -> HttpResponse:
-    """A small page for a frame on another site: the curve, or the leaderboard (`?show=leaderboard`)."""
+    """Show a small page for a frame on another site: the curve, or the leaderboard (`?show=leaderboard`)."""
     run = run_or_404(access_run, request, slug)
     seen = seen_of(run)
     live, unit = picture_of(seen), loss_unit_of_page(run.parsed_recipe)[0]
@@ -107,7 +104,7 @@ def embed(request: HttpRequest, slug: str) -> HttpResponse:
         "live": live,
         "show": "leaderboard" if request.GET.get("show") == "leaderboard" else "curve",
         "board": live["leaderboard"][:BOARD],
-        "chart": mark_safe(chart),  # noqa: S308 (made of numbers and fixed words alone)
+        "chart": mark_safe(chart),  # noqa: S308 (only numbers and fixed words)
         "address": request.build_absolute_uri(f"/runs/{run.slug}/"),
     }
     answer = render(request, "web/runs/embed.html", facts)
@@ -118,7 +115,7 @@ def embed(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_safe
 def curve_table(request: HttpRequest, slug: str) -> HttpResponse:
-    """One row a point, in order; a held-out loss has a row of its own."""
+    """Return one row for each point, in order; a held-out loss has its own row."""
     run = run_or_404(access_run, request, slug)
     points = selectors.loss_points(run, most=selectors.LONG)
     rows: list[tuple[Any, ...]] = [(point.step, f"{point.loss:.5f}", "", *_others(point)) for point in points]
@@ -134,14 +131,12 @@ def curve_table(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _others(point: selectors.Point) -> tuple[Any, ...]:
-    """Empty where unknown."""
     speed = "" if point.samples_per_s is None else f"{point.samples_per_s:.4g}"
     return point.at, speed, point.machines, point.learning_rate, point.bytes_averaged
 
 
 @require_safe
 def notebook(request: HttpRequest, slug: str) -> HttpResponse:
-    """The notebook of a run, for whoever may see the run."""
     run = run_or_404(access_run, request, slug)
     install = install_lines(request)
     if install is None:
@@ -153,7 +148,7 @@ def notebook(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def document(*, title: str, address: str, requirement: str) -> dict[str, Any]:
-    """A notebook of format 4.5. The title is written by a stranger: it stays in its comment."""
+    """Return a notebook of format 4.5. The title comes from a stranger, so it must stay within its comment."""
     lines = [
         f"# Joins “{' '.join(title.split())}” at {address}",
         "# Open the link it prints, check the code, and approve. Stop the cell to leave.",
@@ -175,7 +170,7 @@ def document(*, title: str, address: str, requirement: str) -> dict[str, Any]:
 
 
 class Drawn(NamedTuple):
-    """An image, of what it was drawn, and when somebody last looked whether that still holds."""
+    """An image, the facts it was drawn from, and when they were last checked."""
 
     shown: object
     png: bytes
@@ -189,7 +184,7 @@ _pen = Lock()
 
 @require_safe
 def curve_image(request: HttpRequest, slug: str) -> HttpResponse:
-    """The PNG of a run, or 304 where the asker has it."""
+    """Return a run's preview image, or 304 if the client has it."""
     run = run_or_404(access_run, request, slug)
     return _answered(request, _drawn(run.pk, lambda: shown_of(run), curve_png))
 
@@ -208,21 +203,21 @@ def _answered(request: HttpRequest, drawn: Drawn) -> HttpResponse:
 
 
 def _drawn(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
-    """The image of the key. While one is drawn, whoever asks for another gets the last one of that, or waits."""
+    """Return the image of a key. While another is drawn, return the last one of this key, or wait."""
     known = _kept.get(key)
     if known is not None and (monotonic() - known.looked_at < FRESH_S or not _pen.acquire(blocking=False)):
         return known
     if known is None:
         _pen.acquire()
     try:
-        with override("en"):  # Pillow's own letters are Latin ones
+        with override("en"):  # Pillow's own font has only Latin letters
             return _looked(key, look, draw)
     finally:
         _pen.release()
 
 
 def _looked(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
-    """Draw it where what it shows has changed. Whoever waited finds what was drawn meanwhile."""
+    """Draw the image if its facts have changed. A caller that waited gets the one drawn meanwhile."""
     now, known = monotonic(), _kept.get(key)
     if known is not None and now - known.looked_at < FRESH_S:
         return known
@@ -256,7 +251,7 @@ def shown_of(run: Run) -> Shown:
 
 
 def _people(run: Run, trainers: list[OnlinePeer]) -> str:
-    """“12 people on 19 machines now”; where nobody is here, who was."""
+    """Return “12 people on 19 machines now”, or who trained so far."""
     if trainers:
         return f"{given_by(len({peer.name for peer in trainers}), len(trainers))} now"
     sums = totals(run)
@@ -264,7 +259,7 @@ def _people(run: Run, trainers: list[OnlinePeer]) -> str:
 
 
 def who_trains() -> str:
-    """“12 people on 19 machines are training 3 models now”, in listed runs; empty where nobody is."""
+    """Return “12 people on 19 machines are training 3 models now”, for listed runs; empty without any."""
     here = presence.online_in(selectors.hosted_runs(None))
     training = {run: [peer for peer in peers if peer.role == TRAINER] for run, peers in here.items()}
     peers = [peer for found in training.values() for peer in found]

@@ -1,4 +1,4 @@
-"""Pages on which an organizer mixes several texts: one more, one less, and their weights."""
+"""Pages that mix several texts: adding, removing and weighing them; also a base model or tokenizer."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from web.words import material_in_words_of_page
 
 
 class Beside(NamedTuple):
-    """A file that is brought to a draft beside its text. `lead`: what it is for."""
+    """A file added to a draft beside its text. `lead`: what it is for."""
 
     title: str
     lead: str
@@ -35,7 +35,7 @@ class Beside(NamedTuple):
     material: Material
     require: Callable[[Run, str, str], object]
     add: Callable[[Run, Dataset, Person], None]
-    releases: Sequence[Release] = ()  # of runs here, of which one may be taken instead of a file
+    releases: Sequence[Release] = ()  # of runs on this site, one of which may replace a file
 
 
 def text_of(run: Run) -> Beside:
@@ -54,7 +54,6 @@ def text_of(run: Run) -> Beside:
 
 
 def base_of(run: Run, viewer: Viewer) -> Beside:
-    """The model that it adapts, or a tokenizer."""
     recipe = run.parsed_recipe
     own = recipe.material
     if own.adapts is None:
@@ -93,7 +92,7 @@ def add_source(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def set_base(request: HttpRequest, slug: str) -> HttpResponse:
-    """A form for the model that a draft adapts, or a tokenizer; of the latter, also for having it off again."""
+    """Set a draft's base model or tokenizer, or remove the latter."""
     run = run_or_404(access_managed_run, request, slug)
     if request.POST.get("action") == "remove":
         return managed(request, run, lambda: drafts.remove_base(run=run, by=person_in(request)))
@@ -101,7 +100,7 @@ def set_base(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
-    """The form; where it is filled in, the file is the draft's."""
+    """Show the form; if it is valid, add its file to the draft."""
     person = person_in(request)
     if (refusal := too_often(request)) is not None:
         return refusal

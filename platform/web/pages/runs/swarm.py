@@ -1,7 +1,6 @@
-"""Who is online in a run: what each machine does there, how it is connected, how the last rounds went.
+"""Machines online in a run: their work and connections, and how the last rounds went.
 
-What anybody may know of a machine is what the leaderboard and the plan say of it too. What its link carries is for its
-owner and for who manages the run.
+Everyone sees of a machine what leaderboard and plan show too. Only its owner and the run's managers see its bandwidth.
 """
 
 from collections import Counter
@@ -40,7 +39,7 @@ from web.run_picture.own import in_words
 REFRESH_S = 15
 ROUNDS = 20  # steps whose times are shown
 TALLEST = 32  # pixels of the longest of them
-SINCE, MOST = timedelta(days=1), 1_000  # how far back, and how many lines, reasons are counted
+SINCE, MOST = timedelta(days=1), 1_000  # age and number of lines in which reasons are counted
 ROLES = {
     TRAINER: gettext_lazy("trains"),
     AUXILIARY: gettext_lazy("averages"),
@@ -51,7 +50,7 @@ WAYS = {
     "partly": gettext_lazy("partly direct"),
     "relayed": gettext_lazy("relayed"),
 }
-NOT_IN_A_STEP = (  # kind of a line, what its text says somewhere, the reason in words
+NOT_IN_A_STEP = (  # kind of a line, a part of its text, the reason in words
     ("returned", "too old", gettext_lazy("Gradients were too old")),
     ("returned", "older model", gettext_lazy("Computed on an older model")),
     ("returned", "too slow", gettext_lazy("Too slow, so skipped")),
@@ -73,7 +72,7 @@ NOT_IN_A_STEP = (  # kind of a line, what its text says somewhere, the reason in
 
 @require_safe
 def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """All machines that are online, a hundred at a time; the last rounds; what was left out of them, and why."""
+    """Show machines online, a hundred at a time; the last rounds; and what was left out of them, and why."""
     run = run_or_404(access_run, request, slug)
     here = presence.here(run, with_links=request.user.is_authenticated)
     shown, (averaged_step, parts) = part_of(here.peers, request, "machines", ""), _averaged(run)
@@ -97,7 +96,7 @@ def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def online_sentence(peers: Sequence[OnlinePeer]) -> str:
-    """“12 people on 19 machines are online: 17 train, 1 only averages, 1 relay.”"""
+    """Return “12 people on 19 machines are online: 17 train, 1 averages only, 1 relay.”"""
     members = [peer for peer in peers if peer.role in {TRAINER, AUXILIARY}]
     if not peers:
         return _("No machines are online right now.")
@@ -116,11 +115,11 @@ def online_sentence(peers: Sequence[OnlinePeer]) -> str:
     return f"{who if members else _('Nobody but the site is online')}: {', '.join(filter(None, told))}."
 
 
-# --- machines
+# --- Machines
 
 
 class Asking(NamedTuple):
-    """Who looks at a run. `manages`: they see the names and links of all machines."""
+    """The reader of a page. `manages`: they see names and links of all machines."""
 
     run: Run
     person: Person | None
@@ -128,7 +127,7 @@ class Asking(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What rows say of a machine. `is_public`: the leaderboard or the plan names it too."""
+    """What rows show of a machine. `is_public`: leaderboard or plan name it too."""
 
     name: str
     is_relay: bool
@@ -162,19 +161,19 @@ def _row(peer: OnlinePeer, machine: str) -> dict[str, Any]:
 
 
 def _link_words(link: Link | None) -> dict[str, str]:
-    """Empty of a machine whose link the reader does not see."""
+    """Return link speeds in words; empty if the reader may not see them."""
     return {"up": in_words(link.up), "down": in_words(link.down)} if link else {"up": "", "down": ""}
 
 
 def _name(asking: Asking, machine: Known) -> str:
-    """A relay may be called as a computer of the site is: that is its owner's to know."""
+    """Return the machine's name. A relay's may be that of a computer of the site, so only its owner sees it."""
     if machine.is_relay:
         return machine.name if machine.is_own else ""
     return machine.name if machine.is_own or asking.manages or machine.is_public else ""
 
 
 def _known(asking: Asking, peers: Collection[str]) -> dict[str, Known]:
-    """By peer, in one query. A machine that has given nothing yet is not named to everybody."""
+    """Return machines by peer, in one query. One without a contribution is not named to everyone."""
     own = {"run": asking.run, "machine": OuterRef("pk")}
     totals, averaged = asking.run.totals.model.objects, asking.run.averaged.model.objects
     machines = Machine.objects.filter(pk__in=[UUID(peer) for peer in peers]).annotate(
@@ -188,25 +187,25 @@ def _known(asking: Asking, peers: Collection[str]) -> dict[str, Known]:
 
 
 def _averaged(run: Run) -> tuple[int, Mapping[PeerId, float]]:
-    """The last step and who averaged which part of it; 0 and nobody where there is none."""
+    """Return the last step, and the part of it that each reducer averaged; 0 and nothing before the first."""
     try:
         head = last_head(run)
-    except Problem:  # a record that cannot be read is told by the audit, and hides no machine here
+    except Problem:  # the audit reports an unreadable record
         return 0, {}
     return (head.step, parts_averaged(head)) if head and head.spans else (0, {})
 
 
 def _rest(peers: Sequence[OnlinePeer], parts: Mapping[PeerId, float]) -> str:
-    """What machines averaged in the last step that are not online any more."""
+    """Return the part of the last step averaged by machines that are no longer online."""
     here = {peer.peer for peer in peers}
     return card_sentences.percent(sum(part for peer, part in parts.items() if peer not in here)) if peers else ""
 
 
-# --- rounds
+# --- Rounds
 
 
 def rounds_of(run: Run) -> dict[str, Any] | None:
-    """The times of the last steps, oldest first, and what they say; None before the first."""
+    """Return the times of the last steps, oldest first, with a summary; None before the first."""
     newest = list(run.log.filter(IN_MODEL).order_by("-index").values_list("step", "duration_s", "attempts")[:ROUNDS])[
         ::-1
     ]
@@ -226,7 +225,7 @@ def rounds_of(run: Run) -> dict[str, Any] | None:
 
 
 def reasons_of(run: Run) -> list[tuple[str, int]]:
-    """What did not get into a step in the last day, counted by reason, the most frequent first."""
+    """Return what was left out of steps in the last day, counted by reason, the most frequent first."""
     kinds = {kind for kind, _, _ in NOT_IN_A_STEP}
     lines = activity_of(run).filter(kind__in=kinds, at__gte=timezone.now() - SINCE).order_by("-at", "-id")
     found = Counter(reason_of(kind, text) for kind, text in lines.values_list("kind", "text")[:MOST])
@@ -234,5 +233,5 @@ def reasons_of(run: Run) -> list[tuple[str, int]]:
 
 
 def reason_of(kind: str, text: str) -> str:
-    """The reason in words; empty for what is not about somebody's work."""
+    """Return the reason in words; empty if the line is not about a machine's work."""
     return next((str(words) for of, part, words in NOT_IN_A_STEP if of == kind and part in text), "")

@@ -1,4 +1,4 @@
-"""Where a visitor tries a released model: a prompt, a place in the queue, a text."""
+"""Trials of a released model by a visitor: a prompt, a place in the queue, a text."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ REFRESH_S = 2
 
 
 class PromptForm(forms.Form):
-    """What the model is to continue; nothing, where it is to begin by itself."""
+    """A prompt to continue; without one the model begins by itself."""
 
     prompt = forms.CharField(
         required=False,
@@ -43,7 +43,7 @@ class PromptForm(forms.Form):
 @limited("texts to write for one address", address_of, own="texts to write")
 @require_http_methods(["GET", "HEAD", "POST"])
 def try_model(request: HttpRequest, slug: str) -> HttpResponse:
-    """The form; POST takes a place in the queue and leads to where the text will be."""
+    """Show the form; POST takes a place in the queue and leads to the result's page."""
     run = run_or_404(access_run, request, slug)
     if trials.release_to_try(run) is None:
         raise Http404
@@ -74,13 +74,12 @@ def trial_page(request: HttpRequest, slug: str, trial_id: str) -> HttpResponse:
 
 
 def trial_facts(run: Run, release: Release | None) -> dict[str, Any]:
-    """What the page of a run says of it, where its model can be tried."""
+    """Return the trial form for a run's page, if its model can be tried."""
     is_ready = release is not None and release.state == Release.State.READY
     return {"trial_form": PromptForm()} if is_ready and trials.is_allowed(run) else {}
 
 
 def switch_facts(run: Run) -> dict[str, Any]:
-    """What its organizer can decide of it."""
     small, memory = trials.SMALL, trials.BYTES_BESIDE + trials.BYTES_EACH * trials.size_of(run)
     if not trials.may_be_allowed(run):
         return {}
@@ -88,7 +87,7 @@ def switch_facts(run: Run) -> dict[str, Any]:
 
 
 def _asker(request: HttpRequest) -> str:
-    """Who counts as one: a person, or everybody at an address who is not logged in."""
+    """Return the digest of a person, or of an address for visitors who are not logged in."""
     person = person_of(request.user)
     return trials.asker_digest(f"person {person.pk}" if person is not None else f"address {address_of(request)}")
 

@@ -1,6 +1,6 @@
-"""Texts in pieces by tus 1.0.0: POST announces one, HEAD says how much the site has, PATCH adds to it.
+"""Uploads in pieces by tus 1.0.0: POST announces one, HEAD returns its offset, PATCH appends.
 
-After a dropped connection, a reload or a restart of the site an upload goes on at the offset that HEAD names.
+An upload resumes at that offset after a dropped connection, a reload or a restart of the site.
 """
 
 import base64
@@ -28,12 +28,12 @@ VERSION: Final = "1.0.0"
 RESUMABLE, OFFSET, LENGTH, METADATA = "Tus-Resumable", "Upload-Offset", "Upload-Length", "Upload-Metadata"
 KIND = "application/offset+octet-stream"  # of a piece
 MOST_DIGITS = 18  # of a number of bytes; int() takes 4,300 at most
-MOST_METADATA = 4096  # letters
-SHOWN = 20  # letters of what somebody sent, in an error
+MOST_METADATA = 4096  # characters
+SHOWN = 20  # characters of a client's text in an error
 
 
 def for_programs(view: View) -> View:
-    """Numbered errors as JSON, also for who is not logged in; the version of tus with every answer."""
+    """Return numbered errors as JSON, also without a login, and the version of tus in every answer."""
 
     @wraps(view)
     def answered(request: HttpRequest, **details: UUID) -> HttpResponse:
@@ -63,7 +63,7 @@ def _answer(view: View, request: HttpRequest, details: dict[str, UUID]) -> HttpR
 @require_http_methods(["OPTIONS", "POST"])
 @for_programs
 def begin(request: HttpRequest) -> HttpResponse:
-    """Announce a text: its length in bytes, and its filename in the metadata."""
+    """Announce a file: its length in bytes, and its name in the metadata."""
     size = byte_count(request, LENGTH)
     if size is None:
         raise Problem.of("E375", reason=f"{LENGTH} is not a number of bytes")
@@ -76,7 +76,7 @@ def begin(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["OPTIONS", "HEAD", "PATCH", "DELETE"])
 @for_programs
 def go_on(request: HttpRequest, upload_id: UUID) -> HttpResponse:
-    """How much is here; a piece more; or forget it."""
+    """Return the offset (HEAD), append a piece (PATCH) or delete the upload (DELETE)."""
     upload = uploads.upload_of(person_in(request), upload_id)
     if request.method == "DELETE":
         uploads.forget_upload(upload)
@@ -87,7 +87,7 @@ def go_on(request: HttpRequest, upload_id: UUID) -> HttpResponse:
 
 
 def _take(upload: Upload, request: HttpRequest) -> Upload:
-    """A piece. What cannot become a text is forgotten at once. Raises Problem E369, E319, E302."""
+    """Append a piece; delete an upload that cannot become a text. Raises Problem E369, E319, E302."""
     require_piece(request)
     offset = byte_count(request, OFFSET)
     if offset is None:
@@ -101,13 +101,13 @@ def _take(upload: Upload, request: HttpRequest) -> Upload:
         raise
 
 
-# The headers of tus 1.0.0 (tus.io/protocols/resumable-upload): the core protocol, creation and termination
+# Headers of tus 1.0.0 (tus.io/protocols/resumable-upload): the core protocol, creation and termination
 
-# X-HTTP-Method-Override is left out: every method is checked as what it is.
+# X-HTTP-Method-Override is not supported: every method is checked as what it is.
 
 
 def capabilities(max_size: int) -> dict[str, str]:
-    """What OPTIONS answers. `max_size`: bytes of one upload."""
+    """Return the answer to OPTIONS. `max_size`: bytes of one upload."""
     return {"Tus-Version": VERSION, "Tus-Extension": "creation,termination", "Tus-Max-Size": str(max_size)}
 
 
@@ -119,19 +119,19 @@ def require_version(request: HttpRequest) -> None:
 
 
 def require_piece(request: HttpRequest) -> None:
-    """Raise Problem E369 unless the body is said to be a piece."""
+    """Raise Problem E369 unless the body is declared as a piece."""
     if request.content_type != KIND:
         raise Problem.of("E369", given=(request.content_type or "")[: 2 * SHOWN] or "nothing in particular", kind=KIND)
 
 
 def byte_count(request: HttpRequest, header: str) -> int | None:
-    """A number of bytes in a header, None where there is none."""
+    """Return the number of bytes in a header; None without one."""
     given = request.headers.get(header, "")
     return int(given) if given.isdecimal() and len(given) <= MOST_DIGITS else None
 
 
 def metadata(request: HttpRequest) -> dict[str, str]:
-    """What is said of an upload: pairs of a name and its value in base64, between commas. Raises Problem E375."""
+    """Return an upload's metadata: names with values in base64, between commas. Raises Problem E375."""
     given = request.headers.get(METADATA, "")
     if len(given) > MOST_METADATA:
         raise Problem.of("E375", reason=f"{METADATA} has more than {MOST_METADATA} letters")

@@ -1,1 +1,1 @@
-"""Pages about the site: help, how to install the agent, whether it is up."""
+"""Pages about the site: help, installing the agent, health."""

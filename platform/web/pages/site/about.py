@@ -1,4 +1,4 @@
-"""Pages about the site itself: help, the agent's package, its parts for whoever changes them, health, and tastes."""
+"""Pages about the site: help, the agent's package, the style guide, health, theme and language."""
 
 from collections.abc import Container
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from web.http.faults import status_of
 from web.http.files import send_file
 from web.http.requester import missing
 
-COLOURS = (  # role, and what it is for
+COLOURS = (  # role, and its use
     ("paper", "behind everything"),
     ("sheet", "cards, bars, fields' surroundings"),
     ("ink", "text"),
@@ -44,11 +44,9 @@ YEAR_S = 365 * 86_400
 
 
 class Topic(NamedTuple):
-    """One page. Its words are in `templates/web/site/help/<slug>.html`."""
-
     slug: str
     question: str | Promise
-    short: str | Promise  # what the footer says
+    short: str | Promise  # in the footer
 
 
 TOPICS = (
@@ -82,7 +80,7 @@ class Sample(forms.Form):
 
 @require_safe
 def styleguide(request: HttpRequest) -> HttpResponse:
-    """Every part once. Raises Http404 outside of debug mode."""
+    """Show every component once. Raises Http404 outside of debug mode."""
     if not settings.DEBUG:
         raise Http404
     facts = {
@@ -104,7 +102,7 @@ def alive(_: HttpRequest) -> JsonResponse:
 
 @require_safe
 def ready(_: HttpRequest) -> JsonResponse:
-    """The database answers too."""
+    """Return 200 if the database answers, else 503."""
     try:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
@@ -115,7 +113,7 @@ def ready(_: HttpRequest) -> JsonResponse:
 
 @require_safe
 def download_page(request: HttpRequest) -> HttpResponse:
-    """The wheel and how to install it; what the operator should do where there is none."""
+    """Show the wheel and how to install it, or what the operator should do if there is none."""
     install = install_lines(request)
     if install is None:
         fault = Fault.of("E321")
@@ -125,7 +123,7 @@ def download_page(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def wheel_file(request: HttpRequest, name: str) -> HttpResponseBase:
-    """The wheel itself, by its name of now; pip checks it against the digest in the line."""
+    """Return the wheel, only under its present name; pip checks it against the digest in the line."""
     wheel = current_wheel()
     if wheel is None or wheel.name != name:
         raise missing(Fault.of("E321") if wheel is None else Fault.of("E322", name=name))
@@ -133,7 +131,6 @@ def wheel_file(request: HttpRequest, name: str) -> HttpResponseBase:
 
 
 def tastes(request: HttpRequest) -> dict[str, object]:
-    """What templates know of them."""
     chosen, language = request.COOKIES.get(COOKIE, ""), get_language() or settings.LANGUAGE_CODE
     chosen = chosen if chosen in THEMES else ""
     return {
@@ -145,17 +142,15 @@ def tastes(request: HttpRequest) -> dict[str, object]:
     }
 
 
-@csrf_exempt  # it changes how this reader's pages look, and nothing else
+@csrf_exempt  # it only changes how this reader's pages look
 @require_POST
 def choose_theme(request: HttpRequest) -> HttpResponse:
-    """Keep the choice, and go back to where it was made."""
     return _kept(request, COOKIE, request.POST.get("theme", ""), THEMES)
 
 
-@csrf_exempt  # the same
+@csrf_exempt  # likewise
 @require_POST
 def choose_language(request: HttpRequest) -> HttpResponse:
-    """Keep the choice, and go back to where it was made."""
     return _kept(request, settings.LANGUAGE_COOKIE_NAME, request.POST.get("language", ""), dict(settings.LANGUAGES))
 
 

@@ -1,4 +1,4 @@
-"""The front page: what this is, what goes on now, and the runs."""
+"""The front page: what the site is, what happens now, and the runs."""
 
 import math
 import re
@@ -24,8 +24,8 @@ from web.run_picture.status_sentence import state_label, word_of
 
 ON_A_PAGE = 48  # runs
 FINISHED = str(Run.State.FINISHED)
-NAMED = 2  # people who are here, by name
-WIDE, HIGH, EDGE = 160, 40, 2  # of a small curve, and what is free above and below it
+NAMED = 2  # people named who train now
+WIDE, HIGH, EDGE = 160, 40, 2  # of a small curve, and the margin above and below it
 FROM = re.compile(r"[0-9]{1,9}")
 LONGEST = 100  # characters of a search
 STATES = (
@@ -36,7 +36,7 @@ STATES = (
 
 
 class Card(NamedTuple):
-    """A run on the list. `curve` is the path of its loss; `loss` is called what `loss_name` says."""
+    """A run on the list. `curve` is the path of its loss; `loss_name` names `loss`."""
 
     run: Run
     word: str
@@ -52,7 +52,7 @@ class Card(NamedTuple):
 
 @require_safe
 def front_page(request: HttpRequest) -> HttpResponse:
-    """What this is, for who comes for the first time; then all runs by pages, those that need volunteers first."""
+    """Show what the site is, to newcomers; then all runs by pages, those that need volunteers first."""
     search, begin = _search(request), _begin(request)
     here = presence.online_in(selectors.hosted_runs(request.user))
     busy = [run for run, peers in here.items() if any(peer.role == TRAINER for peer in peers)]
@@ -96,13 +96,13 @@ def _begin(request: HttpRequest) -> int:
 
 
 def _asked(search: selectors.Search) -> dict[str, str]:
-    """The search as the next page is asked for it."""
+    """Return the search as query parameters of the next page."""
     named = {"q": search.words, "recipe": search.recipe, "state": search.state}
     return {name: value for name, value in named.items() if value}
 
 
 def _totals(request: HttpRequest, here: dict[Any, list[OnlinePeer]]) -> dict[str, int]:
-    """Of all listed runs, whatever is searched for. Relays are no people and no machines that somebody lends."""
+    """Return sums over all listed runs, whatever is searched for. Relays are not counted."""
     members = [peer for peers in here.values() for peer in peers if peer.role != RELAY]
     return {
         "people": len({peer.name for peer in members}),
@@ -112,11 +112,11 @@ def _totals(request: HttpRequest, here: dict[Any, list[OnlinePeer]]) -> dict[str
 
 
 def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card:
-    """Of a run as `listing.found_runs` gives it."""
+    """Return the card of a run from `selectors.found_runs`."""
     trainers = [peer for peer in peers if peer.role == TRAINER]
     word = word_of(run, run.dataset, trainers)
     heldout: float | None = run.heldout_loss
-    newest = [point for point in curve if point.step > run.head.step - TYPICAL]  # the others are thinned
+    newest = [point for point in curve if point.step > run.head.step - TYPICAL]  # older points are thinned
     return Card(
         run=run,
         word=word,
@@ -132,7 +132,7 @@ def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card
 
 
 def _here(trainers: Sequence[OnlinePeer]) -> str:
-    """“Teo, Ida and 3 others”; empty where nobody is."""
+    """Return “Teo, Ida and 3 others”; empty without any."""
     names = list(dict.fromkeys(peer.name for peer in trainers))
     if not names:
         return ""
@@ -146,13 +146,13 @@ def _here(trainers: Sequence[OnlinePeer]) -> str:
 
 
 def _by_need(card: Card) -> tuple[int, int]:
-    """Who needs volunteers comes first, then who has the most."""
+    """Return a sort key: runs that need volunteers first, then those with the most machines."""
     order = {"waiting": 0, "running": 1, "preparing": 2, "paused": 3, "finishing": 4, "draft": 5}
     return order.get(card.word, len(order)), -card.machines
 
 
 def small_curve(losses: Sequence[float]) -> str:
-    """A path in a box of `WIDE` x `HIGH`, from the highest loss to the lowest; empty where there is nothing to see."""
+    """Return a path in a box of `WIDE` x `HIGH`, from the highest loss to the lowest; empty for a single point."""
     if len(losses) < 2:
         return ""
     low, spread = min(losses), (max(losses) - min(losses)) or 1.0

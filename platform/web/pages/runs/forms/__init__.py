@@ -1,1 +1,1 @@
-"""Forms of runs: what organizers fill in, a recipe as fields, and what it takes."""
+"""Forms of runs: for organizers, a recipe as fields, and its resource estimate."""

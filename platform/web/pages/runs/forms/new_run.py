@@ -1,4 +1,4 @@
-"""Forms. Bounds and defaults of the recipe are read from the recipe itself; nothing is typed twice."""
+"""The form for a new run. Bounds and defaults come from the recipe's types."""
 
 from typing import Any, cast
 
@@ -70,7 +70,7 @@ class NewRunForm(forms.Form):
         label=gettext_lazy("Visibility"),
     )
     text = forms.FileField(required=False, allow_empty_file=True, widget=forms.FileInput())
-    upload = forms.UUIDField(required=False, widget=forms.HiddenInput)  # where the text came in pieces
+    upload = forms.UUIDField(required=False, widget=forms.HiddenInput)  # for data sent in pieces
     hub = forms.CharField(
         max_length=200,
         required=False,
@@ -95,9 +95,9 @@ class NewRunForm(forms.Form):
     def __init__(
         self, *args: Any, usual: Recipe, upload_limit_mb: int, automatic_steps: bool | None = None, **kwargs: Any
     ) -> None:
-        """`usual`: what fields of the recipe begin with; which there are follows from its kind.
+        """`usual`: initial values of the recipe's fields; its type decides which fields there are.
 
-        `automatic_steps`: whether its steps follow from the size of the data; None: unless a preset states them.
+        `automatic_steps`: steps follow from the size of the data; None: unless a preset states them.
         """
         super().__init__(*args, **kwargs)
         self.usual, self.kind, self.recipe_fields = usual, type(usual), fields_of(type(usual))
@@ -128,11 +128,10 @@ class NewRunForm(forms.Form):
         }
 
     def clean_prompts(self) -> str:
-        """As many lines as the model continues, none of them long."""
         return short_lines(self.cleaned_data["prompts"])
 
     def clean(self) -> dict[str, Any]:
-        """A new text, or the first one, needs the word of who brings it."""
+        """Require data and licence, and confirmation of the right to share new data."""
         values = super().clean() or self.cleaned_data
         brings_text = brings_one(self, values)
         if self.wants_text and not brings_text and "text" not in self.errors:
@@ -145,7 +144,6 @@ class NewRunForm(forms.Form):
 
     @property
     def about(self) -> list[forms.BoundField]:
-        """The fields that say what the run is, and for whom."""
         return [self[name] for name in ("title", "visibility", "purpose", "prompts") if name in self.fields]
 
     @property
@@ -154,19 +152,19 @@ class NewRunForm(forms.Form):
 
     @property
     def material_on_hub(self) -> OnHub:
-        """What the Hub has it as, empty where it is not taken from there."""
+        """The kind of Hub repository to name; empty if the data cannot come from there."""
         return self.usual.material.hub
 
     @property
     def groups(self) -> list[tuple[str, list[forms.BoundField]]]:
-        """The recipe's fields under their headings; the last group is for those who know."""
+        """The recipe's fields under their headings; the last group is for experts."""
         fields = self.recipe_fields
         titles = list(dict.fromkeys(field.group for field in fields))
         return [(title, [self[field.name] for field in fields if field.group == title]) for title in titles]
 
     @property
     def kinds(self) -> list[tuple[str, type[Recipe], bool]]:
-        """Every kind of recipe by its objective, and whether this form is of it."""
+        """Every kind of recipe by its objective, and whether this form is for it."""
         return [(objective, kind, kind is self.kind) for objective, kind in KINDS.items()]
 
     @property
@@ -175,21 +173,20 @@ class NewRunForm(forms.Form):
 
     @property
     def preset(self) -> str:
-        """The name of the recipe that the form began with."""
         return next((name for name, preset in self.kind.presets.items() if preset == self.usual), "")
 
     @property
     def has_recipe_faults(self) -> bool:
-        """Whether a field of the recipe, which are folded, needs attention."""
+        """True if a recipe's field, which may be folded away, has an error."""
         return any(field.name in self.errors for field in self.recipe_fields)
 
     @property
     def automatic_steps(self) -> bool:
-        """Whether a valid form leaves the steps to the size of the data."""
+        """True if a valid form leaves the steps to the size of the data."""
         return self.cleaned_data["target_steps"] is None
 
     def recipe(self) -> Recipe:
-        """The recipe that was filled in. Raises Problem E301 where values do not go together."""
+        """Return the recipe of a valid form. Raises Problem E301 if values do not fit together."""
         given = dict(self.cleaned_data)
         if self.automatic_steps:
             given["target_steps"] = max(self.kind().target_steps, given["warmup_steps"] or 0)
@@ -197,12 +194,11 @@ class NewRunForm(forms.Form):
 
     @property
     def recipe_names(self) -> str:
-        """The names of the fields that say what a recipe takes."""
+        """The names of the fields on which the estimate depends."""
         return " ".join(["objective", *(field.name for field in self.recipe_fields)])
 
     @property
     def estimate(self) -> list[tuple[str, str]]:
-        """What the recipe takes that the form shows; empty where its values do not go together."""
         said = {field.name: str(self.data.get(field.name, "")) for field in self.recipe_fields}
         if not self.is_bound:
             stated = self.fields["target_steps"].initial
@@ -211,19 +207,18 @@ class NewRunForm(forms.Form):
         return rows_of(estimate_of(recipe), steps_in(said, recipe)) if recipe is not None else []
 
     def _field_of(self, problem: Problem) -> str | None:
-        """The field that a numbered error is about; None for the form as a whole."""
+        """Return the field that an error is about; None for the whole form."""
         if isinstance(problem, OutOfBounds):
             found = (field.name for field in self.recipe_fields if ".".join(field.path) == problem.value)
             return next(found, None)
         return field_about(self, problem)
 
     def blame(self, problem: Problem) -> None:
-        """Put a numbered error beside the field it is about."""
         self.add_error(self._field_of(problem), titled_in_words_of_page(problem.fault))
 
 
 def short_lines(text: str) -> str:
-    """The lines of a text that say something, one below the other. Raises ValidationError where they are too much."""
+    """Return the text's non-empty lines. Raises ValidationError if they are too many or too long."""
     lines = [stripped for line in text.splitlines() if (stripped := " ".join(line.split()))]
     if len(lines) > MOST_PROMPTS or any(len(line) > LONGEST_PROMPT for line in lines):
         raise forms.ValidationError(
@@ -233,7 +228,7 @@ def short_lines(text: str) -> str:
 
 
 def offer_hub(form: forms.Form, material: Material) -> None:
-    """Only what can be taken from the Hub is asked for by its name there."""
+    """Offer the Hub's field only for material that the Hub has."""
     if not material.hub:
         del form.fields["hub"]
         return
@@ -248,7 +243,7 @@ def offer_hub(form: forms.Form, material: Material) -> None:
 
 
 def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
-    """Whether a file is brought, in the form or in pieces before it, or named on the Hub; both are a fault."""
+    """Return True if the form brings a file or names a Hub repository; both together are an error."""
     brings_file = values.get("text") is not None or values.get("upload") is not None
     if brings_file and values.get("hub"):
         form.add_error("hub", _("Upload a file or name one on the Hub, not both."))
@@ -256,7 +251,7 @@ def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
 
 
 def field_about(form: forms.Form, problem: Problem) -> str | None:
-    """The field of what is brought that a numbered error is about; None for the form as a whole."""
+    """Return the data field that an error is about; None for the whole form."""
     name = ABOUT.get(problem.fault.code)
     if name == "text" and form.cleaned_data.get("hub"):
         name = "hub"
@@ -264,7 +259,7 @@ def field_about(form: forms.Form, problem: Problem) -> str | None:
 
 
 def usual_recipe(request: HttpRequest, otherwise: Recipe | None = None) -> Recipe:
-    """The recipe that a form begins with, as its address says; another one where it says none that there is."""
+    """Return the recipe that the form begins with, as the address asks; `otherwise` or a default without that."""
     kind = KINDS.get(request.POST.get("objective") or request.GET.get("recipe", ""))
     if kind is None or (otherwise is not None and kind is type(otherwise) and "recipe" not in request.GET):
         return otherwise or KINDS[USUAL_OBJECTIVE]()
@@ -272,7 +267,7 @@ def usual_recipe(request: HttpRequest, otherwise: Recipe | None = None) -> Recip
 
 
 def form_field(field: RecipeField, initial: Any) -> forms.Field:
-    """The form's field of a recipe's field; out of bounds is E301 with the bounds."""
+    """Return the form field of a recipe's value; a value out of bounds gets E301 with the bounds."""
     words = {"label": _(field.label), "help_text": _(field.help) if field.help else ""}
     facts: dict[str, Any] = {**words, "initial": initial, "required": False}
     if field.choices:
@@ -291,8 +286,8 @@ def sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-TEXTS = (".txt", ".md", "text/plain")  # what a browser shows where a text is chosen
-ABOUT = {  # errors that are about one field of the form
+TEXTS = (".txt", ".md", "text/plain")  # what a browser offers for choosing a text
+ABOUT = {  # errors about one field of the form
     "E366": "width",
     **dict.fromkeys(("E346", "E347", "E348", "E372", "E388", "E389", "E396", "E397", "E398"), "hub"),
     **dict.fromkeys(("E302", "E303", "E304", "E307", "E311", "E317", "E318", "E365", "E377"), "text"),

@@ -1,4 +1,4 @@
-"""Forms of the organizer's pages: words and visibility of a run, a draft and its files, members, roles, invitations."""
+"""Forms of the organizer's pages: words and visibility, drafts and their files, members, roles, invitations."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -29,12 +29,11 @@ from web.pages.runs.forms.new_run import (
 from web.words import material_in_words_of_page, summary_of_page, titled_in_words_of_page
 
 DAY = 24 * 3600
-MOST_MACHINES = 100_000  # that an alert may ask for
+MOST_MACHINES = 100_000  # the highest limit of an alert
 MOST_WEIGHT = 1e6
 
 
 def words_of(run: Run) -> dict[str, str]:
-    """What can be changed of a run at any time, as it is."""
     return {name: getattr(run, name) for name in ("title", "purpose", "visibility", "prompts")}
 
 
@@ -54,7 +53,7 @@ class WordsForm(forms.Form):
 
 
 class DraftForm(NewRunForm):
-    """A draft again, with everything it has; the text only where it is replaced."""
+    """A draft with its present values; its data is kept unless replaced."""
 
     wants_text = False
 
@@ -76,14 +75,10 @@ class DraftForm(NewRunForm):
 
 
 class ExtendForm(forms.Form):
-    """How many steps the run has from now on, all in all."""
-
     target_steps = forms.IntegerField(min_value=1, label=gettext_lazy("Total steps"))
 
 
 class AnnouncementForm(forms.Form):
-    """What everybody reads at the top of the run's page."""
-
     text = forms.CharField(
         max_length=280,
         required=False,
@@ -113,7 +108,7 @@ class RequestForm(forms.Form):
 
 
 class RoleForm(MemberForm):
-    """Whom to invite to which role; those alone that whoever asks may give."""
+    """A person and a role to invite them to, among those that the inviter may give."""
 
     role = forms.ChoiceField(label=gettext_lazy("Role"))
 
@@ -133,8 +128,6 @@ class AlertForm(forms.Form):
 
 
 class InvitationForm(forms.Form):
-    """For how many people a link is good, and for how long."""
-
     most_uses = forms.TypedChoiceField(
         choices=[
             ("1", gettext_lazy("one person")),
@@ -164,7 +157,7 @@ class InvitationForm(forms.Form):
 
 
 class SourceForm(forms.Form):
-    """One more text, and whose word it is that it may be shared."""
+    """A further file, with confirmation that it may be shared."""
 
     text = NewRunForm.base_fields["text"]
     upload = NewRunForm.base_fields["upload"]
@@ -173,7 +166,7 @@ class SourceForm(forms.Form):
     may_share = NewRunForm.base_fields["may_share"]
 
     def __init__(self, *args: Any, material: Material, releases: Sequence[Release] = (), **kwargs: Any) -> None:
-        """`releases`: of runs here, of which one may be taken instead of a file."""
+        """`releases`: of runs on this site, one of which may replace a file."""
         super().__init__(*args, **kwargs)
         material = self.material = material_in_words_of_page(material)
         self.releases = {str(release.pk): release for release in releases}
@@ -204,16 +197,15 @@ class SourceForm(forms.Form):
 
     @property
     def material_on_hub(self) -> OnHub:
-        """What the Hub has it as, empty where it is not taken from there."""
+        """The kind of Hub repository to name; empty if the material cannot come from there."""
         return self.material.hub
 
     @property
     def release(self) -> Release | None:
-        """What a valid form takes instead of a file."""
         return self.releases.get(self.cleaned_data.get("release", ""))
 
     def clean(self) -> dict[str, Any]:
-        """It needs one thing: a file, in the form or in pieces before it, a name on the Hub, or a release."""
+        """Require exactly one source: a file, an upload in pieces, a Hub name, or a release."""
         values = super().clean() or self.cleaned_data
         is_brought = brings_one(self, values)
         if self.release is not None and is_brought:
@@ -226,12 +218,10 @@ class SourceForm(forms.Form):
         return values
 
     def blame(self, problem: Problem) -> None:
-        """Put a numbered error beside the field it is about."""
         self.add_error(field_about(self, problem), titled_in_words_of_page(problem.fault))
 
 
 def _told(release: Release) -> str:
-    """A model as it is chosen."""
     run = release.run
     return f"{run.title}, {summary_of_page(run.parsed_recipe)}, {release.created_at:%-d %b %Y}"
 
@@ -240,7 +230,7 @@ class WeightsForm(forms.Form):
     """A weight for each text, or none at all."""
 
     def __init__(self, *args: Any, lines: Sequence[SourceLine], mix: Sequence[float], **kwargs: Any) -> None:
-        """`mix`: the weights as they are, empty where each text is taken by its size."""
+        """`mix`: the present weights; empty if texts are mixed by size."""
         super().__init__(*args, **kwargs)
         for place, line in enumerate(lines):
             self.fields[f"weight_{place}"] = forms.FloatField(
@@ -254,7 +244,7 @@ class WeightsForm(forms.Form):
             )
 
     def clean(self) -> dict[str, Any]:
-        """All or none."""
+        """Require all weights or none."""
         values = super().clean() or self.cleaned_data
         left_out = [name for name in self.fields if values.get(name) is None and name not in self.errors]
         for name in left_out if len(left_out) < len(self.fields) else ():
@@ -263,6 +253,6 @@ class WeightsForm(forms.Form):
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Of a valid form, in the order of the texts; empty where none was given."""
+        """Weights of a valid form, in the order of the texts; empty if none was given."""
         given = [self.cleaned_data[name] for name in self.fields]
         return () if None in given else tuple(given)

@@ -1,6 +1,6 @@
-"""A recipe as fields of a form, and what it takes: memory of a machine, bytes and seconds of a step.
+"""A recipe as form fields, and its estimate: memory of a machine, bytes and seconds of a step.
 
-Bounds, choices and defaults come from its types, words from its kind and from here.
+Bounds, choices and defaults come from its types; texts from its kind and from this module.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import NO_YES, Recipe, Words
 from peer_agent.recipes import KINDS, recipe_of
 
-UPLINKS = (10, 30, 100)  # Mb/s, of homes; downlinks are at least as wide
+UPLINKS = (10, 30, 100)  # Mb/s of homes; downlinks are at least as wide
 CROWD = 20  # machines, with the middle one of these uplinks …
-SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and of so many operations each second: a half of what they could do
+SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and this many operations a second: half of their peak
 SHORT_S = 1.0
 NOT_COUNTED = (
     gettext_lazy("Not included"),
@@ -114,13 +114,13 @@ COMMON: dict[str, tuple[Words, ...]] = {
 
 @cache
 def fields_of(kind: type[Recipe]) -> tuple[RecipeField, ...]:
-    """Every value of a kind of recipe that an organizer chooses, in the order of the form."""
+    """Return every value of a kind of recipe that an organizer chooses, in the form's order."""
     groups = {MODEL: kind.words, **COMMON}
     return tuple(_described(kind, group, words) for group, all_words in groups.items() for words in all_words)
 
 
 def recipe_from(kind: type[Recipe], values: Mapping[str, Any]) -> Recipe:
-    """The recipe of a filled-in form; what was left empty has its default. Raises Problem E301."""
+    """Return the recipe of a filled-in form, with defaults for empty fields. Raises Problem E301."""
     tree: dict[str, Any] = {"objective": kind().objective}
     for field in fields_of(kind):
         *parents, leaf = field.path
@@ -133,7 +133,6 @@ def recipe_from(kind: type[Recipe], values: Mapping[str, Any]) -> Recipe:
 
 
 def values_of(recipe: Recipe) -> dict[str, Any]:
-    """The other way round: by field."""
     return {field.name: _at(recipe, field.path) for field in fields_of(type(recipe))}
 
 
@@ -144,7 +143,7 @@ def _at(struct: Any, path: tuple[str, ...]) -> Any:
 
 
 def _typed(field: RecipeField, value: Any) -> Any:
-    """A form's choice is text, also where it is a number."""
+    """Convert a choice, which a form gives as text, to the value's type."""
     return type(field.default)(value) if field.choices else value
 
 
@@ -179,7 +178,7 @@ def _bounds(kind: inspect.Type) -> tuple[float, float]:
 
 
 class Estimate(NamedTuple):
-    """Of a machine that computes on its processor, and of one with a GPU. Bytes of a step are one machine's."""
+    """The needs of a machine without and with a GPU. Bytes of a step are one machine's."""
 
     parameters: int
     on_cpu: Needs
@@ -187,13 +186,13 @@ class Estimate(NamedTuple):
     up: int
     down: int
     snapshot: int
-    seconds: dict[int, float]  # that averaging takes, by uplink in Mb/s
-    crowds: dict[str, float]  # seconds of a step, by who is in it; empty where nobody has counted the operations
-    lacks_base: bool = False  # it adapts a model of which nothing is known yet
+    seconds: dict[int, float]  # of averaging, by uplink in Mb/s
+    crowds: dict[str, float]  # seconds of a step by kind of machines; empty if operations are unknown
+    lacks_base: bool = False  # it adapts a model that is not known yet
 
 
 def estimate_of(recipe: Recipe) -> Estimate:
-    """Where codecs are left to the plan, slow links send less than is said here."""
+    """Return the estimate. If codecs are left to the plan, slow links send less than it says."""
     parameters = recipe.parameters()
     on_cpu, on_gpu = (needs_of(recipe, parameters, at_once=recipe.micro_batch, on_gpu=gpu) for gpu in (False, True))
     up, down = (encoded_size(codec, parameters) for codec in (recipe.codec_up, recipe.codec_down))
@@ -204,7 +203,7 @@ def estimate_of(recipe: Recipe) -> Estimate:
 
 
 def _crowds(recipe: Recipe, averaging_s: float) -> dict[str, float]:
-    """Machines compute one after the other what is averaged, or meanwhile what is averaged next."""
+    """Return seconds of a step: computing and then averaging, or both at once with staleness."""
     operations = recipe.operations(recipe.target_batch)
     computing = {who: operations / (CROWD * speed) for who, speed in SPEEDS.items()} if operations else {}
     both = max if recipe.staleness else lambda *parts: sum(parts)
@@ -212,18 +211,18 @@ def _crowds(recipe: Recipe, averaging_s: float) -> dict[str, float]:
 
 
 def seconds(up: int, down: int, mbit: int) -> float:
-    """Of a machine that averages nothing for others: both ways at once, without what its household keeps.
+    """Return seconds to transfer both ways at once, for a machine that averages nothing for others.
 
-    A downlink as narrow as the uplink: a home's is rarely narrower.
+    It leaves out what its household keeps of the uplink, and takes the downlink as wide as the uplink.
     """
     return 8 * max(up / (1 - RESERVE_PERCENT / 100), down) / (mbit * 1e6)
 
 
 def rows_of(estimate: Estimate, steps: int | None = None) -> list[tuple[str, str]]:
-    """In words, a line each. `steps`: where they are stated, not set from the data."""
+    """Return the estimate in words, one line each. `steps`: if stated, not set from the data."""
     traffic = _("%(up)s up, %(down)s down") % {"up": in_bytes(estimate.up), "down": in_bytes(estimate.down)}
     told = {mbit: _time(spent) for mbit, spent in estimate.seconds.items()}
-    first = {words: mbit for mbit, words in reversed(told.items())}  # faster links for which the same is said: left out
+    first = {words: mbit for mbit, words in reversed(told.items())}  # omits faster links with the same text
     times = _(", ").join(
         _("%(time)s at %(mbit)s Mb/s") % {"time": words, "mbit": mbit}
         for mbit, words in told.items()
@@ -262,7 +261,7 @@ def _about(amount: str) -> str:
 
 
 def _long(spent: float) -> str:
-    """As in `about 3 hours`."""
+    """Return a duration such as “about 3 hours”."""
     for message, length in (
         (_("about %(number)s days"), 86_400),
         (_("about %(number)s hours"), 3600),
@@ -282,7 +281,7 @@ def _time(spent: float) -> str:
 
 
 def recipe_in(values: Mapping[str, str]) -> Recipe | None:
-    """What the fields of a form say, as a browser sends them; None where they say nothing that there can be."""
+    """Return the recipe of a form's fields as a browser sends them; None if it is invalid."""
     kind = KINDS.get(values.get("objective", ""))
     if kind is None:
         return None
@@ -297,14 +296,13 @@ def recipe_in(values: Mapping[str, str]) -> Recipe | None:
 
 
 def steps_in(values: Mapping[str, str], recipe: Recipe) -> int | None:
-    """The steps that a form states; None where it leaves them to the size of the data."""
+    """Return the steps that a form states; None if they follow from the size of the data."""
     return recipe.target_steps if values.get("target_steps", "").strip() else None
 
 
 @login_required
 @require_safe
 def recipe_estimate(request: HttpRequest) -> HttpResponse:
-    """The rows of the card, for a form that changes."""
     recipe = recipe_in(request.GET.dict())
     rows = rows_of(estimate_of(recipe), steps_in(request.GET, recipe)) if recipe is not None else []
     return render(request, "web/runs/form_parts/estimate_rows.html", {"rows": rows})
