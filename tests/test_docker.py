@@ -102,7 +102,7 @@ def test_all_images_have_the_same_python() -> None:
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_an_image_runs_as_nobody_in_particular_and_keeps_everything_on_a_volume(name: str) -> None:
+def test_image_runs_as_a_plain_user_and_keeps_all_on_a_volume(name: str) -> None:
     image = IMAGES[name]
     assert last(image, "USER") == "10001:10001"
     assert last(image, "VOLUME") == "/data"

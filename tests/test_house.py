@@ -181,7 +181,7 @@ def test_test_requirements_leave_demo_alone(root: Path) -> None:
     assert not setup.is_stamped("test", "cpu", root=root)
 
 
-def test_a_stamp_does_not_outlive_another_torch_a_removal_or_a_move(root: Path) -> None:
+def test_stamp_does_not_survive_another_torch_removal_or_move(root: Path) -> None:
     setup.write_stamps("test", "cpu", root)
     assert not setup.is_stamped("test", "cuda", root=root)
     moved = root.with_name("moved")
@@ -198,7 +198,7 @@ def test_a_new_lock_file_counts(root: Path) -> None:
     assert not setup.is_stamped("demo", "cpu", root=root)
 
 
-def test_an_edit_of_a_page_builds_the_pages_again_and_installs_nothing(root: Path) -> None:
+def test_page_edit_rebuilds_the_pages_and_installs_nothing(root: Path) -> None:
     source = root / "frontend" / "src" / "views" / "hands.ts"
     for folder in (source.parent, root / setup.BUILT, root / "frontend" / "node_modules"):
         folder.mkdir(parents=True)

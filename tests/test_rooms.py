@@ -48,7 +48,7 @@ def test_every_module_of_a_pure_room_that_decides_has_its_tests(room: str) -> No
 # Imports
 
 
-def test_every_package_has_a_contract_in_which_each_of_its_modules_stands() -> None:
+def test_every_package_has_a_contract_for_all_its_modules() -> None:
     """import-linter holds the contracts; of a package without one it would say nothing."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     packages = {path.parent.name for path in (ROOT / "platform").glob("*/__init__.py")} | {"peer_agent"}

@@ -259,9 +259,7 @@ class TestTime:
 
 
 class TestKnownMachines:
-    def test_a_revoked_machine_is_approved_by_nobody_until_it_is_let_back_and_keeps_its_history(
-        self, volunteer: Person, laptop: Owned
-    ) -> None:
+    def test_revoked_machine_returns_with_its_history_once_let_back(self, volunteer: Person, laptop: Owned) -> None:
         services.revoke_machine(machine=laptop.machine)
         with pytest.raises(Problem, match="E227"):
             ask(laptop.key, name="kitchen")

@@ -128,7 +128,7 @@ def test_layers_are_compiled_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize("words", [["--compile"], ["--listen"], ["--publish", "a/b"]])
-def test_what_is_for_machines_that_train_is_refused_of_an_auxiliary(
+def test_auxiliary_refuses_options_that_are_for_trainers(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["manyhands", "join", "http://127.0.0.1:9/runs/a/", "--auxiliary", *words])
@@ -199,7 +199,7 @@ async def test_a_site_of_another_protocol(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("protocol", "ends"), [(m.PROTOCOL, "E306"), (m.PROTOCOL + 1, "E205")])
-def test_a_newer_agent_is_told_of_and_only_another_protocol_ends_it(tmp_path: Path, protocol: int, ends: str) -> None:
+def test_newer_agent_is_announced_and_new_protocol_ends_join(tmp_path: Path, protocol: int, ends: str) -> None:
     offer = {"version": "9.0.0", "protocol": protocol, "upgrade_pip": "pip install it", "upgrade_uv": None}
     answers = {"/api/v1/agent": (200, offer)}
     with http_site(lambda path: answers.get(path, (409, refusal("E306")))) as url:
@@ -241,7 +241,7 @@ def test_what_has_no_number_is_shown_whole() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("command", ["login", "join"])
-def test_it_leaves_at_once_though_a_thread_waits_for_a_site_that_is_frozen(
+def test_signal_ends_a_command_at_once_while_the_site_is_frozen(
     tmp_path: Path, command: str, number: signal.Signals
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as frozen:

@@ -125,7 +125,7 @@ def finding(name: str, code: str = "", site: str = "") -> Check:
 
 
 @pytest.mark.parametrize("code", ["E103", "E119", "E126", "E204"])
-def test_a_finding_has_title_and_severity_and_only_what_stops_everything_fails(code: str) -> None:
+def test_finding_has_a_title_and_fails_only_at_high_severity(code: str) -> None:
     check = finding("a", code)
     entry = CATALOGUE[code]
     assert (check.title, check.severity) == (entry.title, entry.severity)

@@ -97,7 +97,7 @@ def test_a_span_that_is_refused_changes_nothing_of_what_came() -> None:
     assert is_average(assembly.gradient(RECORD))
 
 
-def test_a_root_that_was_right_is_looked_at_again_when_the_chunks_change() -> None:
+def test_valid_root_is_checked_again_when_chunks_change() -> None:
     """A span that another record names, filled in over this one's; and a plan that takes the chunks anew."""
     other = contributor(7, 10).offer("fp16")
     plan = plan_of([other], codec_down="fp16")
@@ -147,7 +147,7 @@ def test_without_a_plan_no_frame_is_taken() -> None:
     assert not Assembly(GRID, "fp16").keep_chunk(frames()[0])
 
 
-def test_a_new_attempt_keeps_the_spans_that_are_held_and_takes_the_others_anew() -> None:
+def test_new_attempt_keeps_held_spans_and_replaces_the_others() -> None:
     assembly = following()
     stale = {**PAYLOADS, 2: PAYLOADS[3]}
     for each in frames(payloads=stale)[:4]:

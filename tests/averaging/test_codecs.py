@@ -96,7 +96,7 @@ def test_the_bytes_are_those_of_the_definition(codec: Codec, values: Floats) -> 
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_chunks_of_one_length_are_encoded_together_as_they_are_alone(codec: Codec) -> None:
+def test_chunks_encoded_together_match_chunks_encoded_alone(codec: Codec) -> None:
     """Numbers of all sizes, with extremes among them."""
     rows = np.array(many_values())
     for row, extremes in enumerate(EXTREMES.values()):
@@ -183,7 +183,7 @@ def test_a_scale_that_nobody_writes_is_not_finite(codec: Codec, scale: float) ->
     assert not math.isfinite(sum_squares(decode(codec, data, 10)))
 
 
-def test_small_blocks_keep_the_error_of_four_bits_small_where_tails_are_heavy() -> None:
+def test_small_blocks_limit_the_error_of_int4_with_heavy_tails() -> None:
     """Root mean square of the error, relative to that of the values; 0.14 and 0.39 if 1024 values shared a scale."""
     random = np.random.default_rng(1)
     for values, most in ((random.standard_normal(2**16), 0.12), (random.standard_t(3, 2**16), 0.23)):

@@ -47,7 +47,7 @@ def test_the_offers_digest_covers_what_a_reducer_will_decode() -> None:
 
 
 @pytest.mark.parametrize("codec", get_args(Codec))
-def test_chunks_that_are_encoded_together_are_what_they_are_alone(codec: Codec) -> None:
+def test_chunks_encoded_in_batches_match_chunks_encoded_alone(codec: Codec) -> None:
     """More chunks than one batch holds, a short one, and weights that change within a batch."""
     grid = Grid(70 * 1024 + 9, 1024)
     weights = [Weight(0, 3, 7), Weight(3, 5, 0), Weight(5, 66, 1000), Weight(66, 71, 3)]

@@ -52,7 +52,7 @@ def test_what_a_view_is_held_of_is_not_given_out(view: Callable[[NDArray[np.floa
     assert where in (_at(memory.array(np.float32, LARGE)), _at(memory.array(np.float32, LARGE)))
 
 
-def test_the_smallest_that_fits_is_taken_and_none_that_is_far_too_large() -> None:
+def test_array_takes_the_smallest_fit_and_none_far_too_large() -> None:
     memory = Memory()
     arrays = {size: memory.array(np.uint8, size * LEAST_BYTES) for size in (16, 5, 4)}
     places = {size: _at(array) for size, array in arrays.items()}
@@ -100,7 +100,7 @@ def test_threads_never_hold_the_same() -> None:
     assert not clashes
 
 
-def test_gradients_and_payloads_lie_where_those_of_the_round_before_did() -> None:
+def test_next_round_reuses_memory_of_gradients_and_payloads() -> None:
     grid = Grid(4 * LEAST_BYTES, 16384)
     places = []
     for _ in range(2):

@@ -179,7 +179,7 @@ def test_sums_are_freed_as_chunks_close() -> None:
     assert not reduction.reduction._payloads
 
 
-def test_a_span_keeps_the_order_of_its_chunks_in_whatever_order_they_close() -> None:
+def test_span_keeps_chunk_order_whatever_order_chunks_close_in() -> None:
     """A log that kept them in the order in which they closed would give out wrong bytes."""
     backwards = sorted(FRAMES, key=lambda f: (-f.chunk, f.slot))
     spans = only_spans(closed_by(reduction_of(PLAN, SENDINGS), backwards))
@@ -196,7 +196,7 @@ def test_a_chunk_outside_of_a_slots_ranges_weighs_nothing() -> None:
         assert reduction._sums[chunk].any() == is_in
 
 
-def test_what_a_closed_chunk_was_summed_in_is_used_again_and_shows_nowhere() -> None:
+def test_sum_buffers_of_closed_chunks_are_reused_cleanly() -> None:
     reduction = reduction_of(PLAN, SENDINGS).reduction
     wanted = averaged(PLAN, SENDINGS)[1]
     for chunk in (0, 1, 4, 2):
@@ -272,7 +272,7 @@ def test_a_frame_of_another_size_is_refused() -> None:
     assert fault_of(reduction_of(PLAN, SENDINGS), cut) == "E207"
 
 
-def test_a_corrupted_byte_is_refused_and_leaves_the_sum_as_it_was() -> None:
+def test_corrupted_byte_is_refused_and_leaves_the_sum_unchanged() -> None:
     driver, data = reduction_of(PLAN, SENDINGS), bytearray(FRAMES[0].payload)
     data[100] ^= 1
     fault = driver.reduction.add(0, 0, bytes(data))
@@ -293,7 +293,7 @@ def test_a_swapped_chunk_is_refused() -> None:
     assert fault_of(reduction_of(PLAN, SENDINGS), replace(FRAMES[0], payload=FRAMES[1].payload)) == "E211"
 
 
-def test_the_same_chunk_with_other_bytes_is_refused_after_the_first_too() -> None:
+def test_duplicate_chunk_with_other_bytes_is_refused() -> None:
     for other in (FRAMES[1].payload, bytes(len(FRAMES[0].payload))):
         reduction = reduction_of(PLAN, SENDINGS)
         assert reduction.add(FRAMES[0]) == []
@@ -474,7 +474,7 @@ def test_spans_of_two_attempts_make_one_update() -> None:
     assert not any(same(averages(residuals, step=8), alone))
 
 
-def test_the_codec_may_change_and_nothing_is_kept_of_what_is_exact_enough() -> None:
+def test_residual_survives_a_codec_change_and_ends_once_exact() -> None:
     residuals, alone = Residuals(), averages(Residuals(), codec="fp16")
     averages(residuals)
     residuals.commit(8, 3, 8, [WHOLE])
@@ -493,7 +493,7 @@ def test_it_costs_two_vectors_of_the_share_at_most() -> None:
     assert sum(values.nbytes for values in residuals._kept.values()) == 4 * GRID.elements
 
 
-def test_after_a_rollback_nothing_of_before_is_added_and_steps_are_made_again() -> None:
+def test_rollback_clears_residuals_until_steps_are_made_again() -> None:
     residuals, alone = Residuals(), averages(Residuals())
     averages(residuals)
     residuals.commit(8, 3, 8, [WHOLE])

@@ -228,7 +228,7 @@ def test_a_void_attempt_is_forgotten_and_no_other(log: UpdateLog, tmp_path: Path
     assert files(tmp_path) == {f"tentative/0-3-2-0-{root}.span", f"tentative/1-3-1-0-{root}.span"}
 
 
-def test_with_a_void_round_goes_what_its_last_attempt_had_kept_of_earlier_ones(log: UpdateLog, tmp_path: Path) -> None:
+def test_void_round_deletes_spans_kept_from_earlier_attempts(log: UpdateLog, tmp_path: Path) -> None:
     hold(log, SPANS[0])
     hold(log, SPANS[1], attempt=2)
     log.void(RUN, 0, 3, 2)

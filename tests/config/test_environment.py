@@ -60,7 +60,7 @@ def test_a_secret_comes_from_a_file(tmp_path: Path) -> None:
         environment.text("KEY", environ={"KEY_FILE": str(tmp_path / "absent")})
 
 
-def test_the_database_is_sqlite_in_the_data_folder_and_commits_are_durable(tmp_path: Path) -> None:
+def test_default_database_is_local_sqlite_with_durable_commits(tmp_path: Path) -> None:
     described = environment.database("DATABASE_URL", tmp_path, environ={})
     assert described["NAME"] == str(tmp_path / "db.sqlite3")
     assert "synchronous=FULL" in described["OPTIONS"]["init_command"]
@@ -109,7 +109,7 @@ def test_a_mail_server_that_is_none_or_that_nobody_writes_from(url: str, sender:
         environment.mail_server("SMTP", sender=sender, environ={"SMTP": url})
 
 
-def test_an_encrypted_site_has_secure_cookies_and_no_foreign_hosts() -> None:
+def test_encrypted_site_has_secure_cookies_and_no_foreign_hosts() -> None:
     settings = public_settings("https://hands.example")
     assert settings["SESSION_COOKIE_SECURE"]
     assert settings["ALLOWED_HOSTS"][-1] == "hands.example"

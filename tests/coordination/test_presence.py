@@ -118,7 +118,7 @@ def shown(state: RunState) -> Run:
     return run
 
 
-def test_what_links_carry_is_shown_of_those_who_are_here_and_told_apart_from_what_is_only_seen(state: RunState) -> None:
+def test_link_rates_of_present_peers_are_shown_apart_from_floors(state: RunState) -> None:
     assert presence.links(shown(state)) == {
         TEO: Link("trainer", Carried(2_125_000, is_floor=False), None),
         RELAY: Link("relay", None, Carried(5_000_000, is_floor=True)),
@@ -136,7 +136,7 @@ def test_the_last_plan_is_read_as_it_was_written(state: RunState) -> None:
     assert presence.last_plan(shown(state)) == outline(TEO, RELAY)
 
 
-def test_the_last_plan_outlives_its_host_and_the_first_second_of_the_next(state: RunState) -> None:
+def test_last_plan_outlives_its_host_and_the_next_hosts_start(state: RunState) -> None:
     state.outline = outline(TEO, RELAY)
     run = shown(state)
     state.outline = None
@@ -215,7 +215,7 @@ def test_all_of_it_is_read_in_one_query(state: RunState, django_assert_num_queri
     assert presence.here(run) == presence.Here([], "", None, {}, [])
 
 
-def test_what_pages_are_shown_does_not_change_behind_the_thread_that_writes_it(state: RunState) -> None:
+def test_shown_facts_do_not_change_while_a_thread_writes_them(state: RunState) -> None:
     state.outline = outline(TEO, RELAY)
     before = presence.shown_of(state)
     state.outline.took_s = 3.0

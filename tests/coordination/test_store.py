@@ -111,7 +111,7 @@ class TestCommit:
     def test_a_stale_fence_changes_nothing(self, example: Example) -> None:
         deposed_changes_nothing(example, store.commit)
 
-    def test_one_that_fails_half_way_leaves_nothing_and_is_made_again(
+    def test_failed_commit_leaves_nothing_and_can_be_repeated(
         self, example: Example, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         record, before = next_record(example.run, (example.teo, (UNIT,))), everything(example.run)

@@ -74,7 +74,7 @@ def test_figures_and_errors_have_their_numbers() -> None:
     assert (told["approval"]["code"], told["state"]["state"]) == ("BCDF-GHJK", "running")
 
 
-def test_figures_come_every_few_seconds_and_when_it_does_something_else() -> None:
+def test_figures_come_every_few_seconds_and_at_each_change() -> None:
     stream, now = io.StringIO(), 0.0
     view = JsonLinesView(stream)
     view.clock = lambda: now

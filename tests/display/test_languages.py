@@ -145,7 +145,7 @@ def test_troubles_are_written_down_in_english() -> None:
     assert told["text"].startswith("Only 1 GB is free on the disk of /a. ")
 
 
-def test_why_a_run_waits_is_written_down_in_english_and_shown_in_the_readers_language() -> None:
+def test_waiting_reason_is_logged_in_english_shown_in_bengali() -> None:
     speak("bn")
     shown, written = io.StringIO(), io.StringIO()
     for view in (View(shown), JsonLinesView(written)):

@@ -56,7 +56,7 @@ def test_a_link_that_drops_and_comes_back_is_not_told(view: View) -> None:
     assert lines(view) == []
 
 
-def test_what_is_hidden_by_its_cause_is_neither_solved_nor_told_again(view: View) -> None:
+def test_trouble_hidden_by_its_cause_is_not_solved_or_repeated(view: View) -> None:
     clock = Clock(view)
     view.began(NO_RELAY)
     assert clock.at(10.0) == ["E135"]

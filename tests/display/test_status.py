@@ -58,7 +58,7 @@ def busy() -> Status:
     )
 
 
-def test_status_is_read_while_its_agent_works_and_never_of_another(tmp_path: Path) -> None:
+def test_status_is_read_only_from_the_running_agent(tmp_path: Path) -> None:
     home = Home(tmp_path)
     assert read_status(home) is None
     with home.locked():
@@ -159,7 +159,7 @@ def wrong(code: str, title: str = "No relay reachable") -> ShownTrouble:
     return ShownTrouble(code, title, "high", "None of the run's relays can be reached. Nothing was lost.")
 
 
-def test_what_is_wrong_stands_below_the_sentence_and_no_more_than_fits() -> None:
+def test_troubles_stand_below_the_sentence_as_far_as_they_fit() -> None:
     now = busy()
     now.troubles = [wrong("E135")]
     (line,) = [line for line in shown(80, now) if "E135" in line]

@@ -21,7 +21,7 @@ TOGETHER = 3200 * MBIT
 
 
 @pytest.mark.parametrize("name", setups.SETUPS)
-def test_everybody_is_measured_once_and_never_more_than_a_machine_carries(name: str) -> None:
+def test_peers_are_measured_once_in_groups_within_capacity(name: str) -> None:
     everybody = setups.setup(name).peers
     found = list(groups(everybody, {}, TOGETHER))
     assert tuple(itertools.chain(*found)) == everybody
@@ -36,7 +36,7 @@ def test_whom_the_sink_sends_less_there_is_room_for_more() -> None:
     assert list(groups([], {}, 960 * MBIT)) == []
 
 
-def test_links_and_pairs_are_measured_and_then_the_network_is_as_before() -> None:
+def test_links_and_pairs_are_measured_and_the_network_restored() -> None:
     ends = (
         *peers("east", (1, 20, 20), region="east"),
         *peers("west", (1, 20, 20), region="west"),

@@ -73,7 +73,7 @@ def test_who_can_dial_whom(network: Network) -> None:
     assert {pair for pair, process in tries.items() if hear(process) == "all"} == can
 
 
-def test_everybody_reaches_the_coordinator_and_nobody_another_by_that_way(network: Network) -> None:
+def test_control_addresses_lead_only_to_the_coordinator(network: Network) -> None:
     host = Node("host", network.host_address, network.host_address, "")
     try:
         port = listen(host, host.address)
@@ -102,7 +102,7 @@ def test_the_kernel_counts_what_was_sent_for_those_who_sent_it(network: Network)
         assert {(each.control_up.bytes, each.control_down.bytes) for each in grown.values()} == {(0, 0)}
 
 
-def test_no_device_has_an_address_of_which_the_kernel_speaks_by_itself(network: Network) -> None:
+def test_no_device_has_an_ipv6_address_that_announces_itself(network: Network) -> None:
     """IPv6 announces its own addresses, to all on a bridge, for seconds after it is up."""
     if network.internet is None:
         return
@@ -148,7 +148,7 @@ def used_queues(node: Node) -> list[str]:
     return sorted(queue["parent"] for queue in shown if queue["kind"] == "bfifo" and queue["bytes"] > 100_000)
 
 
-def test_two_at_once_do_not_collide_and_one_without_rates_hides_its_homes_too() -> None:
+def test_networks_never_collide_and_unshaped_homes_are_hidden() -> None:
     with anywhere(SMALL) as one, anywhere(SMALL, shaped=False) as other:
         if one.internet is not None:
             assert one.host_address != other.host_address
@@ -221,7 +221,7 @@ def test_what_is_lacking_is_said(platform: str, user: int, there: str, says: str
     assert bool(said) == bool(says)
 
 
-def test_a_link_is_set_to_another_rate_with_the_classes_and_the_queue_that_it_has() -> None:
+def test_changed_rate_keeps_the_classes_and_queue_of_a_link() -> None:
     changed = [line.replace(" change ", " add ") for line in queues.changed("data", 1e5)]
     root, *made = queues.shaped("data", 1e5)
     assert root.startswith("qdisc add dev data root")

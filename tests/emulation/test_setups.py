@@ -68,7 +68,7 @@ def test_only_homes_hide_and_only_there_a_relay_keeps_the_log(name: str) -> None
     assert (keeper.role == "relay") == (name in {"homes", "homes-rtt", "regions"})
 
 
-def test_pairs_between_regions_are_limited_and_the_relays_are_not() -> None:
+def test_pairs_between_regions_are_limited_but_relays_are_not() -> None:
     pairs = setups.setup("regions", scale=1.0).nominal().pairs
     assert len(pairs) == 32
     assert set(pairs.values()) == {50 * setups.MBIT}

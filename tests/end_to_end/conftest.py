@@ -19,7 +19,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 JOURNEYS_OF_TEST = (
     "test_exactness.py::test_uneven_machines_make_what_one_would[lamb]",
     "test_survival.py::",
-    "test_live_page.py::test_each_step_is_shown",
+    "test_live_page.py::test_steps_show",
     "test_demo.py::test_the_result_has_its_shape",
     "test_demo.py::test_the_loss_falls",
     "test_demo.py::test_agents_get_little",

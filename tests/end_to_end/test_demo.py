@@ -145,7 +145,7 @@ def test_a_taken_port_names_its_holder(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_page_is_there_while_it_trains_and_everything_ends_when_it_is_asked_to() -> None:
+def test_page_is_served_while_training_and_all_ends_on_request() -> None:
     with start("--peers", "1", "--steps", "1000") as demo:
         assert demo.stdout is not None
         address = next(line.split()[-1] for line in demo.stdout if "The run is at" in line)

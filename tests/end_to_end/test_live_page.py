@@ -126,7 +126,7 @@ def look_back(reader: Reader, swarm: Swarm) -> list[dict[str, Any]]:
     return seen
 
 
-def test_each_step_is_shown_in_time_by_the_socket_alone_and_by_polling_where_sockets_are_blocked(
+def test_steps_show_in_time_by_socket_or_by_polling_if_blocked(
     tmp_path: Path, english: str, record_property: Callable[[str, object], None]
 ) -> None:
     with Swarm(tmp_path) as swarm, chromium() as browser, Heartbeat(browser) as heart:
@@ -221,7 +221,7 @@ def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english
         assert live.faults == []
 
 
-def test_of_a_crowd_of_machines_the_first_and_the_readers_own_have_a_bar(tmp_path: Path, english: str) -> None:
+def test_crowd_shows_bars_of_the_first_and_the_readers_machines(tmp_path: Path, english: str) -> None:
     """Pictures of 667 machines, of which the feed has twenty; the site says what is the reader's own."""
     crowd = next(vector["after"] for vector in golden("feed")["steps"] if vector["after"]["training"] == 668)
     own = {**crowd["bars"][0], "key": "own", "name": "Teo"}

@@ -263,7 +263,7 @@ def test_markup_and_right_to_left_text_are_shown_as_text(site: tuple[Swarm, Brow
     assert OVERRIDE not in swarm.log("worker"), "the terminal is not turned either"
 
 
-def test_a_machine_is_sent_away_and_let_back_and_a_run_without_a_step_begins_anew(site: tuple[Swarm, Browser]) -> None:
+def test_machine_is_removed_and_restored_and_a_run_starts_over(site: tuple[Swarm, Browser]) -> None:
     """By the organizer's pages, while the run's host holds it and a machine waits for a second one."""
     swarm, browser = site
     organizer, volunteer = swarm.sign_up("Noor"), swarm.sign_up("Zoe")

@@ -38,7 +38,7 @@ RISE = 0.3  # nats at least: no noise of measuring
 PATIENCE_S = 900.0  # snapshots are measured beside agents, and other tests, that keep both cores busy
 
 
-def test_a_run_that_overfits_says_so_everywhere_and_offers_its_best(tmp_path: Path, english: str) -> None:
+def test_overfitting_run_says_so_everywhere_and_offers_its_best(tmp_path: Path, english: str) -> None:
     with Swarm(tmp_path / "swarm") as swarm, chromium() as browser:
         swarm.start_site()
         organizer = swarm.sign_up("organizer")

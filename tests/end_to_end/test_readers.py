@@ -209,7 +209,7 @@ def test_the_chart_is_read_by_keys_and_keeps_what_is_looked_at(run: Run) -> None
     page.wait_for_selector(".reset", state="hidden")
 
 
-def test_a_snapshot_is_measured_on_unseen_text_and_shown_without_a_reload(run: Run) -> None:
+def test_snapshot_is_measured_on_unseen_text_and_shown_live(run: Run) -> None:
     swarm, _, spectator = run
     spectator.wait_for(MEASURED, MEASURING_S)
     moves(swarm, spectator)

@@ -45,7 +45,7 @@ def another(folder: Path) -> Iterator["subprocess.Popen[str]"]:
             process.kill()
 
 
-def test_another_agent_is_named_and_its_lock_ends_with_it_however_it_ends(tmp_path: Path) -> None:
+def test_running_agent_is_named_and_its_lock_ends_with_it(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with another(tmp_path) as process:
         assert home.holder() == process.pid
@@ -60,7 +60,7 @@ def test_another_agent_is_named_and_its_lock_ends_with_it_however_it_ends(tmp_pa
     assert home.holder() is None
 
 
-def test_what_an_older_agent_wrote_into_its_lock_is_not_taken_for_another_process(tmp_path: Path) -> None:
+def test_old_agents_lock_content_is_not_taken_for_a_process(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with home.locked():
         (tmp_path / "agent.lock").write_text("4711")
@@ -69,7 +69,7 @@ def test_what_an_older_agent_wrote_into_its_lock_is_not_taken_for_another_proces
             pass
 
 
-def test_nothing_that_is_said_stands_in_the_byte_that_windows_locks(tmp_path: Path) -> None:
+def test_lock_text_stays_out_of_the_byte_that_windows_locks(tmp_path: Path) -> None:
     with Home(tmp_path).locked():
         assert (tmp_path / "agent.lock").read_bytes()[1:].split() == [str(os.getpid()).encode()]
 

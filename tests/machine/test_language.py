@@ -58,7 +58,7 @@ def test_a_region_has_the_catalogue_of_its_language(name: str) -> None:
 
 
 @pytest.mark.parametrize(("encoding", "wanted"), [("utf-8", "মডেল লোড হচ্ছে।"), ("cp1252", "Loading the model.")])
-def test_a_terminal_that_cannot_write_the_letters_is_told_in_english(
+def test_terminal_that_cannot_encode_the_letters_gets_english(
     monkeypatch: pytest.MonkeyPatch, encoding: str, wanted: str
 ) -> None:
     monkeypatch.setenv("MANYHANDS_LANGUAGE", "bn")
@@ -112,7 +112,7 @@ def test_what_follows_stays_and_what_is_not_known_stays_english() -> None:
         assert in_readers_words(strange) is strange
 
 
-def test_the_reason_why_a_site_is_not_reached_is_told_in_the_same_language() -> None:
+def test_reason_for_an_unreachable_site_is_translated() -> None:
     speak("bn")
     away = not_reached(Fault.of("E104", url="https://a", reason="timed out"))
     assert in_readers_words(away).cause == "সাইট সাড়া দিচ্ছে না: https://a-এ পৌঁছানো যাচ্ছে না (timed out)।"
@@ -154,7 +154,7 @@ def test_a_line_of_the_agent_is_one_line() -> None:
 ACTS = "\x1b]0;owned\x07\x1b[2J\u202eback\r"
 
 
-def test_an_error_of_somebody_elses_words_acts_no_more_and_its_own_lines_stay() -> None:
+def test_error_in_foreign_words_is_sanitized_and_keeps_its_lines() -> None:
     shown = sanitize_fault(Fault(f"E999{ACTS}", f"one{ACTS}\ntwo"))
     assert (shown.code, shown.text) == ("E999]0;owned[2Jback ", "one]0;owned[2Jback \ntwo")
 

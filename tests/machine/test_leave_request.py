@@ -34,7 +34,7 @@ def test_the_first_wish_is_gentle_and_the_second_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_urgent", [True, False])
-def test_nothing_is_finished_where_nothing_has_begun_or_nobody_wants_to_wait(tmp_path: Path, is_urgent: bool) -> None:
+def test_leave_is_immediate_when_nothing_began_or_it_is_urgent(tmp_path: Path, is_urgent: bool) -> None:
     leave_request, heard = LeaveRequest(Home(tmp_path)), list[str]()
     leave_request.gently = (lambda: heard.append("gently")) if is_urgent else None
     leave_request.ask(lambda: heard.append("at once"), now=is_urgent)
@@ -77,7 +77,7 @@ def test_nobody_to_ask_and_one_that_stays(tmp_path: Path) -> None:
         request_leave(home, now=False, patience_s=0)
 
 
-def test_a_second_agent_is_kept_out_though_somebody_asks_who_works_there(tmp_path: Path) -> None:
+def test_lock_works_while_a_thread_keeps_asking_for_its_holder(tmp_path: Path) -> None:
     home, stop = Home(tmp_path), threading.Event()
 
     def ask() -> None:

@@ -56,7 +56,7 @@ def test_a_run_without_a_pace_tells_what_a_step_moves() -> None:
     assert "10 MB up, 20 MB down per step" in check_fit(facts, PLENTY, Path("home"), "CPU").lines()[-1]
 
 
-def test_where_memory_is_short_fewer_samples_are_computed_at_a_time() -> None:
+def test_short_memory_reduces_samples_computed_at_a_time() -> None:
     whole = check_fit(FACTS, PLENTY, Path("home"), "CPU")
     least = needs_of(RECIPE, FACTS.parameters, at_once=1, on_gpu=False).memory
     tight = check_fit(FACTS, FreeResources(least, 10**12), Path("home"), "CPU")

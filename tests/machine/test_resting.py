@@ -229,7 +229,7 @@ def test_a_desktop_is_asked_seldom_and_time_goes_on_meanwhile(monkeypatch: pytes
 
 
 class TestMonth:
-    def test_it_goes_on_after_a_restart_and_begins_anew_with_the_month(self, tmp_path: Path) -> None:
+    def test_continues_after_a_restart_and_resets_each_month(self, tmp_path: Path) -> None:
         home = Home(tmp_path)
         month = Month(home, since=100, month="2026-11")
         assert month.add(350, month="2026-11") == 250

@@ -121,7 +121,7 @@ FORWARDING: tuple[Mutation, ...] = (
         "peer_agent/network/link.py",
         "    if link is Link.FORWARD and opened.subprotocol != FORWARDS:",
         "    if False:",
-        (f"{TESTS}::test_a_relay_that_does_not_forward_loses_a_fresh_socket_alone",),
+        (f"{TESTS}::test_relay_that_does_not_forward_loses_only_a_fresh_socket",),
     ),
     Mutation(
         "a relay decides that coming back cannot help",

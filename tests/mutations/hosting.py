@@ -69,7 +69,7 @@ HOSTING: tuple[Mutation, ...] = (
         "hosts/supervisor",
         " and time.monotonic() >= self.rest_until.get(run.run_id, 0.0):",
         ":",
-        "hosts/test_supervisor.py::test_a_run_that_cannot_be_loaded_rests_and_others_have_their_hosts",
+        "hosts/test_supervisor.py::test_unloadable_run_rests_while_other_runs_have_hosts",
     ),
     fault(
         "a bad message rests its run",

@@ -207,7 +207,7 @@ async def test_the_end_of_a_flow_arrives_though_it_is_short() -> None:
         await link.close()
 
 
-async def test_bodies_that_are_sent_together_come_one_by_one_and_in_order() -> None:
+async def test_bodies_sent_together_arrive_one_by_one_in_order() -> None:
     bodies = [frame(number, 20_000) for number in range(40)]
     got: asyncio.Queue[Any] = asyncio.Queue()
 

@@ -156,7 +156,7 @@ class Enough(Exception):
     """The test has seen enough."""
 
 
-async def test_waits_grow_to_half_a_minute_and_begin_anew_after_a_long_link() -> None:
+async def test_waits_grow_to_half_a_minute_and_reset_after_a_long_link() -> None:
     now, attempts = 0.0, 0
     ceilings: list[float] = []
 
@@ -201,7 +201,7 @@ SAYS_THAT_IT_HEALS = re.compile(
 )
 
 
-def test_of_this_machines_own_errors_those_are_tried_again_of_which_the_catalogue_says_that_they_heal() -> None:
+def test_own_errors_are_retried_if_the_catalogue_says_they_heal() -> None:
     said = {code for code, entry in AGENT.items() if SAYS_THAT_IT_HEALS.search(f"{entry.means} {entry.remedy}")}
     small = {code for code, entry in AGENT.items() if entry.severity is Severity.LOW}
     assert {code for code in AGENT if heals(Fault(code, "It is so."))} == PASSING | said | small
@@ -209,6 +209,6 @@ def test_of_this_machines_own_errors_those_are_tried_again_of_which_the_catalogu
     assert heals(Fault("E1999", "Something newer.")), "nothing is read out of its digits"
 
 
-def test_nothing_of_which_the_catalogue_says_that_it_heals_ends_a_link() -> None:
+def test_no_error_that_heals_by_the_catalogue_ends_a_link() -> None:
     said = {code for code, entry in CATALOGUE.items() if SAYS_THAT_IT_HEALS.search(f"{entry.means} {entry.remedy}")}
     assert {code for code in said if not heals(Fault(code, "It is so."))} == set()

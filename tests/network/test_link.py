@@ -176,7 +176,7 @@ async def test_a_server_that_never_speaks_is_e104_in_time() -> None:
         await dial_relay(silent.getsockname()[1], timeout_s=0.05)
 
 
-async def test_a_server_that_opens_and_never_challenges_is_e104_and_is_hung_up() -> None:
+async def test_dial_of_a_server_that_never_challenges_ends_with_e104() -> None:
     gone = asyncio.Event()
 
     async def silent(socket: ServerConnection) -> None:

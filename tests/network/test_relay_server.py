@@ -75,7 +75,7 @@ async def test_whoever_does_not_even_speak_http_is_cut() -> None:
         writer.close()
 
 
-async def test_whoever_keeps_talking_without_a_proof_is_cut_at_the_same_time() -> None:
+async def test_stranger_that_only_pings_is_cut_off_on_time() -> None:
     """Pings are no progress."""
     async with listening(credential_s=SHORT_S) as server:
         socket = await stranger(server.port)
@@ -97,7 +97,7 @@ async def test_strangers_that_talk_nonsense_are_refused_by_number(said: bytes, c
         await hung_up(socket)
 
 
-async def test_strangers_get_little_of_our_memory_and_friends_get_enough() -> None:
+async def test_stranger_gets_little_memory_and_a_member_enough() -> None:
     async with listening() as server:
         socket = await stranger(server.port)
         await socket.recv()

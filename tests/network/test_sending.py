@@ -29,7 +29,7 @@ queues = st.dictionaries(
 
 
 @given(queues)
-def test_every_chunk_comes_once_and_each_reducers_in_ascending_order(sizes: dict[PeerId, list[int]]) -> None:
+def test_every_chunk_is_sent_once_in_order_for_each_reducer(sizes: dict[PeerId, list[int]]) -> None:
     order = list(interleave(sizes))
     for peer, chunks in sizes.items():
         assert [index for other, index in order if other == peer] == list(range(len(chunks)))
@@ -47,7 +47,7 @@ def test_reducers_advance_in_proportion(sizes: dict[PeerId, list[int]]) -> None:
         assert abs(sent[peer] - fairest * totals[peer]) <= 3 * largest
 
 
-def test_equal_reducers_take_turns_and_a_larger_one_goes_more_often() -> None:
+def test_equal_reducers_take_turns_and_larger_ones_go_more_often() -> None:
     assert list(interleave({A: [5, 5], B: [5, 5]})) == [(A, 0), (B, 0), (A, 1), (B, 1)]
     assert "".join("A" if peer == A else "B" for peer, _ in interleave({A: [1] * 6, B: [1] * 2})) == "AAABAAAB"
     assert list(interleave({A: [], B: [0, 0]})) == [(B, 0), (B, 1)]
@@ -101,9 +101,7 @@ async def test_chunks_go_out_in_the_planned_proportion() -> None:
 
 
 @pytest.mark.parametrize(("reducers", "count", "written"), [(1, 200, 4), (2, 200, 4), (4, 100, 2), (12, 20, 1)])
-async def test_one_batch_to_every_reducer_is_a_fiftieth_of_all_or_a_chunk_each(
-    reducers: int, count: int, written: int
-) -> None:
+async def test_batch_per_reducer_is_a_fiftieth_of_all_or_one_chunk(reducers: int, count: int, written: int) -> None:
     """What all wait for at the beginning and at the end of a round is one batch to everybody."""
     _, connections, chunks = plan(**dict.fromkeys("abcdef0123456789"[:reducers], count))
     chunks = {peer: [frame(n, 32_768) for n in range(count)] for peer in chunks}
@@ -123,7 +121,7 @@ async def test_one_that_stalls_does_not_stop_the_others() -> None:
 
 
 @pytest.mark.parametrize(("count", "ahead"), [(10, 2), (100, 10)])
-async def test_while_one_takes_no_more_the_others_get_a_tenth_ahead_and_wait(count: int, ahead: int) -> None:
+async def test_blocked_reducer_lets_the_others_get_only_a_tenth_ahead(count: int, ahead: int) -> None:
     """A reducer that reads nothing for a moment, since this machine is ahead there, keeps no other waiting."""
     ledger, connections, chunks = plan(a=count, b=count)
     connections[A].gate.clear()
@@ -147,7 +145,7 @@ async def test_the_seconds_in_which_a_link_took_no_more_are_told() -> None:
     assert 7.0 <= full_s[B] < 7.1, "added to what is there; one that waits for others is not full"
 
 
-async def test_one_that_is_lost_is_reported_and_the_others_get_everything() -> None:
+async def test_lost_reducer_is_reported_and_the_others_get_everything() -> None:
     ledger, connections, chunks = plan(a=30, b=30)
     connections[A].fails_at = 5
     lost = await send_chunks(connections, chunks)
@@ -327,7 +325,7 @@ async def test_a_body_is_not_copied_for_each_receiver() -> None:
     await asyncio.gather(*following)
 
 
-def test_more_than_the_plan_is_refused_and_late_bodies_are_forgotten() -> None:
+def test_excess_bodies_are_refused_and_late_ones_ignored() -> None:
     outbox = Outbox(2500)
     outbox.publish(frame(0))
     outbox.publish(frame(1))
@@ -339,7 +337,7 @@ def test_more_than_the_plan_is_refused_and_late_bodies_are_forgotten() -> None:
 
 
 @given(st.lists(st.sampled_from(["publish", "new", "take 0", "take 1", "take 2"]), max_size=60))
-def test_whatever_the_order_of_events_each_gets_a_beginning_of_the_list(events: Sequence[str]) -> None:
+def test_receivers_get_a_prefix_of_the_list_in_any_event_order(events: Sequence[str]) -> None:
     async def play() -> None:
         outbox, receivers, following, published = Outbox(ROOM), list[Gated](), [], list[Frame]()
         for event in events:

@@ -170,7 +170,7 @@ async def test_tls_that_breaks_is_e104(secure: Site) -> None:
         await get_json(secure.url("/", break_in))
 
 
-async def test_a_redirect_takes_no_secrets_along_and_a_post_is_not_redirected(server: Site) -> None:
+async def test_redirect_drops_secrets_and_a_post_is_not_redirected(server: Site) -> None:
     with serving() as elsewhere:
         there = elsewhere.url("/there", lambda handler: handler.reply(200, b'{"a": 1}'))
         here = server.url("/here", lambda handler: handler.reply(307, Location=there))
@@ -203,7 +203,7 @@ async def test_a_redirect_into_tls_takes_no_secrets_along(server: Site, secure: 
     assert {"authorization", "x-manyhands-signature"}.isdisjoint(secure.seen[0][2])
 
 
-async def test_a_redirect_from_tls_into_the_clear_is_refused_even_on_this_machine(server: Site, secure: Site) -> None:
+async def test_redirect_from_tls_to_plaintext_is_refused_even_locally(server: Site, secure: Site) -> None:
     there = server.url("/there", lambda handler: handler.reply(200, b"{}"))
     with pytest.raises(Problem, match="E105"):
         await get_json(secure.url("/here", lambda handler: handler.reply(302, Location=there)))

@@ -77,9 +77,7 @@ async def during(seconds: float, *sending: Coroutine[Any, Any, None]) -> None:
     st.floats(1e3, 1e9),
     st.lists(st.tuples(st.floats(0, 0.2), st.integers(1, BATCH_BYTES)), min_size=1, max_size=60),
 )
-def test_no_time_sees_more_than_its_rate_a_moments_credit_and_a_batch(
-    rate: float, asked: list[tuple[float, int]]
-) -> None:
+def test_no_interval_exceeds_its_rate_plus_credit_and_a_batch(rate: float, asked: list[tuple[float, int]]) -> None:
     bucket, now, sent = Bucket(), 0.0, list[tuple[float, int]]()
     bucket.pace(rate, now)
     for pause_s, size in asked:
@@ -285,7 +283,7 @@ def test_what_is_read_from_the_log_takes_its_turns_too() -> None:
     play(story())
 
 
-def test_an_attempt_that_ends_while_its_averages_wait_for_their_turn_sends_them_no_more() -> None:
+def test_ended_attempt_stops_sending_averages_that_wait() -> None:
     async def story() -> None:
         uplink, sent = Uplink(), Sent()
         uplink.pace(1.0)
@@ -322,7 +320,7 @@ class Dated:
         self.sent.extend((now, self.name, len(body.payload)) for body in bodies)
 
 
-def test_a_contributor_keeps_to_its_pace_and_to_the_proportion_of_its_reducers() -> None:
+def test_contributor_keeps_its_pace_and_its_reducers_proportions() -> None:
     async def story() -> None:
         sent = Sent()
         connections: Any = {PeerId(name * 32): Dated(name, sent) for name in "ab"}

@@ -71,7 +71,7 @@ class TestWebhooks:
         row.refresh_from_db()
         assert (row.state, row.sent_at, row.tries) == (Notice.State.SENT, clock.now, 1)
 
-    def test_one_that_answers_500_is_asked_less_and_less_often_then_switched_off(
+    def test_failing_server_is_asked_less_often_then_switched_off(
         self, hooked: Person, double: WebhookDouble, clock: Clock, sends_mail: None
     ) -> None:
         """The owner is told by the other way they use, and on the settings page."""
@@ -209,7 +209,7 @@ class TestClaims:
         clock.forward(LEASE - timedelta(seconds=1))
         assert delivery.claim(clock.now) == []
 
-    def test_what_a_worker_left_when_it_died_is_sent_again_under_the_same_id(
+    def test_notice_of_a_dead_worker_is_resent_under_the_same_id(
         self, hooked: Person, double: WebhookDouble, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """At least once: it had arrived, and nobody could know."""
@@ -277,7 +277,7 @@ class TestMail:
         assert "\u202e" not in f"{message.subject}{message.body}"
         assert message.recipients() == ["teo@example.org"]
 
-    def test_an_address_that_is_not_confirmed_gets_nothing_but_the_question(
+    def test_unconfirmed_address_gets_only_the_question(
         self, volunteer: Person, sends_mail: None, clock: Clock
     ) -> None:
         services.save_address(person=volunteer, address="teo@example.org")
@@ -299,7 +299,7 @@ class TestMail:
             (RuntimeError("a bug"), "Something went wrong"),
         ],
     )
-    def test_a_mail_server_that_is_away_is_asked_again_and_given_up_after_a_day(
+    def test_absent_mail_server_is_retried_and_given_up_after_a_day(
         self, mailed: Person, clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
     ) -> None:
         def away(*_: Any, **__: Any) -> None:

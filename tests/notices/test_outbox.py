@@ -122,7 +122,7 @@ def test_a_run_that_ended_is_not_waited_for(reached: Person) -> None:
     assert set(Notice.objects.values_list("about", flat=True)) == {"cc/bb"}
 
 
-def test_nothing_is_due_before_its_time_and_what_is_for_browsers_never(reached: Person) -> None:
+def test_notice_is_due_at_its_time_and_a_browser_notice_never(reached: Person) -> None:
     note(reached, after=LATER, now=NOW)
     assert not outbox.due(NOW + LATER / 2).exists()
     assert {notice.way for notice in outbox.due(NOW + LATER)} == {Way.EMAIL, Way.WEBHOOK}

@@ -134,7 +134,7 @@ def test_a_name_that_leads_inward_is_not_connected_to(
     assert double.connections == 0
 
 
-def test_a_name_is_asked_for_once_and_what_was_looked_at_is_connected_to(
+def test_name_is_resolved_once_and_that_address_is_dialled(
     double: WebhookDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name that leads inward at the second question (DNS rebinding)."""

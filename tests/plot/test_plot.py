@@ -62,7 +62,7 @@ def test_amounts_are_written_short() -> None:
         assert short_text(case["value"]) == case["text"]
 
 
-def test_the_words_of_the_dotted_line_keep_clear_of_the_curves_end() -> None:
+def test_note_of_the_dotted_line_keeps_clear_of_the_curves_end() -> None:
     for case in CASES["note_side"]:
         assert note_side(case["near"], case["level"], case["room"]) == case["side"], case
 
@@ -174,7 +174,7 @@ def test_wider_words_need_more_paper() -> None:
     assert width_of("unigram 6.10", CARD) == 2 * width_of("unigram 6.10", WIDE)
 
 
-def test_the_points_that_are_shown_are_numbers_and_end_as_the_curve_does() -> None:
+def test_shown_points_are_finite_and_end_where_the_curve_does() -> None:
     layout = placed([(1, math.nan), *CURVE[1:], (401, math.inf)], None)
     assert (layout.points[0], layout.points[-1]) == (CURVE[1], CURVE[-1])
     assert len(layout.points) == len(layout.curve) == MOST_POINTS

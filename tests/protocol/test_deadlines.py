@@ -48,7 +48,7 @@ LATE = st.lists(st.floats(0, MOST_SIGMA), max_size=60)
         ([0.0, 0.5, 0.0, 0.5], 0.5),
     ],
 )
-def test_sigma_is_the_usual_lateness_and_four_times_what_it_varies_by(late: list[float], sigma: float) -> None:
+def test_sigma_is_usual_lateness_plus_four_times_its_variation(late: list[float], sigma: float) -> None:
     assert sigma_of(late, 10.0) == pytest.approx(sigma)
 
 
@@ -59,7 +59,7 @@ def test_a_plan_without_a_time_or_a_short_one_gives_no_deadlines(duration_s: flo
 
 
 @given(LATE, st.floats(SHORTEST_S, 1e6))
-def test_sigma_stays_in_its_bounds_and_follows_from_the_set_alone(late: list[float], duration_s: float) -> None:
+def test_sigma_is_bounded_and_independent_of_order(late: list[float], duration_s: float) -> None:
     sigma = sigma_of(late, duration_s)
     assert LEAST_SIGMA <= sigma <= MOST_SIGMA
     assert sigma_of(late[::-1], duration_s) == sigma
@@ -106,11 +106,11 @@ def due(plan: m.Plan, place: int, count: int, enough_s: float) -> float:
     return float(due_s(plan, np.array([place]), count, np.array([enough_s]))[0])
 
 
-def test_chunks_are_due_one_after_another_a_part_of_the_plans_time_after_they_were_planned() -> None:
+def test_chunks_are_due_in_turn_sigma_after_their_planned_time() -> None:
     assert [due(PLAN, place, 4, 1.0) for place in range(4)] == [35.0, 60.0, 85.0, 110.0]
 
 
-def test_where_the_others_are_late_too_the_deadline_moves_with_them() -> None:
+def test_deadline_moves_with_the_others_when_they_are_late() -> None:
     assert due(PLAN, 0, 4, 90.0) == 100.0
     assert due(PLAN, 3, 4, 1000.0) == 1100.0, "and where the plan was wrong, sigma is a part of what it took"
     assert due(PLAN, 0, 4, inf) == inf, "nothing closes without a quorum"
@@ -154,7 +154,7 @@ def test_who_waits_for_more_waits_no_shorter(one: float, other: float, enough: f
 # Lateness
 
 
-def test_lateness_is_counted_from_plan_or_quorum_in_parts_of_the_plans_time() -> None:
+def test_lateness_counts_from_plan_or_quorum_in_parts_of_a_plan() -> None:
     tokens = [10, 10, 10, 10]
     assert lateness(PLAN, 100.0, [50.0, 90.0, 99.0, 120.0], tokens) == pytest.approx((0.0, 0.0, 0.0, 0.2))
     assert lateness(PLAN, 25.0, [5.0, 30.0, 40.0, 60.0], tokens) == pytest.approx((0.0, 0.0, 0.0, 0.2))

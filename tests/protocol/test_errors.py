@@ -29,7 +29,7 @@ def fields_of(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("code", CATALOGUE)
-def test_each_error_has_a_cause_and_a_remedy_that_can_be_filled_in(code: str) -> None:
+def test_each_error_has_a_cause_and_a_remedy_to_fill_in(code: str) -> None:
     entry = CATALOGUE[code]
     assert re.fullmatch(r"E[1-4]\d\d", code)
     assert entry.cause

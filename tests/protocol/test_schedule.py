@@ -39,7 +39,7 @@ def test_the_rate_rises_then_never_rises_again(warmup: int, target: int, decay: 
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e30))
-def test_clipping_brings_the_norm_to_the_bound_and_leaves_smaller_ones(bound: float, squares: float) -> None:
+def test_clipping_reduces_only_large_norms_to_the_bound(bound: float, squares: float) -> None:
     factor = clip_factor(bound, squares)
     assert 0 < factor <= 1 or (factor == 0 and bound < 1e-300)
     if bound == 0 or math.sqrt(squares) <= bound:

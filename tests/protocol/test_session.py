@@ -329,7 +329,7 @@ def test_garbage_and_what_is_too_long_have_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("link", Link)
-def test_a_stranger_is_heard_out_no_longer_than_a_handshake_takes(link: Link) -> None:
+def test_stranger_cannot_send_more_than_a_handshake(link: Link) -> None:
     for end in (listening(link), dialling(link)):
         end.start(NOW)
         overlong = end.receive(bytes(m.MAX_HANDSHAKE + 1), NOW)

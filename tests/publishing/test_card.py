@@ -58,7 +58,7 @@ def test_a_held_out_loss_of_an_earlier_step_says_so() -> None:
     assert "| Held-out loss | 3.400 nats per token |" in card(heldout_step=1200)
 
 
-def test_overfitting_is_said_of_the_model_and_of_what_came_after_the_best_one() -> None:
+def test_card_says_that_the_model_or_the_later_run_overfitted() -> None:
     best = {"best_heldout_loss": 3.1, "best_heldout_step": 800}
     said = card(heldout_step=1200, is_overfitting=True, **best)
     assert "**This model is overfitting.** Its held-out loss rose after step 800 while" in said

@@ -21,7 +21,7 @@ def remote(hub: Hub, content: bytes, most: int = MOST, size: int | None = None) 
     return RangeFile("amina/bytes", commit, "a.bin", size=length, endpoint=hub.url, most=most)
 
 
-def test_a_file_is_read_by_ranges_over_connections_that_end_early(hub: Hub) -> None:
+def test_file_is_read_by_ranges_over_broken_connections(hub: Hub) -> None:
     content = bytes(range(256)) * 40
     file = remote(hub, content)
     hub.cut_after = 700

@@ -87,7 +87,7 @@ class TestToken:
             check_token(TOKEN, "http://127.0.0.1:9")
 
 
-def test_a_hub_that_is_to_hold_a_file_back_asks_for_one_that_it_knows(hub: Hub, folder: Path) -> None:
+def test_double_holds_back_a_file_that_it_already_knows(hub: Hub, folder: Path) -> None:
     """Of the double: somebody else may have brought the same bytes before."""
     hub.account("teo", "hf_teo")
     push(folder, tuple(FILES), destination(hub, repository="teo/words"), "hf_teo", message=MESSAGE, tell=lambda _: None)
@@ -175,7 +175,7 @@ class TestInterruptions:
             pushed(hub, folder, replace=True)
         assert hub.interlopers == 1000 - pushing.TRIES
 
-    def test_after_a_crash_before_the_commit_nothing_large_is_sent_again(self, hub: Hub, folder: Path) -> None:
+    def test_nothing_large_is_resent_after_a_crash_before_the_commit(self, hub: Hub, folder: Path) -> None:
         hub.broken = len(hub_client.PAUSES_S) + 1
         with pytest.raises(Problem, match="E346"):
             pushed(hub, folder)

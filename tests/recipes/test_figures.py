@@ -106,7 +106,7 @@ def test_no_more_samples_than_are_needed_are_read(monkeypatch: pytest.MonkeyPatc
     assert masked_lm.figures_of(MASKED, model, heldout, 0.0, 10_000) == {"masked accuracy": 1.0}
 
 
-def test_a_probe_finds_more_than_chance_in_digits_and_nothing_where_there_are_no_classes(digits: Images) -> None:
+def test_probe_beats_chance_on_digits_and_needs_classes(digits: Images) -> None:
     torch.set_num_threads(1)
     model = image_ssl.build_model(SSL)
     found = image_ssl.figures_of(SSL, model, digits, 0.0, 10_000)

@@ -95,7 +95,7 @@ def test_a_shard_is_as_large_as_is_said(prepared: tuple[Recipe, Path]) -> None:
         assert path.stat().st_size <= recipe.shard_bytes(kind.size_of(kind.load_shard(path)))
 
 
-def test_a_fresh_model_is_the_same_twice_and_about_as_large_as_is_said(prepared: tuple[Recipe, Path]) -> None:
+def test_fresh_model_is_reproducible_and_as_large_as_stated(prepared: tuple[Recipe, Path]) -> None:
     recipe, folder = prepared
     first = Replica(recipe, files=folder / MODEL_FILES)
     torch.manual_seed(1)
@@ -103,9 +103,7 @@ def test_a_fresh_model_is_the_same_twice_and_about_as_large_as_is_said(prepared:
     assert recipe.parameters() == pytest.approx(layout_of(first.model).elements, rel=0.1)
 
 
-def test_a_release_says_what_it_is_and_held_out_data_are_measured(
-    prepared: tuple[Recipe, Path], tmp_path: Path
-) -> None:
+def test_release_describes_itself_and_held_out_data_are_measured(prepared: tuple[Recipe, Path], tmp_path: Path) -> None:
     recipe, folder = prepared
     files, heldout = folder / MODEL_FILES, folder / "heldout.safetensors"
     Replica(recipe, files=files).save(tmp_path / "state.safetensors")
@@ -127,7 +125,7 @@ def test_whoever_reads_recipes_loads_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_recipe_of_ones_own_is_known_to_every_process_that_is_told() -> None:
+def test_own_recipe_is_known_to_every_process_told_of_it() -> None:
     code = 'from peer_agent.recipes import parse_recipe as p; print(p(\'{"objective": "bigram"}\').summary())'
     environment = {"MANYHANDS_RECIPES": "tests.recipes.bigram", "PATH": ""}
     told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)

@@ -108,7 +108,7 @@ async def helping(folder: Path, advertise: int = 0) -> AsyncIterator[Helping]:
 # --- what it says of itself --------------------------------------------------------------------------------------
 
 
-async def test_its_household_keeps_a_part_and_it_sends_no_faster_than_it_is_told(tmp_path: Path) -> None:
+async def test_household_keeps_its_part_and_sending_is_paced(tmp_path: Path) -> None:
     async with helping(tmp_path) as one:
         assert one.hello.reserve_percent == 20
         await one.script.says(m.Uplink(run=RUN, bytes_per_s=1_000_000), REHELLO)
@@ -117,7 +117,7 @@ async def test_its_household_keeps_a_part_and_it_sends_no_faster_than_it_is_told
     assert not UPLINK.is_paced
 
 
-async def test_it_reduces_keeps_the_log_and_listens_by_a_certificate_of_its_own(tmp_path: Path) -> None:
+async def test_auxiliary_reduces_keeps_the_log_and_has_a_certificate(tmp_path: Path) -> None:
     async with helping(tmp_path) as one:
         listening = one.said("listening")[-1]
         assert (one.hello.reduces, one.hello.keeps_log) == (True, True)
@@ -140,7 +140,7 @@ async def test_what_the_site_has_against_its_address_is_told(tmp_path: Path) -> 
 # --- for whom it averages ----------------------------------------------------------------------------------------
 
 
-async def test_it_averages_for_the_trainers_of_its_run_and_a_relay_is_given_the_averages(tmp_path: Path) -> None:
+async def test_auxiliary_averages_for_trainers_and_serves_a_relay(tmp_path: Path) -> None:
     sendings = offers()
     attempt = plan(sendings)
     spans, payloads = averaged(attempt, sendings)

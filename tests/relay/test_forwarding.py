@@ -46,7 +46,7 @@ async def echoed(link: Connection, chunk: int, payload: bytes) -> bytes:
 # Both ways
 
 
-async def test_a_listener_that_cannot_be_dialled_is_reached_through_a_relay(tmp_path: Path) -> None:
+async def test_listener_that_cannot_be_dialled_is_reached_by_relay(tmp_path: Path) -> None:
     async with scene(tmp_path) as there:
         access = await access_of(tmp_path, TRAINER, Role.TRAINER)
         with pytest.raises(Problem, match="E104"):
@@ -268,7 +268,7 @@ async def test_what_a_listener_does_not_read_is_not_held_at_the_relay(tmp_path: 
         link.abort()
 
 
-async def test_a_relay_that_does_not_forward_loses_a_fresh_socket_alone(tmp_path: Path) -> None:
+async def test_relay_that_does_not_forward_loses_only_a_fresh_socket(tmp_path: Path) -> None:
     """It would take such a link for a newer one of the same trainer, and serve the older no more."""
     relay = await access_of(tmp_path, PeerId("0b" * 16), Role.RELAY)
     came: list[Connection] = []

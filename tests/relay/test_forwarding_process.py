@@ -53,7 +53,7 @@ async def asked(folder: Path, relay: Relay, to: PeerId, run: RunId = RUN) -> obj
         await how_it_ends(way)
 
 
-async def test_a_trainer_reaches_a_member_through_it_and_does_not_say_so(tmp_path: Path) -> None:
+async def test_trainer_reaches_a_member_through_it_without_saying_so(tmp_path: Path) -> None:
     heard: asyncio.Queue[object] = asyncio.Queue()
 
     async def hear(_: PeerId, body: object) -> None:
@@ -72,7 +72,7 @@ async def test_a_trainer_reaches_a_member_through_it_and_does_not_say_so(tmp_pat
         await ours.close()
 
 
-async def test_it_forwards_to_no_address_that_is_not_reached_or_no_longer_told_of(tmp_path: Path) -> None:
+async def test_relay_forwards_only_to_addresses_reached_and_announced(tmp_path: Path) -> None:
     async with site() as script, a_member(tmp_path) as member, relaying(script, tmp_path / "relay") as relay:
         assert await asked(tmp_path, relay, LISTENER) == "E232", "the site has told of nobody"
         with socket.create_server(("127.0.0.1", 0)) as another:  # any other program of that machine

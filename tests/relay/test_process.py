@@ -189,7 +189,7 @@ def signed_record(**changes: bytes) -> m.Commit:
     return m.Commit(run=RUN, fence=3, record=sign(SITE_KEY, RECORD, payload))
 
 
-async def test_a_record_that_cannot_be_opened_sets_its_run_aside_and_no_other(tmp_path: Path, dial: Dial) -> None:
+async def test_unreadable_record_sets_its_run_aside_and_no_other(tmp_path: Path, dial: Dial) -> None:
     """The shared relay crashed, was started again, was sent the record again, and crashed."""
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
         await script.says(REHELLO, signed_record(loss=b"null"), REHELLO, m.Rehello(run=OTHER_RUN, fence=1))
@@ -213,7 +213,7 @@ async def test_a_plan_that_cannot_be_opened_is_passed_over(tmp_path: Path) -> No
         assert relay.aside == {}
 
 
-async def test_a_fault_of_this_program_in_one_run_is_told_by_number_and_the_others_go_on(
+async def test_program_error_in_one_run_is_numbered_and_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def stumble(run: RelayedRun, event: e.Event) -> None:
@@ -334,7 +334,7 @@ async def test_one_that_was_revoked_ends_also_while_no_run_has_a_host(
         assert await ended(running) == ["E214"]
 
 
-async def test_the_sites_reader_reads_the_log_of_its_run_and_does_nothing_else(tmp_path: Path) -> None:
+async def test_sites_reader_reads_its_runs_log_and_nothing_else(tmp_path: Path) -> None:
     async with site() as host, relaying(host, tmp_path / "relay") as relay:
         await host.says(REHELLO)
         await host.hears(m.Hello)
@@ -349,7 +349,7 @@ async def test_the_sites_reader_reads_the_log_of_its_run_and_does_nothing_else(t
         await link.close()
 
 
-async def test_the_sites_reader_reads_a_log_that_no_host_speaks_of_any_more(tmp_path: Path) -> None:
+async def test_sites_reader_reads_a_log_that_has_no_host(tmp_path: Path) -> None:
     """Its run is made, and this relay was started anew; another relay would not be answered."""
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
         access = OwnAccess(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")

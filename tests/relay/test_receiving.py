@@ -23,7 +23,7 @@ def averages(plan: m.Plan, payloads: dict[int, bytes]) -> list[Frame]:
     ]
 
 
-async def test_averages_of_who_keeps_no_log_are_on_the_disk_before_the_commit(tmp_path: Path) -> None:
+async def test_averages_of_a_logless_peer_are_on_disk_before_a_commit(tmp_path: Path) -> None:
     """Some come before the plan does, which goes another way."""
     sendings = offers()
     attempt = plan_of(sendings, reducers=(OTHER_RELAY, OTHER_RELAY))

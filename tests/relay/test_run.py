@@ -58,7 +58,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
-async def test_a_contributor_that_is_lost_or_takes_nothing_holds_up_no_plan(tmp_path: Path, *, is_lost: bool) -> None:
+async def test_lost_or_blocked_contributor_holds_up_no_plan(tmp_path: Path, *, is_lost: bool) -> None:
     """Its error, or its full buffer, was felt by the relay's control link."""
     run = run_of_a_relay(tmp_path, [])
     sendings = offers()
@@ -80,7 +80,7 @@ async def test_a_new_host_has_voided_what_was_open(tmp_path: Path) -> None:
     await run.close()
 
 
-async def test_who_is_slow_is_given_the_averages_of_a_step_that_was_committed(tmp_path: Path) -> None:
+async def test_slow_trainer_is_given_averages_after_the_commit(tmp_path: Path) -> None:
     run = run_of_a_relay(tmp_path, [])
     await run.handle(heard(planned(plan(offers()))))
     await run.handle(heard(greeting(fence=4, step=8)))
@@ -89,7 +89,7 @@ async def test_who_is_slow_is_given_the_averages_of_a_step_that_was_committed(tm
     await run.close()
 
 
-async def test_what_another_attempt_makes_anew_is_given_to_nobody_any_more(tmp_path: Path) -> None:
+async def test_spans_replanned_to_another_relay_are_given_out_no_more(tmp_path: Path) -> None:
     run, sendings = run_of_a_relay(tmp_path, []), offers()
     attempt = plan(sendings)
     await run.handle(heard(planned(attempt)))
@@ -115,7 +115,7 @@ async def test_what_another_attempt_makes_anew_is_given_to_nobody_any_more(tmp_p
     await run.close()
 
 
-async def test_each_receiver_has_the_uplink_for_what_the_plan_gives_us_to_average(tmp_path: Path) -> None:
+async def test_outbox_expects_the_bytes_the_plan_gives_us_to_average(tmp_path: Path) -> None:
     run, attempt = run_of_a_relay(tmp_path, []), plan(offers())
     await run.handle(heard(planned(attempt)))
     chunks = sum(span.stop - span.first for span in attempt.spans if span.reducer == run.state.me)
@@ -124,7 +124,7 @@ async def test_each_receiver_has_the_uplink_for_what_the_plan_gives_us_to_averag
     await run.close()
 
 
-async def test_what_its_encoding_lost_is_kept_until_the_commit_and_forgotten_at_a_void(tmp_path: Path) -> None:
+async def test_encoding_residual_is_kept_to_the_commit_or_lost_at_void(tmp_path: Path) -> None:
     """And only of what the record says that it averaged."""
     run, sendings = run_of_a_relay(tmp_path, []), offers()
     attempt = plan_of(sendings, codec_down="int4", reducers=(RELAY, OTHER_RELAY))

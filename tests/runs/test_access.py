@@ -73,9 +73,7 @@ def test_an_organizer_whose_account_is_closed_manages_nothing(run: Run, organize
 
 
 @pytest.mark.parametrize(("state", "code"), [("draft", "E308"), ("preparing", "E308"), ("finished", "E306")])
-def test_a_run_that_does_not_take_part_in_rounds_cannot_be_joined(
-    run: Run, stranger: Person, state: str, code: str
-) -> None:
+def test_run_without_rounds_cannot_be_joined(run: Run, stranger: Person, state: str, code: str) -> None:
     Run.objects.filter(pk=run.pk).update(state=state)
     with pytest.raises(Problem, match=code):
         access_joinable_run(slug=run.slug, viewer=stranger)

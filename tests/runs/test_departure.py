@@ -158,7 +158,7 @@ def test_whoever_was_removed_stays_removed(run: Run, volunteer: Person) -> None:
     assert membership.removed_from(run).get().person_id == volunteer.pk
 
 
-def test_the_name_is_free_again_and_that_of_a_former_volunteer_is_nobodys(volunteer: Person) -> None:
+def test_name_is_free_again_and_former_names_are_reserved(volunteer: Person) -> None:
     name = volunteer.username
     delete_account(person=volunteer)
     assert sign_up(username=name, password="correct horse battery").username == name

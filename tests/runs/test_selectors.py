@@ -55,9 +55,7 @@ class TestContract:
         ActivityLine.objects.filter(kind="step", at__gt=now - timedelta(minutes=60)).delete()
         assert [(line.kind, int(line.text)) for line in selectors.activity(run)][-1] == ("step", 90)
 
-    def test_held_out_losses_are_thinned_and_keep_the_newest_and_the_best(
-        self, any_database: str, data_folder: Any
-    ) -> None:
+    def test_heldout_losses_are_thinned_but_keep_newest_and_best(self, any_database: str, data_folder: Any) -> None:
         run = opened(Person.objects.create_user("Amina", None))
         assert selectors.heldout_points(run) == []
         facts = {"run": run, "state_digest": "", "size": 1}
@@ -134,7 +132,7 @@ def test_lists_go_on_behind_the_cursor(run: Run, laptop: Owned) -> None:
     assert [row.step for row in selectors.ledger_rows(run, after=first.pk)] == [2, 3]
 
 
-def test_who_was_let_in_or_removed_is_told_in_a_run_by_invitation_alone(organizer: Person, stranger: Person) -> None:
+def test_admissions_are_listed_only_in_a_run_by_invitation(organizer: Person, stranger: Person) -> None:
     """Its organizer may open such a run to everybody later; its guests have not agreed to be listed."""
     run = opened(organizer, visibility=Run.Visibility.PRIVATE)
     remove_member(member=add_member(run=run, name=stranger.username))

@@ -171,7 +171,7 @@ async def test_the_oldest_half_request_goes_for_the_newest() -> None:
             assert (await rest(reader)).startswith(b"HTTP/1.1 200")
 
 
-async def test_more_connections_than_the_process_can_hold_are_turned_away() -> None:
+async def test_connections_beyond_the_limit_are_turned_away() -> None:
     limits = Limits(head_s=NEVER_S, connections=1)
     async with serving(reading, limits) as place, opened(place) as (first, writer), opened(place) as (second, _):
         assert await rest(second) == b""

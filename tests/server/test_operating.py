@@ -52,7 +52,7 @@ class TestBackup:
     def made(self, data: Path, now: datetime = NOW) -> Path | None:
         return housekeeping.back_up_before_changes(data, now=now)
 
-    def test_a_copy_is_made_before_changes_and_the_newest_five_are_kept(
+    def test_copy_precedes_changes_and_the_newest_five_are_kept(
         self, source: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(housekeeping, "pending_changes", lambda: 1)
@@ -192,7 +192,7 @@ def test_a_disk_that_knows_no_locks_is_told_with_its_number(tmp_path: Path, monk
         pass
 
 
-def test_a_second_process_finds_the_second_place_or_is_told_who_has_the_first(tmp_path: Path) -> None:
+def test_second_process_gets_the_second_place_or_is_refused(tmp_path: Path) -> None:
     with lock.own_place(tmp_path, alone=False) as first, lock.own_place(tmp_path, alone=False) as second:
         assert (first.number, second.number) == (1, 2)
         with pytest.raises(Problem, match="E404"), lock.own_place(tmp_path, alone=True):

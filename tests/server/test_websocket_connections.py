@@ -135,7 +135,7 @@ async def test_the_oldest_stranger_goes_for_the_newest() -> None:
             assert await second.recv() == "4"
 
 
-async def test_one_machine_has_few_links_and_others_are_not_counted_with_it() -> None:
+async def test_machine_has_few_links_and_others_are_counted_apart() -> None:
     async with serving(counting, LIMITS) as (host, port), contextlib.AsyncExitStack() as stack:
         links = [
             await stack.enter_async_context(connect(f"ws://{host}:{port}{AGENTS}?{name}", proxy=None))
@@ -177,7 +177,7 @@ async def test_answers_that_nobody_reads_are_not_kept_for_ever() -> None:
                 await asyncio.sleep(0)
 
 
-async def test_a_socket_at_no_address_is_refused_without_a_word_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_socket_at_an_unknown_address_is_refused_without_a_log(caplog: pytest.LogCaptureFixture) -> None:
     from server.asgi import application
 
     with caplog.at_level("WARNING"):

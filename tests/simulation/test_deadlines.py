@@ -65,7 +65,7 @@ def test_who_keeps_up_is_in_every_chunk() -> None:
 
 
 @pytest.mark.parametrize("is_stopped", [True, False])
-def test_one_that_is_slow_or_stops_in_mid_upload_costs_no_more_than_its_chunks(is_stopped: bool) -> None:
+def test_slow_or_stopped_sender_costs_only_its_chunks(is_stopped: bool) -> None:
     world = alike()
     usual_s = timed(world)
     begun = begin_round(world)
@@ -120,7 +120,7 @@ def test_where_all_are_slower_than_planned_nobody_is_left_out() -> None:
     assert not notes_of(world, "dropped")
 
 
-def test_a_relay_that_stops_in_mid_round_is_done_without_before_the_other_is_done() -> None:
+def test_relay_stopped_in_a_round_is_replaced_before_others_end() -> None:
     world = alike(count=2)
     begun = begin_round(world)
     first, second = relays(world)

@@ -50,7 +50,7 @@ def test_an_ended_run_waits_for_somebody_who_has_its_model() -> None:
     assert world.database.snapshot.step == world.database.step
 
 
-def test_an_ended_run_that_nobody_comes_back_to_is_released_from_what_is_there() -> None:
+def test_ended_run_without_trainers_is_released_as_it_is() -> None:
     world, _ = checked_world(trainers=2, steps=1000, snapshot_every=2)
     world.run(lambda: world.database.snapshot.step >= 2 and world.database.step % 2 == 1, 100)
     for trainer in trainers(world):

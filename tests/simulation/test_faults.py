@@ -36,7 +36,7 @@ def test_every_fault_has_its_deed() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(DEEDS))
-def test_an_ordered_deed_is_done_in_its_round_once_and_the_run_goes_on(kind: Kind) -> None:
+def test_ordered_fault_happens_once_in_its_round(kind: Kind) -> None:
     world = _world()
     of_peer = kind in get_args(PeerFault)
     peer = NOBODY if not of_peer else relays(world)[1].peer if kind in OF_RELAYS else trainers(world)[1].peer
@@ -76,7 +76,7 @@ def test_an_ordered_write_fails_once(kind: Kind) -> None:
     assert world.faults.fired == {kind: 1}
 
 
-def test_a_fault_of_another_peer_round_or_message_is_left_waiting() -> None:
+def test_fault_for_another_peer_round_or_message_stays_ordered() -> None:
     faults, one, other = Faults(1), PeerId("1"), PeerId("2")
     faults.order(Ordered("lost up", one, 3, "Offer"))
     assert not faults.strikes("lost up", other, 3, "Offer")
@@ -121,7 +121,7 @@ def test_a_hello_that_is_lost_is_asked_for_again() -> None:
     assert heard.count(m.Rehello) == 2
 
 
-def test_a_socket_that_missed_the_new_host_finds_it_in_the_database() -> None:
+def test_socket_that_missed_a_new_host_finds_it_in_the_database() -> None:
     world = World(Setting(trainers=2, relays=1, samples_per_s=0.1))
     world.wait(5)
     victim, host = trainers(world)[0], world.host
@@ -139,7 +139,7 @@ def test_a_socket_that_missed_the_new_host_finds_it_in_the_database() -> None:
     assert victim.peer in state(world).members
 
 
-def test_letters_of_one_socket_keep_their_order_also_when_one_is_late() -> None:
+def test_messages_of_one_socket_keep_order_even_if_one_is_late() -> None:
     world = World(Setting(trainers=1, relays=1, samples_per_s=1.0))
     world.wait(5)
     socket = trainers(world)[0].session
@@ -164,7 +164,7 @@ def test_a_notice_that_is_lost_leaves_a_member_that_is_gone() -> None:
     assert world.faults.fired == {"lost notice": 1}
 
 
-def test_a_new_socket_is_heard_although_the_end_of_the_old_one_was_not_told() -> None:
+def test_new_socket_is_heard_though_the_old_ones_end_was_lost() -> None:
     world, _ = checked_world(trainers=2, relays=1, steps=20)
     world.run_steps(1)
     back = trainers(world)[0]
@@ -204,7 +204,7 @@ def test_the_channel_of_a_frozen_host_holds_only_so_many_letters() -> None:
     assert world.run_steps(1, 60)
 
 
-def test_a_host_that_is_overtaken_in_its_sleep_commits_nothing_and_stands_back() -> None:
+def test_overtaken_host_commits_nothing_and_steps_back() -> None:
     world, _ = checked_world(trainers=3, relays=2, steps=40, samples_per_s=1.0)
     world.run_steps(2)
     run_to(world, Phase.REDUCE)
@@ -249,7 +249,7 @@ def test_a_ledger_row_is_written_for_each_contribution() -> None:
     assert [(row.index, row.machine, row.samples, row.credit) for row in world.database.ledger] == said
 
 
-def test_a_write_whose_answer_was_lost_is_found_and_not_made_twice() -> None:
+def test_write_with_a_lost_answer_is_found_and_not_repeated() -> None:
     world = World(Setting(trainers=2, relays=1, steps=9))
     world.run_steps(1)
     database, record = world.database, world.database.records[-1]
@@ -266,7 +266,7 @@ def _next(database: Database) -> Record:
     return replace(last, index=last.index + 1, step=last.step + 1, previous=database.digest)
 
 
-def test_a_database_that_is_away_for_half_a_minute_costs_that_time() -> None:
+def test_absent_database_costs_only_the_time_of_its_absence() -> None:
     world, _ = checked_world(trainers=3, relays=1, steps=20)
     world.run_steps(2)
     deeds.befall(world, "database away", NOBODY, 30.0)
@@ -276,7 +276,7 @@ def test_a_database_that_is_away_for_half_a_minute_costs_that_time() -> None:
     assert world.run_steps(3, 30)
 
 
-def test_a_restart_in_a_later_epoch_leases_nothing_that_is_in_an_update() -> None:
+def test_restart_in_a_later_epoch_leases_no_committed_unit_again() -> None:
     """The host is rebuilt from rows alone; the invariants find a unit that is leased again."""
     world, _ = checked_world(trainers=3, relays=1, steps=200, shards=(40, 17))
     assert world.run(

@@ -82,7 +82,7 @@ def test_the_organizer_pauses_and_resumes(phase: Phase) -> None:
     assert world.run_steps(4, 60)
 
 
-def test_the_last_snapshot_is_asked_for_until_somebody_hands_it_in() -> None:
+def test_last_snapshot_is_requested_until_it_is_handed_in() -> None:
     world, _ = checked_world(trainers=2, steps=3, snapshot_every=50)
     world.run_steps(3)
     world.run(lambda: state(world).keeper is not None, 10)
@@ -108,7 +108,7 @@ class Asked:
         pass
 
 
-def test_where_nobody_is_left_the_site_is_asked_for_the_last_state() -> None:
+def test_site_is_asked_for_the_last_state_without_trainers() -> None:
     asked = Asked()
     world = World(Setting(trainers=2, steps=3, snapshot_every=50), [asked])
     world.run_steps(3)
@@ -132,7 +132,7 @@ def test_while_somebody_can_hand_it_in_the_site_is_not_asked() -> None:
     assert asked.at == []
 
 
-def test_a_host_that_dies_after_the_last_snapshot_is_stored_finishes_when_it_is_back() -> None:
+def test_host_that_dies_after_the_last_snapshot_finishes_later() -> None:
     world, _ = checked_world(trainers=1, steps=3)
     world.run_steps(3)
     world.kill_host()

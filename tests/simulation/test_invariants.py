@@ -87,7 +87,7 @@ def _calm(world: World) -> None:
         max_size=25,
     ),
 )
-def test_any_order_of_misfortunes_keeps_every_invariant_and_the_run_goes_on_after(
+def test_any_order_of_faults_keeps_invariants_and_the_run_going(
     seed: int, size: tuple[int, int], story: list[tuple[float, str, int]]
 ) -> None:
     world, _ = checked_world(

@@ -21,7 +21,7 @@ def test_the_only_relay_dies_and_returns(phase: Phase, away_s: float) -> None:
     assert world.run_steps(5, 400)
 
 
-def test_a_relay_that_dies_in_mid_round_leaves_the_others_spans_as_they_are() -> None:
+def test_relay_death_in_a_round_keeps_the_others_spans() -> None:
     world, invariants = checked_world(trainers=3, relays=2, steps=12, elements=1200 * 16 * 1024, even=True)
     fast, slow = relays(world)
     world.run_steps(1)
@@ -41,7 +41,7 @@ def test_a_relay_that_dies_in_mid_round_leaves_the_others_spans_as_they_are() ->
 
 
 @pytest.mark.parametrize("phase", [Phase.ACCUMULATE, Phase.OFFER, Phase.REDUCE])
-def test_a_frozen_relay_of_two_is_planned_no_part_after_one_void_round(phase: Phase) -> None:
+def test_frozen_relay_of_two_is_replaced_within_two_void_rounds(phase: Phase) -> None:
     world, _ = checked_world(trainers=3, relays=2, steps=30)
     world.run_steps(2)
     run_to(world, phase)
@@ -52,7 +52,7 @@ def test_a_frozen_relay_of_two_is_planned_no_part_after_one_void_round(phase: Ph
     assert "dropped" not in world.tally.notes, "no trainer is blamed for a relay"
 
 
-def test_a_relay_that_is_back_before_its_end_was_noticed_begins_again_at_once() -> None:
+def test_relay_that_returns_unnoticed_starts_again_at_once() -> None:
     world, _ = checked_world(trainers=3, steps=12, even=True)
     world.run_steps(2)
     run_to(world, Phase.REDUCE)
@@ -63,7 +63,7 @@ def test_a_relay_that_is_back_before_its_end_was_noticed_begins_again_at_once() 
     assert "void" not in world.tally.notes
 
 
-def test_a_round_that_is_void_while_no_relay_is_there_sets_its_trainers_free() -> None:
+def test_round_void_without_relays_frees_its_trainers() -> None:
     """The attempt that found no relay was planned for nobody; the void must name the one that the trainers know."""
     world, _ = checked_world(trainers=2, steps=12, even=True)
     world.run_steps(1)
@@ -80,7 +80,7 @@ def test_a_round_that_is_void_while_no_relay_is_there_sets_its_trainers_free() -
     assert world.run_steps(3, 100), "one is enough to go on"
 
 
-def test_a_relay_that_wakes_with_a_plan_of_an_earlier_host_is_sent_nothing() -> None:
+def test_relay_with_a_plan_of_an_earlier_host_is_sent_nothing() -> None:
     """Attempts are counted anew by each host: the number alone does not tell two plans apart."""
     world, invariants = checked_world(trainers=3, steps=12)
     run_to(world, Phase.REDUCE)

@@ -24,7 +24,7 @@ def test_a_returning_trainer_is_told_that_its_attempt_is_over() -> None:
     assert sleeper.cut is None
 
 
-def test_leases_of_whoever_stays_away_come_back_after_some_rounds() -> None:
+def test_leases_of_an_absent_trainer_come_back_after_some_rounds() -> None:
     world, _ = checked_world(trainers=4, steps=30)
     world.run_steps(1)
     gone = trainers(world)[0]
@@ -48,7 +48,7 @@ def test_offers_that_never_come_double_the_wait_until_one_does() -> None:
     assert state(world).late_rounds == 0
 
 
-def test_a_round_that_moves_is_given_time_and_one_that_does_not_is_void() -> None:
+def test_moving_round_is_given_time_and_a_stalled_one_is_void() -> None:
     world, _ = checked_world(trainers=2, steps=9, even=True, elements=100 * 16 * 1024)
     for trainer in trainers(world):
         trainer.chunks_per_s = 1.0

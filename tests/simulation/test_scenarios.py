@@ -17,7 +17,7 @@ ANY_TIME = [Phase.ACCUMULATE, *IN_A_ROUND]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_few_trainers_commit_through_one_relay_and_every_step_is_exact(count: int) -> None:
+def test_few_trainers_commit_exact_steps_through_one_relay(count: int) -> None:
     world, _ = checked_world(trainers=count, steps=6, snapshot_every=4)
     assert world.run(lambda: world.tally.finished)
     records = world.database.records
@@ -28,7 +28,7 @@ def test_few_trainers_commit_through_one_relay_and_every_step_is_exact(count: in
     assert "void" not in world.tally.notes
 
 
-def test_without_a_relay_the_run_says_why_it_waits_and_goes_on_when_one_comes() -> None:
+def test_run_without_a_relay_says_why_it_waits_and_then_resumes() -> None:
     world, _ = checked_world(trainers=2, steps=3)
     relays(world)[0].kill()
     world.wait(30)
@@ -86,7 +86,7 @@ def test_a_frozen_trainer_of_three_costs_one_wait(phase: Phase) -> None:
     assert any(entry.peer == trainers(world)[2].peer for entry in world.database.records[-1].contributions)
 
 
-def test_a_trainer_that_needs_long_to_offer_is_waited_for_where_nobody_else_is_there() -> None:
+def test_lone_trainer_that_offers_slowly_is_awaited() -> None:
     world, _ = checked_world(trainers=1, steps=3)
     trainers(world)[0].offer_delay_s = 17.0
     assert world.run_steps(3, 600)
@@ -107,7 +107,7 @@ def test_all_trainers_gone_and_back() -> None:
 
 @pytest.mark.parametrize("phase", ANY_TIME)
 @pytest.mark.parametrize("banned", [False, True])
-def test_whoever_leaves_or_is_banned_in_a_round_takes_no_committed_unit_along(phase: Phase, banned: bool) -> None:
+def test_leaving_or_banned_trainer_takes_no_committed_unit_along(phase: Phase, banned: bool) -> None:
     world, _ = checked_world(trainers=5, relays=2, steps=14)
     world.run_steps(2)
     run_to(world, phase)
@@ -122,7 +122,7 @@ def test_whoever_leaves_or_is_banned_in_a_round_takes_no_committed_unit_along(ph
 
 
 @pytest.mark.parametrize("phase", IN_A_ROUND)
-def test_units_that_are_returned_in_a_round_are_not_in_two_updates(phase: Phase) -> None:
+def test_units_returned_in_a_round_are_not_in_two_updates(phase: Phase) -> None:
     world, _ = checked_world(trainers=4, steps=14)
     world.run_steps(1)
     run_to(world, phase)
@@ -133,7 +133,7 @@ def test_units_that_are_returned_in_a_round_are_not_in_two_updates(phase: Phase)
 
 
 @pytest.mark.parametrize("phase", ANY_TIME)
-def test_an_accumulator_that_is_forgotten_in_a_session_is_given_up(phase: Phase) -> None:
+def test_accumulator_forgotten_in_a_session_is_given_up(phase: Phase) -> None:
     world, _ = checked_world(trainers=4, steps=14)
     world.run_steps(1)
     run_to(world, phase)
@@ -144,7 +144,7 @@ def test_an_accumulator_that_is_forgotten_in_a_session_is_given_up(phase: Phase)
     assert world.run_steps(6, 300)
 
 
-def test_what_was_left_out_is_carried_and_offered_again_after_a_lost_session() -> None:
+def test_left_out_part_is_carried_and_offered_after_reconnecting() -> None:
     world, _ = checked_world(trainers=5, steps=14, elements=40 * 16 * 1024, even=True)
     world.run_steps(1)
     slow = trainers(world)[0]
@@ -202,7 +202,7 @@ def test_nobody_gets_what_anothers_accumulator_holds() -> None:
     assert world.run_steps(6, 200)
 
 
-def test_work_that_was_offered_too_late_and_is_too_old_now_comes_back() -> None:
+def test_offer_too_late_and_too_old_gives_its_work_back() -> None:
     world, _ = checked_world(trainers=4, steps=20)
     world.run_steps(1)
     absent = trainers(world)[0]
@@ -219,7 +219,7 @@ def test_work_that_was_offered_too_late_and_is_too_old_now_comes_back() -> None:
     assert accumulator not in state(world).leases.held
 
 
-def test_work_of_a_step_that_was_missed_is_done_again_on_the_new_one() -> None:
+def test_work_of_a_missed_step_is_redone_on_the_new_one() -> None:
     """It was in no round yet, so that it can be: nothing has to come back."""
     world, _ = checked_world(trainers=4, steps=20)
     world.run_steps(1)
@@ -244,7 +244,7 @@ def test_shards_of_any_size_are_dealt_epoch_after_epoch(shards: tuple[int, ...])
     assert world.run_steps(40, 1200)
 
 
-def test_units_whose_gradients_are_never_finite_are_left_out_at_last() -> None:
+def test_units_that_are_never_finite_are_finally_left_out() -> None:
     world, _ = checked_world(trainers=3, steps=30, non_finite=0.6, samples_each=4)
     assert world.run_steps(20, 1200)
     lost = state(world).leases.lost_samples

@@ -100,7 +100,7 @@ def _from_command(hash_seed: str) -> dict[str, Any]:
     return {name: value for name, value in figures.items() if name not in ("advance_cpu_s", "seconds")}
 
 
-def test_the_command_prints_one_object_that_is_the_same_in_another_process() -> None:
+def test_command_prints_the_same_object_in_another_process() -> None:
     first, second = map(_from_command, ("1", "2"))
     assert first == second
     assert first["committed_rounds"] == 8

@@ -14,7 +14,7 @@ IN_A_ROUND = [Phase.OFFER, Phase.REDUCE, Phase.COMMIT]
 ANY_TIME = [Phase.ACCUMULATE, *IN_A_ROUND]
 
 
-def test_messages_of_another_attempt_step_or_fence_change_nothing() -> None:
+def test_message_of_another_attempt_step_or_fence_does_nothing() -> None:
     world, _ = checked_world(trainers=3, relays=2, steps=14)
     world.run_steps(2)
     world.restart_host()
@@ -78,7 +78,7 @@ def test_a_second_answer_of_the_database_changes_nothing() -> None:
     assert world.run_steps(2)
 
 
-def test_a_relay_that_names_slots_that_do_not_exist_is_not_believed() -> None:
+def test_relay_naming_slots_that_do_not_exist_is_not_believed() -> None:
     world, _ = checked_world(trainers=2, steps=8)
     run_to(world, Phase.REDUCE)
     host, now = world.host, state(world)

@@ -120,7 +120,7 @@ def test_addresses_that_are_none(url: str, code: str) -> None:
         ("http://127.0.0.1:8000", "wss://127.0.0.1:443/", PIN, True),
     ],
 )
-async def test_nobody_is_sent_into_their_own_network_by_a_site_elsewhere(
+async def test_remote_site_cannot_send_a_peer_into_its_own_network(
     tmp_path: Path, site: str, url: str, fingerprint: str, goes: bool
 ) -> None:
     access = RunAccess(Home(tmp_path), msgspec.structs.replace(SITE, url=site), Role.TRAINER, "a-run")

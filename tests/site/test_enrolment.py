@@ -56,7 +56,7 @@ def test_so_is_an_environment_without_one(monkeypatch: pytest.MonkeyPatch) -> No
     assert SECRET not in str(refused.value)
 
 
-def test_what_was_taken_from_the_environment_is_not_there_for_children() -> None:
+def test_children_do_not_see_the_token_of_the_environment() -> None:
     environ = {login_token.VARIABLE: SECRET, "PATH": "/bin"}
     login_token.take_variable(environ)
     try:
@@ -237,7 +237,7 @@ def test_join_goes_on_by_itself_and_knows_the_site_the_next_time(tmp_path: Path,
     assert [asked["run"] for asked in site.asked] == ["a"]
 
 
-def test_a_machine_that_was_revoked_says_where_that_is_taken_back(tmp_path: Path, site: DeviceSite) -> None:
+def test_revoked_machine_says_where_to_undo_that(tmp_path: Path, site: DeviceSite) -> None:
     """Asking again would be in vain: its key gets no second approval."""
     assert manyhands(tmp_path, "login", site.url).returncode == 0
     site.more = lambda path: (403, refusal("E214")) if path.endswith("/credential") else None

@@ -147,7 +147,7 @@ async def until(owned: Owned, holds: Any) -> None:
         await owned.changed.wait()
 
 
-async def test_the_same_is_said_once_a_minute_and_figures_alone_are_no_news(
+async def test_unchanged_report_is_sent_once_a_minute_despite_figures(
     owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owned.link()
@@ -167,7 +167,7 @@ async def test_while_there_is_no_link_nothing_is_said(owned: Owned) -> None:
     assert owned.link().why is Why.PAUSED
 
 
-async def test_what_was_seen_for_older_limits_is_not_judged_by_newer_ones(
+async def test_look_under_older_limits_is_not_judged_by_newer_ones(
     owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a machine would work for a moment, while a program runs that it is to make room for."""

@@ -91,7 +91,7 @@ async def test_nobody_else_is_forwarded(tmp_path: Path, role: Role) -> None:
     assert access.done == [DIAL_S] * 4
 
 
-async def test_relays_are_dialled_directly_and_so_is_everybody_where_none_is_open(tmp_path: Path) -> None:
+async def test_relays_are_dialled_directly_as_are_all_without_a_relay(tmp_path: Path) -> None:
     access = Scripted(tmp_path)
     access.fails = "E104"
     await attempts(ways(access, RELAYS, RELAYS[0]), 3)
@@ -116,7 +116,7 @@ async def test_after_a_link_that_ends_it_is_direct_first(tmp_path: Path) -> None
     assert access.done[2:] == [QUICK_S, QUICK_S]
 
 
-async def test_a_forwarded_link_goes_for_a_direct_one_outside_of_rounds(
+async def test_forwarded_link_yields_to_a_direct_one_between_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay_links, "AGAIN_S", 0.01)
@@ -209,9 +209,7 @@ async def test_a_frozen_relay_is_cut_off_and_dialled_again(tmp_path: Path, monke
         await ours.close()
 
 
-async def test_whoever_waits_for_a_relay_whose_link_ends_waits_no_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fetch_from_a_relay_ends_when_its_link_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_links, "FETCH_S", 100 * PATIENCE_S)
 
     async def leave(link: Connection) -> None:
@@ -228,7 +226,7 @@ async def test_whoever_waits_for_a_relay_whose_link_ends_waits_no_longer(
         await ours.close()
 
 
-async def test_chunks_are_put_in_order_and_a_span_that_is_on_its_way_is_not_asked_for_again(tmp_path: Path) -> None:
+async def test_chunks_are_ordered_and_a_coming_span_is_not_asked_again(tmp_path: Path) -> None:
     may_answer = asyncio.Event()
     asked: list[object] = []
 
@@ -254,7 +252,7 @@ async def test_chunks_are_put_in_order_and_a_span_that_is_on_its_way_is_not_aske
         await ours.close()
 
 
-async def test_a_link_that_could_not_heal_is_dialled_again_when_the_relay_is_named_again(
+async def test_failed_link_is_dialled_when_its_relay_is_named_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dialled: list[str] = []
@@ -314,9 +312,7 @@ async def refuse(_: list[bytes]) -> bool:
 
 
 @pytest.mark.parametrize("change", [{"chunk": 2}, {"payload": bytes(4 * 1024 + 1)}])
-async def test_a_relay_that_sends_more_than_the_record_names_does_not_have_it(
-    tmp_path: Path, change: dict[str, Any]
-) -> None:
+async def test_relay_that_sends_more_than_the_record_does_not_have_it(tmp_path: Path, change: dict[str, Any]) -> None:
     """Else it decided how much of our memory it takes."""
     async with giving(tmp_path, RELAY, logged(0), replace(logged(1), **change)) as relay:
         ours = links(tmp_path)
@@ -361,7 +357,7 @@ async def test_whoever_shows_another_certificate_is_not_spoken_to(tmp_path: Path
         await ours.close()
 
 
-async def test_an_address_of_a_local_network_is_not_dialled_for_a_site_elsewhere(
+async def test_local_address_is_not_dialled_for_a_remote_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def dialled(*_: object) -> Connection:

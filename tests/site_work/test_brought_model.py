@@ -223,7 +223,7 @@ def test_a_json_of_a_gigabyte_is_not_read(folder: Path, tmp_path: Path) -> None:
     refused(archive, tmp_path, "E388", "larger than 4 MB")
 
 
-def test_parameters_that_unpack_to_a_thousand_times_their_size_are_not_unpacked(folder: Path, tmp_path: Path) -> None:
+def test_parameters_packed_a_thousandfold_are_not_unpacked(folder: Path, tmp_path: Path) -> None:
     archive = zipped(folder, without="model.safetensors")
     with zipfile.ZipFile(archive, "a", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("model/model.safetensors", bytes(4 << 20))

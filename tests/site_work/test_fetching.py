@@ -136,7 +136,7 @@ def test_a_model_keeps_its_names(hub: Hub, tmp_path: Path) -> None:
     assert held(tmp_path / "model") == {name: content for name, content in MODEL.items() if name != "README.md"}
 
 
-def test_what_was_looked_at_is_fetched_though_there_is_a_newer_one(hub: Hub, tmp_path: Path) -> None:
+def test_inspected_commit_is_fetched_despite_a_newer_one(hub: Hub, tmp_path: Path) -> None:
     hub.put_files("datasets/amina/proverbs", {"a.txt": b"first"})
     found = look(texts(hub), "", most=MOST)
     hub.put_files("datasets/amina/proverbs", {"a.txt": b"second"})

@@ -95,7 +95,7 @@ NOISE = 'Loading weights: 100%\n{"code": 1}\n'
 
 
 @pytest.mark.skipif(not hasattr(os, "nice"), reason="this system has no such priorities")
-def test_a_snapshot_is_measured_beside_agents_and_not_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_is_measured_at_the_priority_of_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents that train on the same machine would leave it a seventh of what each has."""
     asked: list[int] = []
     monkeypatch.setattr(os, "nice", asked.append)

@@ -215,9 +215,7 @@ def test_without_images_or_classes_nothing_is_learned(tmp_path: Path, files: dic
         prepared(tmp_path, files)
 
 
-def test_an_empty_file_and_too_many_pixels_or_folders_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_file_and_excess_pixels_or_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").touch()
     with pytest.raises(Problem, match="E303"):
         prepare(tmp_path / "empty", tmp_path / "out", ImagePreparation(8))

@@ -61,7 +61,7 @@ def test_the_whole_text_is_there_once(prepared: PreparedText, folder: Path) -> N
     assert not text.startswith(documents[0])
 
 
-def test_further_texts_are_sources_of_their_own_under_one_tokenizer(tmp_path: Path) -> None:
+def test_further_texts_are_own_sources_under_one_tokenizer(tmp_path: Path) -> None:
     """Of apples and of berries: no shard has both, the tokenizer knows both, and something of both is held out."""
     for name in ("apples", "berries"):
         (tmp_path / name).mkdir()
@@ -208,7 +208,7 @@ def test_a_language_model_ends_texts_as_its_tokenizer_does(tmp_path: Path) -> No
     assert (tokenizer.eos_token_id, model.config.eos_token_id, model.generation_config.pad_token_id) == (2, 2, 2)
 
 
-def test_a_model_that_reads_has_its_special_tokens_wherever_they_lie(tmp_path: Path) -> None:
+def test_masked_model_finds_its_special_tokens_wherever_they_lie(tmp_path: Path) -> None:
     made = prepare(written(tmp_path, WORDS), tmp_path / "out", MaskedLM().preparation(), base=kept(tmp_path, bert()))
     own = bert()
     names = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

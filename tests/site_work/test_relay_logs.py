@@ -169,7 +169,7 @@ def test_a_log_that_lies_elsewhere_is_replayed(story: Story, relays: Relays, tmp
 
 
 @pytest.mark.parametrize("first", ["nothing", "lies", "hangs up", "too long"])
-def test_another_relay_is_asked_and_the_first_one_last_from_then_on(
+def test_next_relay_is_asked_and_the_failing_one_becomes_last(
     story: Story, relays: Relays, tmp_path: Path, first: str
 ) -> None:
     ways = {"nothing": has_nothing, "lies": lying(story), "hangs up": hangs_up, "too long": too_long(story)}

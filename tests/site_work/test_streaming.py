@@ -85,7 +85,7 @@ def made(hub: Hub, folder: Path, file: Path, name: str = "made") -> Path:
 # What is looked at
 
 
-def test_more_than_is_fetched_is_streamed_where_everybody_may_read_it(hub: Hub) -> None:
+def test_text_beyond_the_fetch_limit_is_streamed_if_public(hub: Hub) -> None:
     found = look(wanted(hub), "", most=10_000)
     assert found.streamed
     assert found.size > 10_000
@@ -364,7 +364,7 @@ def test_no_more_is_read_than_is_bounded(hub: Hub, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("error", [pa.ArrowNotImplementedError, pa.ArrowMemoryError, MemoryError])
-def test_what_this_machine_cannot_do_is_not_taken_for_broken_rows(
+def test_missing_codec_is_not_taken_for_broken_rows(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     prepared(hub, tmp_path)
@@ -434,9 +434,7 @@ def test_what_a_run_cannot_list_is_told(hub: Hub, tmp_path: Path, monkeypatch: p
     assert len(streamed(tmp_path)) == 2
 
 
-def test_more_row_groups_than_are_listed_are_to_be_named_in_parts(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_row_groups_must_be_named_in_parts(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "MOST_LISTED", 7)
     with pytest.raises(Problem) as caught:
         sampled(hub, tmp_path)
@@ -448,7 +446,7 @@ def test_groups_that_say_they_are_empty_are_no_endless_sample() -> None:
     assert len(streaming._sampled(files, 1 << 28)) <= streaming.MOST_SAMPLED + 1
 
 
-def test_of_groups_that_are_all_larger_the_smallest_is_the_sample() -> None:
+def test_smallest_group_is_the_sample_if_all_are_too_large() -> None:
     sizes = [500, 400, 450]
     files = [RemoteFile("train.parquet", 1 << 20, ["text"], [Group(1, {"text": size}) for size in sizes])]
     assert streaming._sampled(files, 300) == [(0, 1)]

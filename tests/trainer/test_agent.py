@@ -105,7 +105,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, 0.0 if name != "TICK_S" else 0.01)
 
 
-async def test_a_gap_is_told_of_once_however_many_commits_come_meanwhile(tmp_path: Path) -> None:
+async def test_gap_is_reported_once_however_many_commits_come(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
         await scene.site.says(*scene.log(6)[2:], m.Rehello(run=RUN, fence=2))
@@ -114,7 +114,7 @@ async def test_a_gap_is_told_of_once_however_many_commits_come_meanwhile(tmp_pat
         assert told == [0], "the site sees from it which commits are missing"
 
 
-async def test_it_says_what_its_household_keeps_and_sends_no_faster_than_it_is_told(tmp_path: Path) -> None:
+async def test_agent_reports_its_households_part_and_keeps_its_pace(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.site.linked()
         await scene.site.says(REHELLO)
@@ -125,7 +125,7 @@ async def test_it_says_what_its_household_keeps_and_sends_no_faster_than_it_is_t
     assert not UPLINK.is_paced, "the next agent of this process is told anew"
 
 
-async def test_a_lease_that_crosses_a_hello_is_not_taken_for_it_was_granted_before_the_host_knew(
+async def test_lease_that_crosses_a_hello_is_ignored(
     tmp_path: Path,
 ) -> None:
     async with stage(tmp_path) as scene:
@@ -142,7 +142,7 @@ async def test_a_lease_that_crosses_a_hello_is_not_taken_for_it_was_granted_befo
         assert (await scene.site.hears(m.Hello)).undone == (late,)
 
 
-async def test_a_device_that_takes_several_units_computes_them_in_few_passes_and_offers_each(
+async def test_few_passes_compute_several_units_and_each_is_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trainer, "most_units", 4)
@@ -204,7 +204,7 @@ async def test_a_round_without_this_machine_is_told_of_and_followed(tmp_path: Pa
         assert scene.agent.round is None
 
 
-async def test_who_is_dropped_stops_sending_and_takes_the_averages_all_the_same(tmp_path: Path) -> None:
+async def test_dropped_trainer_stops_sending_but_takes_the_averages(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
         place = {"step": 0, "fence": 1, "attempt": 1, "round": 1}
@@ -219,7 +219,7 @@ async def test_who_is_dropped_stops_sending_and_takes_the_averages_all_the_same(
         assert scene.agent.round is round_
 
 
-async def test_the_averages_of_a_round_to_which_it_was_not_asked_are_taken_as_they_come(tmp_path: Path) -> None:
+async def test_averages_of_a_round_without_it_are_taken_as_they_come(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
         grid = grid_of(ELEMENTS)
@@ -238,7 +238,7 @@ async def test_the_averages_of_a_round_to_which_it_was_not_asked_are_taken_as_th
         assert scene.agent.round is None
 
 
-async def test_a_site_that_knows_less_is_followed_after_one_numbered_sentence(tmp_path: Path) -> None:
+async def test_site_that_knows_less_is_followed_after_one_error(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
         scene.agent.core.index = scene.agent.core.step = 3  # it took part in steps that an older database has not
@@ -248,7 +248,7 @@ async def test_a_site_that_knows_less_is_followed_after_one_numbered_sentence(tm
         assert scene.words.getvalue().count("E402") == 1
 
 
-async def test_a_run_that_was_opened_again_as_another_is_joined_anew_by_its_person(tmp_path: Path) -> None:
+async def test_reopened_run_with_another_recipe_must_be_joined_anew(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
         longer, other = replace(RECIPE, target_steps=RECIPE.target_steps + 1), replace(RECIPE, seed=RECIPE.seed + 1)
@@ -261,7 +261,7 @@ async def test_a_run_that_was_opened_again_as_another_is_joined_anew_by_its_pers
                 await scene.running
 
 
-async def test_a_snapshot_that_the_site_has_removed_meanwhile_is_not_the_end(
+async def test_snapshot_removed_from_the_site_does_not_end_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads = follower_module.Follower.load
@@ -283,7 +283,7 @@ async def test_a_snapshot_that_the_site_has_removed_meanwhile_is_not_the_end(
         assert scene.words.getvalue().count("E326") == 1
 
 
-async def test_bytes_that_no_relay_has_are_asked_for_again_until_there_is_one(tmp_path: Path, hasty: None) -> None:
+async def test_missing_bytes_are_asked_for_until_a_relay_has_them(tmp_path: Path, hasty: None) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
         assert scene.agent.jobs.follower is not None
@@ -323,7 +323,7 @@ async def test_what_a_known_snapshot_covers_is_not_waited_for(tmp_path: Path, ha
         assert loaded == [5]
 
 
-async def test_what_fails_beside_the_rest_ends_the_agent_with_its_error(tmp_path: Path) -> None:
+async def test_failing_side_task_ends_the_agent_with_its_error(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
 
@@ -447,7 +447,7 @@ async def test_its_limits_hold_from_the_next_unit_on(tmp_path: Path) -> None:
         assert jobs_.accumulation.trainer.threads == 5
 
 
-async def test_refusals_count_for_the_open_round_and_end_with_what_is_taken(tmp_path: Path) -> None:
+async def test_refusals_count_in_the_open_round_until_work_is_taken(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
         agent, told = scene.agent, list[int]()

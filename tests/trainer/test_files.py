@@ -54,7 +54,7 @@ def downloads(monkeypatch: pytest.MonkeyPatch, *refusals: str) -> list[str]:
     return left
 
 
-async def test_what_a_model_is_built_from_is_fetched_and_what_another_was_goes(
+async def test_model_files_are_fetched_and_those_of_another_removed(
     home: Home, access: RunAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not (await fetch_model_files(home, access, RECIPE)).exists(), "one that begins from nothing"
@@ -91,7 +91,7 @@ async def test_what_does_not_heal_is_told(
     assert len(left) == 10 - tries
 
 
-async def test_older_snapshots_leave_the_cache_with_what_was_fetched_of_them(
+async def test_older_snapshots_and_their_parts_leave_the_cache(
     home: Home, access: RunAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     downloads(monkeypatch)
@@ -103,7 +103,7 @@ async def test_older_snapshots_leave_the_cache_with_what_was_fetched_of_them(
     assert list(folder.iterdir()) == [path]
 
 
-async def test_a_copy_leaves_the_cache_also_that_of_an_agent_that_was_killed(
+async def test_copies_leave_the_cache_even_those_of_a_killed_agent(
     home: Home, access: RunAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[list[str]] = []

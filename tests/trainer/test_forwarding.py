@@ -44,7 +44,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Barred, name, empty)
 
 
-async def test_rounds_go_through_the_relay_and_nobody_is_said_to_be_reached(tmp_path: Path) -> None:
+async def test_rounds_go_through_the_relay_if_it_alone_is_reached(tmp_path: Path) -> None:
     """Its word excludes nobody, as it misses more than a quarter of those who listen: they average nevertheless."""
     Barred.shut = set(TRAINERS[:2])
     async with running(tmp_path, listening=2, access=Barred) as coordinator, asyncio.timeout(PATIENCE_S):
@@ -60,7 +60,7 @@ async def test_rounds_go_through_the_relay_and_nobody_is_said_to_be_reached(tmp_
 
 
 @pytest.mark.check
-async def test_a_link_that_breaks_inside_a_round_is_forwarded_and_left_out_of_the_next(tmp_path: Path) -> None:
+async def test_link_broken_in_a_round_is_forwarded_and_then_left_out(tmp_path: Path) -> None:
     async with running(tmp_path, listening=2, access=Barred) as coordinator, asyncio.timeout(PATIENCE_S):
         await everybody_reaches(coordinator, TRAINERS[:2])
         while coordinator.state.phase is not Phase.REDUCE:  # noqa: ASYNC110 - the coordinator's state tells nobody

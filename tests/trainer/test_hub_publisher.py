@@ -179,9 +179,7 @@ async def test_its_card_says_what_the_site_knows(tmp_path: Path, is_last: bool) 
     assert "![Loss from 5.00 at step 1 to 2.00 at step 2]" in card
 
 
-async def test_images_are_fetched_until_they_are_enough_in_the_order_of_their_digests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_images_are_fetched_in_digest_order_until_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[str] = []
 
     async def fetch(home: Home, access: Any, recipe: Any, shard: m.Shard) -> Path:

@@ -67,7 +67,7 @@ async def test_a_unit_weighs_the_tokens_that_it_has() -> None:
     assert min(weights) == 41 * each + 3011 % (each + 1) - 1
 
 
-async def test_what_is_kept_while_a_sum_is_offered_is_another_sum_and_the_next_offer() -> None:
+async def test_work_kept_during_an_offer_is_another_sum_offered_next() -> None:
     work, alone = accumulation(), accumulation()
     first = freezes(work, await keeps(work, UNITS[0]))
     tokens = await keeps(work, UNITS[1])
@@ -100,7 +100,7 @@ async def test_after_a_void_the_next_offer_is_both() -> None:
         np.testing.assert_allclose(np.frombuffer(mine, "<f4"), np.frombuffer(other, "<f4"), atol=1e-7)
 
 
-async def test_what_is_too_old_is_thrown_away_and_the_second_sum_is_not() -> None:
+async def test_old_sum_is_discarded_and_the_second_one_kept() -> None:
     work, alone = accumulation(), accumulation()
     freezes(work, await keeps(work, UNITS[0]))
     tokens = await keeps(work, UNITS[1])
@@ -130,7 +130,7 @@ async def test_what_adds_up_to_no_number_is_not_offered() -> None:
     both.close()
 
 
-async def test_an_update_waits_for_the_unit_that_was_begun_and_the_unit_says_what_it_began_with(
+async def test_update_waits_for_a_begun_unit_which_names_its_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     access = OwnAccess(tmp_path, TRAINER, Role.TRAINER, "")
@@ -188,7 +188,7 @@ async def test_work_of_a_round_without_us_is_in_the_sum_of_the_next() -> None:
     assert abs(sums[0]).max() > 0
 
 
-async def test_it_computes_for_its_part_of_the_time_and_rests_no_longer_than_that_is_wanted() -> None:
+async def test_compute_rests_by_its_duty_and_no_longer_than_wanted() -> None:
     work = accumulation()
     work.duty_percent = 20
     began = time.monotonic()
@@ -209,7 +209,7 @@ async def test_it_computes_for_its_part_of_the_time_and_rests_no_longer_than_tha
     work.close()
 
 
-async def test_units_of_one_pass_are_kept_together_and_their_time_tells_how_many_come_next() -> None:
+async def test_units_of_a_pass_are_kept_together_and_size_the_next() -> None:
     work, alone = accumulation(), accumulation()
     work.device_batch = DeviceBatch(64)
     told: list[tuple[int, int]] = []
@@ -255,7 +255,7 @@ async def test_after_a_pass_that_was_not_finite_units_come_one_by_one() -> None:
     work.close()
 
 
-async def test_a_pass_for_which_memory_was_short_is_followed_by_smaller_ones() -> None:
+async def test_pass_short_of_memory_is_followed_by_smaller_ones() -> None:
     work = accumulation()
     work.device_batch = DeviceBatch(64)
     work.device_batch._found = 4
@@ -269,7 +269,7 @@ async def test_a_pass_for_which_memory_was_short_is_followed_by_smaller_ones() -
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-async def test_the_data_of_the_next_units_are_fetched_while_it_computes(is_open: bool) -> None:
+async def test_data_of_the_next_units_are_fetched_while_computing(is_open: bool) -> None:
     """And the next batch is made, but not where its shard is still to come: no other unit is to wait for that."""
     asked: list[int] = []
     started: list[Any] = []
@@ -339,7 +339,7 @@ async def test_as_many_data_are_kept_as_the_volunteer_says(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-async def test_layers_are_compiled_where_the_volunteer_says_so_and_the_agents_own_loop_computes(
+async def test_layers_are_compiled_on_request_in_the_agents_own_loop(
     is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody would catch it in another loop that there is no compiler; that gets one unit after another, too."""
@@ -371,7 +371,7 @@ async def test_layers_are_compiled_where_the_volunteer_says_so_and_the_agents_ow
 
 
 @pytest.mark.parametrize(("wanted", "told"), [(7, [e.Applied(7, "5" * 16)]), (8, [])])
-async def test_an_update_of_a_state_that_was_left_meanwhile_is_not_made(wanted: int, told: list[e.Event]) -> None:
+async def test_update_of_an_abandoned_state_is_not_made(wanted: int, told: list[e.Event]) -> None:
     """A snapshot was loaded after its averages were asked for: they do not follow that."""
     heard: list[e.Event] = []
     agent: Any = SimpleNamespace(core=SimpleNamespace(job=wanted), handle=heard.append)

@@ -51,7 +51,7 @@ def opening(plan: m.Plan) -> m.Open:
     return m.Open(run=plan.run, step=plan.step, fence=plan.fence, attempt=plan.attempt, slot=0)
 
 
-async def test_a_reducer_that_opens_late_does_not_wait_for_one_that_takes_nothing() -> None:
+async def test_late_reducer_does_not_wait_for_a_blocked_one() -> None:
     round_, plan = a_round()
     round_.follow(plan, 0)
     frozen, late = Taking(frozen=True), Taking()
@@ -67,7 +67,7 @@ async def test_a_reducer_that_opens_late_does_not_wait_for_one_that_takes_nothin
     await asyncio.wait([sending])
 
 
-async def test_what_was_not_sent_yet_stays_here_once_nobody_waits_for_it() -> None:
+async def test_unsent_chunks_stay_here_after_sending_is_stopped() -> None:
     round_, plan = a_round()
     round_.follow(plan, 0)
     frozen = Taking(frozen=True)
@@ -83,7 +83,7 @@ async def test_what_was_not_sent_yet_stays_here_once_nobody_waits_for_it() -> No
     assert round_.plan is plan, "its averages are still taken"
 
 
-async def test_reducers_that_open_together_are_served_together_whoever_takes_nothing() -> None:
+async def test_reducers_that_open_together_are_served_in_parallel() -> None:
     """The leaves of the second were sent when the first had taken its own."""
     round_, plan = a_round()
     round_.follow(plan, 0)
@@ -122,7 +122,7 @@ async def test_it_goes_by_the_pace_of_its_plan(
         sending.cancel()
 
 
-def test_what_comes_before_its_plan_is_kept_and_no_more_than_that() -> None:
+def test_frames_before_their_plan_are_kept_up_to_a_bound() -> None:
     round_, plan = a_round()
     early = [frame(plan, 0, 0, 0, bytes(4096), Kind.AVERAGE) for _ in range(3 * GRID.chunks)]
     assert not any(round_.keep_chunk(each) for each in early)
@@ -140,7 +140,7 @@ def averages(plan: m.Plan, attempt: int = 1) -> list[Frame]:
     ]
 
 
-def test_once_all_averages_are_here_it_says_under_which_root_and_how_they_came() -> None:
+def test_complete_averages_report_their_root_and_arrivals() -> None:
     round_, plan = a_round()
     assert round_.gathered() is None
     round_.follow(plan, 0)
@@ -200,7 +200,7 @@ async def test_a_reducer_gets_what_it_has_not_and_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize(("change", "is_of"), [({}, True), ({"step": 1}, False), ({"fence": 9}, False)])
-def test_the_averages_that_come_are_those_of_this_step_under_this_fence(change: dict[str, int], is_of: bool) -> None:
+def test_averages_match_only_this_step_and_fence(change: dict[str, int], is_of: bool) -> None:
     round_, plan = a_round()
     record = record_of(plan, ())
     assert not round_.is_of(record), "before there is a plan"

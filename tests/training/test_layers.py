@@ -80,9 +80,7 @@ def fails_backward(graph: Any, inputs: Any) -> Any:
 
 
 @pytest.mark.parametrize("backend", [fails_forward, fails_backward])
-def test_where_it_cannot_be_done_layers_are_computed_without_and_it_is_tried_once(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_compiler_is_tried_once_and_layers_run_plain(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def counted(graph: Any, inputs: Any) -> Any:

@@ -129,7 +129,7 @@ def test_a_loop_of_ones_own_has_the_same_gradient(trainer: Trainer) -> None:
     assert (taken.loss_sum, taken.units) == (expected.loss_sum, expected.units)
 
 
-def test_of_a_loop_of_ones_own_nothing_moves_that_is_frozen_or_not_finite(
+def test_custom_loop_moves_nothing_that_is_frozen_or_not_finite(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = trainer.replica.layout.pieces[0].name

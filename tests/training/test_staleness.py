@@ -101,7 +101,7 @@ def test_the_log_with_its_stale_units_is_computed_again(tmp_path: Path, monkeypa
     assert difference(replica, fresh[0].trainer.replica) > 100 * BOUNDS["lamb"], "else staleness is not computed at all"
 
 
-def test_what_is_one_step_old_learns_within_a_few_per_cent_as_well() -> None:
+def test_staleness_of_one_step_learns_nearly_as_well() -> None:
     whole = text(200_000)
     heldout, shards = whole[:6000], [whole[6000:]]
     recipe = replace(small_recipe(learning_rate=0.03), target_steps=LONG)

@@ -200,7 +200,7 @@ def test_the_fastest_of_a_few_passes_counts() -> None:
     assert batch.units == 4
 
 
-def test_a_pass_of_fewer_units_tells_nothing_of_the_number_that_is_tried() -> None:
+def test_smaller_pass_teaches_nothing_about_the_size_being_tried() -> None:
     batch = DeviceBatch(64)
     tried(batch, 1000.0, 2000.0)
     for _ in range(TRIES):
@@ -227,7 +227,7 @@ def test_it_never_asks_again_for_more_than_memory_had_room_for() -> None:
     assert tried(early, 2000.0, 4000.0) == 2
 
 
-def test_units_of_a_pass_that_is_not_finite_are_computed_alone_once() -> None:
+def test_units_of_a_non_finite_pass_are_computed_alone_once() -> None:
     batch = DeviceBatch(64)
     tried(batch, 1000.0, 2000.0)
     batch.was_not_finite(3)
@@ -278,7 +278,7 @@ def test_all_have_the_step_of_the_pass() -> None:
     assert trainer.units == tuple(DoneUnit(unit, 5) for unit in MIXED)
 
 
-def test_what_is_not_finite_is_of_all_until_each_was_computed_alone() -> None:
+def test_non_finite_pass_blames_all_units_until_each_ran_alone() -> None:
     trainer = Trainer(Replica(small_recipe()), RUN, some_shards())
     kind = trainer._kind
 
@@ -300,7 +300,7 @@ def test_what_is_not_finite_is_of_all_until_each_was_computed_alone() -> None:
     assert trainer.units == (DoneUnit(MIXED[0], 0),)
 
 
-def test_where_memory_is_short_a_pass_is_computed_in_parts_down_to_less_than_a_unit() -> None:
+def test_short_memory_splits_a_pass_even_below_one_unit() -> None:
     whole, trainer = take_units(Trainer(Replica(small_recipe()), RUN, some_shards()), MIXED), None
     for most, parts in ((7, [14, 7, 7]), (3, [14, 7, 3, 3, 3, 3, 2])):
         trainer = Trainer(Replica(small_recipe()), RUN, some_shards())
@@ -313,7 +313,7 @@ def test_where_memory_is_short_a_pass_is_computed_in_parts_down_to_less_than_a_u
         np.testing.assert_allclose(taken.gradient_sum, whole.gradient_sum, rtol=1e-4, atol=1e-4)
 
 
-def test_one_unit_at_a_time_where_a_unit_is_whole_and_on_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pass_takes_one_unit_if_units_are_whole_or_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Samples of a whole unit have a part in each other's loss: another batch would be another loss."""
     most = {}
     for name, (recipe, shard) in CASES.items():

@@ -98,7 +98,7 @@ class TestRuns:
         world.run.refresh_from_db()
         assert (world.run.title, world.run.visibility, world.run.state) == ("A model", "unlisted", "open")
 
-    def test_whoever_has_helped_stays_in_a_run_that_an_operator_closes(
+    def test_contributor_stays_in_a_run_that_an_operator_closes(
         self, organizer: Person, volunteer: Person, laptop: Owned, operator: Person
     ) -> None:
         run = opened(organizer)

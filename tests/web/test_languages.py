@@ -56,7 +56,7 @@ def words_on(client: Client, language: str) -> dict[str, object] | None:
     return json.loads(found[1]) if found else None
 
 
-def test_scripts_are_given_their_words_where_they_are_not_english(client: Client, db: None) -> None:
+def test_scripts_get_their_words_only_in_other_languages(client: Client, db: None) -> None:
     assert words_on(client, "en") is None
     words = words_on(client, "bn")
     assert words is not None
@@ -112,7 +112,7 @@ def test_a_release_that_failed_is_told() -> None:
     assert said.startswith("E312: মডেলটি প্রকাশ করা যায়নি (no memory)।")
 
 
-def test_an_error_is_told_on_a_page_of_its_own_and_programs_read_english(client: Client, db: None) -> None:
+def test_error_page_is_translated_and_programs_read_english(client: Client, db: None) -> None:
     client.cookies[settings.LANGUAGE_COOKIE_NAME] = "bn"
     page = client.get("/runs/nothing/").content.decode()
     assert "<h1>রান পাওয়া যায়নি</h1>" in page
@@ -151,7 +151,7 @@ PRESETS = [preset for kind in OURS for preset in (kind(), *kind.presets.values()
 
 
 @pytest.mark.parametrize("recipe", PRESETS)
-def test_a_recipe_says_what_its_model_is_in_the_language_of_the_page(recipe: Recipe, accented: None) -> None:
+def test_recipe_summary_is_in_the_language_of_the_page(recipe: Recipe, accented: None) -> None:
     with translation.override("en-xa"):
         said = summary_of_page(recipe)
     assert (said[0], said[-1], said.count("⟦")) == ("⟦", "⟧", 1)
@@ -165,7 +165,7 @@ def test_a_model_with_a_name_of_its_own_is_found_too() -> None:
         assert "owner/name {x} of 3 layers" in summary_of_page(recipe)
 
 
-def test_what_a_form_has_ready_to_say_of_a_file_and_of_bounds_is_translated(volunteer: Person, accented: None) -> None:
+def test_form_messages_on_files_and_bounds_are_translated(volunteer: Person, accented: None) -> None:
     with translation.override("en-xa"):
         form = NewRunForm(usual=KINDS["causal_lm"](), upload_limit_mb=5)
         facts = upload_facts(volunteer, form)

@@ -151,7 +151,7 @@ def test_every_way_of_asking_is_of_a_row() -> None:
     assert WAYS.keys() - {f"{row.method} {row.address}" for row in ROWS} == set()
 
 
-def test_whoever_is_like_somebody_else_is_so_at_addresses_that_there_are() -> None:
+def test_further_requesters_name_known_ones_and_real_addresses() -> None:
     places = {f"{row.method} {row.address}" for row in ROWS}
     for name, further in FURTHER.items():
         assert further.like in REQUESTERS, name
@@ -278,7 +278,7 @@ def with_token(person: Person) -> Column:
 
 @pytest.mark.usefixtures("stranger")
 @pytest.mark.parametrize("visibility", CASES)
-def test_a_form_without_its_token_or_from_another_site_does_nothing(
+def test_form_without_its_token_or_from_elsewhere_does_nothing(
     visibility: str, organizer: Person, member: Person
 ) -> None:
     world = make_world(organizer, member, "public" if visibility == "*" else visibility)

@@ -102,7 +102,7 @@ async def test_who_sits_out_has_the_averages_and_is_in_the_next_update(tmp_path:
         assert 0 < rig.error(1) < 0.3
 
 
-async def test_with_staleness_they_compute_on_and_what_they_hold_is_averaged(tmp_path: Path) -> None:
+async def test_trainers_compute_on_and_all_they_hold_is_averaged(tmp_path: Path) -> None:
     async with running(tmp_path, "all", 1) as rig, asyncio.timeout(PATIENCE_S):
         await rig.coordinator.reach(3)
         await applied(rig.coordinator, 2)

@@ -5,11 +5,11 @@ from tests.benchmarks.measures.affected import a_reducer, a_sender, beside_usual
 UP = {"wide": 300.0, "middle": 17.0, "narrow": 5.0}
 
 
-def test_a_slow_sender_is_late_and_was_not_what_the_others_waited_for() -> None:
+def test_slow_sender_is_chosen_among_those_that_limited_no_peer() -> None:
     assert a_sender(list(UP), UP, wire_bytes=80.0, plan_s=16.0) == "middle"
 
 
-def test_where_a_tenth_is_enough_for_everybody_it_is_the_narrowest() -> None:
+def test_narrowest_is_chosen_where_a_tenth_is_enough_for_all() -> None:
     assert a_sender(list(UP), UP, wire_bytes=1.0, plan_s=16.0) == "narrow"
     assert a_sender([], UP, wire_bytes=1.0, plan_s=16.0) is None
 

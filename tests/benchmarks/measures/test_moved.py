@@ -50,7 +50,7 @@ def plan(slots: tuple[m.Slot, ...], *reducers: tuple[int, int, PeerId]) -> m.Pla
     )
 
 
-def test_relays_take_all_gradients_and_give_averages_to_everybody_and_to_the_keeper() -> None:
+def test_relays_take_gradients_and_send_averages_to_all() -> None:
     moved = planned(plan((slot(ONE), slot(TWO)), (0, 3, RELAY), (3, 4, OTHER)), {ONE, TWO, RELAY})
     assert moved[ONE] == moved[TWO] == Moved(WHOLE, WHOLE)
     assert moved[RELAY] == Moved(2 * 3 * HALVES, 2 * 3 * HALVES + LAST), "it keeps what the other averages"
@@ -63,7 +63,7 @@ def test_what_a_peer_sends_to_itself_moves_nowhere() -> None:
     assert moved == {ONE: Moved(WHOLE, WHOLE), TWO: Moved(WHOLE, WHOLE)}
 
 
-def test_chunks_without_weight_are_not_sent_and_each_slot_has_its_codec() -> None:
+def test_moved_bytes_follow_the_weights_and_each_slots_codec() -> None:
     slots = (slot(ONE, (0, 1, 0), (1, 4, 8)), slot(TWO, codec="int8"))
     moved = planned(plan(slots, (0, 4, RELAY)), {ONE})
     assert moved[ONE].up == WHOLE - HALVES
@@ -85,7 +85,7 @@ AFTER = {
 }
 
 
-def test_probes_and_control_are_no_part_of_a_round_and_bear_their_part_of_headers() -> None:
+def test_probes_and_control_bear_headers_but_belong_to_no_round() -> None:
     plans = [{ONE: Moved(500, 500), RELAY: Moved(500, 500)}] * 2
     found = beside_plans(plans, BEFORE, AFTER, kernel_bytes=1.1 * (2010 + 1010))
     assert (found["planned"], found["payload_and_framing"], found["ratio"]) == (1000, 1005, 1.005)
@@ -93,7 +93,7 @@ def test_probes_and_control_are_no_part_of_a_round_and_bear_their_part_of_header
     assert (found["of_probes"], found["of_control"], found["of_the_log"]) == (505, 3.5, 0)
 
 
-def test_parts_are_of_the_one_that_moved_most_and_of_all_relays_together() -> None:
+def test_parts_are_of_the_busiest_peer_and_of_relays_together() -> None:
     moved = rows_between(BEFORE, AFTER, OF_ROUNDS)
     assert moved == {"home": Moved(1010, 1000), "relay": Moved(1000, 1030)}
     assert in_parts(moved, ["home"], 1000) == {"up": 1.01, "down": 1.0}

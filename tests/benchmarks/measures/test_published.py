@@ -12,7 +12,7 @@ from tests.protocol.plan.instances import albert, auxiliary, coupled, keeper, pe
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_it_is_the_plan_where_all_contribute_alike_and_only_own_links_limit(seed: int) -> None:
+def test_bound_equals_plan_if_all_contribute_and_own_links_limit(seed: int) -> None:
     chance = random.Random(seed)
     uploads = [10 ** chance.uniform(0, 2) for _ in range(chance.randint(1, 10))]
     parties = [trainer(i, up, up * 10 ** chance.uniform(-1, 1)) for i, up in enumerate(uploads)]
@@ -38,7 +38,7 @@ def test_two_regions_have_the_plan_that_the_paper_has() -> None:
     assert published_bound(parties, 1.0, limits) == pytest.approx(20 / 9, rel=1e-6)
 
 
-def test_it_averages_an_element_at_two_places_where_a_plan_may_not() -> None:
+def test_bound_averages_an_element_twice_where_a_plan_may_not() -> None:
     """Two relays, each of which reaches the other's half of the receivers badly: both average nearly all of it."""
     near = [replace(party, may_reduce=False) for party in trainers(4, 1.0)]
     parties = [*near, auxiliary(10, 8.0), auxiliary(11, 8.0)]

@@ -26,7 +26,7 @@ def started(node: Node) -> "subprocess.Popen[str]":
     return process
 
 
-def test_costs_are_of_everything_that_runs_at_a_peer_and_end_all_ends_it() -> None:
+def test_costs_cover_all_processes_of_a_peer_until_end_all() -> None:
     with anywhere(HOMES, shaped=False) as network:
         process = started(network["home-1"])
         if network.internet is not None:

@@ -31,7 +31,7 @@ def relay() -> Party:
     return Party(peer=RELAY, may_reduce=True, upload_bps=100.0, download_bps=100.0)
 
 
-def test_butterfly_gives_every_trainer_the_same_whatever_its_link() -> None:
+def test_butterfly_gives_every_trainer_an_equal_share() -> None:
     found = butterfly([trainer(1), trainer(2, 5.0), trainer(3), trainer(4), relay()], BYTES, NO_LIMITS)
     assert dict(zip(found.reducers, found.shares, strict=True)) == {
         **{PeerId(f"{number:032x}"): 0.25 for number in (1, 2, 3, 4)},
@@ -47,7 +47,7 @@ def test_butterfly_takes_relays_where_no_trainer_is_reached() -> None:
     assert (found.reducers, found.shares) == ((RELAY,), (1.0,))
 
 
-def test_a_parameter_server_has_all_of_it_and_while_it_is_away_another_has() -> None:
+def test_parameter_server_takes_all_and_is_replaced_while_away() -> None:
     both = [trainer(1), trainer(2), relay()]
     found = parameter_server(RELAY)(both, BYTES, NO_LIMITS)
     assert found.shares == (0.0, 0.0, 1.0)
@@ -61,7 +61,7 @@ def test_where_nobody_may_reduce_there_is_no_plan(plan: object) -> None:
         plan([trainer(1, may_reduce=False)], BYTES, NO_LIMITS)  # type: ignore[operator]
 
 
-def test_the_best_connected_is_a_relay_or_else_whoever_has_the_best_link() -> None:
+def test_best_connected_prefers_a_relay_then_the_best_link() -> None:
     four, homes = setup("four"), setup("homes")
     assert best_connected(four, four.nominal()) == "trainer-1"
     assert best_connected(homes, homes.nominal()) == "relay-1"

@@ -36,13 +36,13 @@ def told(began: float, ended: float, group: int = 2) -> dict[str, Any]:
     return {"began": began, "ended": ended, "group": group}
 
 
-def test_a_round_lasts_from_the_first_who_begins_to_the_last_who_has_values_of_its_own() -> None:
+def test_round_lasts_from_first_start_to_last_contributor() -> None:
     said = {"one": told(11.0, 14.0, 3), "two": told(10.5, 15.0, 3), "helper": told(10.0, 19.0, 3)}
     made = Round(9.0, said, {"one": 1.0, "two": 1.0})
     assert (made.round_s, made.step_s, made.is_whole, made.is_partial) == (5.0, 6.0, True, False)
 
 
-def test_figures_count_failed_and_partial_rounds_and_take_times_of_whole_groups() -> None:
+def test_figures_count_bad_rounds_and_time_those_of_whole_groups() -> None:
     right, less = {"one": 1.0, "two": 1.0}, {"one": 1.0, "two": 0.9}
     good = Round(0.0, {"one": told(1, 3), "two": told(1, 4)}, right, sent_bytes=10**9, cpu_s=6.0, busy=0.5)
     part = Round(0.0, {"one": told(1, 6), "two": told(1, 6)}, less, sent_bytes=10**9, cpu_s=8.0, busy=0.9)
@@ -70,7 +70,7 @@ def test_the_summary_names_each_and_compares_those_with_a_time() -> None:
     assert "ratio_to_gloo" not in summary(found, None)
 
 
-def test_homes_are_clients_and_relays_auxiliaries_and_the_keeper_is_dialled_first(tmp_path: Path) -> None:
+def test_homes_are_clients_and_the_keeper_relay_is_dialled_first(tmp_path: Path) -> None:
     found = setup("homes")
     with on_loopback(found) as network:
         seated = seats.hivemind(network, "fp16", Path("python"), found.nominal(), best=True)

@@ -40,7 +40,7 @@ async def test_who_has_ended_ends_the_wait_and_is_named() -> None:
         assert lasting.poll() is None
 
 
-def test_errors_are_of_who_takes_part_and_of_what_somebody_as_fast_has_shown() -> None:
+def test_errors_cover_members_tested_by_an_equally_fast_peer() -> None:
     ann, bob, cat = PeerId("a"), PeerId("b"), PeerId("c")
     true = {"ann": 100.0, "bob": 50.0, "cat": 20.0, "gone": 10.0}
     known: dict[Direction, Capacity] = {

@@ -72,13 +72,13 @@ def test_a_round_is_whole_where_all_who_were_asked_are_in_it() -> None:
     assert not averaging._is_ok(run, FIRST), "a part came too late"
 
 
-def test_samples_are_counted_from_the_commit_before_and_who_is_not_in_a_record_is_absent() -> None:
+def test_samples_count_from_prior_commit_and_absence_by_record() -> None:
     run = made()
     assert overlap.samples_per_s(run) == pytest.approx((18 + 26) / (26.0 - 4.0))
     assert [averaging.absent_from(run.coordinator, ALL, step) for step in run.counted] == [{SLOW}, set()]
 
 
-def test_rounds_go_on_after_somebody_was_left_out_where_that_is_looked_at() -> None:
+def test_rounds_continue_after_an_absence_where_it_is_measured() -> None:
     run, way = made(), overlap.way(FOUR, 8.0, "fast")
     assert averaging.last_step(run.coordinator, ALL, way, 2) == FIRST + 1 + overlap.LATER
     assert averaging.last_step(run.coordinator, ALL - {SLOW}, way, 2) == WARM_UP + 2

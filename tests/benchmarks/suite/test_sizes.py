@@ -31,7 +31,7 @@ def test_all_of_it_is_there_and_nothing_twice(size: Size) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_averaging_is_asked_for_its_own_size_and_finds_its_setups(size: Size) -> None:
+def test_averaging_job_gets_its_size_and_finds_its_setups(size: Size) -> None:
     job = next(job for job in JOBS[size] if job.name == "averaging")
     asked = averaging.jobs_of(averaging.parser().parse_args(list(job.arguments)))
     assert [(each.setup.name, each.codecs, each.against, each.rounds) for each in asked] == [
@@ -60,13 +60,13 @@ def test_troubles_are_of_the_setup_with_all_parts(size: Size) -> None:
     }
 
 
-def test_the_full_size_has_every_setup_and_hivemind_where_it_is_asked_for() -> None:
+def test_full_size_covers_all_setups_and_hivemind_where_asked() -> None:
     assert {each.setup for each in AVERAGING["full"]} == SETUPS.keys()
     assert {each.setup for each in AVERAGING["full"] if "hivemind" in each.against} == {"A", "four", "homes"}
     assert {each.setup for each in AVERAGING["full"] if "plan" in each.codecs} == {"four", "homes"}
 
 
-def test_what_is_asked_for_by_hand_is_one_setup_and_each_rival_once() -> None:
+def test_manual_request_is_one_setup_with_each_rival_once() -> None:
     rivals = [word for name in ("gloo", "hivemind", "gloo") for word in ("--against", name)]
     words = ["--setup", "four", "--scale", "0.5", "--rounds", "2", *rivals]
     (asked,) = averaging.jobs_of(averaging.parser().parse_args(words))

@@ -99,7 +99,7 @@ def test_losses_are_those_of_the_worst_seed() -> None:
     assert rows("held-out-losses", run) == [["fp16", "1.0000"], ["int4", "1.0066"]]
 
 
-def test_overlap_counts_who_was_absent_and_shows_who_is_furthest_behind() -> None:
+def test_overlap_row_shows_absences_and_the_furthest_behind() -> None:
     everybody = {
         "samples_per_s": 6.5,
         "absent": {"3": ["trainer-1"], "4": [], "5": ["trainer-1", "trainer-2"]},
@@ -142,7 +142,7 @@ MANY = RUN | {
 }
 
 
-def test_many_short_rounds_have_their_bytes_and_are_in_no_other_table() -> None:
+def test_many_short_rounds_fill_the_bytes_table_alone() -> None:
     assert rows("bytes", RUN, MANY) == [
         ["homes", "49 of 50", "1", "0.999", "1.004", "1.051", "1.01 / 1.02", "1 / 1.03"],
     ]
@@ -173,7 +173,7 @@ TROUBLE: dict[str, Any] = {
 }
 
 
-def test_troubles_stand_beside_usual_rounds_and_say_how_often_the_peer_was_dropped() -> None:
+def test_troubles_row_shows_usual_rounds_and_counts_drops() -> None:
     about = ["four", "1", "slow", "sender", "trainer-4"]
     assert rows("troubles", TROUBLE) == [
         [*about, "9", "–", "9.9", "1.1", "1.2", "–", "–", "2", "equal", "0", "True"],

@@ -48,7 +48,7 @@ async def kinds(layer: ProcessLayer, channel: str) -> list[type]:
             return found
 
 
-async def test_a_full_socket_is_told_to_begin_anew_and_nobody_else_notices(small: ProcessLayer) -> None:
+async def test_full_socket_is_told_to_start_over_and_others_go_on(small: ProcessLayer) -> None:
     slow, quick = await small.new_channel(), await small.new_channel()
     for _ in range(3):
         assert await small.send_many((slow, quick), said()) == []
@@ -110,7 +110,7 @@ async def test_in_a_full_host_long_words_count_by_their_length(
     assert await waiting_in(small, host) == ["loud", "teo"]
 
 
-async def test_what_waits_is_bounded_in_bytes_and_one_message_always_fits(
+async def test_queued_bytes_are_bounded_and_one_message_always_fits(
     small: ProcessLayer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layers, "CAPACITY_BYTES", 100)
@@ -147,7 +147,7 @@ async def test_nobody_leaves_a_group_by_growing_old(
     assert await kinds(small, channel) == [HostSaid]
 
 
-async def test_who_left_or_is_forgotten_hears_nothing_and_leaves_nothing(small: ProcessLayer) -> None:
+async def test_left_or_forgotten_channel_hears_and_leaves_nothing(small: ProcessLayer) -> None:
     gone, left = await small.new_channel(), await small.new_channel()
     for channel in (gone, left):
         await small.group_add("relays", channel)

@@ -202,7 +202,7 @@ class TestTheClaim:
 
 
 class TestTheDatabase:
-    async def test_that_is_full_for_long_is_asked_again_and_nothing_else_waits(
+    async def test_is_retried_while_full_and_blocks_nothing_else(
         self, example: Example, driven: Host, script: Script, monkeypatch: Any
     ) -> None:
         for room in (claims, writer):
@@ -311,7 +311,7 @@ class TestTheDatabase:
 
 
 class TestFaults:
-    async def test_whose_message_broke_it_is_told_and_not_heard_for_a_minute(
+    async def test_sender_of_a_fatal_message_is_told_and_quarantined(
         self, example: Example, driven: Host, script: Script, monkeypatch: Any
     ) -> None:
         def answer(event: e.Event) -> list[e.Command]:
@@ -425,7 +425,7 @@ class TestSessions:
             await arrived(driven, TEO)
             await until(lambda: script.count(e.Joined) == 1)
 
-    async def test_a_member_that_is_unwanted_is_banned_and_no_ordinary_loss(self, driven: Host, script: Script) -> None:
+    async def test_unwanted_member_is_banned_rather_than_merely_lost(self, driven: Host, script: Script) -> None:
         driven.state.members[TEO] = Member(TEO, "Teo", "laptop", Role.TRAINER, ACCUMULATOR, heard_at=0.0)
         await driven._looked(requests.Wishes(e.Directed("paused"), snapshots.News(), {TEO: "E214"}))
         assert [event for event in script.events if isinstance(event, e.Lost)] == [e.Lost(TEO, banned=True)]

@@ -52,7 +52,7 @@ def test_so_many_are_remembered() -> None:
     assert known.left_s(PeerId(f"{1:032x}"), 0.0) == 60
 
 
-def test_being_asked_about_does_not_make_one_remembered_longer_but_another_fault_does() -> None:
+def test_new_fault_prolongs_an_entry_and_a_query_does_not() -> None:
     known = Quarantine()
     known.add(TEO, 0.0)
     known.add(NOOR, 0.0)

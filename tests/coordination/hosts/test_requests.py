@@ -148,7 +148,7 @@ class TestStopped:
 
 
 class TestNeeded:
-    def test_everybody_who_is_in_the_run_is_told_when_nobody_trained_for_a_while(self, world: World) -> None:
+    def test_organizer_and_contributors_are_told_when_training_stops(self, world: World) -> None:
         committed(world.run, (world.noor.machine, 4))
         world.here(world.teo)
         world.look()

@@ -173,7 +173,7 @@ class TestARun:
                 await until(lambda: back.refused == "E305", "a credential that still lasts lets nobody in")
         await in_thread(require_whole_log)(example.run)
 
-    async def test_goes_on_without_somebody_who_is_removed_from_a_public_run(self, example: Example) -> None:
+    async def test_goes_on_without_a_person_removed_while_public(self, example: Example) -> None:
         both = msgspec.structs.replace(RECIPE, minimum_trainers=2, target_steps=LONG, snapshot_every=1000)
         await in_thread(Run.objects.update)(recipe=encode_recipe(both).decode())  # else one alone may be too fast
         async with hosts(), at_work(example) as (teo, noor):
@@ -400,7 +400,7 @@ async def test_whoever_breaks_a_host_is_left_out_and_the_run_goes_on(
     assert (await in_thread(Head.objects.get)()).fence == 2
 
 
-async def test_whoever_broke_a_host_is_not_heard_by_that_of_another_process(
+async def test_peer_that_broke_a_host_is_refused_by_the_next_host(
     short: Example, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noor = PeerId(short.noor.machine.peer_id)
@@ -420,7 +420,7 @@ async def test_whoever_broke_a_host_is_not_heard_by_that_of_another_process(
             await steps_on(1)
 
 
-async def test_a_run_that_cannot_be_loaded_rests_and_others_have_their_hosts(
+async def test_unloadable_run_rests_while_other_runs_have_hosts(
     short: Example, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = await in_thread(opened)(short.run.organizer, slug="riddles")

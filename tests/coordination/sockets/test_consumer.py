@@ -260,9 +260,7 @@ class TestMessages:
         assert letter.role is role
         assert decode(letter.data) == replace(said, url="wss://203.0.113.7:7100/")
 
-    async def test_a_member_whose_address_cannot_be_told_is_told_why_and_does_not_listen(
-        self, example: Example, layer: Any
-    ) -> None:
+    async def test_unusable_address_is_removed_and_its_member_told_why(self, example: Example, layer: Any) -> None:
         member = identity_of(credential_of(example.teo, example.run, Role.AUXILIARY), example.teo.key)
         async with linked(member) as link:
             host = await self.announce(layer, example.run, 1)
@@ -321,7 +319,7 @@ class TestMessages:
         await layer.send(host, LayerRestored())
         assert await received(layer, host) == LayerRestored(), "it learns so once"
 
-    async def test_the_host_learns_of_a_peer_that_goes_while_it_is_spoken_to(
+    async def test_host_learns_of_a_peer_that_leaves_during_a_send(
         self, example: Example, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def gone(*_: Any, **__: Any) -> None:

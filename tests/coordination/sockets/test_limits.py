@@ -282,7 +282,7 @@ def test_a_network_that_fails_now_and_then_is_not_two() -> None:
     assert not any(takeovers.count(TEO, "run", number * between_s) for number in range(1000))
 
 
-def test_takeovers_of_so_many_machines_are_counted_and_the_oldest_forgotten() -> None:
+def test_takeover_counts_forget_the_oldest_machine_when_full() -> None:
     takeovers = Takeovers()
     for second in range(limits.TAKEOVERS):
         takeovers.count(TEO, "run", second)

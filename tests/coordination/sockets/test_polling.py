@@ -118,7 +118,7 @@ def test_a_host_that_announced_itself_during_a_look_is_kept(one: Following) -> N
     assert one.hosts == {RUN: "first"}
 
 
-def test_a_hello_that_is_not_answered_is_asked_for_again_and_ever_more_rarely(one: Following) -> None:
+def test_unanswered_hello_is_repeated_with_growing_pauses(one: Following) -> None:
     now, waits = 0.0, []
     for _ in range(6):
         one.said_hello(RUN, now)
@@ -255,9 +255,7 @@ async def shown(example: Example) -> machine_control.Control:
 
 
 @pytest.mark.parametrize("role", [Role.TRAINER, Role.AUXILIARY])
-async def test_it_is_told_what_is_wanted_once_it_has_spoken_and_then_at_once(
-    example: Example, layer: Any, role: Role
-) -> None:
+async def test_machine_gets_instructions_once_heard_and_then_at_once(example: Example, layer: Any, role: Role) -> None:
     async with link_of(example, role) as link:
         await says(link, example, -1)
         assert await instructions(link) == m.Instructions(revision=0)
@@ -329,7 +327,7 @@ async def test_what_was_said_is_not_said_twice(example: Example, layer: Any) -> 
                 await instructions(link)
 
 
-async def test_a_machine_that_says_more_than_it_may_writes_no_more_rows(example: Example, layer: Any) -> None:
+async def test_machine_over_its_report_rate_writes_no_more_rows(example: Example, layer: Any) -> None:
     """Whatever it says beyond is passed over; its link stays."""
     async with link_of(example) as link:
         for number in range(200):

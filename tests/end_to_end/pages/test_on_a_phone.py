@@ -70,7 +70,7 @@ def fits(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("device", [{}, PHONE], ids=["desktop", "phone"])
-def test_a_spectator_finds_a_run_and_sees_it_move_and_nothing_shift(
+def test_spectator_sees_a_run_move_without_layout_shift(
     run: tuple[Swarm, Browser], device: dict[str, Any], record_property: Any
 ) -> None:
     swarm, browser = run

@@ -29,7 +29,7 @@ ANN, BOB, RELAY = PeerId("ann"), PeerId("bob"), PeerId("relay")
         (4.0, 4.0, 4.0, False),  # full all the time, and in time all the same
     ],
 )
-def test_what_was_held_up_took_longer_than_asked_and_not_for_anothers_sake(
+def test_flow_is_held_up_if_late_and_not_for_anothers_sake(
     took_s: float, asked_s: float, full_s: float | None, is_held_up: bool
 ) -> None:
     assert Flow(ANN, RELAY, 1000, 1.0, 1.0 + took_s, asked_s, True, full_s).is_held_up == is_held_up
@@ -44,7 +44,7 @@ def test_what_a_direction_carried_while_a_flow_lasted() -> None:
     assert load.bps_during([]).shape == (0,)
 
 
-def test_a_direction_carries_all_flows_from_their_first_byte_to_their_last() -> None:
+def test_direction_load_spans_all_flows_from_first_to_last_byte() -> None:
     first, second = Flow(ANN, RELAY, 300, 1.0, 3.0), Flow(BOB, RELAY, 100, 2.0, 5.0)
     loads = loads_of([first, second])
     load = loads[RELAY, "down"]
@@ -63,7 +63,7 @@ def test_what_trickles_in_at_the_end_makes_no_direction_slower() -> None:
     assert loads_of([Flow(ANN, RELAY, 1000, 3.0, 3.0)])[RELAY, "down"].bps == pytest.approx(1000 / SHORTEST_S)
 
 
-def test_a_flow_has_room_where_neither_direction_carried_what_it_can() -> None:
+def test_flow_has_room_if_neither_direction_was_full() -> None:
     flow = Flow(ANN, RELAY, 100, 0.0, 1.0)
     known: dict[Direction, Capacity] = {
         (ANN, "up"): Capacity(200.0, is_floor=False, measured_at=0),

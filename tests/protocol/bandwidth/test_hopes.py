@@ -57,7 +57,7 @@ def a_round(known: dict[Direction, Capacity], true: Mapping[Direction, float], n
 
 
 @pytest.mark.parametrize("times", [1.0, 12.5, 100.0])
-def test_an_auxiliary_that_none_can_measure_alone_is_used_in_full(times: float) -> None:
+def test_auxiliary_too_fast_to_measure_alone_is_used_in_full(times: float) -> None:
     """Each trainer has measured it, and found its own link's end: only all of them together show what it carries."""
     true = true_links(times * SLOW)
     known = {direction: Capacity(min(bps, SLOW), is_floor=True, measured_at=0) for direction, bps in true.items()}

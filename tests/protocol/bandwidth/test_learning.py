@@ -57,7 +57,7 @@ def mbps(known: dict[Direction, Capacity], name: str, way: str = "up") -> float:
     return known[peer(name), way].bps / MBPS  # type: ignore[index]
 
 
-def test_an_uplink_that_was_thought_faster_is_found_in_three_rounds() -> None:
+def test_overestimated_uplink_is_corrected_in_three_rounds() -> None:
     true = links(a=(20, 100), b=(100, 100), c=(100, 100), relay=(1000, 1000))
     known = believed(true, a=3)
     rounds(known, true, up_to("relay", "abc"), 3)
@@ -92,7 +92,7 @@ def up_and_down(flow: Flow) -> list[Flow]:
     return [flow]
 
 
-def test_the_relay_that_all_were_slowed_by_is_found_and_not_its_senders() -> None:
+def test_relay_that_slowed_all_is_found_rather_than_its_senders() -> None:
     true = links(a=(100, 100), b=(100, 100), c=(100, 100), d=(100, 100), relay=(1000, 200))
     known = believed(true, down_relay=2)
     rounds(known, true, up_to("relay", "abcd"), 5)
@@ -111,7 +111,7 @@ def crowded(senders: int, took_s: float) -> list[Flow]:
     ]
 
 
-def test_an_auxiliary_is_not_slower_because_its_senders_are_nearly_full() -> None:
+def test_auxiliary_is_not_slower_for_nearly_full_senders() -> None:
     """16 of 20 Mb/s is what bursts and a steady flow make of a link; its 205 of 300 were nobody's limit."""
     true = links(auxiliary=(300, 300), **{f"t{number}": (20.0, 20.0) for number in range(16)})
     known = believed(true)
@@ -136,7 +136,7 @@ def test_an_auxiliary_that_became_slower_is_found() -> None:
     assert mbps(known, "t0") == 20
 
 
-def test_an_uplink_is_found_and_not_the_reducers_that_waited_for_it() -> None:
+def test_slow_uplink_is_found_rather_than_its_reducers() -> None:
     true = links(a=(10, 100), b=(100, 100), r=(1000, 1000), s=(1000, 1000), t=(1000, 1000))
     known = believed(true, a=4)
     wanted = up_to("r", "ab") | up_to("s", "ab") | up_to("t", "ab")
@@ -155,7 +155,7 @@ def test_what_nobody_measured_is_a_floor_until_something_is_full() -> None:
     assert unknown(known, [peer("a"), peer("relay")]) == [peer("a"), peer("relay")]
 
 
-def test_a_receiver_that_lies_about_its_seconds_moves_an_estimate_little() -> None:
+def test_receiver_lying_about_seconds_moves_an_estimate_little() -> None:
     true = links(a=(10, 10), relay=(100, 100))
     known = believed(true)
     learn(known, [Flow(peer("a"), peer("relay"), VECTOR, 0.0, 1e-9)], 1)
@@ -189,7 +189,7 @@ def averages(took_s: float) -> list[Flow]:
     return [Flow(peer(relay), peer(home), VECTOR // 10, 0.0, seconds, 2.0) for relay, home, seconds in of]
 
 
-def test_who_only_takes_averages_is_slower_when_two_rounds_running_say_so() -> None:
+def test_receiver_of_averages_is_slower_after_two_late_rounds() -> None:
     """It may have been busy for a moment, and is never asked for more than what it took then."""
     known = believed(links(a=(17, 300), b=(17, 300), r=(1000, 1000), s=(1000, 1000)))
     for number, took_s in enumerate([2.0, 8.0, 2.0, 8.0, 2.0]):
@@ -227,7 +227,7 @@ def test_what_came_as_asked_lowers_nothing_and_is_no_measure() -> None:
     assert not known[peer("a"), "up"].is_tried
 
 
-def test_what_took_longer_than_asked_was_tried_and_is_measured_where_the_other_end_had_room() -> None:
+def test_late_flow_is_tried_and_measured_at_the_end_without_room() -> None:
     known: dict[Direction, Capacity] = {
         (peer("a"), "up"): Capacity(10 * MBPS, is_floor=True, measured_at=0),
         (peer("r"), "down"): Capacity(100 * MBPS, is_floor=True, measured_at=0),
@@ -238,7 +238,7 @@ def test_what_took_longer_than_asked_was_tried_and_is_measured_where_the_other_e
     assert (known[peer("r"), "down"].is_tried, known[peer("r"), "down"].is_floor) == (False, True)
 
 
-def test_where_both_ends_carried_all_that_is_known_nobody_knows_which_was_full() -> None:
+def test_late_flow_blames_neither_end_if_both_carried_all_known() -> None:
     known = {direction: Capacity(10 * MBPS, is_floor=True, measured_at=0) for direction in links(a=(1, 1), r=(1, 1))}
     for number in range(5):
         learn(known, [paced("a", "r", 16.3, 12.8)], number)
@@ -271,7 +271,7 @@ def test_what_took_a_moment_shows_nothing() -> None:
     assert mbps(known, "a") == mbps(known, "r", "down") == 100
 
 
-def test_who_keeps_step_with_a_full_receiver_is_not_taken_for_slow() -> None:
+def test_sender_in_step_with_a_full_receiver_is_not_thought_slow() -> None:
     """A contributor's chunks go to all its reducers in step: the slowest of them sets the pace."""
     true = links(a=(200, 200), r=(200, 200), s=(10, 10))
     known = believed(true)
@@ -284,7 +284,7 @@ def test_who_keeps_step_with_a_full_receiver_is_not_taken_for_slow() -> None:
     assert mbps(known, "a") < 200 or mbps(known, "r", "down") < 200, "of the second as much came as was asked"
 
 
-def test_a_receiver_that_is_full_excuses_no_other_sender_and_not_its_only_flow() -> None:
+def test_full_receiver_with_a_single_flow_is_measured() -> None:
     known = believed(links(a=(100, 100), s=(10, 10)))
     known[peer("s"), "down"].bps = 12 * MBPS
     for number in range(4):
@@ -292,7 +292,7 @@ def test_a_receiver_that_is_full_excuses_no_other_sender_and_not_its_only_flow()
     assert mbps(known, "s", "down") == pytest.approx(10, rel=0.02)
 
 
-def test_who_was_full_itself_is_measured_though_a_receiver_was_full_too() -> None:
+def test_full_sender_is_measured_beside_a_full_receiver() -> None:
     known = believed(links(a=(20, 100), r=(100, 100), s=(100, 10)))
     flows = [paced("a", "r", 16.0, 2.0), paced("a", "s", 16.0, 2.0)]  # of 20 Mb/s ten each
     known[peer("a"), "up"].bps = 22 * MBPS
@@ -322,7 +322,7 @@ def relay_in_step(took_s: float, asked_s: float) -> list[Flow]:
     ],
 )
 @pytest.mark.parametrize("asked_s", [0.0, 1.6, 20.0])
-def test_what_was_hoped_of_a_direction_and_did_not_come_was_tried_though_nobody_was_held_up(
+def test_unmet_hope_counts_as_tried_even_with_no_flow_held_up(
     known_mbps: float, took_s: float, hoped_s: float, is_tried: bool, asked_s: float
 ) -> None:
     """Senders that keep step are held up nowhere in particular; shares would be dealt by twice what came, for ever."""

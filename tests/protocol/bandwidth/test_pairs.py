@@ -80,7 +80,7 @@ def a_round(pairs: Mapping[Pair, Capacity], between: Mapping[Pair, float]) -> tu
     return max(flow.last_s for flow in flows), flows
 
 
-def test_between_two_regions_a_round_is_near_the_optimum_from_the_third_on() -> None:
+def test_rounds_between_two_regions_come_near_the_optimum() -> None:
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     best_s = solve(parties(), VECTOR, Limits(far_pairs())).duration_s
     first_s, _ = a_round(pairs, far_pairs())
@@ -95,7 +95,7 @@ def test_between_two_regions_a_round_is_near_the_optimum_from_the_third_on() -> 
 
 
 @pytest.mark.parametrize("part", [0.5, 0.65])
-def test_a_pair_that_was_measured_in_a_bad_moment_carries_all_it_can_again(part: float) -> None:
+def test_pair_measured_in_a_bad_moment_recovers_its_capacity(part: float) -> None:
     """It is given little since it is thought narrow, and that little comes in time."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     for pair in far_pairs():
@@ -119,9 +119,7 @@ def test_a_pair_that_was_measured_in_a_bad_moment_carries_all_it_can_again(part:
         (0.9, 0.0, 1.0),  # nobody asked for less than all
     ],
 )
-def test_more_is_hoped_of_a_pair_only_where_all_that_fits_came_in_time(
-    part: float, asked_s: float, factor: float
-) -> None:
+def test_pair_is_hoped_faster_only_if_all_that_fits_came_in_time(part: float, asked_s: float, factor: float) -> None:
     pair = HERE[0], THERE[0]
     known, pairs = believed(true_links()), {pair: Capacity(FAR, is_floor=False, measured_at=0, is_tried=True)}
     known[HERE[0], "up"].bps = FAR
@@ -199,7 +197,7 @@ def test_a_direction_with_little_room_is_what_holds_up(used: float, is_narrow: b
     assert bool(pairs) is is_narrow
 
 
-def test_what_filled_its_way_and_was_over_soon_was_not_held_up_by_a_pair() -> None:
+def test_flow_that_filled_its_link_briefly_blames_no_pair() -> None:
     """Far ahead of a plan, a fast peer's gradients go at once, and its averages late, as those of slow peers come."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     gradients = [Flow(HERE[0], to, VECTOR, 0.0, 1.2, 0.4, True, 1.2) for to in THERE[:3]]
@@ -238,7 +236,7 @@ def test_of_ways_of_which_nothing_is_known_no_pair_is_found() -> None:
     assert not pairs
 
 
-def test_a_pair_that_is_not_measured_for_long_is_forgotten_and_few_are_known() -> None:
+def test_old_pairs_are_forgotten_and_their_number_is_bounded() -> None:
     pairs = {(HERE[0], THERE[0]): Capacity(1.0, is_floor=False, measured_at=0)}
     learn_pairs(pairs, {}, set(), set(), ROUNDS_KEPT - 1)
     assert pairs

@@ -47,7 +47,7 @@ def test_what_comes_after_the_beginning_is_measured() -> None:
 
 
 @pytest.mark.parametrize("held_back", [range(3, 6), range(8, 11)])
-def test_what_waited_while_the_machine_was_busy_makes_no_link_faster(held_back: range) -> None:
+def test_probe_backlog_of_a_busy_machine_makes_no_link_faster(held_back: range) -> None:
     """It is read all at once, just before its half begins or in it."""
     probes, waiting = expecting(), 0
     for tenth in range(17):

@@ -52,7 +52,7 @@ def known() -> dict[Direction, Capacity]:
     return made
 
 
-def test_its_uplink_is_learned_though_its_averages_end_one_after_another() -> None:
+def test_uplink_is_learned_though_averages_end_one_by_one() -> None:
     capacities = known()
     learn(capacities, {}, flows(), 1)
     up = capacities[PeerId("a"), "up"]
@@ -67,7 +67,7 @@ def test_nobody_else_is_slower_for_it() -> None:
     assert others == pytest.approx({d: each.bps for d, each in known().items() if d in others}, rel=0.1)
 
 
-def test_one_that_carried_more_than_was_known_for_a_while_is_not_at_its_end() -> None:
+def test_uplink_that_briefly_beat_its_estimate_stays_a_floor() -> None:
     """It was late by what was hoped of it; the rest trickled in for another's sake."""
     a, fast, slow = (PeerId(name) for name in ("a", "fast", "slow"))
     capacities: dict[Direction, Capacity] = {(a, "up"): Capacity(100e6, is_floor=True, measured_at=0)}

@@ -49,7 +49,7 @@ def test_a_goodbye_ends_leases_at_once() -> None:
     assert stage.state.leases.outstanding(bob.accumulator) == 0
 
 
-def test_the_part_of_a_reducer_with_a_new_session_is_planned_anew() -> None:
+def test_part_of_a_reducer_with_a_new_session_is_replanned() -> None:
     """It may be a new process, or have lost what it said."""
     stage, _, (relay,) = reducing()
     stage.relay("another")
@@ -101,7 +101,7 @@ def test_the_first_step_is_timed_from_the_first_event() -> None:
     assert 0 < written.duration_s < 100
 
 
-def test_ticks_do_something_four_times_a_second_however_many_there_are() -> None:
+def test_ticks_act_four_times_a_second_however_many_come() -> None:
     stage, *_ = pair()
     stage.wait(TICK_S)
     stage.state.is_dirty = True

@@ -20,7 +20,7 @@ def test_honest_carried_work_is_taken_after_a_restart() -> None:
     assert offers_carried(after, trainers[0], weight) == []
 
 
-def test_what_was_left_out_twice_adds_up_and_a_whole_inclusion_ends_it() -> None:
+def test_work_left_out_twice_adds_up_until_included_whole() -> None:
     stage, trainers, first = left_out(0, people=8)
     trainers[0].carried = first
     stage.accumulate()

@@ -144,7 +144,7 @@ def dealt(leases: LeaseBook, samples: int) -> list[int]:
     return counts
 
 
-def test_sources_are_dealt_from_by_their_weights_however_large_they_are() -> None:
+def test_sources_are_dealt_by_weight_however_large_they_are() -> None:
     leases = LeaseBook((100, 5000, 60), 4, [Source((0, 2), 0.23), Source((1,), 0.77)])
     assert dealt(leases, 4000) == [920, 3080]
     assert [source.epoch for source in leases.sources] == [5, 0], "920 of 160 are five times all, and more"
@@ -174,7 +174,7 @@ def test_a_source_without_samples_keeps_nobody_waiting() -> None:
     assert (leases.grant(A, 20), leases.wanted_marks({A: 50})) == ((), ())
 
 
-def test_each_goes_through_a_shard_of_its_own_and_then_through_the_next() -> None:
+def test_each_accumulator_finishes_its_own_shard_then_the_next() -> None:
     leases = LeaseBook((12, 12, 12, 12), 4)
     leases.raise_marks(leases.wanted_marks({A: 12, B: 12}))
     assert leases.grant(A, 8) == (Unit(0, 0, 0, 4), Unit(0, 0, 4, 8))
@@ -200,7 +200,7 @@ def test_the_next_shard_of_each_is_known_as_soon_as_it_has_one() -> None:
     assert leases.coming(C, 2) == ()
 
 
-def test_of_several_sources_the_next_shard_of_each_that_is_dealt_from() -> None:
+def test_coming_shards_are_the_next_of_each_source_dealt_from() -> None:
     leases = LeaseBook((12,) * 6, 4, [Source((0, 1), 0.5), Source((2, 3), 0.5), Source((4, 5), 0.0)])
     leases.raise_marks(leases.wanted_marks({A: 8}))
     leases.grant(A, 8)
@@ -257,7 +257,7 @@ def test_towards_the_end_of_an_epoch_they_share_what_is_left() -> None:
     assert leases.sources[0].epoch > 0, "nobody waits for a shard's first machine"
 
 
-def test_marks_of_ones_own_that_are_used_up_are_made_up_for_by_others() -> None:
+def test_used_up_marks_of_a_shard_are_made_up_for_by_others() -> None:
     leases = LeaseBook((40, 40), 4)
     leases.raise_marks(leases.wanted_marks({A: 4, B: 40}))
     assert [unit.shard for unit in leases.grant(A, 12)] == [0, 1, 1]
@@ -366,7 +366,7 @@ def test_what_never_was_a_unit_is_not_claimed(unit: Unit) -> None:
         ([Mark(0, 0, 40), Mark(0, 1, 12), Mark(0, 2, 2), Mark(1, 0, 4)], 0),
     ],
 )
-def test_a_restart_goes_on_in_the_first_epoch_that_is_not_used_up(marks: list[Mark], epoch: int) -> None:
+def test_restart_resumes_in_the_first_unfinished_epoch(marks: list[Mark], epoch: int) -> None:
     assert restored(SIZES, 4, marks, []).sources[0].epoch == epoch
 
 

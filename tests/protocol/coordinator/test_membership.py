@@ -93,7 +93,7 @@ def test_a_hello_that_is_said_twice_changes_nothing() -> None:
         assert after == before
 
 
-def test_a_hello_of_another_step_is_judged_when_its_peer_is_at_the_head() -> None:
+def test_hello_from_another_step_is_judged_at_the_head() -> None:
     """Its units may be in updates that it has not learned of."""
     stage, _, bob = pair()
     for step, is_judged in ((0, False), (1, True)):
@@ -123,7 +123,7 @@ def test_a_peer_that_was_away_is_told_which_attempts_are_over() -> None:
 # --- accumulators
 
 
-def test_whoever_names_the_accumulator_of_another_gets_nothing_of_it() -> None:
+def test_peer_that_names_anothers_accumulator_gets_nothing_of_it() -> None:
     """They are named in public records."""
     stage, _, bob = pair()
     stage.wait(2)
@@ -135,7 +135,7 @@ def test_whoever_names_the_accumulator_of_another_gets_nothing_of_it() -> None:
     assert stage.state.leases.held[bob.accumulator] == held
 
 
-def test_whoever_was_started_anew_gives_up_what_it_held_and_offered() -> None:
+def test_restarted_peer_gives_up_what_it_held_and_offered() -> None:
     stage, (ann, *_), _ = reducing()
     stage.wait(2)
     old = ann.accumulator
@@ -159,7 +159,7 @@ def test_whoever_comes_back_finds_its_leases() -> None:
     assert stage.state.departed == {}
 
 
-def test_whoever_comes_back_with_another_accumulator_gives_up_the_one_it_left_with() -> None:
+def test_peer_back_with_another_accumulator_gives_up_the_old_one() -> None:
     stage, _, bob = pair()
     stage.wait(2)
     old = bob.accumulator
@@ -170,7 +170,7 @@ def test_whoever_comes_back_with_another_accumulator_gives_up_the_one_it_left_wi
     assert stage.state.departed == {}
 
 
-def test_whoever_holds_units_that_are_leased_to_another_begins_anew() -> None:
+def test_peer_holding_units_leased_to_another_starts_over() -> None:
     stage, ann, bob = pair()
     stage.wait(2)
     old, held = bob.accumulator, set(stage.state.leases.held[ann.accumulator])
@@ -180,7 +180,7 @@ def test_whoever_holds_units_that_are_leased_to_another_begins_anew() -> None:
     assert stage.state.leases.held[ann.accumulator] == held
 
 
-def test_a_machine_that_comes_back_in_another_role_is_another_member() -> None:
+def test_machine_that_returns_in_another_role_is_a_new_member() -> None:
     """Its socket was taken over before the host heard that the first one had ended."""
     stage, ann, bob = pair()
     stage.compute(ann)
@@ -224,7 +224,7 @@ def test_the_word_of_an_auxiliary_counts_while_no_relay_is_here() -> None:
     assert keepers(stage) == [auxiliary], "a relay without a log keeps none"
 
 
-def test_without_relays_and_auxiliaries_two_trainers_keep_the_log() -> None:
+def test_two_trainers_keep_the_log_without_relays() -> None:
     stage = Stage(steps=1)
     trainers = [stage.trainer(name) for name in "abc"]
     for trainer in trainers:
@@ -270,7 +270,7 @@ def test_it_counts_until_the_round_is_over_in_which_a_relay_came() -> None:
     assert sent(stage.said[before:], m.Listeners, trainers[0].peer)
 
 
-def test_a_trainer_that_says_it_keeps_the_log_does_not_where_a_relay_does() -> None:
+def test_trainer_keeps_no_log_where_a_relay_does() -> None:
     stage = Stage()
     relay = stage.relay()
     stage.relay("liar", Role.TRAINER)

@@ -112,7 +112,7 @@ def test_no_word_lowers_what_is_known() -> None:
     assert {c.bps for direction, c in stage.state.capacities.items() if direction != (peer, "up")} == {5e6}
 
 
-def test_whose_links_are_known_or_who_has_not_said_whom_it_reaches_is_left_alone() -> None:
+def test_peers_with_known_links_or_unsaid_reach_are_not_probed() -> None:
     stage = Stage()
     stage.relay()
     stage.trainer("ann")
@@ -147,7 +147,7 @@ def test_a_measure_shows_the_least_and_lowers_nothing() -> None:
     assert known[up] == Capacity(1e6, is_floor=True, measured_at=1)
 
 
-def test_after_the_first_measure_the_other_end_is_one_that_is_faster_and_the_fastest() -> None:
+def test_second_probe_is_with_the_fastest_of_the_faster_peers() -> None:
     """Else nobody knows which of the two it was that carried no more."""
     stage = speaking("ann")
     ann = peer_of("ann")
@@ -167,7 +167,7 @@ def test_after_the_first_measure_the_other_end_is_one_that_is_faster_and_the_fas
     assert partners(stage, ann) == [], "an equal one shows nothing new"
 
 
-def test_two_that_were_measured_with_slower_ones_are_measured_with_each_other_once() -> None:
+def test_peers_probed_with_slower_ones_probe_each_other_once() -> None:
     stage, ann, eve = two_relays()
     stage.state.members[ann].conduct.probed = 1
     stage.state.members[ann].conduct.measured_with = {RELAY}
@@ -213,7 +213,7 @@ def answered(stage: Stage, bps: int) -> None:
         stage.say(peer, m.Probed(run=RUN, number=number, size=bps, seconds=1.0))
 
 
-def test_what_one_pair_carries_is_not_taken_for_all_that_a_link_does() -> None:
+def test_probe_of_one_pair_does_not_limit_the_whole_link() -> None:
     """Between two regions little goes: the next measure is with another."""
     stage, ann, eve = two_relays()
     stage.wait(2)
@@ -227,7 +227,7 @@ def test_what_one_pair_carries_is_not_taken_for_all_that_a_link_does() -> None:
     assert (known.bps, known.is_floor) == (3e6, True)
 
 
-def test_of_two_that_are_about_as_fast_the_relay_is_measured_with() -> None:
+def test_relay_is_preferred_among_probe_partners_of_like_speed() -> None:
     stage, ann, eve = two_relays()
     bob = stage.trainer("bob")
     stage.say(bob.peer, m.Reaches(run=RUN, listeners=()))

@@ -28,7 +28,7 @@ def test_a_lost_commit_is_said_again_to_who_is_behind() -> None:
     assert resends(stage.wait(20)) == []
 
 
-def test_whoever_is_far_behind_gets_page_after_page_on_its_acknowledgements() -> None:
+def test_peer_far_behind_gets_pages_as_it_acknowledges_them() -> None:
     stage, ann, _ = pair()
     stage.state.index = stage.state.step = 150
     hello = m.Hello(run=RUN, accumulator=ann.accumulator, step=1, log_index=1)
@@ -46,7 +46,7 @@ def test_whoever_is_far_behind_gets_page_after_page_on_its_acknowledgements() ->
     assert resends(stage.say(ann.peer, m.Heartbeat(run=RUN, index=150))) == []
 
 
-def test_a_page_that_was_cut_short_is_acknowledged_by_its_last_record() -> None:
+def test_short_page_is_acknowledged_by_its_last_record() -> None:
     """Of 200 trainers 19 records are a mebibyte: each of 500 pages was followed by five seconds of nothing."""
     stage, ann, _ = pair()
     stage.state.index = stage.state.step = 150
@@ -63,7 +63,7 @@ def acknowledge(stage: Stage, index: int) -> list[e.Resend]:
     return resends(stage.say(peer_of("relay"), m.Heartbeat(run=RUN, index=index)))
 
 
-def test_a_commit_that_is_said_before_a_page_comes_again_after_it() -> None:
+def test_commit_sent_before_a_page_is_resent_after_it() -> None:
     """It comes to a log with a gap before it, and is thrown away there."""
     stage, *_ = pair()
     relay = peer_of("relay")
@@ -74,7 +74,7 @@ def test_a_commit_that_is_said_before_a_page_comes_again_after_it() -> None:
     assert acknowledge(stage, 1) == [e.Resend(relay, 2, 1, whole=True)]
 
 
-def test_steps_that_follow_fast_do_not_keep_a_lost_commit_from_being_said_again() -> None:
+def test_lost_commit_is_resent_even_when_steps_follow_fast() -> None:
     stage, *_ = pair()
     acknowledge(stage, 0)
     since = stage.now
@@ -116,7 +116,7 @@ def test_a_lost_lease_shows_and_is_asked_for() -> None:
     assert stage.state.leases.outstanding(bob.accumulator) == len(bob.undone) + len(bob.done)
 
 
-def test_a_unit_that_nobody_can_compute_is_written_down_as_left_out() -> None:
+def test_unit_that_cannot_be_computed_is_recorded_as_left_out() -> None:
     """So that a restart does not deal it again."""
     stage = Stage(batch=400)
     stage.relay()
@@ -131,7 +131,7 @@ def test_a_unit_that_nobody_can_compute_is_written_down_as_left_out() -> None:
     assert told == [[], [], [e.LeftOut((unit,))]]
 
 
-def test_whoever_gives_back_what_it_is_leased_is_leased_more_by_the_clock_alone() -> None:
+def test_peer_returning_its_leases_is_leased_more_by_clock_only() -> None:
     """However often somebody says so: 220 leases a second cost three honest machines a quarter of their steps."""
     stage = Stage(batch=400)
     stage.relay()
@@ -160,7 +160,7 @@ def test_an_accumulator_that_was_given_up_unheard_is_asked_for() -> None:
     assert sent(stage.report(bob, accumulator="e" * 32), m.Rehello) == [], "not with every report"
 
 
-def test_who_may_work_and_does_not_is_asked_what_it_holds_ever_more_rarely() -> None:
+def test_idle_peer_is_asked_what_it_holds_ever_more_rarely() -> None:
     stage, ann, _ = pair()
     stage.wait(1)
     begun, asked = stage.now, []

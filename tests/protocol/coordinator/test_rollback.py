@@ -76,7 +76,7 @@ def test_a_commit_under_way_is_decided_first() -> None:
     assert persisted(asks(stage)).index == 9
 
 
-def test_while_it_is_written_no_round_begins_and_it_is_not_asked_twice() -> None:
+def test_pending_rollback_blocks_rounds_and_is_not_asked_twice() -> None:
     stage, ada = at_work()
     asks(stage)
     assert not [c for c in asks(stage) if isinstance(c, e.Persist)]
@@ -116,7 +116,7 @@ def test_a_finished_run_stays() -> None:
 # --- the host after it
 
 
-def test_whoever_holds_an_undone_step_of_the_same_number_is_not_at_the_head() -> None:
+def test_peer_with_an_undone_step_is_not_at_the_head() -> None:
     stage = after_it()
     stage.relay()
     ada, old = stage.trainer("ada"), stage.trainer("old")
@@ -129,7 +129,7 @@ def test_whoever_holds_an_undone_step_of_the_same_number_is_not_at_the_head() ->
     assert not stage.state.digests, "nor does it vote"
 
 
-def test_a_trainer_is_sent_the_entry_itself_and_a_log_what_it_lacks() -> None:
+def test_trainer_is_sent_the_entry_and_a_log_what_it_lacks() -> None:
     stage = after_it()
     ada = stage.trainer("ada")
     ada.index = ada.step = 5
@@ -140,7 +140,7 @@ def test_a_trainer_is_sent_the_entry_itself_and_a_log_what_it_lacks() -> None:
     assert [(c.first, c.count) for c in asked] == [(6, 3)]
 
 
-def test_what_was_left_out_of_undone_updates_is_carried_by_nobody() -> None:
+def test_parts_left_out_of_undone_updates_are_not_carried() -> None:
     before, ada = at_work()
     update = before.commit()
     rollback = persisted(asks(before))

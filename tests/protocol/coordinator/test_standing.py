@@ -69,7 +69,7 @@ def test_who_is_to_hand_in_the_model_is_named() -> None:
     assert text in {f"waiting for {trainer.person} ({trainer.name}) to upload the model" for trainer in trainers}
 
 
-def test_without_a_reason_that_is_known_there_is_one_all_the_same() -> None:
+def test_reason_is_given_even_where_none_is_known() -> None:
     stage, _ = two()
     for member in stage.state.members.values():
         member.quota = 0

@@ -12,7 +12,7 @@ from tests.protocol.coordinator.stage import Stage
 # --- who reduces
 
 
-def test_somebody_who_cannot_be_dialled_or_does_not_reduce_is_planned_no_part() -> None:
+def test_peer_that_cannot_be_dialled_or_reduce_gets_no_part() -> None:
     stage, _, relays = reducing({}, {"url": ""}, {"reduces": False})
     assert {span.reducer for span in stage.spans()} == {relays[0]}
 
@@ -27,7 +27,7 @@ def test_a_trainer_that_nobody_reaches_reduces_nothing() -> None:
     assert not stage.member(trainers[0]).keeps_log
 
 
-def test_reducers_that_let_a_round_down_reduce_only_where_there_is_no_other() -> None:
+def test_reducers_that_failed_a_round_reduce_only_as_last_resort() -> None:
     stage, _, relays = reducing({}, {})
     first, second = (stage.state.members[relay] for relay in relays)
     first.conduct.out_until, first.conduct.out_since = stage.state.rounds, stage.state.now
@@ -37,9 +37,7 @@ def test_reducers_that_let_a_round_down_reduce_only_where_there_is_no_other() ->
 
 
 @pytest.mark.parametrize(("has_amnesty", "strikes", "is_in"), [(True, 0, True), (True, 1, False), (False, 0, False)])
-def test_where_nobody_sits_out_those_that_were_struck_reduce_no_part(
-    has_amnesty: bool, strikes: int, is_in: bool
-) -> None:
+def test_reducer_with_strikes_has_no_part_even_in_an_amnesty(has_amnesty: bool, strikes: int, is_in: bool) -> None:
     """After a round that all trainers had missed, an auxiliary was given all of the vector."""
     stage, _, relays = reducing({}, {})
     first = stage.state.members[relays[0]].conduct
@@ -48,7 +46,7 @@ def test_where_nobody_sits_out_those_that_were_struck_reduce_no_part(
     assert (relays[0] in {member.peer for member in stage.state.reducers()}) is is_in
 
 
-def test_reducers_that_stand_still_reduce_only_where_there_is_no_other() -> None:
+def test_stalled_reducers_reduce_only_where_there_is_no_other() -> None:
     stage, _, relays = reducing({}, {})
     stage.round.hung = {relays[0]}
     assert [member.peer for member in stage.state.reducers()] == [relays[1]]
@@ -75,7 +73,7 @@ def test_whoever_sits_out_is_back_when_its_rounds_are_over() -> None:
     assert not stage.state.sits_out(this), "the next round is another"
 
 
-def test_whoever_sits_out_is_back_no_sooner_than_its_time_is_over() -> None:
+def test_peer_sits_out_until_its_time_is_over() -> None:
     stage = Stage()
     stage.tick()
     conduct = Conduct(out_to=stage.state.now + 16, out_since=stage.state.now)
@@ -100,7 +98,7 @@ def test_an_hour_is_the_longest() -> None:
 # --- whether the run goes on
 
 
-def test_it_begins_with_the_minimum_of_trainers_and_goes_on_with_one() -> None:
+def test_run_starts_with_its_minimum_and_goes_on_with_one() -> None:
     stage = Stage()
     stage.state.recipe = replace(stage.state.recipe, minimum_trainers=2)
     ann = stage.trainer("ann")

@@ -30,7 +30,7 @@ def test_places_are_found_in_one_look() -> None:
         ("3", "3"),
     ],
 )
-def test_a_text_is_refilled_by_the_template_that_made_it_and_by_no_part_of_it(text: str, told: str) -> None:
+def test_text_is_refilled_only_by_the_template_that_made_it(text: str, told: str) -> None:
     assert refilled(("none", "{number} of {names}"), text, marked) == told
 
 

@@ -75,7 +75,7 @@ def test_what_lasts_is_known_whether_it_is_shown_or_not() -> None:
     assert not kept.lasts("E135")
 
 
-def test_what_begins_again_while_it_lasts_keeps_its_age_and_gets_the_new_details() -> None:
+def test_repeated_trouble_keeps_its_age_and_gets_new_details() -> None:
     kept = Troubles()
     kept.began(Fault.of("E134", reason="one"), 0.0)
     kept.began(Fault.of("E134", reason="two"), 2.9)
@@ -149,7 +149,7 @@ def test_at_most_so_many_are_kept_and_the_worst_stay(order: list[str]) -> None:
     assert len(worst) == min(high, MOST_TROUBLES)
 
 
-def test_of_one_moment_the_first_causes_are_told_and_the_worst_first() -> None:
+def test_simultaneous_faults_show_first_causes_worst_first() -> None:
     child = next(code for code, entry in CATALOGUE.items() if entry.depends_on)
     (cause, *_), low = (
         CATALOGUE[child].depends_on,

@@ -29,7 +29,7 @@ def test_golden_digest() -> None:
     assert state_digest(np.arange(1000, dtype=np.float32), np.ones((3, 4), dtype=np.float32)) == GOLDEN
 
 
-def test_where_the_arrays_part_does_not_matter_but_every_bit_and_place_does() -> None:
+def test_digest_ignores_array_bounds_but_not_bits_or_order() -> None:
     whole = np.linspace(-1, 1, 2 * BLOCK + 3, dtype=np.float32)
     digest = state_digest(whole)
     assert state_digest(whole[:5], whole[5 : BLOCK + 9], whole[BLOCK + 9 :]) == digest

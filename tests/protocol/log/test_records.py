@@ -71,7 +71,7 @@ def test_a_unit_knows_its_samples() -> None:
     assert Unit(0, 0, 5, 12).samples == 7
 
 
-def test_other_contributions_than_those_under_the_root_are_refused() -> None:
+def test_contributions_not_under_the_root_are_refused() -> None:
     mine, theirs = (msgspec.structs.replace(sample(Contribution), samples=samples) for samples in (3, 4))
     entry = seal(SITE_KEY, rooted(msgspec.structs.replace(SAMPLE, contributions=(mine,))))
     for others in ((theirs,), (mine, theirs), ()):

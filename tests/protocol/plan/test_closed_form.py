@@ -57,7 +57,7 @@ def test_many_programs_at_once_are_what_each_is_alone() -> None:
 # --- ties (rule 29)
 
 
-def test_relays_are_filled_to_nine_tenths_first_and_trainers_share_the_rest() -> None:
+def test_relays_fill_to_nine_tenths_and_trainers_share_the_rest() -> None:
     assert fill(NOTHING, np.array([0.4, 0.2, 0.5, 0.3]), VOLUNTEERS) == pytest.approx(
         [0.28 * 0.4 / 0.68, 0.28 * 0.2 / 0.68, 0.45 + 0.28 * 0.05 / 0.68, 0.27 + 0.28 * 0.03 / 0.68]
     )

@@ -68,7 +68,7 @@ def homes(*speeds: float, codecs: tuple[float, ...] = (1.0,)) -> list[Candidate]
 RELAY = auxiliary(50, 1000.0)
 
 
-def test_a_slow_link_is_left_out_where_it_costs_more_than_it_brings() -> None:
+def test_slow_link_is_left_out_where_it_costs_more_than_it_adds() -> None:
     candidates = homes(1.0, 1.0, 1.0, 0.01)
     choice = choose(candidates, [RELAY], 1.0, batch=30, staleness=1)
     assert (choice.left_out, choice.step_s) == ((peer(3),), 1.0)
@@ -76,7 +76,7 @@ def test_a_slow_link_is_left_out_where_it_costs_more_than_it_brings() -> None:
     assert choose(candidates, [RELAY], 1.0, batch=30_000, staleness=1).left_out == ()
 
 
-def test_whose_download_is_slower_than_the_steps_can_never_follow() -> None:
+def test_peer_with_download_slower_than_steps_can_never_follow() -> None:
     slow_up, slow_down = trainer(3, 0.01, 1.0), trainer(4, 1.0, 0.01)
     slow = [Candidate(replace(party, may_reduce=False), 10.0, (1.0,)) for party in (slow_up, slow_down)]
     choice = choose([*homes(1.0, 1.0, 1.0), *slow], [RELAY], 1.0, batch=30, staleness=1)
@@ -84,13 +84,13 @@ def test_whose_download_is_slower_than_the_steps_can_never_follow() -> None:
     assert choice.cannot_follow == (peer(4),)
 
 
-def test_with_staleness_0_the_batch_and_the_exchange_follow_one_another() -> None:
+def test_batch_and_exchange_add_up_without_staleness() -> None:
     candidates = homes(1.0, 1.0, 1.0, 0.1)
     assert choose(candidates, [RELAY], 1.0, batch=300, staleness=1).step_s == 10.0
     assert choose(candidates, [RELAY], 1.0, batch=300, staleness=0).step_s == 11.0
 
 
-def test_a_slow_upload_gets_the_smaller_codec_and_the_others_keep_the_first() -> None:
+def test_slow_upload_gets_the_smaller_codec_and_others_the_first() -> None:
     candidates = [replace(c, up_bytes=(1.0, 0.25)) for c in homes(1.0, 1.0, 1.0)]
     slow = Candidate(replace(trainer(3, 0.25, 1.0), may_reduce=False), 10.0, (1.0, 0.25))
     choice = choose([*candidates, slow], [RELAY], 1.0, batch=40, staleness=1)
@@ -134,7 +134,7 @@ def test_limits_of_pairs_are_looked_at_after_the_scan() -> None:
     assert (choice.left_out, choice.step_s) == ((peer(3),), 1.0)
 
 
-def test_the_fastest_by_own_links_is_not_taken_where_its_pairs_make_it_slower() -> None:
+def test_fastest_peer_is_left_out_where_thin_pairs_slow_it() -> None:
     """The last could reduce, so that its thin way to the relay says nothing of it before the plan is solved."""
     candidates = [*homes(1.0, 1.0, 1.0), Candidate(trainer(3, 0.995), 5.0, (1.0,))]
     thin = Limits(pairs={(peer(3), RELAY.peer): 0.01})

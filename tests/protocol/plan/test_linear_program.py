@@ -25,7 +25,7 @@ def test_peers_that_are_alike_get_alike() -> None:
     assert plan.shares == pytest.approx((0.2,) * 5, rel=1e-6)
 
 
-def test_one_thin_pair_takes_nothing_from_those_whom_it_leaves_alone() -> None:
+def test_thin_pair_takes_nothing_from_peers_it_does_not_limit() -> None:
     """Peers 0 and 1 can carry little between them; the others take the rest in equal parts, not one of them all."""
     parties = trainers(6, 1.0)
     plan = solve(parties, 1.0, Limits(pairs={(peer(0), peer(1)): 0.05, (peer(1), peer(0)): 0.05}))
@@ -35,7 +35,7 @@ def test_one_thin_pair_takes_nothing_from_those_whom_it_leaves_alone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_among_the_fastest_plans_nobody_is_left_with_more_than_its_part_without_need(seed: int) -> None:
+def test_fastest_plan_still_gives_equal_relays_equal_shares(seed: int) -> None:
     """Where a slow trainer sets the time, equal relays behind one household have equal shares all the same."""
     chance = random.Random(seed)
     parties = [*trainers(6, 1.0), *(auxiliary(10 + i, 50.0) for i in range(chance.randint(2, 5)))]

@@ -52,7 +52,7 @@ def test_few_are_all_named() -> None:
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=100), st.integers(1, 300))
-def test_whoever_takes_part_is_named_or_counted_and_lines_are_few(parts: list[int], count: int) -> None:
+def test_participants_are_named_or_counted_in_few_lines(parts: list[int], count: int) -> None:
     found = outline(parts, count, upload(count - 1))
     assert len(found.senders) + found.other_senders == count
     assert len(found.averagers) + found.other_averagers == len(parts)

@@ -16,7 +16,7 @@ def test_parties_stand_in_the_order_of_their_ids() -> None:
     assert table.is_volunteer.tolist() == [True, True, False]
 
 
-def test_what_is_not_measured_is_the_slowest_of_its_kind_or_has_no_limit() -> None:
+def test_unmeasured_rate_is_the_slowest_of_its_kind_or_unlimited() -> None:
     is_volunteer = np.array([True, True, False, False, True])
     assert of_kind(np.array([0.0, 5.0, 0.0, 0.0, 3.0]), is_volunteer).tolist() == [3.0, 5.0, np.inf, np.inf, 3.0]
 

@@ -37,7 +37,7 @@ def test_every_row_is_what_its_link_carries(seed: int) -> None:
     assert found == {}
 
 
-def test_a_pair_is_a_row_only_where_it_is_limited_and_carries_something() -> None:
+def test_pair_has_a_row_only_if_limited_and_carrying_something() -> None:
     parties = [trainer(0, 1.0), replace(trainer(1, 1.0), may_reduce=False), auxiliary(2, 1.0), keeper(3, 1.0)]
     everybody = {(a.peer, b.peer): 1.0 for a in parties for b in parties}
     strangers = {(peer(0), peer(9)): 1.0, (peer(9), peer(0)): 1.0}

@@ -55,7 +55,7 @@ def test_the_closed_form_is_the_optimum_and_feasible(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 200, 50))
-def test_so_are_shares_that_pairs_households_and_forwarders_couple(first: int) -> None:
+def test_shares_coupled_by_pairs_or_households_are_optimal_too(first: int) -> None:
     for seed in range(first, first + 50):
         check(*coupled(seed))
 
@@ -145,7 +145,7 @@ def test_processors_beside_trainers_are_byteps() -> None:
     assert plan.duration_s == 1.0
 
 
-def test_one_trainer_alone_needs_no_link_and_with_a_keeper_one_vector() -> None:
+def test_lone_trainer_needs_no_link_and_with_a_keeper_one_vector() -> None:
     assert check(trainers(1, 1.0), 1.0) == Shares((peer(0),), (1.0,), 0.0)
     assert check([*trainers(1, 1.0), keeper(1, 0.5)], 1.0).duration_s == 2.0
 
@@ -167,7 +167,7 @@ def test_a_relay_that_reduces_costs_less_than_one_that_forwards() -> None:
 # --- not measured, and nobody
 
 
-def test_nothing_measured_gives_equal_shares_to_those_who_only_reduce() -> None:
+def test_unmeasured_shares_are_equal_and_go_to_relays_first() -> None:
     unmeasured = [trainer(i, 0.0) for i in range(3)]
     assert solve(unmeasured, 1.0).shares == (1 / 3,) * 3
     relays = [Party(peer=peer(8 + i), may_reduce=True) for i in range(2)]

@@ -10,7 +10,7 @@ from tests.protocol.plan.instances import peer
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40), st.integers(0, 100_000))
-def test_largest_remainder_gives_whole_numbers_next_to_the_exact_ones(shares: list[float], total: int) -> None:
+def test_largest_remainder_gives_whole_numbers_near_exact_ones(shares: list[float], total: int) -> None:
     counts = largest_remainder(shares, total)
     assert sum(counts) == total
     whole = sum(shares)

@@ -54,21 +54,21 @@ def test_it_says_what_it_is(*, reduces: bool, keeps: bool) -> None:
     assert (hello.reduces, hello.keeps_log, hello.log_index, hello.fence) == (reduces, keeps, 5 if keeps else -1, 3)
 
 
-def test_the_hello_names_the_attempt_whose_end_it_has_not_heard_of() -> None:
+def test_hello_names_the_attempt_that_has_no_known_end() -> None:
     relay = Stage().join()
     relay.hear(PLAN)
     hello, _ = said(relay.hear(m.Rehello(run=RUN, fence=3)))
     assert hello.in_doubt == (m.InDoubt(7, 3, 1),)
 
 
-def test_it_is_heard_of_every_two_seconds_where_nothing_else_was_said() -> None:
+def test_silent_relay_sends_a_heartbeat_every_two_seconds() -> None:
     relay = Stage(index=4).join()
     assert [beats(relay.tick(0.5)) for _ in range(8)] == [[], [], [], [4]] * 2
     relay.hear(plan_of())
     assert [beats(relay.tick(HEARTBEAT_S)) for _ in range(3)] == [[], [], []], "there is progress"
 
 
-def test_it_says_nothing_before_it_was_asked_who_it_is_nor_after_the_end() -> None:
+def test_relay_is_silent_before_a_rehello_and_after_the_end() -> None:
     relay = Stage(index=4)
     assert beats(relay.tick(60.0)) == []
     relay.join()
@@ -79,7 +79,7 @@ def test_it_says_nothing_before_it_was_asked_who_it_is_nor_after_the_end() -> No
     assert beats(relay.tick(60.0)) == []
 
 
-def test_a_page_of_the_log_is_acknowledged_when_it_is_on_the_disk() -> None:
+def test_log_page_is_acknowledged_once_it_is_on_disk() -> None:
     """The next follows only then; also while a round is open, in which nothing else names the index."""
     relay = Stage().join(step=0)
     relay.hear(plan_of())
@@ -100,7 +100,7 @@ def test_words_of_an_older_host_are_dropped() -> None:
     assert relay.hear(plan_of(fence=3, step=9)) == []
 
 
-def test_nor_is_a_plan_of_an_older_host_followed_before_the_new_one_has_greeted() -> None:
+def test_plan_of_an_older_host_is_not_followed_before_a_greeting() -> None:
     relay = Stage().join()
     relay.hear(m.Rehello(run=RUN, fence=4))
     assert relay.hear(plan_of(fence=3, step=9)) == []
@@ -115,7 +115,7 @@ def reaches(*listeners: PeerId) -> m.Reaches:
     return m.Reaches(run=RUN, listeners=listeners)
 
 
-def test_whom_it_reaches_is_said_when_that_changes_with_a_hello_and_from_time_to_time() -> None:
+def test_reach_is_sent_on_change_with_a_hello_and_regularly() -> None:
     relay = Stage()
     assert said(relay.handle(e.Reached((OTHER,)))) == [], "nobody hears it yet"
     assert reaches(OTHER) in said(relay.hear(m.Rehello(run=RUN, fence=3)))
@@ -127,7 +127,7 @@ def test_whom_it_reaches_is_said_when_that_changes_with_a_hello_and_from_time_to
     assert not [message for _ in range(40) for message in said(relay.tick(1.0)) if isinstance(message, m.Reaches)]
 
 
-def test_part_of_a_trainer_keeps_the_log_while_the_site_asks_it_to() -> None:
+def test_trainers_part_keeps_the_log_while_the_site_asks_it_to() -> None:
     relay = Stage(index=5).join()
     relay.state.gets_all, relay.state.keeper, relay.state.spare = True, None, relay.state.keeper
     fetch: Any = m.FetchSpan(run=RUN, index=3, span=1)

@@ -53,7 +53,7 @@ def test_below_seventy_percent_of_the_tokens_a_chunk_stays_open() -> None:
         assert bool(here.drop(1)) is closes
 
 
-def test_a_slot_without_tokens_in_a_chunk_is_neither_asked_nor_waited_for() -> None:
+def test_weightless_slot_is_neither_asked_nor_awaited_in_a_chunk() -> None:
     partial = replace(PLAN.slots[2], weights=(Weight(0, 1, 200), Weight(1, 4, 0)))
     here = Coverage((*PLAN.slots[:2], partial), PLAN.spans)
     assert here.asks_for(2, 0)
@@ -140,7 +140,7 @@ def test_it_is_what_counting_says(steps: list[tuple[int, int, bool]]) -> None:
 # Deadlines
 
 
-def test_who_is_late_is_left_out_of_that_chunk_and_waited_for_in_the_next() -> None:
+def test_late_slot_misses_that_chunk_and_is_awaited_in_the_next() -> None:
     here = coverage()
     here.add(0, 0, 1.0)
     here.add(1, 0, 2.0)
@@ -175,7 +175,7 @@ def test_without_deadlines_a_chunk_is_waited_for() -> None:
     assert here.close_late(plan_of(duration_s=40.0).plan, 1e6) == []
 
 
-def test_a_slot_that_is_dropped_after_it_was_late_is_counted_once() -> None:
+def test_slot_dropped_after_being_late_is_counted_once() -> None:
     here = coverage()
     for slot in range(2):
         here.add(slot, 0, 1.0)
@@ -187,7 +187,7 @@ def test_a_slot_that_is_dropped_after_it_was_late_is_counted_once() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.floats(0.0, 9.0)), max_size=40))
-def test_no_chunk_closes_below_the_quorum_nor_without_who_is_in_time(steps: list[tuple[int, int, float]]) -> None:
+def test_chunk_closes_only_with_a_quorum_and_every_timely_slot(steps: list[tuple[int, int, float]]) -> None:
     """Chunks in any order, at any time: who comes no later than a tenth of the plan after plan and quorum is in."""
     here, came, now = coverage(), dict[tuple[int, int], float](), 0.0
     for slot, chunk, later_s in steps:
@@ -259,7 +259,7 @@ def test_where_a_chunk_is_missing_it_is_as_late_as_is_waited_for() -> None:
     assert here.lateness(IN_TIME) == pytest.approx((0, 0, 0.1))
 
 
-def test_a_chunk_without_tokens_is_not_missing_and_without_deadlines_nobody_is_late() -> None:
+def test_weightless_chunk_or_missing_deadline_makes_no_slot_late() -> None:
     partial = replace(PLAN.slots[2], weights=(Weight(0, 1, 200), Weight(1, 4, 0)))
     here = Coverage((*PLAN.slots[:2], partial), PLAN.spans)
     for chunk in range(4):

@@ -46,7 +46,7 @@ def test_records_are_appended_in_order_and_not_twice_at_once() -> None:
     assert relay.keeper.index == 1
 
 
-def test_a_gap_is_told_of_by_the_index_and_no_more_often_than_it_can_be_answered() -> None:
+def test_gap_is_reported_no_more_often_than_it_can_be_answered() -> None:
     relay = Stage(index=3).join(step=3)
     heard = [said(relay.hear(commit_of(index))) for index in (6, 7, 8)]
     assert heard == [[m.Heartbeat(run=RUN, index=3)], [], []]
@@ -62,7 +62,7 @@ def test_no_more_waits_for_the_disk_than_is_named() -> None:
     assert appends(relay.hear(commit_of(APPENDS_AHEAD + 1))) == [APPENDS_AHEAD + 1]
 
 
-def test_after_a_record_that_does_not_follow_the_next_ones_are_asked_for_again() -> None:
+def test_record_is_appended_again_after_a_failed_append() -> None:
     relay = Stage().join(step=0)
     for index in (1, 2, 3):
         relay.hear(commit_of(index))
@@ -82,7 +82,7 @@ def test_a_commit_of_an_older_host_is_true_all_the_same() -> None:
 # What lies elsewhere
 
 
-def test_after_a_restart_the_whole_uncovered_log_is_looked_at_page_by_page() -> None:
+def test_uncovered_log_is_scanned_in_pages_after_a_restart() -> None:
     """Only a commit led to copying: what a relay lacked when it was started again it lacked for ever."""
     relay = Stage(index=200)
     relay.hear(m.Rehello(run=RUN, fence=3))
@@ -99,7 +99,7 @@ def test_nothing_is_looked_for_before_the_site_has_said_anything() -> None:
     assert not [a for a in Stage(index=200).tick() if isinstance(a, e.Scan)]
 
 
-def test_what_is_committed_is_copied_also_where_the_greeting_was_lost() -> None:
+def test_committed_spans_are_copied_though_the_greeting_was_lost() -> None:
     relay = Stage(index=4)
     relay.hear(commit_of(5))
     assert e.Scan(5, 6) in relay.handle(e.Appended(5))
@@ -116,7 +116,7 @@ def test_the_reducer_of_a_span_is_asked_first_then_the_others() -> None:
     assert copies(relay.tick(0.1)) == [(1, 0, OTHER)], "and again, later"
 
 
-def test_what_nobody_has_is_asked_for_less_often_and_never_given_up() -> None:
+def test_missing_span_is_asked_for_less_often_but_never_given_up() -> None:
     """After five tries it was lacking until the next restart."""
     relay = Stage(index=1).join(step=1)
     lacking(relay, (1, 0))
@@ -131,7 +131,7 @@ def test_what_nobody_has_is_asked_for_less_often_and_never_given_up() -> None:
     assert waits[-1] == 60.0
 
 
-def test_a_peer_that_keeps_no_log_is_asked_only_for_what_it_reduced() -> None:
+def test_peer_without_a_log_is_asked_only_for_what_it_reduced() -> None:
     relay = Stage(index=1).join(step=1, listeners=(HERE, replace(ANYWHERE, keeps_log=False)))
     assert copies(lacking(relay, (1, 0))) == []
     relay.hear(m.Listeners(run=RUN, listeners=(HERE, replace(THERE, keeps_log=False))))
@@ -173,7 +173,7 @@ def test_what_a_snapshot_covers_is_not_copied() -> None:
     assert (1, 0) not in relay.keeper.copies
 
 
-def test_what_is_covered_while_the_disk_is_looked_at_is_not_copied() -> None:
+def test_spans_covered_during_a_scan_are_not_copied() -> None:
     relay = Stage(index=9).join(step=9)
     relay.hear(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=8))
     assert copies(lacking(relay, (5, 0), (9, 0), stop=10)) == [(9, 0, OTHER)]

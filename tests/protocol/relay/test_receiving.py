@@ -27,7 +27,7 @@ def come(relay: Stage, *chunks: int, peer: Any = OTHER, **changes: Any) -> list[
     return [a for chunk in chunks for a in relay.handle(e.AverageCame(peer, replace(average(PLAN, chunk), **changes)))]
 
 
-def test_a_span_whose_chunks_have_all_come_is_written_and_then_spoken_of() -> None:
+def test_complete_span_is_written_and_then_announced() -> None:
     relay = receiving()
     assert come(relay, 1) == [e.KeepAverage(0, 1)]
     assert come(relay, 0) == [e.KeepAverage(0, 0), e.WriteReceived(PLAN.plan.spans[0])]
@@ -83,7 +83,7 @@ def test_it_is_said_again_until_the_attempt_is_over() -> None:
     assert [message for message in said(relay.tick(AGAIN_S)) if isinstance(message, m.Have)] == []
 
 
-def test_what_was_written_for_an_attempt_that_is_over_is_not_said() -> None:
+def test_span_written_for_a_closed_attempt_is_not_announced() -> None:
     relay = receiving()
     come(relay, 0, 1)
     relay.hear(plan_of(attempt=2, reducer=OTHER))

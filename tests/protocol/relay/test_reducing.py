@@ -109,7 +109,7 @@ def test_every_word_in_every_phase(phase: Phase, what: str) -> None:
     assert (relay.attempt is None) == (expected is Phase.IDLE)
 
 
-def test_a_move_that_is_not_in_the_table_is_a_fault_of_the_program() -> None:
+def test_move_outside_the_table_is_a_program_error() -> None:
     with pytest.raises(KeyError):
         move(Reducer(phase=Phase.IDLE), "committed")
     with pytest.raises(KeyError):
@@ -162,7 +162,7 @@ def test_a_plan_that_comes_after_its_void_is_not_taken_up() -> None:
     assert relay.hear(PLAN) == []
 
 
-def test_a_void_forgets_what_was_written_and_gives_nothing_out_any_more() -> None:
+def test_void_discards_written_spans_and_ends_giving_out() -> None:
     assert held().hear(m.Void(**named(PLAN.place), round=1, reason="")) == [e.End(silent=True), e.Discard(PLAN.place)]
 
 
@@ -329,7 +329,7 @@ def test_without_a_plan_in_time_nobody_is_ahead() -> None:
     assert ahead(idle()) == []
 
 
-def test_nobody_is_held_back_to_where_the_plan_would_have_it_late() -> None:
+def test_sender_is_never_held_back_until_it_is_late() -> None:
     """Whoever is slow, or says so, costs the others what deadlines allow, and no more."""
     plan = plan_of(duration_s=1.0, sigma=0.1)
     relay = fast_first(plan)
@@ -350,7 +350,7 @@ def test_it_says_for_how_long_it_read_nothing_of_each() -> None:
     assert [each.held_s for each in told.arrivals] == [0.0, 0.75, 0.0]
 
 
-def test_what_was_written_for_an_attempt_that_is_over_is_not_said() -> None:
+def test_span_written_for_a_closed_attempt_is_not_announced() -> None:
     relay = opened()
     all_added(relay)
     again = plan_of(attempt=2)
@@ -364,7 +364,7 @@ def test_what_was_written_for_an_attempt_that_is_over_is_not_said() -> None:
 # Time
 
 
-def test_what_may_be_lost_is_said_again_until_the_attempt_is_over() -> None:
+def test_reports_that_may_be_lost_repeat_until_the_attempt_ends() -> None:
     """A SpanDone that was lost on the way kept a round waiting until it was void."""
     relay = held()
     relay.handle(e.ChunkRefused(PLAN.place, 0, 0, "E211"))
@@ -395,7 +395,7 @@ def test_progress_is_said_each_second() -> None:
     assert len(said(relay.tick(0.1))) == 1
 
 
-def test_a_link_that_was_opened_for_chunks_and_sends_nothing_is_ended() -> None:
+def test_link_opened_for_chunks_is_cut_if_it_sends_nothing() -> None:
     relay = opened()
     relay.handle(e.Asked(SENDERS[0], m.Leaves(**named(PLAN.place), slot=0, leaves=LEAVES)))
     relay.handle(e.FrameCame(SENDERS[1], frame(PLAN, 1, 0)))

@@ -23,7 +23,7 @@ def test_only_what_names_all_of_it_belongs_to_the_open_attempt(change: dict[str,
     assert place_of(drop) == PLAN.place == Place(3, 7, 1)
 
 
-def test_averages_are_expected_of_others_who_keep_no_log_and_of_nobody_else() -> None:
+def test_averages_are_expected_only_from_others_without_a_log() -> None:
     of_another = plan_of(reducer=OTHER)
     relay = Stage()
     relay.hear(greeting(listeners=(HERE, replace(THERE, keeps_log=False))))

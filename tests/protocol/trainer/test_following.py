@@ -57,7 +57,7 @@ def test_a_snapshot_that_is_gone_is_asked_about() -> None:
     assert stage.last(e.Load).snapshot.index == 4
 
 
-def test_from_an_older_snapshot_it_follows_before_its_leases_are_judged() -> None:
+def test_old_snapshot_is_caught_up_before_leases_are_judged() -> None:
     stage = Stage()
     stage.hears(REHELLO, greeting(index=2, step=2))
     stage.handle(e.Loaded(stage.last(e.Load).job, "a" * 16))
@@ -122,7 +122,7 @@ def test_an_update_settles_what_is_in_it_and_is_reported_at_once() -> None:
     assert stage.core.round is None
 
 
-def test_an_update_of_an_accumulator_that_is_left_takes_nothing_out_of_this_one() -> None:
+def test_update_of_a_former_accumulator_leaves_this_one_alone() -> None:
     stage = ready(0)
     stage.offers()
     stage.plans()
@@ -167,7 +167,7 @@ def test_results_of_what_was_abandoned_are_ignored() -> None:
         assert stage.actions == []
 
 
-def test_a_late_result_is_not_taken_for_that_of_the_same_kind_of_job() -> None:
+def test_late_result_of_a_job_is_not_taken_for_a_newer_one() -> None:
     stage = ready()
     stage.hears_commit(1)
     first = stage.last(e.Apply).job
@@ -214,7 +214,7 @@ def test_no_more_records_wait_than_a_number(monkeypatch: pytest.MonkeyPatch) -> 
     assert stage.core.phase is Phase.FOLLOWING, "it knows of the fourth, and its words say where it is"
 
 
-def test_a_commit_before_there_is_a_state_only_says_where_the_head_is() -> None:
+def test_commit_before_any_state_only_moves_the_head() -> None:
     stage = Stage()
     stage.hears(REHELLO, greeting())
     stage.hears_commit(1)
@@ -223,7 +223,7 @@ def test_a_commit_before_there_is_a_state_only_says_where_the_head_is() -> None:
     assert stage.core.phase is Phase.FOLLOWING
 
 
-def test_a_copy_is_handed_in_and_hashed_at_the_step_that_is_asked_for() -> None:
+def test_copy_is_handed_in_and_hashed_at_the_requested_step() -> None:
     stage = ready()
     stage.commits(1, snapshot=True, hash_state=True)
     assert [a for a in stage.actions if isinstance(a, e.HandIn | e.HashState)] == [e.HashState(1, 1), e.HandIn(1, 1)]
@@ -248,7 +248,7 @@ def test_a_copy_is_made_before_the_next_record_is_applied() -> None:
 # --- bytes that nobody has
 
 
-def test_bytes_that_nobody_has_are_looked_for_again_and_are_a_trouble_until_they_come() -> None:
+def test_missing_bytes_are_retried_and_a_trouble_until_they_come() -> None:
     stage = ready()
     stage.hears_commit(1)
     for _ in range(3):
@@ -264,7 +264,7 @@ def test_bytes_that_nobody_has_are_looked_for_again_and_are_a_trouble_until_they
     assert stage.core.phase is Phase.ACCUMULATE
 
 
-def test_bytes_that_are_gone_since_a_newer_snapshot_are_no_trouble() -> None:
+def test_bytes_covered_by_a_newer_snapshot_are_no_trouble() -> None:
     """As for a laptop that comes back after its network was away."""
     stage = ready()
     stage.hears_commit(1)
@@ -311,7 +311,7 @@ def test_an_older_snapshot_is_not_a_newer_one() -> None:
 # --- a replica that differs, a site that knows less
 
 
-def test_a_replica_that_differs_begins_again_with_nothing_once_for_each_time_it_is_told() -> None:
+def test_differing_replica_starts_over_once_per_reload() -> None:
     stage = ready(0, index=2)
     accumulator = stage.core.accumulator
     told = m.Reload(run=RUN, step=2)
@@ -332,7 +332,7 @@ def test_a_replica_that_differs_begins_again_with_nothing_once_for_each_time_it_
     assert stage.did(e.Load)
 
 
-def test_a_site_that_was_restored_is_followed_after_one_numbered_sentence() -> None:
+def test_restored_site_is_followed_after_one_numbered_error() -> None:
     stage = ready(0, index=3)
     stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, index=1, step=1, reconciled=False))
     assert stage.last(e.Began).fault.code == "E402"
@@ -354,7 +354,7 @@ def test_an_old_greeting_of_the_same_host_is_no_restored_site() -> None:
     assert stage.actions == [], "heard of from the new host"
 
 
-def test_an_old_greeting_of_a_host_that_greeted_before_is_none_either() -> None:
+def test_old_greeting_of_a_host_that_greeted_before_is_ignored() -> None:
     stage = ready(index=1)
     stage.hears(greeting(fence=2, index=1, step=1))
     stage.commits(2, fence=2)
@@ -365,7 +365,7 @@ def test_an_old_greeting_of_a_host_that_greeted_before_is_none_either() -> None:
 # --- what was lost
 
 
-def test_a_round_whose_void_and_plan_were_lost_ends_with_its_commit() -> None:
+def test_round_with_lost_void_and_plan_ends_with_its_commit() -> None:
     stage = ready(0)
     stage.offers()
     stage.hush()

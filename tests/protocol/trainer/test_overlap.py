@@ -25,7 +25,7 @@ def bases(stage: Stage) -> dict[int, int]:
     return {done.unit.start // 4: done.base for done in stage.core.done}
 
 
-def test_without_it_nothing_is_begun_between_the_cut_and_its_outcome() -> None:
+def test_no_unit_begins_before_the_outcome_without_staleness() -> None:
     stage = ready(0)
     stage.lease(8, quota=4)
     stage.offers()
@@ -35,7 +35,7 @@ def test_without_it_nothing_is_begun_between_the_cut_and_its_outcome() -> None:
     assert stage.core.in_hand is None
 
 
-def test_the_cut_leaves_the_unit_in_hand_and_others_follow_it_in_every_phase_of_the_round() -> None:
+def test_cut_leaves_the_unit_in_hand_and_more_units_follow() -> None:
     stage = overlapping(0, more=(8, 9, 10, 11, 12))
     stage.computes()
     assert stage.did(e.Keep)
@@ -48,7 +48,7 @@ def test_the_cut_leaves_the_unit_in_hand_and_others_follow_it_in_every_phase_of_
     assert stage.last(e.Compute).units == (unit(11),), "its averages are still on their way"
 
 
-def test_an_offer_says_what_was_done_at_the_cut_and_does_not_grow() -> None:
+def test_offer_holds_the_work_done_at_the_cut_and_does_not_grow() -> None:
     stage = ready(0, 1, staleness=1)
     stage.lease(8)
     stage.hears(m.Cut(run=RUN, step=0, fence=1, attempt=1, round=1, codec="fp32", chunk_elements=16 * 1024))
@@ -78,7 +78,7 @@ def test_whoever_rested_at_the_quota_goes_on_with_the_cut() -> None:
     assert stage.core.in_hand is None, "of a void round both count"
 
 
-def test_the_commit_settles_what_was_offered_and_the_rest_is_the_next_offer() -> None:
+def test_commit_settles_the_offer_and_the_rest_is_offered_next() -> None:
     stage = overlapping(0)
     stage.computes()
     stage.plans()
@@ -93,7 +93,7 @@ def test_the_commit_settles_what_was_offered_and_the_rest_is_the_next_offer() ->
     assert (offer.loss_tokens, highest(offer.weights)) == (2 * UNIT, 2 * UNIT)
 
 
-def test_what_one_update_left_out_in_parts_is_carried_beside_the_second_sum() -> None:
+def test_partly_included_offer_is_carried_beside_the_second_sum() -> None:
     stage = overlapping(0)
     stage.computes()
     stage.plans()
@@ -123,7 +123,7 @@ def test_a_cut_whose_void_was_lost_takes_both_as_well() -> None:
     ]
 
 
-def test_an_update_that_was_made_without_what_was_offered_leaves_it_for_one_more() -> None:
+def test_update_without_the_offer_leaves_it_for_one_more_round() -> None:
     stage = overlapping(0)
     stage.computes()
     stage.commits(1)
@@ -132,7 +132,7 @@ def test_an_update_that_was_made_without_what_was_offered_leaves_it_for_one_more
     assert len(stage.offers().units) == 2
 
 
-def test_left_out_once_more_it_goes_back_and_the_second_sum_stays() -> None:
+def test_offer_left_out_twice_goes_back_and_the_second_sum_stays() -> None:
     """What is two steps old would be refused; what was computed during the round is one step old."""
     stage = overlapping(0)
     stage.plans()
@@ -153,7 +153,7 @@ def test_left_out_once_more_it_goes_back_and_the_second_sum_stays() -> None:
     assert highest(offer.weights) == UNIT
 
 
-def test_what_a_cut_passed_over_is_kept_for_one_step_and_then_done_again() -> None:
+def test_work_not_offered_is_kept_one_step_and_then_redone() -> None:
     stage = ready(0, staleness=1)
     stage.lease(1)
     stage.commits(1)
@@ -185,7 +185,7 @@ def test_a_unit_that_took_two_steps_is_done_again() -> None:
     assert stage.last(e.Compute).units == (unit(8),)
 
 
-def test_nothing_is_begun_once_the_averages_are_here_and_the_update_is_being_made() -> None:
+def test_no_unit_begins_while_the_update_is_being_made() -> None:
     """It would have to wait for the unit."""
     stage = overlapping(0)
     stage.plans()
@@ -216,7 +216,7 @@ def test_behind_the_head_and_in_no_round_nothing_is_begun() -> None:
     assert stage.core.in_hand is None
 
 
-def test_a_hello_in_the_round_lists_both_sums_and_the_unit_in_hand() -> None:
+def test_hello_in_a_round_lists_both_sums_and_the_unit_in_hand() -> None:
     stage = overlapping(0)
     stage.computes()
     stage.hears(m.Rehello(run=RUN, fence=1))

@@ -54,7 +54,7 @@ def test_it_loads_the_snapshot_that_the_greeting_names() -> None:
     assert len(returned.units) == 1
 
 
-def test_where_the_entry_comes_first_it_says_hello_and_waits_for_the_greeting() -> None:
+def test_early_entry_prompts_a_hello_and_waits_for_the_greeting() -> None:
     stage = at_step_5()
     stage.core.unanswered = 0
     stage.handle(rollback())

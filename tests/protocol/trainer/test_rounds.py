@@ -50,7 +50,7 @@ def test_a_new_cut_ends_a_round_whose_void_was_lost(change: dict[str, int]) -> N
     assert stage.core.phase is Phase.FREEZE
 
 
-def test_what_was_encoded_for_a_round_that_is_over_is_not_offered() -> None:
+def test_encoding_for_a_closed_round_is_not_offered() -> None:
     stage = ready(0)
     stage.hears(cut())
     late = stage.last(e.Freeze).job
@@ -61,7 +61,7 @@ def test_what_was_encoded_for_a_round_that_is_over_is_not_offered() -> None:
     assert [offer.attempt for offer in stage.heard(m.Offer)] == [2]
 
 
-def test_a_plan_that_came_before_the_offer_was_ready_is_followed_without_a_part() -> None:
+def test_plan_before_the_offer_is_followed_without_a_part() -> None:
     stage = ready(0)
     stage.hears(cut())
     stage.plans()
@@ -114,7 +114,7 @@ def test_a_plan_of_a_later_round_ends_ours() -> None:
     assert stage.core.phase is Phase.ACCUMULATE
 
 
-def test_reducers_are_served_when_they_open_and_again_when_they_come_back() -> None:
+def test_reducers_are_served_when_they_open_and_when_they_return() -> None:
     stage = in_round()
     for _ in range(2):
         stage.handle(e.OpenHeard(RELAY, opening()))
@@ -124,7 +124,7 @@ def test_reducers_are_served_when_they_open_and_again_when_they_come_back() -> N
         assert stage.actions == [], stray
 
 
-def test_who_is_dropped_sends_no_more_of_its_gradient_in_that_attempt() -> None:
+def test_dropped_trainer_sends_no_more_gradient_in_that_attempt() -> None:
     """Its averages, and those of others, needed its uplink: a round with a slow reducer took a third longer."""
     stage = in_round()
     stray = ({"slot": 0}, {"attempt": 2}, {"fence": 2}, {"step": 1})
@@ -166,7 +166,7 @@ def test_it_says_once_that_all_averages_of_its_attempt_have_come() -> None:
     assert told.departures == (m.Departure(RELAY, 0.7),)
 
 
-def test_it_says_so_after_the_commit_too_as_long_as_it_waits_for_them() -> None:
+def test_arrivals_are_reported_after_the_commit_while_awaited() -> None:
     """Nobody else knows how slow its link is."""
     stage = ready(0)
     stage.offers()
@@ -229,7 +229,7 @@ def test_a_newer_host_at_a_later_step_may_have_committed_it() -> None:
     assert stage.core.done == ()
 
 
-def test_after_a_round_it_computes_on_unless_a_newer_entry_is_known() -> None:
+def test_trainer_follows_a_newer_entry_after_a_void_round() -> None:
     stage = in_round()
     stage.hears_commit(3)
     stage.hears(void())

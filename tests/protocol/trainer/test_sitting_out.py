@@ -44,7 +44,7 @@ def test_it_takes_the_averages_and_says_that_it_has_them() -> None:
     assert [arrivals.holds for arrivals in stage.heard(m.Arrivals)] == [b"h" * 32]
 
 
-def test_its_work_is_offered_in_the_next_round_with_the_step_that_it_is_of() -> None:
+def test_work_is_offered_in_the_next_round_with_its_own_step() -> None:
     """Nothing of it is done again; together with what comes, it is one sum."""
     stage = left_out(0, 1)
     stage.commits(1)
@@ -60,7 +60,7 @@ def test_its_work_is_offered_in_the_next_round_with_the_step_that_it_is_of() -> 
     assert stage.core.held[0].tokens == 0
 
 
-def test_left_out_once_more_its_leases_return_before_it_computes_again() -> None:
+def test_work_left_out_twice_returns_its_leases_before_computing() -> None:
     """It was not at the head in time for the next cut; the reason is said."""
     stage = left_out(0, 1)
     before = stage.core.accumulator
@@ -109,7 +109,7 @@ def test_who_is_behind_hears_nothing_of_it() -> None:
     assert stage.actions == []
 
 
-def test_who_was_not_asked_takes_the_averages_as_they_come_and_not_once_more_from_the_log() -> None:
+def test_unasked_trainer_computes_on_and_applies_the_commit() -> None:
     """Reducers give them to every trainer that is linked, and the plan counts on it."""
     stage = ready(0)
     stage.plans(peer=OTHER)
@@ -120,7 +120,7 @@ def test_who_was_not_asked_takes_the_averages_as_they_come_and_not_once_more_fro
 
 
 @pytest.mark.parametrize("other", [{"step": 5}, {"fence": 0}])
-def test_who_was_not_asked_takes_no_averages_of_another_step_or_host(other: dict[str, int]) -> None:
+def test_unasked_trainer_ignores_plans_of_another_step_or_host(other: dict[str, int]) -> None:
     stage = ready(0)
     stage.plans(peer=OTHER, **other)
     assert stage.actions == []

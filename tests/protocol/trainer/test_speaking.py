@@ -35,7 +35,7 @@ def test_it_says_where_it_can_be_dialled() -> None:
     assert (hello.url, hello.fingerprint, hello.reduces) == ("wss://192.0.2.1:4000/", "f" * 64, True)
 
 
-def test_whom_it_reaches_is_said_when_that_changes_with_a_hello_and_from_time_to_time() -> None:
+def test_reach_is_sent_on_change_with_a_hello_and_regularly() -> None:
     stage = ready(0)
     stage.handle(e.Reached((RELAY,)))
     stage.handle(e.Reached((RELAY,)))
@@ -67,7 +67,7 @@ def test_a_host_that_knows_less_learns_the_fence_from_the_answer() -> None:
     assert [hello.fence for hello in stage.heard(m.Hello)] == [5, 5]
 
 
-def test_it_is_never_silent_for_more_than_two_seconds_not_even_without_a_state() -> None:
+def test_trainer_is_never_silent_for_over_two_seconds() -> None:
     stage = Stage()
     assert stage.waits(HEARTBEAT_S - 0.1) == []
     assert stage.waits(0.1) == [m.Heartbeat(run=RUN, index=-1)]
@@ -84,7 +84,7 @@ def test_at_the_head_it_says_by_a_report_that_it_is_there() -> None:
     assert stage.waits(HEARTBEAT_S - 0.1) == []
 
 
-def test_reports_are_at_most_ten_a_second_and_one_that_fills_the_quota_is_said_at_once() -> None:
+def test_reports_are_rate_limited_unless_one_fills_the_quota() -> None:
     stage = ready()
     stage.now += 1
     stage.lease(*range(9), quota=36)
@@ -98,7 +98,7 @@ def test_reports_are_at_most_ten_a_second_and_one_that_fills_the_quota_is_said_a
     assert [len(report.done) for report in stage.heard(m.Report)] == [1, 5, 9]
 
 
-def test_a_host_that_does_not_know_its_leases_gets_no_report_to_judge_them_by() -> None:
+def test_host_that_does_not_know_the_leases_gets_no_report() -> None:
     """But it hears where the log ends here, and sends what is missing."""
     stage = ready(0)
     stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, index=1, step=1, reconciled=False))
@@ -109,7 +109,7 @@ def test_a_host_that_does_not_know_its_leases_gets_no_report_to_judge_them_by() 
     assert stage.heard(m.Report) == []
 
 
-def test_a_hello_that_has_no_answer_is_said_again_later_and_later() -> None:
+def test_unanswered_hello_is_repeated_with_growing_pauses() -> None:
     stage = ready()
     stage.hears(m.Rehello(run=RUN, fence=1))
     pauses = []
@@ -125,7 +125,7 @@ def test_a_hello_that_has_no_answer_is_said_again_later_and_later() -> None:
     assert not any(isinstance(said, m.Hello) for _ in range(100) for said in stage.waits(1.0))
 
 
-def test_a_host_that_asks_anew_answers_that_hello_and_none_before() -> None:
+def test_greeting_of_a_new_host_answers_its_own_rehello() -> None:
     stage = ready()
     stage.hears(m.Rehello(run=RUN, fence=1), m.Rehello(run=RUN, fence=2), greeting(fence=2))
     stage.lease(0, fence=2)
@@ -140,7 +140,7 @@ def test_on_a_new_link_nothing_is_waited_for_any_more() -> None:
     assert stage.core.undone == (unit(0),)
 
 
-def test_an_offer_that_may_have_been_lost_is_said_again_where_its_round_goes_on() -> None:
+def test_offer_is_repeated_after_a_greeting_in_its_round() -> None:
     stage = ready(0)
     offer = stage.offers()
     stage.hush()

@@ -40,7 +40,7 @@ def test_only_what_was_offered_is_sent(made: m.Plan) -> None:
     assert not stage.did(e.Serve)
 
 
-def test_a_process_begins_with_nothing_and_an_accumulator_of_its_own() -> None:
+def test_process_starts_empty_with_its_own_accumulator() -> None:
     core = new_trainer(RUN, ME, 5.0, 0xAB)
     assert core.accumulator == "0" * 30 + "ab" != accumulator_of(0xAC)
     assert (core.done, core.undone, core.weights, core.carried, core.chunks) == ((), (), (), 0, 0)
@@ -57,7 +57,7 @@ def test_the_unit_in_hand_is_the_first_of_those_to_do() -> None:
     assert stage.core.undone == (unit(1), unit(2))
 
 
-def test_what_was_offered_in_vain_and_what_came_since_are_both_done() -> None:
+def test_offer_made_in_vain_and_later_work_are_both_done() -> None:
     stage = ready(0)
     stage.offers()
     stage.hears(void())

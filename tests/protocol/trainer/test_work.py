@@ -124,7 +124,7 @@ def several(*numbers: int, in_one_pass: int, quota: int = 100) -> Stage:
     return stage
 
 
-def test_as_many_units_are_computed_in_one_pass_as_the_device_takes() -> None:
+def test_pass_computes_as_many_units_as_the_device_takes() -> None:
     stage = several(0, 1, 2, 3, 4, in_one_pass=3)
     assert stage.last(e.Compute).units == (unit(1), unit(2), unit(3))
     assert stage.core.undone == (unit(1), unit(2), unit(3), unit(4))
@@ -146,7 +146,7 @@ def test_units_without_a_loss_weigh_nothing() -> None:
     assert (stage.core.loss_tokens, stage.core.loss_sum) == (32, 2.5)
 
 
-def test_a_pass_has_no_unit_that_would_not_be_begun_after_the_others() -> None:
+def test_pass_has_no_unit_that_would_exceed_the_quota() -> None:
     """The quota is reached with the third."""
     stage = several(0, 1, 2, 3, 4, in_one_pass=8, quota=9)
     assert stage.last(e.Compute).units == (unit(1), unit(2))
@@ -154,7 +154,7 @@ def test_a_pass_has_no_unit_that_would_not_be_begun_after_the_others() -> None:
     assert stage.core.in_hand is None, "it rests"
 
 
-def test_a_cut_leaves_all_units_of_a_pass_and_they_are_begun_anew_in_their_order() -> None:
+def test_cut_abandons_a_pass_and_its_units_restart_in_order() -> None:
     stage = several(0, 1, 2, 3, in_one_pass=2)
     late = stage.last(e.Compute).job
     offer = stage.offers()
@@ -166,7 +166,7 @@ def test_a_cut_leaves_all_units_of_a_pass_and_they_are_begun_anew_in_their_order
     assert stage.last(e.Compute).units == (unit(1), unit(2))
 
 
-def test_of_several_units_that_are_not_finite_none_is_blamed_before_it_was_computed_alone() -> None:
+def test_non_finite_unit_is_blamed_only_after_it_ran_alone() -> None:
     stage = several(0, 1, 2, 3, in_one_pass=2)
     stage.hush()
     stage.handle(e.NotFinite(stage.last(e.Compute).job))
@@ -180,7 +180,7 @@ def test_of_several_units_that_are_not_finite_none_is_blamed_before_it_was_compu
     assert [done.unit for done in stage.core.done] == [unit(0), unit(1)]
 
 
-def test_what_is_not_begun_is_given_back_and_what_is_in_hand_is_not() -> None:
+def test_units_not_begun_are_given_back_and_those_in_hand_kept() -> None:
     stage = ready()
     stage.lease(0, 1, 2)
     stage.handle(e.GaveBack())
@@ -200,7 +200,7 @@ def test_work_of_a_step_that_was_cut_without_us_is_done_again() -> None:
     assert {done.base for done in stage.core.done} == {1}
 
 
-def test_after_three_rounds_running_it_is_kept_one_step_old_and_never_older() -> None:
+def test_work_missed_three_times_is_kept_one_step_old_at_most() -> None:
     stage = ready(0)
     for index in (1, 2, 3):
         stage.commits(index)
@@ -228,7 +228,7 @@ def test_a_round_that_we_were_in_begins_the_count_anew() -> None:
     assert stage.core.undone == (unit(5),)
 
 
-def test_what_was_offered_and_left_out_is_never_done_again_and_given_up_when_it_is_too_old() -> None:
+def test_left_out_offer_is_never_redone_and_finally_given_up() -> None:
     stage = ready(0)
     accumulator = stage.core.accumulator
     stage.offers()
@@ -242,7 +242,7 @@ def test_what_was_offered_and_left_out_is_never_done_again_and_given_up_when_it_
     assert [type(message) for message in stage.said[-2:]] == [m.Hello, m.Reaches]
 
 
-def test_an_update_with_what_was_held_before_the_leases_ended_touches_nothing_that_is_held_now() -> None:
+def test_update_with_revoked_work_leaves_current_work_untouched() -> None:
     stage = ready(0)
     stage.offers()
     stage.plans()
@@ -254,7 +254,7 @@ def test_an_update_with_what_was_held_before_the_leases_ended_touches_nothing_th
     assert (stage.core.accumulator, stage.core.undone) == (accumulator, (unit(1),))
 
 
-def test_an_update_with_units_that_do_not_lie_here_as_they_were_offered_ends_the_accumulator() -> None:
+def test_update_with_an_offer_already_void_ends_the_accumulator() -> None:
     """The round had ended here; what was averaged in cannot be taken out of a sum that has grown since."""
     stage = ready(0)
     stage.offers()
@@ -268,7 +268,7 @@ def test_an_update_with_units_that_do_not_lie_here_as_they_were_offered_ends_the
     assert stage.heard(m.Hello)[-1].done == ()
 
 
-def test_an_update_of_other_units_than_were_offered_ends_the_accumulator() -> None:
+def test_update_with_part_of_the_offer_ends_the_accumulator() -> None:
     """What lies here is one sum: a part of it cannot be taken out."""
     stage = ready(0, 1)
     stage.offers()

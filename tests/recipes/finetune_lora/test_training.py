@@ -114,7 +114,7 @@ def test_fresh_adapters_change_nothing(adapted: Adapted) -> None:
     assert torch.allclose(ours, theirs, atol=1e-5)
 
 
-def test_a_fresh_state_is_the_same_twice_and_another_seed_is_another(llama: Adapted) -> None:
+def test_fresh_state_is_reproducible_and_depends_on_the_seed(llama: Adapted) -> None:
     assert llama.replica().digest() == llama.replica().digest()
     other = Replica(replace(llama.recipe, seed=5), files=llama.files)
     assert other.digest() != llama.replica().digest()
@@ -211,7 +211,7 @@ def test_a_machine_needs_room_for_the_base(llama: Adapted) -> None:
 
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
-def test_a_gpu_of_a_mixed_run_keeps_the_base_in_16_bits_and_all_else_as_it_is(
+def test_mixed_run_on_a_gpu_keeps_only_the_base_in_16_bits(
     adapted: Adapted, half: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a base that 16 bits can hold, gradients are those of autocast with the base in fp32, bit by bit."""

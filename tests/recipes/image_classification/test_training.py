@@ -112,7 +112,7 @@ def accuracy(folder: Path, images: Images) -> float:
     return right / len(images.labels)
 
 
-def test_what_the_release_makes_of_an_image_is_what_was_trained_on(
+def test_release_prepares_images_as_they_were_in_training(
     digits: tuple[ImageClassification, Path], tmp_path: Path
 ) -> None:
     recipe, folder = digits

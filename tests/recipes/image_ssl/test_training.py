@@ -107,7 +107,7 @@ def test_assignments_are_those_of_the_paper(steps: int, sharpness: float) -> Non
         np.testing.assert_allclose(found.sum(axis=0), 64 / 30, rtol=1e-3)
 
 
-def test_a_fresh_model_finds_a_prototype_by_little_more_than_chance(shard: Images) -> None:
+def test_fresh_model_finds_prototypes_hardly_better_than_chance(shard: Images) -> None:
     recipe = replace(SMALL, prototypes=3000, projection=128)
     batch = batch_of(recipe, shard, np.arange(8), HERE)
     loss = float(summed_loss(recipe, build_model(recipe), batch, CPU).detach())
@@ -126,7 +126,7 @@ def test_a_unit_needs_nothing_that_was_computed_before_it(shard: Images) -> None
     assert losses[0] == losses[1]
 
 
-def test_the_queue_begins_at_its_committed_step_and_has_a_part_in_assignments_alone(shard: Images) -> None:
+def test_queue_starts_at_its_step_and_affects_only_assignments(shard: Images) -> None:
     recipe = replace(SMALL, queue=4, queue_from=3)
     assert [recipe.at(step).queue for step in (0, 2, 3, 9)] == [0, 0, 4, 4]
     model = build_model(recipe)
@@ -151,7 +151,7 @@ def test_the_queue_begins_at_its_committed_step_and_has_a_part_in_assignments_al
     assert losses[0] == pytest.approx(losses[1], rel=0.2)
 
 
-def test_a_trainer_asks_for_the_recipe_of_the_step_it_computes_on(shard: Images) -> None:
+def test_trainer_uses_the_recipe_of_the_step_it_computes_on(shard: Images) -> None:
     recipe = replace(SMALL, queue=4, queue_from=1)
     trainer = Trainer(Replica(recipe), RUN, [shard])
     taken = take_units(trainer, [Unit(0, 0, 0, 8)])
@@ -165,7 +165,7 @@ def test_a_trainer_asks_for_the_recipe_of_the_step_it_computes_on(shard: Images)
     assert with_queue.loss_sum != without.loss_sum
 
 
-def test_prototypes_stay_as_they_are_for_so_many_committed_steps_and_have_length_one(shard: Images) -> None:
+def test_prototypes_are_frozen_for_some_steps_and_have_length_1(shard: Images) -> None:
     trainer = Trainer(Replica(SMALL), RUN, [shard])
     replica = trainer.replica
     piece = next(piece for piece in replica.layout.pieces if piece.name == "prototypes.weight")

@@ -105,7 +105,7 @@ def test_blur_is_a_gaussians() -> None:
     assert np.abs(blurred - sharp).max() > 0.5
 
 
-def test_boxes_lie_within_the_image_and_have_the_area_that_was_asked_for() -> None:
+def test_boxes_lie_within_the_image_and_have_the_area_asked_for() -> None:
     crops = drawn(least=0.14, most=0.4)
     left, top, width, height = crops[:, :MIRRORED].T
     assert min(left.min(), top.min()) >= 0

@@ -23,7 +23,7 @@ def test_floats_are_from_minus_one_to_one() -> None:
     assert floats.dtype == np.float32
 
 
-def test_an_image_is_moved_each_way_and_mirrored_half_of_the_time() -> None:
+def test_image_is_moved_each_way_and_mirrored_half_the_time() -> None:
     drawn = [moved(IMAGE, chance_of(HERE, n), by=1, may_flip=True) for n in range(200)]
     padded = np.pad(IMAGE, ((1, 1), (1, 1), (0, 0)), mode="edge")
     possible = [padded[d : d + 6, r : r + 6] for d in range(3) for r in range(3)]

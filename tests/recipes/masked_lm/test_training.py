@@ -62,7 +62,7 @@ def test_special_tokens_are_those_of_the_tokenizer() -> None:
     assert (model.config.pad_token_id, model.config.bos_token_id, model.config.eos_token_id) == (0, 101, 102)
 
 
-def test_a_sample_is_a_stretch_in_two_parts_that_begin_with_sentences() -> None:
+def test_sample_is_a_stretch_split_where_a_sentence_begins() -> None:
     ids, labels, kinds, mask, swapped = rows()
     text = some_text().tokens
     for number, row in enumerate(originals(ids, labels)[:-1]):

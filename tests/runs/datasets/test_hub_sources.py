@@ -155,9 +155,7 @@ def test_one_is_fetched_at_a_time(hub: Hub, organizer: Person) -> None:
     assert Dataset.objects.get().state == "preparing"
 
 
-def test_what_has_gone_from_the_hub_is_told_and_asked_for_again_when_the_run_is_opened(
-    hub: Hub, organizer: Person
-) -> None:
+def test_vanished_hub_text_is_reported_and_retried_at_opening(hub: Hub, organizer: Person) -> None:
     run = drafted(organizer)
     gone = hub.repositories.pop("datasets/amina/proverbs")
     preparation.prepare_dataset(run.dataset_id)

@@ -156,7 +156,7 @@ class TestDataset:
         assert code in created.waiting_for
         assert "/srv" not in created.waiting_for, "everybody reads it"
 
-    def test_a_text_that_is_not_one_sample_is_too_short_and_can_be_replaced(
+    def test_text_below_one_sample_is_too_short_to_open_a_run(
         self, created: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Twenty thousand times one letter are eleven tokens."""
@@ -259,9 +259,7 @@ class TestRelease:
         assert "E312" in run.waiting_for
         assert making.make_release(run.pk) == "ready"
 
-    def test_one_that_fails_for_hours_is_tried_less_and_less_often_and_told_once(
-        self, run: Run, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_is_retried_less_often_while_failing_and_told_once(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         services.finish_run(run=run)
         failing(monkeypatch, OSError(errno.ENOSPC, "No space left on device"))
         waits: list[float] = []

@@ -190,7 +190,7 @@ class TestDeleting:
 
 
 class TestTakingBack:
-    def test_an_open_run_is_a_draft_again_with_nothing_left_of_its_opening(
+    def test_open_run_becomes_a_draft_without_traces_of_opening(
         self, run: Run, django_capture_on_commit_callbacks: Any
     ) -> None:
         run.marks.create(epoch=0, shard=0, mark=8)

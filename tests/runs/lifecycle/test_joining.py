@@ -85,7 +85,7 @@ class TestAsking:
         Run.objects.update(state=Run.State.DRAFT)
         assert asked not in access.listed_runs(stranger)
 
-    def test_machines_of_others_are_cut_off_and_those_of_members_are_not(
+    def test_machines_are_shut_out_until_their_owner_is_a_member(
         self, asked: Run, laptop: Owned, volunteer: Person
     ) -> None:
         peer = [PeerId(laptop.machine.peer_id)]
@@ -222,7 +222,7 @@ class TestWhatChangesAroundThem:
         drafts.change_visibility(run=asked, visibility=Run.Visibility.PUBLIC)
         assert not JoinRequest.objects.exists()
 
-    def test_who_has_helped_stays_where_a_public_run_asks_from_now_on(
+    def test_contributors_stay_when_a_public_run_starts_to_ask(
         self, run: Run, laptop: Owned, volunteer: Person
     ) -> None:
         committed(run, (laptop.machine, 4))

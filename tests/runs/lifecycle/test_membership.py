@@ -71,7 +71,7 @@ class TestByLink:
         with pytest.raises(Problem, match="E313"):
             membership.accept_invitation(slug=run.slug, secret=secret, person=volunteer)
 
-    def test_a_link_that_was_taken_back_lets_nobody_in_and_puts_nobody_out(
+    def test_revoked_link_admits_no_newcomer_and_removes_no_member(
         self, run: Run, volunteer: Person, stranger: Person
     ) -> None:
         issued = membership.create_invitation(run=run)

@@ -91,7 +91,7 @@ class TestUploads:
         assert (dataset.size, len(dataset.sha256)) == (len(TEXT), 64)
 
     @pytest.mark.parametrize(("size", "code"), [(None, "E311"), (0, "E303"), (10**12, "E304")])
-    def test_a_length_that_is_wrong_is_refused_before_anything_is_read(
+    def test_wrong_length_is_refused_before_anything_is_read(
         self, organizer: Person, size: int | None, code: str
     ) -> None:
         def untouchable() -> Iterator[bytes]:
@@ -147,7 +147,7 @@ class TestCreating:
 
 
 class TestOpening:
-    def test_the_first_parameters_are_made_once_the_transaction_has_committed(
+    def test_first_parameters_are_made_after_the_transaction(
         self, organizer: Person, data_folder: Any, enqueued: list[Any], django_capture_on_commit_callbacks: Any
     ) -> None:
         run = draft(organizer)
@@ -221,7 +221,7 @@ class TestLonger:
         with pytest.raises(Problem, match=f"E315: .*{state}"):
             services.extend_run(run=run, target_steps=250)
 
-    def test_a_coordinator_that_has_not_heard_of_it_does_not_finish_the_run(self, run: Run) -> None:
+    def test_coordinator_with_an_old_length_cannot_finish_the_run(self, run: Run) -> None:
         services.extend_run(run=run, target_steps=250)
         assert not services.finish_run(run=run, target_steps=100)
         run.refresh_from_db()
@@ -353,7 +353,7 @@ def test_what_is_wanted_is_not_thinned_out(trained: Run) -> None:
     assert trained.snapshots.get(index=4).is_stored
 
 
-def test_a_state_at_another_place_has_the_bytes_a_replica_would_hand_in(trained: Run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_restated_state_has_the_bytes_a_replica_would_hand_in(trained: Run, tmp_path) -> None:  # type: ignore[no-untyped-def]
     source = state_file(tmp_path / "source", step=4, index=4, log_digest="d" * 64)
     made = restate(source, tmp_path / "target", step=4, index=123456, log_digest="e" * 64)
     expected = state_bytes(step=4, index=123456, log_digest="e" * 64)

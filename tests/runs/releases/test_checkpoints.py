@@ -139,7 +139,7 @@ def test_one_after_another(hub: Hub, training: Run, tmp_path: Path) -> None:
     assert not hub.repositories
 
 
-def test_what_another_worker_has_sent_meanwhile_is_not_sent_again(
+def test_checkpoint_sent_by_another_worker_is_not_sent_again(
     hub: Hub, training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the look at what is due and the turn to send it."""

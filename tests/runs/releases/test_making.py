@@ -135,13 +135,13 @@ def test_what_the_organizer_chose_stays(overfitted: Run) -> None:
     assert (release.is_chosen, release.wanted_index) == (True, None)
 
 
-def test_that_what_is_offered_by_itself_is_what_is_wanted_is_a_choice_too(overfitted: Run, asked: list[str]) -> None:
+def test_choosing_the_default_release_is_a_choice_too(overfitted: Run, asked: list[str]) -> None:
     making.release_best(run=overfitted, best=True)
     assert Release.objects.get(run=overfitted).is_chosen
     assert "remake_release" not in asked
 
 
-def test_an_overfitted_run_whose_best_cannot_be_released_releases_its_last(
+def test_overfitted_run_releases_its_last_if_its_best_cannot_be(
     run: Run, laptop: Owned, given: list[Any], asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(making, "_can_be_released", lambda _: False)
@@ -192,14 +192,14 @@ def test_a_run_whose_last_snapshot_is_best_has_nothing_to_choose(finished: Run) 
     assert making.better_snapshot(finished) is None
 
 
-def test_nothing_is_called_better_than_a_last_snapshot_that_is_not_measured_yet(finished: Run) -> None:
+def test_unmeasured_last_snapshot_has_no_better_one(finished: Run) -> None:
     """It is made before that."""
     finished.snapshots.filter(step=4).update(heldout_loss=None)
     assert making.better_snapshot(finished) is None
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_card_of_an_earlier_step_names_those_up_to_it_and_is_not_made_again_and_again(
+def test_card_of_an_earlier_step_names_only_its_contributors(
     finished: Run, laptop: Owned, given: list[Any], asked: list[str]
 ) -> None:
     late = owned(finished.organizer, "late").machine

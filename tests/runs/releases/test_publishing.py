@@ -123,7 +123,7 @@ class TestPush:
         with pytest.raises(Problem, match="E351"):
             ask(run)
 
-    def test_a_co_organizer_publishes_by_their_own_token_and_only_while_they_are_one(
+    def test_co_organizer_publishes_with_own_token_while_in_the_role(
         self, hub: Hub, run: Run, release: Release, volunteer: Person
     ) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)
@@ -142,9 +142,7 @@ class TestPush:
         assert (Publication.objects.get().state, Publication.objects.get().fault[:4]) == ("failed", "E351")
         assert list(hub.repositories) == ["teo/proverbs"]
 
-    def test_removing_ones_own_token_does_not_stop_what_goes_by_another(
-        self, hub: Hub, run: Run, volunteer: Person
-    ) -> None:
+    def test_removing_a_token_leaves_pushes_by_other_tokens(self, hub: Hub, run: Run, volunteer: Person) -> None:
         publishing.save_token(person=run.organizer, token=TOKEN)
         given_role(run, volunteer, Run.Role.CO_ORGANIZER)
         hub.account("teo", "hf_of_teo")

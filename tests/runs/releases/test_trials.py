@@ -208,7 +208,7 @@ class TestWriting:
         trial.refresh_from_db()
         assert trial.is_waiting
 
-    def test_a_worker_that_ends_meanwhile_has_it_written_after_its_next_start(
+    def test_trial_of_a_stopped_worker_is_written_after_restart(
         self, released: Run, asked: list[str], monkeypatch: pytest.MonkeyPatch, children: list[Any]
     ) -> None:
         writes = vars(trials)["run_child"]

@@ -57,7 +57,7 @@ def losses(run: Run) -> list[float | None]:
     return list(run.snapshots.order_by("index").values_list("heldout_loss", flat=True))
 
 
-def test_the_newest_snapshot_is_measured_and_those_before_it_are_not(with_text: Run, children: list[list[str]]) -> None:
+def test_only_the_newest_snapshot_is_measured(with_text: Run, children: list[list[str]]) -> None:
     snapshot(with_text, 10)
     newest = snapshot(with_text, 20)
     assert measure_newest(with_text.pk) == Outcome.DONE
@@ -99,9 +99,7 @@ def test_it_continues_the_organizers_lines(
     assert len(command) == 6 + min(3, max(1, len(prompts.splitlines())))
 
 
-def test_what_is_kept_of_a_text_has_a_bound_and_a_place_in_every_database(
-    with_text: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_written_text_is_bounded_and_fits_every_database(with_text: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """PostgreSQL has no NUL, and an untrained model writes any byte."""
     made = {"loss": 5.25, "units": 100, "figures": {}, "written": ["a\0b" + "x" * 5000]}
     monkeypatch.setattr(heldout, "run_child", lambda *_, **__: made)
@@ -138,9 +136,7 @@ def test_doing_it_twice_does_it_once(with_text: Run, children: list[list[str]]) 
     assert len(children) == 1
 
 
-def test_the_first_parameters_and_a_text_without_a_held_out_part_are_let_be(
-    run: Run, children: list[list[str]]
-) -> None:
+def test_first_parameters_and_texts_without_heldout_are_skipped(run: Run, children: list[list[str]]) -> None:
     snapshot(run, 10)
     assert measure_newest(run.pk) == Outcome.DONE
     Dataset.objects.update(heldout={"digest": "e" * 64, "tokens": 100})

@@ -26,7 +26,7 @@ places = st.sets(st.integers(0, 100_000), min_size=1, max_size=80).map(sorted)
 
 class TestTheRule:
     @given(places)
-    def test_the_first_and_the_newest_two_stay_and_no_more_than_that_many(self, taken: list[int]) -> None:
+    def test_first_and_newest_two_stay_within_the_maximum(self, taken: list[int]) -> None:
         gone = retention.superfluous(taken)
         kept = [place for place in taken if place not in gone]
         assert kept[:1] == taken[:1]
@@ -113,7 +113,7 @@ class TestFiles:
         gone = Client().get(address, headers=header)
         assert (gone.status_code, gone.json()["code"]) == (410, "E326")
 
-    def test_what_is_just_being_handed_in_is_left_alone_and_what_was_left_behind_is_not(self, long_run: Run) -> None:
+    def test_fresh_files_are_kept_and_leftovers_removed(self, long_run: Run) -> None:
         fresh, old = (storage.snapshots_folder(long_run) / f"{name}.safetensors" for name in ("a" * 64, "b" * 64))
         for path, ago_s in ((fresh, 1), (old, LONG_AGO)):
             path.write_bytes(b"no row yet")
@@ -146,7 +146,7 @@ def test_it_is_done_with_each_new_snapshot_and_at_a_start(
     assert "thin_snapshots" not in asked
 
 
-def test_a_replay_begins_at_the_newest_verified_one_which_is_kept_and_needs_the_log_since(
+def test_replay_begins_at_a_kept_verified_one_with_the_log_since(
     long_run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is given to the child, whose own work is tested in tests/site_work/test_replay.py."""
@@ -170,9 +170,7 @@ def test_a_replay_begins_at_the_newest_verified_one_which_is_kept_and_needs_the_
     assert LogEntry.objects.filter(run=long_run).count() == 29
 
 
-def test_a_replay_reads_the_site_s_own_relays_and_those_that_the_operator_names(
-    run: Run, settings: Any, tmp_path: Path
-) -> None:
+def test_replay_reads_the_sites_relays_and_those_of_the_operator(run: Run, settings: Any, tmp_path: Path) -> None:
     own, other, idle = settings.DATA / "relay", tmp_path / "elsewhere", tmp_path / "another"
     for home in (own, other):
         (home / "log" / run.run_id).mkdir(parents=True)

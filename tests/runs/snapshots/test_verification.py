@@ -169,9 +169,7 @@ class TestOneAfterAnother:
         assert verify_next(long_run.pk) == Outcome.MORE
         assert Verification.objects.get().failures == 0
 
-    def test_the_child_is_told_where_relays_are_and_reads_with_a_key_of_its_own(
-        self, long_run: Run, tmp_path: Path
-    ) -> None:
+    def test_child_gets_relay_addresses_and_a_key_of_its_own(self, long_run: Run, tmp_path: Path) -> None:
         relay = PeerId("0e" * 16)
         hello = m.Hello(run=long_run.run_id, accumulator=AccumulatorId("0" * 32), url="ws://10.0.0.7:9/")
         note_listener(relay, hello)

@@ -57,7 +57,7 @@ def test_steps_follow_one_another_faster_than_as_stated(
 
 
 @pytest.mark.parametrize("staleness", STALENESS)
-def test_who_was_left_out_is_at_the_head_and_in_every_other_update(staleness: int) -> None:
+def test_left_out_trainers_follow_and_join_every_other_update(staleness: int) -> None:
     world = two_slow("fast", "stated", staleness=staleness)
     slow = [trainer.peer for trainer in trainers(world)[:2]]
     assert world.run_steps(12, 900)

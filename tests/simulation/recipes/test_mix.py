@@ -30,7 +30,7 @@ def mixed_world(weights: tuple[float, ...], steps: int) -> World:
     return world
 
 
-def test_sources_are_mixed_by_weight_through_a_restart_and_a_change() -> None:
+def test_mix_follows_its_weights_through_restart_and_change() -> None:
     world = mixed_world((0.23, 0.77), 90)
     assert world.run_steps(20)
     world.restart_host(3.0)

@@ -35,7 +35,7 @@ def test_a_run_survives_all_weathers_in_one_world(seed: int) -> None:
     require_sound(simulation.figures())
 
 
-def test_a_calm_run_is_whole_and_fair_and_says_that_it_is_not_exact() -> None:
+def test_calm_run_is_whole_and_fair_and_marked_inexact() -> None:
     figures = simulate(Setting(trainers=10, relays=2, steps=10, seed=1, even=True, staleness=1))
     require_sound(figures)
     assert (figures.void_rounds, figures.faults) == (0, {})
@@ -56,7 +56,7 @@ def step_s(staleness: int) -> float:
     return (world.clock.now - begun) / 10
 
 
-def test_where_the_exchange_takes_long_a_step_is_the_longer_of_both_and_not_their_sum() -> None:
+def test_step_takes_the_longer_of_computing_and_exchange() -> None:
     one_after_the_other, overlapping = step_s(0), step_s(1)
     assert overlapping > 4.0, "the exchange itself"
     assert one_after_the_other - overlapping == pytest.approx(2.0, abs=0.3)
@@ -88,7 +88,7 @@ def test_what_is_offered_is_of_this_step_or_the_one_before() -> None:
     assert "returned" not in world.tally.notes
 
 
-def test_the_site_dies_in_a_round_and_both_sums_are_in_the_updates_after_it() -> None:
+def test_site_restart_in_a_round_loses_neither_sum() -> None:
     world, _ = checked_world(trainers=4, steps=30, even=True, staleness=1)
     assert world.run_steps(3)
     run_to(world, Phase.REDUCE)

@@ -165,7 +165,7 @@ class TestCredentials:
         assert self.refused(self.ask(laptop), "E305")
         assert self.ask(owned(organizer)).status_code == 200
 
-    def test_who_was_removed_does_not_come_back_by_the_same_key_under_another_name(
+    def test_removed_machine_cannot_return_under_another_name(
         self, run: Run, laptop: Owned, stranger: Person, volunteer: Person
     ) -> None:
         remove_person(run=run, name=volunteer.username)

@@ -35,7 +35,7 @@ def test_the_same_picture_as_by_the_socket(client: Client, run: Run, laptop: Own
         assert all(set(row) == set(named) for row in answer["run"][rows])
 
 
-def test_how_long_it_takes_is_said_only_while_somebody_makes_steps(client: Client, run: Run, laptop: Owned) -> None:
+def test_time_to_go_is_shown_only_while_trainers_are_present(client: Client, run: Run, laptop: Owned) -> None:
     for _ in range(3):
         committed(run, (laptop.machine, 4))
     LogEntry.objects.filter(index=1).update(at=timezone.now() - timedelta(seconds=60))

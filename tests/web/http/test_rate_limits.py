@@ -222,7 +222,7 @@ class TestInvitations:
         revoke_invitation(invitation=run.invitations.get())
         assert {browser.get(link).status_code for _ in range(5)} == {302}
 
-    def test_a_school_of_people_who_are_logged_in_does_not_share_its_looks(
+    def test_logged_in_people_of_one_network_have_own_limits(
         self, run: Run, volunteer: Person, stranger: Person, settings: Any
     ) -> None:
         settings.RATES = settings.RATES | {"looks at a run": (0, 900), "looks of one person": (1, 900)}

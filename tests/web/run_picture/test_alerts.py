@@ -65,7 +65,7 @@ class TestAStepThatTakesTooLong:
         assert codes(seen(last, **of), watch) == []
         assert codes(seen(last + timedelta(seconds=1), **of), watch) == ["E421"]
 
-    def test_machines_that_come_and_go_are_no_pause_while_one_is_there(self) -> None:
+    def test_changing_machines_are_no_pause_while_one_is_there(self) -> None:
         watch = Watch((Crowd(LONG_AGO, 1), Crowd(NOON + timedelta(minutes=10), 3), Crowd(NOON + timedelta(hours=1), 2)))
         (told,) = run_alerts(seen(NOON + timedelta(hours=1)), watch)
         assert "with 2 machines training" in told.text
@@ -209,7 +209,7 @@ def test_the_hub_counts_until_it_has_the_model() -> None:
     assert trouble_codes(seen_in("finished"), None, Publication(state="published", fault=str(NO_HUB))) == []
 
 
-def test_what_has_not_reached_the_hub_for_long_is_told_with_its_time() -> None:
+def test_delay_in_reaching_the_hub_is_told_with_its_start() -> None:
     since = datetime(2026, 11, 20, 23, 0, tzinfo=UTC)
     checkpoint = Publication(state="published", checkpoint_fault=str(NO_HUB), failing_since=since)
     assert trouble_codes(seen_in("open"), None, checkpoint) == ["E383", "E346"]

@@ -72,7 +72,7 @@ def test_one_sentence_says_what_limits_it(limits: Sequence[Bottleneck], words: s
     assert limit_sentence(outline(*limits)) == words
 
 
-def test_what_is_over_is_told_as_such_and_nobody_is_asked_to_help() -> None:
+def test_finished_plan_is_told_in_the_past_without_asking_help() -> None:
     over = limit_sentence(outline(limit("up", RELAY)), is_over=True)
     assert over == "Averaging was limited by the upload speed of a relay."
     both = outline(limit("up", ANA, part=0.5), limit("up", TEO, part=0.5))
@@ -106,7 +106,7 @@ def test_what_was_planned_stands_beside_what_it_took(changes: dict[str, Any], ph
     assert time_sentence(outline(**changes), phase).replace(NO_BREAK, " ") == words
 
 
-def test_both_sides_have_their_lines_and_the_shorter_stands_in_the_middle() -> None:
+def test_both_sides_have_lines_and_the_shorter_is_centred() -> None:
     shown = drawn(outline(limit("up", ANA)))
     assert (shown["height"], shown["sending"], shown["averaging"]) == (2 * ROW, "2 machines send", "1 machine averages")
     assert [(line["name"], line["machine"], line["y"], line["limits"]) for line in shown["senders"]] == [
@@ -146,7 +146,7 @@ def test_whom_the_sentence_does_not_name_is_not_marked() -> None:
     assert [line["limits"] for line in shown["senders"]] == [True, True, False]
 
 
-def test_before_the_first_plan_there_is_a_sentence_and_nothing_to_draw() -> None:
+def test_sentence_replaces_the_drawing_before_the_first_plan() -> None:
     shown = averaging_of(None, phase="accumulate")
     assert (shown["plan"], shown["planned"]) == (None, "")
     assert shown["limit"].startswith("No step has been averaged yet.")
@@ -156,7 +156,7 @@ def ends(plan: dict[str, Any]) -> list[str]:
     return [f"{one['name']}-{other['name']}" for one, other in linked(plan)]
 
 
-def test_links_lead_from_each_to_each_but_to_nobody_itself_and_what_limits_lies_on_top() -> None:
+def test_links_join_all_but_themselves_with_limiting_ones_on_top() -> None:
     both = outline(limit("up", ANA), averagers=(Averager(RELAY, 0.75), Averager(TEO, 0.25)))
     assert ends(drawn(both)) == ["Teo-relay", "Ana-relay", "Ana-Teo"]
     crowd = outline(senders=(), other_senders=9, averagers=(), other_averagers=4, other_part=1.0)

@@ -24,7 +24,7 @@ START = datetime(2026, 11, 21, tzinfo=UTC)
 FURTHER = [Point(step, 8 - step / 100, None, 30 + step % 7, step, 3e-4, 12_400_000) for step in range(1, 401)]
 
 
-def test_the_chart_has_the_curve_the_line_to_beat_and_held_out_losses() -> None:
+def test_chart_has_the_curve_the_baseline_and_heldout_losses() -> None:
     held = [Measured(index, index, 8.5 - index / 100, START) for index in (100, 400, 500)]
     for frame in (WIDE, NARROW):
         drawing = ET.fromstring(loss_chart(CURVE, 6.1, frame, held))

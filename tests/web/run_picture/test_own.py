@@ -66,7 +66,7 @@ def read(run: Run, client: Client) -> dict[str, str]:
     return {name: client.get(address).content.decode() for name, address in addresses.items()}
 
 
-def test_an_owner_sees_the_own_ones_the_organizer_all_and_nobody_else_any(
+def test_owner_sees_own_links_and_the_organizer_sees_all(
     run: Run, volunteer: Person, organizer: Person, stranger: Person, operator: Person
 ) -> None:
     assert machines(run, volunteer) == ["laptop"]
@@ -111,7 +111,7 @@ def test_what_is_not_measured_any_more_is_not_marked(run: Run, laptop: Owned, vo
     assert 'class="now">limits' not in text
 
 
-def test_the_organizers_page_has_all_and_says_what_is_not_measured(run: Run, organizer: Person) -> None:
+def test_organizers_page_has_all_and_names_unmeasured_links(run: Run, organizer: Person) -> None:
     text = page(as_(organizer).get(f"/runs/{run.slug}/"))
     assert "Measured connections" in text
     for figure in ("17 Mb/s", "at least 323 Mb/s", "434 Mb/s", "not measured yet"):

@@ -44,7 +44,7 @@ def test_auxiliaries_are_counted_apart_and_make_no_step() -> None:
     assert shown["sentence"].startswith("2 people on 2 machines are")
 
 
-def test_there_is_a_column_for_what_was_averaged_where_somebody_has() -> None:
+def test_column_of_averaged_bytes_appears_once_there_are_any() -> None:
     shown = picture_of(seen())
     assert (shown["averages"], [line["averaged"] for line in shown["leaderboard"]]) == (False, [""])
     lines = (AveragedLine("Ida", 2_500_000, is_ranked=False), AveragedLine("Teo", 900_000, is_ranked=True))

@@ -43,7 +43,7 @@ def test_a_majority_decides_and_who_differs_reloads() -> None:
     assert "reload" in notes(answer)
 
 
-def test_who_comes_later_and_differs_reloads_too_and_again_while_it_does() -> None:
+def test_late_voter_that_differs_reloads_until_it_agrees() -> None:
     stage, (ann, bob, cem) = after_a_step("ann", "bob", "cem")
     says(stage, ann, ONE)
     assert agreed(says(stage, bob, ONE)) == [ONE]
@@ -94,7 +94,7 @@ def test_newcomers_do_not_vote() -> None:
     assert agreed(says(stage, bob, ONE)) == [ONE]
 
 
-def test_the_right_to_vote_is_lost_after_ten_commits_without_work() -> None:
+def test_vote_is_lost_after_ten_commits_without_work() -> None:
     stage, (ann, bob, old) = after_a_step("ann", "bob", "old")
     for _ in range(LATELY):
         stage.commit(ann, bob)
@@ -152,7 +152,7 @@ def test_the_log_may_say_that_nobody_is_right() -> None:
     assert sent(answer, m.Reload, bob.peer)
 
 
-def test_steps_go_on_meanwhile_and_the_wait_does_not_begin_anew_with_each() -> None:
+def test_steps_go_on_during_a_split_without_renewing_its_wait() -> None:
     stage, trainers = after_a_step("ann", "bob")
     asked: list[e.Replay] = []
     begun = stage.now

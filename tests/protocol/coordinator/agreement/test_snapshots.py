@@ -86,7 +86,7 @@ def test_a_keeper_that_says_another_hash_is_replaced() -> None:
     assert stage.state.snapshot_due, "the next step has a snapshot"
 
 
-def test_another_keeper_is_elected_when_the_first_hands_in_nothing() -> None:
+def test_second_keeper_is_elected_when_the_first_is_silent() -> None:
     stage, _, first = at_a_snapshot("ann", "bob", "cem", steps=1)
     stage.said.clear()
     stage.wait(SNAPSHOT_S + 2)
@@ -98,7 +98,7 @@ def test_another_keeper_is_elected_when_the_first_hands_in_nothing() -> None:
     assert first.index == later[0].index
 
 
-def test_hashes_that_differ_without_majority_have_the_site_make_its_own() -> None:
+def test_hashes_without_majority_make_the_site_replay() -> None:
     stage, (ann, bob), _ = at_a_snapshot("ann", "bob", steps=1)
     says(stage, ann, ONE)
     says(stage, bob, TWO)
@@ -122,7 +122,7 @@ def test_relays_keep_bytes_until_the_site_has_verified_them() -> None:
     assert kept(stage.handle(e.SnapshotStored(snapshot(2)))) == []
 
 
-def test_the_logs_own_state_in_place_of_a_refused_one_is_told_and_costs_no_bytes() -> None:
+def test_logs_own_snapshot_is_announced_and_drops_no_bytes() -> None:
     """Who loads the snapshot before still needs what is between the two."""
     stage, _, _ = at_a_snapshot("ann", "bob")
     stage.handle(e.SnapshotStored(snapshot(1)))

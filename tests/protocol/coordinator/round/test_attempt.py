@@ -60,7 +60,7 @@ def test_with_less_than_seven_tenths_left_the_round_is_void(people: int) -> None
     assert (stage.state.phase is Phase.REDUCE) == (people == 4)
 
 
-def test_whoever_is_lost_after_all_its_chunks_came_stays_in_the_round() -> None:
+def test_lost_sender_stays_if_all_its_chunks_had_come() -> None:
     """Three of four hold less than it: without it the round would be void."""
     stage, trainers, relays = reducing({}, {}, people=3)
     for relay in relays:
@@ -71,7 +71,7 @@ def test_whoever_is_lost_after_all_its_chunks_came_stays_in_the_round() -> None:
     assert trainers[0].peer in {entry.peer for entry in stage.persist().contributions}
 
 
-def test_whoever_is_lost_before_one_relay_had_all_of_it_is_dropped() -> None:
+def test_lost_sender_is_dropped_if_one_relay_lacks_its_chunks() -> None:
     stage, trainers, relays = reducing({}, {})
     progress(stage, relays[0], CHUNKS, 0, 0, 0)
     progress(stage, relays[1], 1, 0, 0, 0)

@@ -49,13 +49,13 @@ def test_as_stated_nothing_is_chosen_however_slow_a_link_is() -> None:
     assert stage.state.chosen is None
 
 
-def test_nothing_is_known_of_links_at_first_so_the_codec_is_the_stated_one() -> None:
+def test_stated_codec_is_used_while_links_are_unknown() -> None:
     stage, trainers = linked(0, 0, 0, 0, relay_bps=0, codecs="plan", contributors="fast")
     assert cut(stage) == dict.fromkeys((trainer.name for trainer in trainers), "fp16")
     assert (stage.round.codec_down, stage.round.left_out) == ("fp16", {})
 
 
-def test_a_slow_link_gets_a_smaller_codec_and_the_others_keep_theirs() -> None:
+def test_slow_link_gets_a_smaller_codec_and_others_keep_theirs() -> None:
     """The way down is the same for all (rule 14)."""
     stage, trainers = linked(QUICK, QUICK, QUICK, SLOW, codecs="plan")
     assert cut(stage) == {"ann": "fp16", "bob": "fp16", "cem": "fp16", "dan": "int4"}

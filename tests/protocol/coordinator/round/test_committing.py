@@ -11,7 +11,7 @@ from tests.protocol.coordinator.scenes import reducing
 from tests.protocol.coordinator.stage import sent
 
 
-def test_a_database_that_says_no_is_asked_again_after_pauses_that_double_and_never_at_once() -> None:
+def test_refusing_database_is_retried_after_doubling_pauses() -> None:
     """Today each refusal was answered with the next question at once, until Python's stack was full."""
     stage, *_ = reducing()
     stage.reduce()

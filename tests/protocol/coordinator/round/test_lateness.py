@@ -54,7 +54,7 @@ def texts(commands: list[e.Command], kind: str) -> list[str]:
 # Who is late
 
 
-def test_who_misses_a_chunk_loses_that_chunk_and_the_step_is_not_exact() -> None:
+def test_missed_chunk_is_left_out_and_the_step_is_not_exact() -> None:
     stage, trainers, _ = timed()
     tokens = trainers[3].samples * TOKENS
     said = averaged(stage, (3, EVERYBODY), (4, OTHERS), (CHUNKS, EVERYBODY))
@@ -153,7 +153,7 @@ def test_where_the_plan_has_no_deadlines_nobody_is_late() -> None:
     assert not {"late", "dropped"} & set(notes(said))
 
 
-def test_one_that_is_late_again_and_again_sits_out_one_round_each_time_and_loses_nothing() -> None:
+def test_often_late_sender_sits_out_rounds_and_loses_nothing() -> None:
     """An honest machine may begin late each time; what came of it is in the update."""
     stage, trainers, _ = timed()
     dan = trainers[3]
@@ -172,7 +172,7 @@ def test_one_that_is_late_again_and_again_sits_out_one_round_each_time_and_loses
 
 
 @pytest.mark.parametrize(("still_s", "is_slow"), [(1.0, True), (3.0, False)])
-def test_who_was_late_and_did_not_stop_is_slow_until_it_is_in_an_update_whole(still_s: float, is_slow: bool) -> None:
+def test_late_sender_is_slow_until_an_update_has_all_of_it(still_s: float, is_slow: bool) -> None:
     """One that was stopped is as fast as before when it comes back."""
     stage, trainers, relay = timed()
     progress(stage, relay, 3, 3, 3, 2)
@@ -203,7 +203,7 @@ def late(stage: Stage, *trainers: Trainer) -> list[float]:
     return [round(by[trainer.peer], 6) for trainer in trainers]
 
 
-def test_lateness_is_that_of_the_last_chunk_against_plan_and_others() -> None:
+def test_lateness_compares_the_last_chunk_with_plan_and_others() -> None:
     stage, trainers, relay = timed()
     tell(stage, relay, 9.0, 10.0, 8.0, 12.0)
     assert late(stage, *trainers) == pytest.approx([0, 0, 0, 0.2], abs=1e-3)
@@ -231,7 +231,7 @@ def test_what_a_reducer_says_of_the_chunks_between_counts_too() -> None:
     assert late(stage, *trainers) == [0.5] * 4, "no later than anybody is waited for"
 
 
-def test_who_was_dropped_counts_as_somewhat_later_than_chunks_were_waited_for() -> None:
+def test_dropped_sender_counts_as_later_than_the_chunk_deadline() -> None:
     stage, trainers, relay = timed()
     assert stage.round.plan is not None
     assert stage.round.plan.sigma == 0.5
@@ -256,7 +256,7 @@ def test_one_chunk_that_was_waited_for_in_vain_counts_as_much() -> None:
     assert late(stage, *trainers) == pytest.approx([0, 0.07, 0.1, 0], abs=1e-3)
 
 
-def test_what_a_reducer_says_of_seconds_is_bounded_and_taken_once() -> None:
+def test_arrival_seconds_are_bounded_and_taken_once() -> None:
     stage, trainers, relay = timed()
     tell(stage, relay, 10.0, 10.0, 10.0, 12.0)
     tell(stage, relay, 10.0, 10.0, 10.0, 14.0)
@@ -267,7 +267,7 @@ def test_what_a_reducer_says_of_seconds_is_bounded_and_taken_once() -> None:
     assert late(stage, *trainers) == [0, 0, 0, 0.5]
 
 
-def test_the_word_of_one_who_reduces_nothing_or_of_another_attempt_does_not_count() -> None:
+def test_arrivals_of_non_reducers_or_other_attempts_are_ignored() -> None:
     stage, trainers, relay = timed()
     tell(stage, trainers[0].peer, 10.0, 10.0, 10.0, 12.0)
     stage.say(relay, m.Arrivals(**{**stage.place(), "attempt": 7}, arrivals=()))
@@ -275,7 +275,7 @@ def test_the_word_of_one_who_reduces_nothing_or_of_another_attempt_does_not_coun
 
 
 @pytest.mark.parametrize(("pace", "rounds"), [(0.0, 1), (AHEAD_OF_PLAN, 1), (FAR_AHEAD, 0)])
-def test_a_plan_that_may_take_far_less_than_its_time_tells_nothing(pace: float, rounds: int) -> None:
+def test_plan_that_may_end_far_earlier_teaches_no_lateness(pace: float, rounds: int) -> None:
     """Nobody is late there; the first round that keeps to its plan would then wait for nobody."""
     stage, _, relay = timed()
     assert stage.round.plan is not None
@@ -284,7 +284,7 @@ def test_a_plan_that_may_take_far_less_than_its_time_tells_nothing(pace: float, 
     assert len(stage.state.latenesses) == rounds
 
 
-def test_of_several_reducers_the_one_at_which_it_came_last_counts() -> None:
+def test_latest_of_several_reducers_decides_the_lateness() -> None:
     stage, trainers, relay = two_reducers()
     other = next(span.reducer for span in stage.spans() if span.reducer != relay)
     tell(stage, relay, 10.0, 10.0, 10.0, 12.0)
@@ -321,7 +321,7 @@ def test_a_plan_waits_as_long_as_chunks_usually_come_late() -> None:
     assert next_round(stage, relay).sigma == pytest.approx(0.2)
 
 
-def test_a_few_that_the_plan_asks_most_are_waited_for_as_late_as_they_usually_come() -> None:
+def test_senders_asked_most_are_awaited_until_their_usual_time() -> None:
     """Of sixteen, four whose links are full come late in every round, twelve never: they are not to be dropped."""
     stage, trainers, relay = timed()
     for number in range(ROUNDS_KEPT):

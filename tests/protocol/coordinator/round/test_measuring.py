@@ -72,7 +72,7 @@ def test_nothing_took_longer_than_until_it_was_told() -> None:
     assert known(stage)[ann, "up"] == pytest.approx(HALF / 4)
 
 
-def test_a_second_word_and_a_word_of_another_attempt_do_not_count() -> None:
+def test_second_report_and_one_of_another_attempt_are_ignored() -> None:
     stage, trainers, (relay,) = reducing()
     stage.wait(3)
     ann = trainers[0].peer
@@ -130,7 +130,7 @@ def flows_of(stage: Stage, pace: float, duration_s: float, told: dict[PeerId, fl
     return list(_as_asked(stage.state.measured, told or {}))
 
 
-def test_gradients_are_asked_for_by_the_plans_pace_and_averages_as_gradients_came() -> None:
+def test_gradients_are_timed_by_pace_and_averages_by_gradients() -> None:
     stage, *_ = reducing()
     *gradients, average = flows_of(stage, pace=1.25, duration_s=5.0)
     assert [(flow.asked_s, flow.in_step) for flow in gradients] == [(4.0, True)] * 2
@@ -144,7 +144,7 @@ def test_without_a_pace_gradients_come_as_fast_as_they_can() -> None:
     assert [flow.is_held_up for flow in gradients] == [True, True]
 
 
-def test_who_keeps_to_a_rate_for_its_household_is_not_asked_for_more() -> None:
+def test_sender_limited_for_its_household_is_not_asked_for_more() -> None:
     """Else its link would be taken for slower each round, and it would be told to keep to less."""
     stage, trainers, (relay,) = reducing()
     told = dict.fromkeys((*(trainer.peer for trainer in trainers), relay), HALF / 20)
@@ -163,7 +163,7 @@ def test_a_rate_that_was_told_counts_for_what_is_learned() -> None:
     assert known(stage)[ann, "up"] == HALF // 2, "a fifth less, and as it was told"
 
 
-def test_how_its_gradient_went_a_contributor_says_and_of_its_reducers_alone() -> None:
+def test_departures_count_from_a_contributor_about_its_reducers() -> None:
     stage, trainers, relays = reducing({}, {})
     assert stage.state.measured is not None
     ann, bob = trainers[0].peer, trainers[1].peer
@@ -180,7 +180,7 @@ def test_how_its_gradient_went_a_contributor_says_and_of_its_reducers_alone() ->
     assert said[bob, relays[0]] is None, "it has said nothing"
 
 
-def test_a_way_that_looked_full_while_its_reducer_read_nothing_was_not() -> None:
+def test_link_is_not_full_while_its_reducer_reads_nothing() -> None:
     stage, trainers, (relay,) = reducing()
     ann, bob = trainers[0].peer, trainers[1].peer
     stage.wait(9)
@@ -193,7 +193,7 @@ def test_a_way_that_looked_full_while_its_reducer_read_nothing_was_not() -> None
     assert gradients == {ann: 0.5, bob: None}
 
 
-def test_a_limit_between_two_that_is_found_twice_is_kept_to_by_the_next_plan() -> None:
+def test_pair_limit_found_twice_is_kept_by_the_next_plan() -> None:
     stage, trainers, relays = reducing({}, {}, bps=(HALF, HALF))
     ann, bob = trainers[0].peer, trainers[1].peer
     stage.state.capacities |= capacities_of((trainer.peer, HALF) for trainer in trainers)
@@ -217,7 +217,7 @@ def test_a_limit_between_two_that_is_found_twice_is_kept_to_by_the_next_plan() -
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_averages_are_asked_for_from_the_last_first_chunk_to_the_last(is_first: bool) -> None:
+def test_averages_are_timed_from_last_first_chunk_to_last_chunk(is_first: bool) -> None:
     stage, trainers, (relay,) = reducing()
     assert stage.state.measured is not None
     one, other = sorted(trainer.peer for trainer in trainers)[:2]
@@ -239,7 +239,7 @@ def test_averages_of_one_that_told_nothing_came_in_time() -> None:
 
 
 @pytest.mark.parametrize(("in_parts", "is_tried"), [(1.0, True), (0.5, False)])
-def test_a_hope_of_a_link_ends_with_the_round_in_which_it_did_not_come_true(in_parts: float, is_tried: bool) -> None:
+def test_unmet_hope_of_a_link_ends_with_its_round(in_parts: float, is_tried: bool) -> None:
     """`in_parts` of the time that the plan gives them, gradients come to a relay of which twice as much was hoped."""
     stage, trainers, (relay,) = reducing(bps=(HALF, HALF))
     stage.state.capacities[relay, "down"].is_floor = stage.state.capacities[relay, "up"].is_floor = True
@@ -255,7 +255,7 @@ def test_a_hope_of_a_link_ends_with_the_round_in_which_it_did_not_come_true(in_p
 
 
 @pytest.mark.parametrize(("part", "is_held_up"), [(1.0, False), (0.5, True), (0.99, False)])
-def test_of_a_gradient_that_was_cut_short_as_much_was_asked_for_as_came(part: float, is_held_up: bool) -> None:
+def test_cut_short_gradient_is_asked_only_for_what_came(part: float, is_held_up: bool) -> None:
     """Who sends slowly is dropped: what had come by then is less than all, and took as long as all was to take."""
     stage, trainers, (relay,) = reducing()
     assert stage.state.measured is not None
@@ -267,7 +267,7 @@ def test_of_a_gradient_that_was_cut_short_as_much_was_asked_for_as_came(part: fl
     assert flow.is_held_up is is_held_up
 
 
-def test_a_gradient_that_has_no_weight_in_half_of_the_chunks_is_whole_without_them() -> None:
+def test_gradient_is_whole_without_its_weightless_chunks() -> None:
     stage, _, (relay,) = reducing()
     assert stage.state.measured is not None
     plan = stage.state.measured.plan

@@ -69,7 +69,7 @@ def test_a_late_offer_counts_as_the_wait_that_it_missed(swarm: Swarm) -> None:
     assert len(swarm.stage.state.arrivals) == 5
 
 
-def test_the_wait_doubles_while_rounds_are_void_for_want_of_offers(swarm: Swarm) -> None:
+def test_wait_doubles_while_rounds_lack_offers(swarm: Swarm) -> None:
     stage = swarm.stage
     for number in range(3):
         stage.accumulate(*swarm.trainers)
@@ -107,7 +107,7 @@ def test_who_has_nothing_to_offer_is_not_waited_for(swarm: Swarm) -> None:
     assert not stage.member(idle).conduct.owes
 
 
-def test_who_has_worked_before_is_waited_for_though_nothing_is_reported_yet(swarm: Swarm) -> None:
+def test_past_worker_is_awaited_though_it_has_reported_nothing(swarm: Swarm) -> None:
     """What it did since its last report would be a step old in the next update, which would then not be exact."""
     stage, (*four, quick) = swarm.stage, swarm.trainers
     stage.commit(*swarm.trainers)
@@ -141,7 +141,7 @@ def test_an_offer_that_arrives_twice_is_taken_once(swarm: Swarm) -> None:
     assert len(stage.round.slots) == 5
 
 
-def test_a_seventh_of_the_batch_missing_is_averaged_without_and_a_half_is_void(swarm: Swarm) -> None:
+def test_missing_seventh_is_averaged_without_but_half_is_void(swarm: Swarm) -> None:
     stage, trainers = swarm.stage, swarm.trainers
     stage.accumulate(*trainers)
     stage.offers(*trainers[:4])
@@ -157,7 +157,7 @@ def test_a_seventh_of_the_batch_missing_is_averaged_without_and_a_half_is_void(s
 
 
 @pytest.mark.parametrize("more", [1, TOKENS, None])
-def test_what_is_offered_is_no_more_than_was_leased_and_not_next_to_nothing(swarm: Swarm, more: int | None) -> None:
+def test_offer_above_its_lease_or_implausibly_small_is_refused(swarm: Swarm, more: int | None) -> None:
     """Credit is in samples: whoever could say that a hundred of them hold one token would be paid for no work."""
     stage, liar = swarm.stage, swarm.trainers[0]
     stage.accumulate(*swarm.trainers)
@@ -202,9 +202,7 @@ HELD = 2 * UNIT * TOKENS  # by each
         ({"loss_sum": float("inf")}, "E206"),
     ],
 )
-def test_an_offer_that_claims_too_much_is_refused_with_its_number(
-    swarm: Swarm, said: dict[str, Any], code: str
-) -> None:
+def test_offer_that_claims_too_much_is_refused_with_its_code(swarm: Swarm, said: dict[str, Any], code: str) -> None:
     stage, (liar, *others) = swarm.stage, swarm.trainers
     stage.accumulate(*swarm.trainers)
     assert liar.samples * TOKENS == HELD
@@ -255,7 +253,7 @@ def test_an_offer_of_a_revoked_accumulator_is_passed_over(swarm: Swarm) -> None:
         (True, 5, 2, True),  # the other one has no batch without it
     ],
 )
-def test_who_was_too_slow_may_not_hold_what_the_others_cannot_do_without(
+def test_slow_sender_may_not_hold_what_others_cannot_do_without(
     is_slow: bool, carried: int, people: int, is_in: bool
 ) -> None:
     """What it could not send is carried over: with a tenth of its uplink it held up round after round for 20 s."""

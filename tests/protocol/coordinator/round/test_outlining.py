@@ -48,7 +48,7 @@ def test_how_long_it_took_is_known_when_all_averages_are_held() -> None:
     assert outline(stage).took_s == 3
 
 
-def test_seconds_count_from_the_first_attempt_and_the_next_round_begins_anew() -> None:
+def test_seconds_count_from_the_first_attempt_of_each_round() -> None:
     stage, trainers, (lost, _) = reducing({}, {})
     stage.wait(2)
     stage.handle(e.Lost(lost))
@@ -70,7 +70,7 @@ def test_a_round_that_is_void_took_nothing() -> None:
     assert (outline(stage).is_void, outline(stage).took_s) == (True, None)
 
 
-def test_a_round_that_is_void_before_its_plan_leaves_the_last_one_as_it_is() -> None:
+def test_round_void_before_its_plan_leaves_the_last_outline() -> None:
     stage, trainers, _ = reducing()
     stage.reduce()
     stage.persist()

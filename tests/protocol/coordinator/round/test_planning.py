@@ -79,14 +79,14 @@ def test_what_nobody_holds_is_dealt(held: list[tuple[int, int]], missing: list[t
 # --- who averages
 
 
-def test_a_reducer_with_three_times_the_bandwidth_has_three_times_the_part() -> None:
+def test_reducer_with_triple_bandwidth_gets_a_triple_part() -> None:
     stage, _, relays = reducing({}, {}, bps=(3_000_000, 1_000_000))
     parts = {relay: sum(s.stop - s.first for s in stage.spans() if s.reducer == relay) for relay in relays}
     assert parts == {relays[0]: 6, relays[1]: 2}
 
 
 @pytest.mark.parametrize("is_out", [False, True])
-def test_a_trainer_that_stood_still_or_let_a_round_down_has_no_part(is_out: bool) -> None:
+def test_trainer_that_stalled_or_failed_a_round_has_no_part(is_out: bool) -> None:
     """It is a party all the same, as it sends and receives."""
     stage, trainers, (relay,) = reducing(bps=(1_000_000,))
     stage.state.capacities |= capacities_of((trainer.peer, 1_000_000) for trainer in trainers)
@@ -109,7 +109,7 @@ def dealt(stage: Stage) -> m.Plan:
 
 
 @pytest.mark.parametrize(("is_tried", "parts"), [(True, (4, 4)), (False, (6, 2))])
-def test_of_a_link_that_may_carry_more_than_was_seen_more_is_hoped(is_tried: bool, parts: tuple[int, int]) -> None:
+def test_plan_hopes_for_more_from_links_that_may_carry_more(is_tried: bool, parts: tuple[int, int]) -> None:
     """Else two links that are thought slow, and are asked for little, would never show what they carry."""
     stage, _, relays = reducing({}, {}, bps=(1_000_000, 1_000_000))
     for way in WAYS:
@@ -121,7 +121,7 @@ def test_of_a_link_that_may_carry_more_than_was_seen_more_is_hoped(is_tried: boo
     assert new.duration_s == pytest.approx(START_S + FRAMING * longest, rel=0.1), "its time rests on what was seen"
 
 
-def test_a_round_is_given_four_times_what_its_links_take_beyond_its_patience() -> None:
+def test_deadline_is_patience_plus_four_times_what_links_take() -> None:
     stage, *_ = reducing({}, bps=(1000,))
     assert stage.round.plan is not None
     took = stage.round.plan.duration_s
@@ -147,7 +147,7 @@ def test_a_plan_is_kept_to_where_it_is_known_what_limits_it(
 
 
 @pytest.mark.parametrize(("tried", "pace"), [("up", AHEAD_OF_PLAN), ("down", AHEAD_OF_PLAN), (None, FAR_AHEAD)])
-def test_what_would_limit_no_plan_if_it_carried_more_need_not_be_known(tried: Way | None, pace: float) -> None:
+def test_direction_that_limits_no_plan_need_not_be_known(tried: Way | None, pace: float) -> None:
     """A relay gives out averages as gradients come: its other way shows no more than the one that is full."""
     stage, trainers, (relay,) = reducing({}, bps=(1000,))
     stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
@@ -185,7 +185,7 @@ def test_a_hope_that_makes_the_round_longer_is_put_to_the_test() -> None:
 
 
 @pytest.mark.parametrize(("way", "factor", "pace"), [("up", 5, AHEAD_OF_PLAN), ("up", 7, 0.0), ("down", 7, 0.0)])
-def test_nobody_keeps_step_with_a_link_that_is_far_slower_than_most(way: Way, factor: int, pace: float) -> None:
+def test_plan_does_not_keep_step_with_a_far_slower_link(way: Way, factor: int, pace: float) -> None:
     """One slow machine would make everybody's round as long as its own."""
     stage, trainers, _ = reducing({}, bps=(10_000_000,))
     stage.state.capacities |= capacities_of([(trainer.peer, 70_000) for trainer in trainers])
@@ -199,7 +199,7 @@ def test_a_plan_without_a_time_has_no_pace() -> None:
     assert (stage.round.plan.duration_s, stage.round.plan.pace) == (0.0, 0.0)
 
 
-def test_a_plans_time_is_that_of_its_bytes_and_of_what_is_beside_them() -> None:
+def test_plan_time_covers_its_bytes_framing_and_start() -> None:
     stage, trainers, _ = reducing({}, bps=(1000,))
     assert stage.round.plan is not None
     bytes_s = len(trainers) * 2 * ELEMENTS / 1000
@@ -241,7 +241,7 @@ def test_who_is_dropped_is_told_so_as_it_need_not_send_any_more() -> None:
     assert not sent(stage.said, m.Drop, trainers[0].peer)
 
 
-def test_who_reduces_is_told_of_every_drop_and_again_with_each_plan() -> None:
+def test_reducers_hear_of_every_drop_and_again_with_each_plan() -> None:
     stage, trainers, (dead, living, _) = reducing({}, {}, {"reduces": False})
     dropped = stage.handle(e.Lost(trainers[0].peer))
     again = stage.handle(e.Lost(dead))

@@ -72,7 +72,7 @@ def test_a_step_with_carried_work_is_not_exact() -> None:
 # --- whose work
 
 
-def test_everybody_averaged_in_is_named_with_its_machine_and_its_units() -> None:
+def test_record_names_every_contributor_its_machine_and_units() -> None:
     stage, trainers, _ = reducing()
     units = [tuple(sorted(trainer.done)) for trainer in trainers]
     stage.reduce()
@@ -116,7 +116,7 @@ def test_the_loss_is_the_mean_over_all_tokens_of_the_round() -> None:
 # --- spans
 
 
-def test_spans_stand_in_the_order_of_their_chunks_under_the_attempt_that_averaged_them() -> None:
+def test_spans_stand_in_chunk_order_under_their_own_attempt() -> None:
     stage, _, (dead, living) = reducing({}, {})
     for span in stage.spans():
         if span.reducer == living:
@@ -154,7 +154,7 @@ def overlapped_record(staleness: Literal[0, 1]) -> Record:
     return stage.persist()
 
 
-def test_the_record_names_the_units_that_are_one_step_old_and_is_not_exact() -> None:
+def test_record_names_units_one_step_old_and_is_not_exact() -> None:
     record = overlapped_record(1)
     assert not record.exact
     stale = {entry.person: entry.stale for entry in record.contributions}

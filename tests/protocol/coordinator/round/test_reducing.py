@@ -65,7 +65,7 @@ def test_a_vector_on_one_disk_waits_for_somebody_else_who_has_it() -> None:
     assert stage.round.record is not None
 
 
-def test_who_has_other_bytes_than_were_reported_is_no_second_copy() -> None:
+def test_holder_of_other_bytes_is_no_second_copy() -> None:
     stage, trainers, relay = done_but_for_a_copy()
     stage.gathered(trainers[2].peer, holds=bytes(32))
     stage.gathered(trainers[1].peer, holds=b"")
@@ -102,7 +102,7 @@ def test_a_second_copy_has_no_veto() -> None:
     assert stage.round.record is not None
 
 
-def test_nobody_waits_for_a_copy_where_nobody_is_left_to_have_one() -> None:
+def test_copy_is_not_awaited_when_no_member_is_left_to_hold_one() -> None:
     stage, trainers, (relay,) = reducing()
     stage.gathers = False
     progress(stage, relay, *[CHUNKS] * len(trainers))
@@ -199,7 +199,7 @@ def test_where_nobody_is_left_nothing_is_committed() -> None:
     assert stage.round.record is None
 
 
-def test_what_most_do_not_get_in_time_is_void_and_who_averaged_it_sits_out() -> None:
+def test_undelivered_averages_are_void_and_the_reducer_sits_out() -> None:
     stage, trainers, (auxiliary,) = done_by_members()
     stage.gathered(trainers[0].peer)
     stage.wait(60)
@@ -208,7 +208,7 @@ def test_what_most_do_not_get_in_time_is_void_and_who_averaged_it_sits_out() -> 
     assert stage.state.members[auxiliary].conduct.strikes == 1
 
 
-def test_what_a_member_averaged_and_a_relay_has_on_its_disk_is_held() -> None:
+def test_members_span_counts_as_held_once_a_relay_has_it_on_disk() -> None:
     stage, _, (auxiliary, relay) = reducing(AUXILIARY, {"reduces": False})
     stage.gathers = False
     stage.reduce()
@@ -276,7 +276,7 @@ def test_a_span_that_does_not_fit_the_plan_is_refused(said: dict[str, Any]) -> N
     assert stage.round.done == {}
 
 
-def test_a_refused_slot_is_dropped_once_and_its_sender_begins_anew() -> None:
+def test_refused_slot_is_dropped_once_and_its_sender_starts_over() -> None:
     stage, trainers, (relay,) = reducing()
     refused = m.SlotRefused(**stage.place(), slot=0, chunk=3, code="E211")
     old = trainers[0].accumulator

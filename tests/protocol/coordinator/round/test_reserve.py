@@ -36,7 +36,7 @@ def test_an_agent_is_told_what_is_left(percent: int, rate: dict[PeerId, int]) ->
     assert upload_bps(stage.state, stage.state.members[ANN]) == pytest.approx(1e6 * (1 - percent / 100))
 
 
-def test_it_is_told_anew_where_that_has_changed_and_after_its_hello() -> None:
+def test_rate_is_sent_again_when_it_changes_or_after_a_hello() -> None:
     stage = reserved()
     assert told(stage)
     assert not told(stage)

@@ -52,7 +52,7 @@ def goes_on(stage: Stage, relay: PeerId, stopped: int, *, still: int, seconds: f
         stage.say(relay, m.Progress(**stage.place(), received=received))
 
 
-def test_a_reducer_that_stops_is_not_waited_for_as_a_sender_either() -> None:
+def test_stopped_reducer_is_not_awaited_as_a_sender_either() -> None:
     """Else its gradient is waited for once more in the attempt without it: a sixth of the round."""
     stage, relay, ann, slot = beside_a_trainer()
     goes_on(stage, relay, slot, still=1, seconds=HEARD_S + 2.0)
@@ -80,7 +80,7 @@ def test_one_whose_gradient_still_comes_is_waited_for() -> None:
     assert stage.round.dropped == set()
 
 
-def test_one_that_stops_is_waited_for_where_the_others_are_too_few() -> None:
+def test_stopped_reducer_is_awaited_if_the_others_are_too_few() -> None:
     stage, relay, _, slot = beside_a_trainer()
     stage.round.dropped.add(3)
     goes_on(stage, relay, slot, still=1, seconds=HEARD_S + 2.0)

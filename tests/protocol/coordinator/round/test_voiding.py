@@ -63,7 +63,7 @@ def test_leases_that_ended_in_the_round_come_back_with_it() -> None:
     assert set(banned.done) <= set(stage.state.leases.returned)
 
 
-def test_a_lost_void_is_said_again_to_those_who_may_wait_in_its_round() -> None:
+def test_lost_void_is_repeated_to_those_still_in_its_round() -> None:
     stage, ann, bob = pair()
     stage.accumulate()
     stage.offer(bob, loss_tokens=10**9)

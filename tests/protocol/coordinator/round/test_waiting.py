@@ -58,7 +58,7 @@ def applies(stage: Stage, trainer: Trainer) -> list[e.Command]:
     return stage.apply(trainer, stage.records[-1])
 
 
-def test_what_is_made_during_a_round_counts_for_the_next_and_the_cut_follows_when_all_have_applied() -> None:
+def test_work_in_a_round_counts_next_and_the_cut_waits_for_all() -> None:
     stage, trainers = overlapped()
     assert [for_later(stage.state, stage.member(trainer)) for trainer in trainers] == [2 * UNIT] * 3
     commits(stage)
@@ -80,7 +80,7 @@ def test_without_it_a_word_during_a_round_changes_nothing() -> None:
     assert stage.member(trainers[0]).done == before
 
 
-def test_the_batch_may_be_full_before_the_last_has_applied_and_it_is_waited_for() -> None:
+def test_full_batch_still_waits_for_the_last_trainer_to_apply() -> None:
     """Else what it made during the round would be too old for the round after."""
     stage, trainers = overlapped(units=3)
     commits(stage)
@@ -91,7 +91,7 @@ def test_the_batch_may_be_full_before_the_last_has_applied_and_it_is_waited_for(
     assert sent(applies(stage, trainers[2]), m.Cut)
 
 
-def test_whoever_does_not_come_is_waited_for_no_longer_than_usual_and_counts_as_that_late() -> None:
+def test_absent_trainer_is_awaited_as_usual_and_counts_as_late() -> None:
     stage, trainers = overlapped(units=3)
     commits(stage)
     begun = stage.now
@@ -126,7 +126,7 @@ def test_whoever_the_round_was_made_without_is_not_waited_for() -> None:
     assert stage.state.applying == {trainer.peer for trainer in trainers if trainer is not trainers[3]}
 
 
-def test_whoever_sat_out_is_to_be_in_the_next_round_and_is_waited_for_as_others_are() -> None:
+def test_trainer_that_sat_out_is_awaited_for_the_next_round() -> None:
     stage, trainers = overlapped()
     peers, round_ = [trainer.peer for trainer in trainers], stage.state.round
     assert round_ is not None
@@ -145,7 +145,7 @@ def test_whoever_offered_and_was_given_no_slot_is_not_waited_for() -> None:
     assert stage.state.applying == {slot.peer for slot in stage.round.slots}
 
 
-def test_a_plan_that_is_known_to_take_long_is_waited_for_until_its_averages_are_everywhere() -> None:
+def test_long_plan_is_awaited_until_its_averages_are_everywhere() -> None:
     stage, _ = overlapped(units=3)
     assert stage.round.plan is not None
     stage.round.planned_at = stage.now
@@ -161,7 +161,7 @@ def test_waits_follow_what_was_seen() -> None:
     assert usual_wait_s([50.0, 90.0, 70.0], LEAST_S) == LONGEST_S
 
 
-def test_a_void_round_leaves_both_sums_and_the_next_cut_takes_them() -> None:
+def test_void_round_keeps_both_sums_for_the_next_cut() -> None:
     stage, trainers = some()
     stage.accumulate(*trainers)
     stage.offers(*trainers)
@@ -187,7 +187,7 @@ def test_units_are_leased_in_the_round_for_the_one_after() -> None:
     assert member.conduct.working_since is None, "it rests there"
 
 
-def test_nobody_is_leased_more_for_saying_that_it_has_done_more_than_its_quota() -> None:
+def test_trainer_claiming_work_beyond_its_quota_gets_no_more() -> None:
     stage, trainers = some()
     stage.accumulate(*trainers)
     stage.offers(*trainers)
@@ -218,7 +218,7 @@ def test_a_batch_usually_takes_from_cut_to_cut() -> None:
     assert usual_s(stage.state) > 1.0
 
 
-def test_a_pace_is_measured_across_rounds_also_of_a_unit_that_takes_longer_than_one() -> None:
+def test_pace_is_measured_across_rounds_for_a_long_unit() -> None:
     stage, trainers = some()
     stage.accumulate(*trainers)
     stage.offers(*trainers)
@@ -235,7 +235,7 @@ def test_a_pace_is_measured_across_rounds_also_of_a_unit_that_takes_longer_than_
     assert seconds * UNIT == pytest.approx(6.0, abs=1.5)
 
 
-def test_a_round_that_stands_still_is_seen_though_everybody_computes() -> None:
+def test_stalled_round_is_noticed_while_trainers_compute() -> None:
     stage, trainers = some()
     stage.accumulate(*trainers)
     stage.offers(*trainers)
@@ -247,7 +247,7 @@ def test_a_round_that_stands_still_is_seen_though_everybody_computes() -> None:
     assert "averages" in stage.state.waiting
 
 
-def test_an_offer_one_step_old_is_taken_and_one_that_is_older_refused_with_its_leases() -> None:
+def test_offer_one_step_old_is_taken_and_older_ones_lose_leases() -> None:
     stage, trainers = overlapped(count=4)
     commits(stage)
     for trainer in trainers:
@@ -272,7 +272,7 @@ def test_what_comes_back_for_its_age_is_told_of() -> None:
     assert set(units) <= set(stage.state.leases.returned)
 
 
-def test_a_hello_in_the_round_says_both_and_nothing_is_taken_from_it() -> None:
+def test_hello_in_a_round_names_both_sums_and_loses_nothing() -> None:
     stage, trainers = overlapped()
     ann = trainers[0]
     stage.handle(e.Lost(ann.peer))
@@ -284,7 +284,7 @@ def test_a_hello_in_the_round_says_both_and_nothing_is_taken_from_it() -> None:
     assert len(stage.member(ann).done) == 2
 
 
-def test_a_new_host_waits_a_little_for_those_who_made_the_last_update() -> None:
+def test_new_host_waits_a_little_for_the_last_contributors() -> None:
     """Each may have two batches' part, so that some could begin, and what the others have would be too old then."""
     stage, trainers = overlapped(units=3)
     after = restarted(stage, staleness=1)

@@ -98,7 +98,7 @@ def test_who_is_ahead_may_wait_for_the_others_and_is_not_accused() -> None:
     assert stage.round.dropped == {3}
 
 
-def test_two_slots_that_stop_at_the_same_chunk_are_left_to_the_deadline() -> None:
+def test_slots_stopped_at_one_chunk_are_left_to_the_deadline() -> None:
     stage, _, (relay,) = reducing(people=2)
     for _ in range(16):
         stage.wait(0.5)
@@ -106,7 +106,7 @@ def test_two_slots_that_stop_at_the_same_chunk_are_left_to_the_deadline() -> Non
     assert stage.round.dropped == set()
 
 
-def test_who_is_needed_is_waited_for_as_long_as_the_others_take_to_make_its_part() -> None:
+def test_needed_sender_is_awaited_as_long_as_redoing_it_takes() -> None:
     """Without a third of the tokens the round would be void: two can make them in twenty seconds."""
     stage, trainers, (relay,) = reducing(people=3, unit_s=20)
     assert 21 <= chunks_arrive(stage, relay, 60, 4, 4, 0.26) <= 25
@@ -155,7 +155,7 @@ def test_a_deadline_moves_with_progress_alone() -> None:
     assert stage.round.deadline == last, "more than there is is no progress"
 
 
-def test_a_round_in_which_nothing_moves_is_void_and_the_next_one_is_given_twice_the_time() -> None:
+def test_stalled_round_is_void_and_the_next_gets_twice_the_time() -> None:
     stage, trainers, _ = reducing()
     begun = stage.now
     while stage.state.phase is Phase.REDUCE:
@@ -167,7 +167,7 @@ def test_a_round_in_which_nothing_moves_is_void_and_the_next_one_is_given_twice_
     assert stage.round.deadline - stage.state.now == 2 * REDUCE_S
 
 
-def test_a_reducer_at_which_nothing_moved_is_planned_no_part_however_much_it_talks() -> None:
+def test_reducer_where_nothing_moved_loses_its_part() -> None:
     stage, _, relays = reducing({}, {})
     first = {span.reducer for span in stage.spans()}
     assert first == set(relays)
@@ -195,7 +195,7 @@ def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving
         stage.wait(0.5)
 
 
-def test_a_relay_that_stands_still_beside_one_that_is_done_is_done_without() -> None:
+def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
     """Its disk is full, or it hangs while it speaks: the round need not be void for that."""
     stage, trainers, relays = reducing({}, {})
     done_and_still(stage, relays, STALL_S)
@@ -210,7 +210,7 @@ def test_a_relay_that_stands_still_beside_one_that_is_done_is_done_without() -> 
     assert len(stage.persist().contributions) == len(trainers)
 
 
-def test_a_relay_that_has_everything_is_not_waited_for_as_one_to_which_chunks_still_come() -> None:
+def test_relay_with_all_chunks_is_not_awaited_as_one_receiving() -> None:
     """Its disk is full: that has nothing to do with how long the ways to it take."""
     stage, _, relays = reducing({}, {})
     begun, way_s = stage.now, 2 * STALL_S
@@ -225,7 +225,7 @@ def test_a_relay_that_has_everything_is_not_waited_for_as_one_to_which_chunks_st
     assert {span.reducer for span in stage.spans()} == {relays[0]}
 
 
-def test_a_relay_that_comes_while_the_only_one_stands_still_takes_its_part() -> None:
+def test_new_relay_takes_over_from_the_only_one_that_stalled() -> None:
     stage, _, relays = reducing({})
     chunks_arrive(stage, relays[0], HANG_S - 1, 0, 0, 0, 0)
     new = stage.relay("new")
@@ -234,7 +234,7 @@ def test_a_relay_that_comes_while_the_only_one_stands_still_takes_its_part() -> 
     assert {span.reducer for span in stage.spans()} == {new}
 
 
-def test_a_relay_that_sits_out_is_better_than_one_that_stands_still() -> None:
+def test_relay_that_sits_out_is_preferred_to_a_stalled_one() -> None:
     stage, trainers, relays = reducing({}, {})
     done_and_still(stage, relays, HANG_S + 1)
     stage.reduce()
@@ -282,7 +282,7 @@ def test_progress_that_comes_late_harms_nobody() -> None:
     assert stage.say(relay, late) == []
 
 
-def test_a_lost_plan_is_announced_again_to_the_reducer_that_says_nothing() -> None:
+def test_lost_plan_is_announced_again_to_a_silent_reducer() -> None:
     stage, _, (relay,) = reducing()
     again = [c for c in stage.wait(STALL_S) if isinstance(c, e.Announce)]
     assert again
@@ -291,7 +291,7 @@ def test_a_lost_plan_is_announced_again_to_the_reducer_that_says_nothing() -> No
     )
 
 
-def test_a_lost_plan_is_announced_again_to_the_contributor_of_whom_nothing_comes() -> None:
+def test_lost_plan_is_announced_again_to_a_silent_contributor() -> None:
     stage, trainers, (relay,) = reducing()
     announced: list[e.Announce] = []
     for chunks in range(1, 8):
@@ -321,7 +321,7 @@ def timed(*relays: Mapping[str, object], duration_s: float, people: int = 4) -> 
     return stage, reducers
 
 
-def test_a_slot_that_stops_for_less_than_chunks_are_waited_for_is_left_to_the_deadlines() -> None:
+def test_slot_stopped_shorter_than_the_wait_is_left_to_deadlines() -> None:
     stage, (relay,) = timed({}, duration_s=40.0)
     chunks_arrive(stage, relay, 19, 0.5, 0.5, 0.5, 0)
     assert stage.round.dropped == set(), "half of forty seconds"
@@ -340,7 +340,7 @@ def goes_on(stage: Stage, relays: list[PeerId], seconds: float, *, begun: float,
 
 
 @pytest.mark.parametrize("still", [-1, 0, 1])
-def test_a_reducer_that_stands_still_while_its_senders_go_on_elsewhere_is_done_without(still: int) -> None:
+def test_stalled_reducer_is_replaced_while_its_senders_go_on(still: int) -> None:
     """Stopped, or mute, or with a way to it that is dead: its part is dealt before the others are done."""
     stage, relays = timed({}, {}, duration_s=4.0)
     begun = stage.now
@@ -354,7 +354,7 @@ def test_a_reducer_that_stands_still_while_its_senders_go_on_elsewhere_is_done_w
 
 
 @pytest.mark.parametrize("is_mute", [True, False])
-def test_a_reducer_that_says_nothing_is_done_without_as_soon_as_another_is_done(is_mute: bool) -> None:
+def test_silent_reducer_is_replaced_as_soon_as_another_is_done(is_mute: bool) -> None:
     """One that was stopped in mid-upload cost three seconds from when the others were done."""
     stage, relays = timed({}, {}, duration_s=4.0)
     begun = stage.now
@@ -423,7 +423,7 @@ def test_where_the_senders_stand_still_too_no_reducer_is_blamed() -> None:
     assert stage.round.attempt == 1
 
 
-def test_a_reducer_that_stands_still_beside_one_that_is_done_is_given_less_than_four_times_what_that_took() -> None:
+def test_stalled_reducer_gets_under_four_times_the_others_time() -> None:
     stage, relays = timed({}, {}, duration_s=4.0)
     stage.wait(2.0)
     for span in stage.spans():
@@ -448,7 +448,7 @@ def test_nobody_is_late_for_the_sleep_of_the_host() -> None:
 
 
 @pytest.mark.parametrize(("batch", "still_s"), [(1, 10.0), (3, 30.0), (8, 40.0)])
-def test_by_plan_nothing_may_come_for_as_long_as_two_batches_take(
+def test_planned_silence_lasts_as_long_as_two_batches_take(
     batch: int, still_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, _, (relay,) = reducing({}, bps=(ELEMENTS * 8 // 40,))
@@ -459,7 +459,7 @@ def test_by_plan_nothing_may_come_for_as_long_as_two_batches_take(
     assert _still_s(stage.round, relay) == 0.0
 
 
-def test_a_slot_whose_next_batch_is_not_due_is_not_taken_for_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slot_with_no_batch_due_yet_is_not_taken_for_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reducer of few chunks hears of a slow sender late, and at once."""
     stage, _, (relay,) = reducing({}, bps=(ELEMENTS * 8 // 40,))
     assert stage.round.plan is not None

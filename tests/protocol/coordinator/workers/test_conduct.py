@@ -14,9 +14,7 @@ from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, notes, sent
 
 @pytest.mark.parametrize("same_person", [False, True])
 @pytest.mark.parametrize("worked_before", [False, True])
-def test_a_machine_that_heartbeats_and_computes_nothing_costs_a_wait_and_no_more(
-    same_person: bool, worked_before: bool
-) -> None:
+def test_machine_that_only_heartbeats_costs_no_more_than_a_wait(same_person: bool, worked_before: bool) -> None:
     stage, honest, hung = four(same_person=same_person)
     for _ in range(5 if worked_before else 0):
         stage.commit(*honest, hung)
@@ -83,7 +81,7 @@ def test_one_slow_unit_does_not_change_a_pace() -> None:
     assert stage.member(ann).conduct.pace == pytest.approx(UNIT, rel=0.3)
 
 
-def test_quotas_are_lifted_when_a_batch_takes_three_times_as_long_as_usual() -> None:
+def test_quotas_end_when_a_batch_takes_three_times_as_long() -> None:
     stage, honest, gone = four(same_person=False)
     for _ in range(5):
         stage.commit(*honest, gone)
@@ -98,7 +96,7 @@ def test_quotas_are_lifted_when_a_batch_takes_three_times_as_long_as_usual() -> 
     assert stage.now - begun >= 3 * usual
 
 
-def test_the_clock_of_a_machine_stands_still_in_a_round_and_at_its_quota() -> None:
+def test_work_clock_stops_in_a_round_and_at_the_quota() -> None:
     stage, honest, _ = four(same_person=False)
     stage.accumulate(*honest)
     conduct = stage.member(honest[0]).conduct
@@ -146,7 +144,7 @@ def test_refused_work_sits_out_one_four_and_sixteen_rounds() -> None:
     assert gaps[3:] == [16] * len(gaps[3:])
 
 
-def test_where_rounds_are_short_a_minute_is_the_least_for_who_is_refused_again_and_again() -> None:
+def test_repeated_refusals_cost_a_minute_even_with_short_rounds() -> None:
     """A wait costs seconds, so sixteen rounds of a third of one would be soon over."""
     stage, honest, culprit = four(same_person=False)
     for _ in range(3):
@@ -164,7 +162,7 @@ def test_where_rounds_are_short_a_minute_is_the_least_for_who_is_refused_again_a
     assert all(OUT_S[2] <= gap < OUT_S[2] + 5 for gap in gaps[2:])
 
 
-def test_a_refused_offer_is_work_refused_and_nothing_is_leased_meanwhile() -> None:
+def test_refused_offer_counts_as_refused_work_and_pauses_leases() -> None:
     stage, honest, liar = four(same_person=False)
     for _ in range(3):
         stage.commit(*honest, liar)
@@ -181,7 +179,7 @@ def test_a_refused_offer_is_work_refused_and_nothing_is_leased_meanwhile() -> No
     assert liar.undone != [], "after one round it is leased again"
 
 
-def test_who_does_not_offer_sits_out_one_round_and_is_back_with_its_first_unit() -> None:
+def test_trainer_without_an_offer_sits_out_until_its_first_unit() -> None:
     stage, honest, mute = four(same_person=False)
     for _ in range(3):
         stage.commit(*honest, mute)
@@ -229,7 +227,7 @@ def _at_work_between_rounds(stage: Stage, boaster: Trainer, seconds: float) -> l
     return pauses
 
 
-def test_whoever_is_called_back_and_offers_nothing_leaves_newcomers_time_for_a_unit() -> None:
+def test_boaster_without_offers_leaves_newcomers_time_for_a_unit() -> None:
     """They have no pace yet, so they cannot fill the batch by what is known; each cut costs them what is in hand."""
     stage = Stage(batch=16)
     stage.relay()

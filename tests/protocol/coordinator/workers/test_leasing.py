@@ -14,7 +14,7 @@ from tests.protocol.coordinator.scenes import four, pair
 from tests.protocol.coordinator.stage import CONTEXT, UNIT, Stage, Trainer, sent
 
 
-def test_shares_are_in_proportion_to_pace_and_quotas_above_them_by_a_quarter() -> None:
+def test_shares_follow_pace_and_quotas_exceed_them_by_a_quarter() -> None:
     stage = Stage(batch=60)
     stage.relay()
     fast, slow = stage.trainer("fast"), stage.trainer("slow")
@@ -44,7 +44,7 @@ def test_a_lease_says_of_which_shard_the_units_after_it_will_be() -> None:
     assert of_bob.coming == (3, 4), "each has shards of its own, and few are nobody's"
 
 
-def test_a_machine_that_delivers_at_once_is_expected_no_more_than_it_has_shown() -> None:
+def test_unchecked_reports_at_most_double_an_equal_share() -> None:
     """Its reports cannot be checked before it offers; so its share grows from update to update."""
     stage, honest, liar = four(same_person=False)
     for _ in range(4):
@@ -56,7 +56,7 @@ def test_a_machine_that_delivers_at_once_is_expected_no_more_than_it_has_shown()
     assert all(stage.member(trainer).share >= UNIT for trainer in honest)
 
 
-def test_whoever_delivers_nothing_for_longer_than_it_usually_takes_is_expected_less_from_second_to_second() -> None:
+def test_share_of_an_overdue_machine_shrinks_every_second() -> None:
     """One that shows a high pace and then gives everything back held three others at their quotas for whole rounds."""
     stage, ann, bob = pair()
     stage.commit()
@@ -85,7 +85,7 @@ def test_nothing_is_leased_between_the_question_and_the_hello() -> None:
     assert bob.undone
 
 
-def test_nobody_is_expected_to_make_what_is_counted_on_of_another() -> None:
+def test_shares_split_the_batch_among_machines_that_deliver() -> None:
     stage, ann, bob = pair()
     deal(stage.state)
     assert {stage.member(trainer).share for trainer in (ann, bob)} == {12}
@@ -140,9 +140,7 @@ def test_marks_are_asked_for_once_until_the_database_has_them() -> None:
 @pytest.mark.parametrize(
     ("held", "quota", "is_told"), [(0, 119, False), (0, 121, True), (0, 79, True), (100, 119, True)]
 )
-def test_a_quota_is_told_when_it_changes_by_a_fifth_or_lets_a_resting_trainer_go_on(
-    held: int, quota: int, is_told: bool
-) -> None:
+def test_quota_is_sent_when_it_changes_by_a_fifth_or_ends_a_rest(held: int, quota: int, is_told: bool) -> None:
     stage, ann, _ = pair()
     member = stage.member(ann)
     member.quota, member.done_samples = 100, held
@@ -183,7 +181,7 @@ def test_a_newcomer_is_leased_nothing_before_it_is_at_the_head(step: int) -> Non
     assert sent(stage.hello(newcomer), m.Lease, newcomer.peer) or leased(stage, newcomer)
 
 
-def test_whoever_missed_a_commit_is_leased_nothing_before_it_has_it() -> None:
+def test_trainer_that_missed_a_commit_gets_no_lease_before_it() -> None:
     stage, (_, behind) = after_a_step()
     returned = m.UnitsReturned(run=stage.state.run, units=tuple(behind.undone), reason="stale")
     behind.undone = []

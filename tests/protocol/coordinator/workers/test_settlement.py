@@ -13,7 +13,7 @@ from tests.protocol.coordinator.stage import TOKENS, UNIT, Stage, notes, sealed
 # --- in an update
 
 
-def test_what_was_left_out_in_a_chunk_is_carried_and_what_was_whole_is_not() -> None:
+def test_chunks_left_out_are_carried_and_whole_gradients_are_not() -> None:
     stage, trainers, _ = reducing()
     weight = trainers[0].samples * TOKENS
     partly(stage, 0)
@@ -49,7 +49,7 @@ def test_work_in_an_update_is_no_longer_done() -> None:
     assert (stage.member(ann).done, stage.member(ann).done_samples) == ({}, 0)
 
 
-def test_good_work_makes_up_for_bad_unless_it_was_dropped_on_the_way() -> None:
+def test_included_work_removes_a_strike_unless_it_was_dropped() -> None:
     stage, trainers, _ = reducing()
     for trainer in trainers:
         stage.member(trainer).conduct.strikes = 2
@@ -74,7 +74,7 @@ def test_what_was_offered_is_withdrawn_with_its_leases() -> None:
     assert stage.round.waiting == {bob.peer}
 
 
-def test_units_in_a_plan_come_back_with_its_end_where_that_leaves_them_out() -> None:
+def test_units_returned_in_a_plan_wait_for_its_outcome() -> None:
     for without in ([0], []):
         stage, (ann, *_), _ = reducing()
         units = tuple(ann.done)
@@ -104,7 +104,7 @@ def test_leases_outlive_a_lost_session_by_some_rounds() -> None:
     assert lost.accumulator not in stage.state.holders
 
 
-def test_what_a_banned_machine_offered_is_left_out_of_the_open_round() -> None:
+def test_banned_machines_offer_is_left_out_of_the_open_round() -> None:
     stage, trainers, _ = reducing()
     stage.handle(e.Lost(trainers[3].peer, banned=True))
     assert stage.round.dropped == {3}
@@ -138,7 +138,7 @@ def test_every_unit_is_used_returned_leased_or_recorded_as_lost() -> None:
     assert UNIT
 
 
-def test_units_that_nobody_claims_come_back_after_some_commits_and_not_at_once() -> None:
+def test_unclaimed_units_come_back_only_after_some_commits() -> None:
     stage, trainers, _ = left_out(0)
     after = restarted(stage)
     orphans = sum(unit.samples for unit in after.state.leases.orphans)

@@ -45,7 +45,7 @@ class TestPassword:
         [("wrong", OTHER, "not your current password"), (PASSWORD, "short", "at least 10 characters"),
          (PASSWORD, "", "This field is required.")],
     )  # fmt: skip
-    def test_what_is_wrong_stands_beside_its_field_and_nothing_changes(
+    def test_error_stands_beside_its_field_and_nothing_changes(
         self, volunteer: Person, current: str, password: str, words: str
     ) -> None:
         here, there = logged_in(volunteer), logged_in(volunteer)

@@ -118,9 +118,7 @@ class TestComingIn:
         answer = come_back(client)
         assert (answer.status_code, "E336" in page(answer), name_in(client)) == (403, True, "")
 
-    def test_whoever_was_logged_in_here_is_now_who_the_other_site_says(
-        self, provider: OpenIDDouble, stranger: Person
-    ) -> None:
+    def test_login_by_another_site_replaces_the_current_one(self, provider: OpenIDDouble, stranger: Person) -> None:
         client = Client()
         client.force_login(stranger)
         come_back(client, f"{START}?process=redirect")
@@ -170,9 +168,7 @@ class TestConnecting:
         assert ways_in(stranger) == []
         assert name_in(client) == "Noor"
 
-    def test_a_second_account_there_is_refused_and_the_first_again_is_not(
-        self, provider: OpenIDDouble, stranger: Person
-    ) -> None:
+    def test_second_account_is_refused_and_a_repeat_is_not(self, provider: OpenIDDouble, stranger: Person) -> None:
         client = as_(stranger)
         start = offered(client)
         for _ in range(2):
@@ -228,7 +224,7 @@ class TestDisconnecting:
         assert not SocialAccount.objects.exists()
 
     @pytest.mark.parametrize(("other", "status"), [("github", 409), ("oidc", 302)])
-    def test_another_site_is_a_way_in_only_while_the_operator_offers_it(
+    def test_other_site_is_a_way_in_only_while_it_is_offered(
         self, provider: OpenIDDouble, stranger: Person, other: str, status: int
     ) -> None:
         stranger.set_unusable_password()

@@ -45,7 +45,7 @@ def boxes(text: str) -> dict[str, bool]:
 
 
 class TestChoices:
-    def test_nothing_is_chosen_and_ways_that_lead_nowhere_are_not_offered(self, volunteer: Person) -> None:
+    def test_choices_start_empty_and_dead_ways_are_not_offered(self, volunteer: Person) -> None:
         text = page(as_(volunteer).get(PAGE))
         assert boxes(text) == {f"{event}-browser": False for event in CHOSEN}
         assert "This site does not send e-mail" in text

@@ -125,9 +125,7 @@ class TestFeed:
 
 
 @pytest.mark.usefixtures("stranger")
-def test_each_action_has_a_line_with_who_did_it_whether_or_not_everybody_reads_it(
-    run: Run, laptop: Owned, volunteer: Person
-) -> None:
+def test_each_public_or_private_action_names_its_author(run: Run, laptop: Owned, volunteer: Person) -> None:
     committed(run, (laptop.machine, 4))
     given_role(run, volunteer, Run.Role.CO_ORGANIZER)
     client = as_(volunteer)
@@ -161,9 +159,7 @@ def test_what_is_done_to_a_draft_has_one_too(organizer: Person, volunteer: Perso
     assert (line.by, line.is_internal) == (volunteer, True)
 
 
-def test_what_an_operator_does_is_told_with_their_name_here_alone(
-    run: Run, organizer: Person, operator: Person
-) -> None:
+def test_operators_are_named_in_the_trail_and_not_in_public(run: Run, organizer: Person, operator: Person) -> None:
     fields = {"title": "Riddles", "purpose": "", "visibility": "unlisted"}
     as_(operator).post(f"/admin/runs/run/{run.pk}/change/", fields)
     text = page(as_(organizer).get(TRAIL))

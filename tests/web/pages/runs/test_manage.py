@@ -166,7 +166,7 @@ class TestRemovals:
         assert "<img" not in page(answer)
         assert not Member.objects.exists()
 
-    def test_who_was_removed_from_a_run_by_invitation_is_let_back_there_too(
+    def test_member_removed_from_a_closed_run_can_be_let_back_in(
         self, closed: Run, organizer: Person, volunteer: Person
     ) -> None:
         member = membership.add_member(run=closed, name="Teo")
@@ -210,9 +210,7 @@ class TestDrafts:
         as_(organizer).post("/runs/proverbs/edit/", filled(filename="riddles.txt"))
         assert Run.objects.get().dataset.filename == "riddles.txt"
 
-    def test_what_does_not_fit_stands_beside_its_field_and_changes_nothing(
-        self, organizer: Person, data_folder: Any
-    ) -> None:
+    def test_error_stands_beside_its_field_and_changes_nothing(self, organizer: Person, data_folder: Any) -> None:
         draft(organizer)
         answer = as_(organizer).post("/runs/proverbs/edit/", filled(target_batch="100000", title="Riddles"))
         assert "(E307). The dataset makes" in page(answer)
@@ -269,9 +267,7 @@ class TestDrafts:
         assert '<blockquote dir="auto">مثل' in text
         assert "<dt>Sharing confirmed by</dt><dd>Amina," in text
 
-    def test_while_it_is_prepared_the_page_reloads_and_has_nothing_to_fill_in(
-        self, organizer: Person, data_folder: Any
-    ) -> None:
+    def test_page_reloads_without_a_form_during_preparation(self, organizer: Person, data_folder: Any) -> None:
         draft(organizer, visibility="private")
         Dataset.objects.update(state="preparing")
         client = as_(organizer)

@@ -51,7 +51,7 @@ class TestComingAndGoing:
         assert "Amina" in page(answer)
         assert Person.objects.get().check_password(PASSWORD)
 
-    def test_a_taken_name_and_a_short_password_are_told_beside_their_fields(self, organizer: Person) -> None:
+    def test_taken_name_and_short_password_are_told_beside_fields(self, organizer: Person) -> None:
         text = page(Client().post("/signup/", {"username": "amina", "password": "short"}))
         assert "That name is taken." in text
         assert "at least 10 characters" in text
@@ -339,9 +339,7 @@ class TestRunPage:
         text = page(client.get(f"/runs/{run.slug}/"))
         assert '<div class="no-bar"></div><p class="under"><span class="figure">8</span> samples by person' in text
 
-    def test_a_loss_is_told_as_a_perplexity_where_that_is_asked_and_can_be(
-        self, client: Client, run: Run, laptop: Owned
-    ) -> None:
+    def test_loss_is_shown_as_perplexity_on_request_if_known(self, client: Client, run: Run, laptop: Owned) -> None:
         committed(run, (laptop.machine, 4))
         known = {"index": 1, "step": 1, "state_digest": "1" * 16, "file": "f" * 64, "size": 5, "heldout_loss": 3.3}
         snapshot = run.snapshots.create(**known)
@@ -371,7 +369,7 @@ class TestRunPage:
         for other in ("rate", "<script>"):
             assert f'<span data-live="summary">{loss}' in page(client.get("/runs/proverbs/", {"chart": other}))
 
-    def test_whoever_trains_sees_their_machine_instead_of_an_invitation(self, run: Run, laptop: Owned) -> None:
+    def test_trainers_see_their_machines_instead_of_an_invitation(self, run: Run, laptop: Owned) -> None:
         path, teo = f"/runs/{run.slug}/", as_(laptop.machine.person)
         peer = {"peer": "a" * 32, "name": "Teo", "role": "trainer", "state": "ready", "done": 0, "samples_per_s": 1.0}
         Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[peer])

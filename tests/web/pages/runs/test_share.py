@@ -46,7 +46,7 @@ def test_a_badge_says_state_and_step(run: Run, laptop: Owned, client: Client) ->
     assert "finished · 1 step<" in client.get("/runs/proverbs/badge.svg").content.decode()
 
 
-def test_a_badge_asks_for_no_volunteers_where_something_else_is_waited_for(run: Run, client: Client) -> None:
+def test_badge_asks_for_volunteers_only_when_they_are_missing(run: Run, client: Client) -> None:
     member = {"peer": "a" * 32, "name": "Teo", "role": "trainer", "state": "ready", "done": 0, "samples_per_s": 1.0}
     Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[member])
     Run.objects.filter(pk=run.pk).update(waiting_for="no relay is connected")
@@ -70,7 +70,7 @@ def test_a_badge_costs_few_questions(run: Run, client: Client, django_assert_max
         client.get("/runs/proverbs/badge.svg")
 
 
-def test_a_frame_on_another_site_shows_the_curve_or_the_leaderboard(run: Run, laptop: Owned, client: Client) -> None:
+def test_embedded_frame_shows_the_curve_or_the_leaderboard(run: Run, laptop: Owned, client: Client) -> None:
     for loss in (6.0, 5.0):
         committed(run, (laptop.machine, 4), loss=loss)
     answer = client.get("/runs/proverbs/embed/")
@@ -322,7 +322,7 @@ def test_the_image_says_what_the_page_says(client: Client, run: Run, laptop: Own
     assert (drawn[2].state, drawn[2].is_alive, drawn[2].people) == ("Running", True, "1 person on 1 machine now")
 
 
-def test_the_image_of_the_site_says_how_many_train_in_listed_runs(run: Run, organizer: Person) -> None:
+def test_site_image_counts_who_trains_in_listed_runs(run: Run, organizer: Person) -> None:
     assert share.who_trains() == ""
     hidden = opened(organizer, slug="hidden", visibility="private")
     for place, each in enumerate((run, hidden)):

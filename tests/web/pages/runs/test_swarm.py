@@ -80,7 +80,7 @@ def test_nobody_is_here(client: Client, run: Run) -> None:
     assert 'href="/runs/proverbs/swarm/"' in page(client.get("/runs/proverbs/"))
 
 
-def test_everybody_sees_names_that_the_leaderboard_has_too_and_no_link(
+def test_visitors_see_only_leaderboard_names_and_no_links(
     client: Client, run: Run, laptop: Owned, operator: Person
 ) -> None:
     committed(run, (laptop.machine, 4))

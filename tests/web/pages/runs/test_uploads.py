@@ -208,9 +208,7 @@ def test_an_upload_that_another_tab_forgets_meanwhile_is_gone(
     assert (answer.status_code, answer.json()["code"]) == (404, "E318")
 
 
-def test_a_full_disk_is_told_and_the_upload_goes_on_when_there_is_room(
-    organizer: Person, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_reported_and_the_upload_resumes_later(organizer: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/srv/hands/upload")
 

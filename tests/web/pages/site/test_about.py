@@ -170,7 +170,7 @@ def test_there_are_two(client: Client, db: None, theme: str) -> None:
     assert "data-theme" not in shown(client)
 
 
-def test_an_answer_that_shows_a_secret_once_is_not_left_by_a_theme(volunteer: Person) -> None:
+def test_theme_switch_is_absent_where_a_secret_is_shown_once(volunteer: Person) -> None:
     client = as_(volunteer)
     assert 'action="/theme/"' in client.get("/machines/").content.decode()
     assert 'action="/theme/"' not in client.post("/machines/").content.decode()

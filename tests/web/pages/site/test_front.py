@@ -125,9 +125,7 @@ class TestSearch:
 class TestFigures:
     """What goes on now, and how far runs are."""
 
-    def test_people_and_machines_of_listed_runs_are_counted_once_and_relays_are_neither(
-        self, organizer: Person, client: Client
-    ) -> None:
+    def test_listed_people_and_machines_count_once_without_relays(self, organizer: Person, client: Client) -> None:
         here(opened(organizer, slug="one"), "Teo", "Ida", "Teo")
         here(opened(organizer, slug="two"), "Teo")
         here(opened(organizer, slug="relays"), "operator", role="relay")
@@ -155,9 +153,7 @@ class TestFigures:
         Snapshot.objects.create(run=run, index=3, step=3, heldout_loss=4.5, **facts)
         assert re.search(r"held-out loss\s*<span[^>]*>4.50<", page(client.get("/"))), "the newest, as on its page"
 
-    def test_training_loss_is_that_of_the_newest_steps_however_long_the_run_is(
-        self, run: Run, laptop: Owned, client: Client
-    ) -> None:
+    def test_training_loss_is_of_the_newest_steps_of_a_long_run(self, run: Run, laptop: Owned, client: Client) -> None:
         for step in range(1, 181):
             committed(run, (laptop.machine, 4), loss=1000 - step)
         found = re.search(r"training loss\s*<span[^>]*>([0-9.]+)<", page(client.get("/")))

@@ -149,7 +149,7 @@ def test_every_value_has_its_words(kind: type[Recipe]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_a_form_that_is_sent_as_it_came_gives_the_recipe_it_began_with(kind: type[Recipe]) -> None:
+def test_unchanged_form_gives_the_recipe_it_began_with(kind: type[Recipe]) -> None:
     for preset in (kind(), *kind.presets.values()):
         assert recipe_from(kind, values_of(preset)) == preset
 
