@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 BIN = .venv/bin
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 PRODUCT = manage.py platform peer_agent scripts examples
 NPM = PATH="$(CURDIR)/.venv/bin:$$PATH" npm --prefix frontend
 

@@ -102,7 +102,7 @@ def main() -> int:
     if options.list:
         print("\n".join(tests))
         return 0
-    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder", "-m"]
+    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "-m"]
     return subprocess.run([*command, "not check", *tests], cwd=ROOT, check=False).returncode
 
 

@@ -30,13 +30,11 @@ JOURNEYS_OF_TEST = (
 LONGEST = ("test_exactness", "test_survival", "test_volunteer", "test_live_page", "test_limits", "test_mishaps")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a module's journeys on one worker and begin them first; mark those that only `make check` runs."""
+    """Begin the journeys first, and mark those that only `make check` runs."""
     folder = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(folder):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
             if not item.nodeid.removeprefix("tests/end_to_end/").startswith(JOURNEYS_OF_TEST):
                 item.add_marker(pytest.mark.check)
     items.sort(key=lambda item: rank(item.path, folder))
