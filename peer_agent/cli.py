@@ -1,4 +1,4 @@
-"""The `manyhands` command: words for people, one exit status per kind of ending (0 done, 1 a numbered error)."""
+"""The `manyhands` command: messages for people, exit status 0 (done) or 1 (a numbered error)."""
 
 import contextlib
 import logging
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from peer_agent.relay.place import Place
     from peer_agent.site.enrolment import Enrolment
 
-# Each command imports what it needs: somebody who asks for help waits for none of it.
+# Each command imports what it needs, so that help is fast.
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich" if is_english() else None,  # its frames break where terminals count letters otherwise
+    rich_markup_mode="rich" if is_english() else None,  # its frames break where terminals count letters differently
     help=_("Train one model together."),
 )
 
@@ -80,7 +80,7 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help=_("With these: port to
 Advertise = Annotated[
     int, typer.Option(min=0, max=65535, help=_("With these: external port, if your router forwards a different one."))
 ]
-LEAVE_S = 15.0  # for an agent that has finished its step to be gone
+LEAVE_S = 15.0  # for an agent that has finished its step to exit
 
 
 @app.command(help=_("Connect this machine to SITE; without a token, you approve it in your browser."))
@@ -112,7 +112,7 @@ def join(
     listen: Listen = False,
     reserve: Reserve = RESERVE_PERCENT,
     disk: Disk = DISK_GB,
-    compile: Compile = False,  # noqa: A002 (as the option is called)
+    compile: Compile = False,  # noqa: A002 (the option's name)
     host: Host = ANYWHERE[0],
     port: Port = 0,
     advertise: Advertise = 0,
@@ -287,8 +287,8 @@ async def _relay(home: "Home", site: str, token: str, *, host: str, port: int, a
     await Relay(home, access, host=host, port=port, advertise=advertise).run()
 
 
-def _for_programs(json: bool) -> None:  # noqa: FBT001 (of the command line)
-    """Programs are told in English."""
+def _for_programs(json: bool) -> None:  # noqa: FBT001 (a flag of the command line)
+    """Switch output for programs to English."""
     if json:
         speak(ENGLISH)
 
@@ -304,7 +304,7 @@ def _home() -> "Home":
 
 
 def _run(work: Coroutine[Any, Any, Any], leave_request: "LeaveRequest", *, attached: bool = False) -> Any:
-    """Until it is done, or a signal (or the end of standard input, or another command) asks to leave."""
+    """Run until done, or until a signal, the end of standard input or another command asks to leave."""
     import asyncio
 
     return asyncio.run(_until_asked(work, leave_request, attached=attached))
@@ -321,7 +321,7 @@ async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: "LeaveRequ
     task = asyncio.ensure_future(work)
 
     def leave(*_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # asked twice, when it is closed already
+        with contextlib.suppress(RuntimeError):  # asked again after the loop has closed
             loop.call_soon_threadsafe(task.cancel)
 
     def finish(*_: object) -> None:
@@ -342,7 +342,7 @@ async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: "LeaveRequ
 
 
 def main() -> None:
-    """Entry point. Every error a person can do something about ends as one numbered sentence."""
+    """Run the command. Errors that a person can act on end as one numbered sentence."""
     take_variable(os.environ)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SanitizingFormatter())
@@ -352,11 +352,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(status)  # the interpreter would wait for threads that nobody can stop
+    os._exit(status)  # the interpreter would wait for threads that cannot be stopped
 
 
 def status_of(command: Callable[[], Any]) -> int:
-    """Run a command; its exit status, once what went wrong is said."""
+    """Run a command, print its errors, and return its exit status."""
     try:
         command()
     except SystemExit as end:  # typer ends every command by it

@@ -1,11 +1,11 @@
-"""A run's units in a loop of one's own. Everything else is the agent's: data, averaging, updates, catching up.
+"""A run's units in a training loop of your own. The agent handles data, averaging, updates and catching up.
 
-from peer_agent.collaboration import collaborate
+    from peer_agent.collaboration import collaborate
 
-with collaborate("https://example.org/runs/a-run/") as collaboration:
-    for unit in collaboration.units():
-        unit.summed_loss().backward()
-        collaboration.step()
+    with collaborate("https://example.org/runs/a-run/") as collaboration:
+        for unit in collaboration.units():
+            unit.summed_loss().backward()
+            collaboration.step()
 """
 
 import asyncio
@@ -34,11 +34,10 @@ from peer_agent.trainer.joining import join_run
 def collaborate(
     run_url: str, *, limits: Limits | None = None, home: Path | None = None, view: View | None = None
 ) -> Iterator[Collaboration]:
-    """Join a run, as `manyhands join` does, while the block lasts; a machine that is new there is approved first.
+    """Join a run like `manyhands join` while the block lasts. A new machine must be approved first.
 
-    Leaving the block finishes the step in hand, as Ctrl-C does; an error in it leaves at once. Raises Problem.
-    `limits`: the usual ones. `home`: the folder of this machine's keys. `view`: who is told what happens, on standard
-    output by default.
+    Leaving the block finishes the current step, like Ctrl-C; an error in it leaves at once. `limits` defaults to the
+    usual ones, `home` to the usual folder of this machine's keys, `view` to standard output. Raises Problem.
     """
     if missing := missing_packages():
         raise Problem.of("E103", missing=", ".join(missing))
@@ -61,10 +60,10 @@ def collaborate(
 
 
 class _AgentThread:
-    """An agent in a thread of its own, which leaves the computing to another."""
+    """An agent in its own thread, whose units the caller's thread computes."""
 
     def __init__(self, run_url: str, limits: Limits, home: Home, view: View) -> None:
-        """Raises Problem E112, E305."""
+        """Prepare the thread. Raises Problem E112, E305."""
         self.run_url, self.limits, self.view = run_url, limits, view
         self.collaboration = Collaboration()
         self._enrolment = Enrolment(show=show_code, say=view.say, run=run_of(run_url))
@@ -75,13 +74,13 @@ class _AgentThread:
         self._cancel: Callable[[], object] = lambda: None
 
     def start(self) -> None:
-        """Begin, behind everything else that this machine does."""
+        """Start the agent at low priority."""
         apply_limits(self.limits)
         self._thread.start()
         self._began.wait()
 
     def leave(self, *, gently: bool) -> None:
-        """Until it has left. What is still to be computed of the step is computed here."""
+        """Wait until the agent has left. Units still needed for the step are computed here."""
         self._ask(now=not gently)
         try:
             if gently:
@@ -91,7 +90,7 @@ class _AgentThread:
             self._thread.join()
 
     def _ask(self, *, now: bool) -> None:
-        with contextlib.suppress(RuntimeError):  # it has ended, and with it its loop
+        with contextlib.suppress(RuntimeError):  # its loop has ended
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(partial(self._leave_request.ask, self._cancel, now=now))
 
@@ -99,10 +98,10 @@ class _AgentThread:
         error: BaseException | None = None
         try:
             asyncio.run(self._until_left())
-        except BaseException as problem:  # noqa: BLE001 (whatever it is, the loop hears of it)
+        except BaseException as problem:  # noqa: BLE001 (whatever it is, the loop raises it)
             error = problem
         self.collaboration.end(error)
-        self._began.set()  # also where it has not
+        self._began.set()  # also if it has not begun
 
     async def _until_left(self) -> None:
         joining = asyncio.current_task()

@@ -1,4 +1,4 @@
-"""Looks for what could keep this machine from training: one line each, with a number and what helps."""
+"""Diagnosis of what could keep this machine from training: one line per check, with number and remedy."""
 
 import asyncio
 import importlib.metadata
@@ -43,7 +43,7 @@ VERDICTS: dict[Verdict, str] = {
     "warn": gettext_noop("warn"),
     "fail": gettext_noop("fail"),
 }
-NAMES = (  # of what is looked at
+NAMES = (  # of the checks
     *(gettext_noop("versions"), gettext_noop("device"), gettext_noop("memory"), gettext_noop("disk")),
     *(gettext_noop("site"), gettext_noop("agent"), gettext_noop("clock"), gettext_noop("relay")),
 )
@@ -51,10 +51,10 @@ VERDICT_COLUMNS, NAME_COLUMNS = 5, 9
 
 
 class Check(Struct, frozen=True):
-    """What was looked at and how it stands.
+    """A check and its result.
 
-    `code`, `title` and `severity` are those of a numbered error, empty where all is well. `site`: whose it is, empty
-    of this machine alone. `explained_by`: the code of another finding from which this one follows.
+    `code`, `title` and `severity` are of a numbered error, empty if all is well. `site` is empty for this machine
+    itself. `explained_by`: the code of another finding that causes this one.
     """
 
     name: str
@@ -67,31 +67,29 @@ class Check(Struct, frozen=True):
     explained_by: str = ""
 
     def line(self) -> str:
-        """The check in one line, for people."""
         text = f"{self.code}: {translated(self.title)}. {self.text}" if self.code else self.text
         verdict = padded(translated(VERDICTS[self.verdict]), VERDICT_COLUMNS)
         return f"{verdict} {padded(translated(self.name), NAME_COLUMNS)} {text}"
 
 
 def good(name: str, text: str) -> Check:
-    """A check that found nothing wrong."""
     return Check(name, "ok", text)
 
 
 def bad(name: str, fault: Fault) -> Check:
-    """A numbered error; a warning where training can go on nevertheless."""
+    """Return a check with a numbered error; a warning if training can go on."""
     fault, severity = sanitize_fault(fault), fault.severity
     verdict: Verdict = "fail" if severity is Severity.HIGH else "warn"
     return Check(name, verdict, in_readers_words(fault).text, fault.code, fault.title, severity)
 
 
 def found(name: str, fault: Fault | None, text: str) -> Check:
-    """The error where there is one; else `text`, and all is well."""
+    """Return a check with the error if there is one, else with `text`."""
     return good(name, text) if fault is None else bad(name, fault)
 
 
 async def examine(home: Home, site: str = "") -> list[Check]:
-    """All checks, in the order in which they matter. `site`: this one alone; else all that are known."""
+    """Run all checks in order of importance, for `site` or else all known sites."""
     sites = [site] if site else sorted(home.sites())
     here = await asyncio.gather(*(asyncio.to_thread(check) for check in (check_versions, check_device, check_memory)))
     checks = [*here, await asyncio.to_thread(check_disk, home)]
@@ -101,7 +99,7 @@ async def examine(home: Home, site: str = "") -> list[Check]:
 
 
 def explained(checks: list[Check]) -> list[Check]:
-    """The same, each with the finding from which it follows: one of this machine, or of the same site."""
+    """Link each check to a finding that explains it, of this machine or of the same site."""
     return [replace(check, explained_by=explained_by(check.code, _beside(check, checks))) for check in checks]
 
 
@@ -110,7 +108,6 @@ def _beside(check: Check, checks: list[Check]) -> set[str]:
 
 
 def check_versions() -> Check:
-    """Python, the agent and the packages it trains with."""
     if missing := missing_packages():
         return bad("versions", Fault.of("E103", missing=", ".join(missing)))
     found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES if _is_there(name))
@@ -122,7 +119,7 @@ def _is_there(name: str) -> bool:
 
 
 def check_device(seen: Callable[[], str] = gpu_name) -> Check:
-    """What it computes on. `seen`: the GPU that the system has, whatever torch thinks."""
+    """Check the device. `seen` returns the system's GPU, whatever torch finds."""
     gpu, threads = seen(), usual_limits().threads
     cpu = ngettext("the CPU, {threads} thread", "the CPU, {threads} threads", threads).format(threads=threads)
     if not _is_there("torch"):
@@ -138,13 +135,12 @@ def check_device(seen: Callable[[], str] = gpu_name) -> Check:
 
 
 def check_memory(free: Callable[[], int] = lambda: int(psutil.virtual_memory().available)) -> Check:
-    """What is free of the machine's memory."""
     have = free()
     return found("memory", hardware.of_memory(have), _("{size} free").format(size=in_bytes(have)))
 
 
 def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free) -> Check:
-    """Whether the home can be written, and how much more fits there."""
+    """Check that the home is writable and has space."""
     try:
         _write_and_remove(home.folder)
         have = free(home.folder)
@@ -155,7 +151,7 @@ def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.dis
 
 
 def _write_and_remove(folder: Path) -> None:
-    """A quota, or a file system that is read-only, shows only to those who write."""
+    """Write a file, since only a write reveals a quota or a read-only file system."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(TRIAL_BYTES))
         file.flush()
@@ -163,7 +159,7 @@ def _write_and_remove(folder: Path) -> None:
 
 
 async def check_site(url: str) -> list[Check]:
-    """Whether a site is reached, whether its clock and this one agree, and whether this agent fits it."""
+    """Check that a site is reached, that the clocks agree, and that this agent fits the site."""
     began = time.monotonic()
     try:
         theirs = await clock_of(f"{url}/healthz")
@@ -177,7 +173,6 @@ async def check_site(url: str) -> list[Check]:
 
 
 def check_agent(offer: Offer | None) -> Check:
-    """This agent and the one that the site offers."""
     if offer is None:
         return good("agent", _("{version}; the site doesn't say which version it offers").format(version=__version__))
     words = _("{version}, up to date")
@@ -185,12 +180,12 @@ def check_agent(offer: Offer | None) -> Check:
 
 
 def check_clock(theirs: float, ours: float) -> Check:
-    """Two clocks, in seconds of UTC."""
+    """Compare two clocks, in UTC seconds."""
     return found("clock", hardware.of_clock(theirs - ours), _("agrees with the site's"))
 
 
 async def check_relays(home: Home) -> list[Check]:
-    """Whether the relays are reached that the last run here had."""
+    """Check that the relays of the last run here are reached."""
     try:
         last = msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):

@@ -1,7 +1,6 @@
-"""The loss curve as a picture, for pages, previews and release cards: where all of it stands, its inks, its SVG.
+"""The loss curve as a picture for pages, previews and release cards: its layout, inks and SVG. Pure.
 
-Pure. Not responsible for what the numbers mean, or for the live page, which `frontend/src/curve.ts` draws by the same
-rules; `tests/golden/curve.json` holds both to the same answers.
+`frontend/src/curve.ts` draws the live page by the same rules; `tests/golden/curve.json` holds both to the same results.
 """
 
 import math
@@ -12,9 +11,9 @@ from typing import Final, Literal, NamedTuple
 
 MOST_POINTS = 300
 TICKS = 5
-MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15  # of the range of losses: beyond them, and below a dotted line that is lowest
+MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15  # of the range of losses: around it, and below a dotted line at the bottom
 LEAST_MARGIN = 0.05  # nats per token
-MOST_NATS = 20.0  # of a loss whose perplexity is told: beyond them it says nothing
+MOST_NATS = 20.0  # above this loss, a perplexity is meaningless
 
 UNITS = ("", "k", "M", "G", "T", "P", "E")  # of thousands
 
@@ -22,7 +21,7 @@ Loss = tuple[int, float]  # step, nats per token
 
 
 class Scale(NamedTuple):
-    """A straight map of [low, high] to [start, end]."""
+    """A linear map of [low, high] to [start, end]."""
 
     low: float
     high: float
@@ -35,7 +34,7 @@ class Scale(NamedTuple):
 
 
 def thinned(points: Sequence[Loss], most: int = MOST_POINTS) -> list[Loss]:
-    """At most `most` points: first and last as they are, between them the means of equal groups."""
+    """Return at most `most` points: first and last as they are, between them the means of equal groups."""
     if len(points) <= most:
         return list(points)
     inner = points[1:-1]
@@ -49,7 +48,7 @@ def _mean(group: Sequence[Loss]) -> Loss:
 
 
 def bounds(losses: Sequence[float], unigram: float | None) -> tuple[float, float]:
-    """The range of the vertical axis: all losses and the line to beat, with a margin."""
+    """Return the range of the vertical axis: all losses and the unigram line, with a margin."""
     values = [*losses, *([] if unigram is None else [unigram])]
     low, high = min(values), max(values)
     below = MARGIN_FOR_NOTE if unigram == low else MARGIN
@@ -60,12 +59,12 @@ def bounds(losses: Sequence[float], unigram: float | None) -> tuple[float, float
 
 
 def zero_bounds(values: Sequence[float]) -> tuple[float, float]:
-    """The range of an axis of amounts: from zero, with a margin above."""
+    """Return the range of an axis of amounts: from zero, with a margin above."""
     return 0.0, (1.0 + MARGIN) * max(values, default=0.0) or 1.0
 
 
 def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
-    """Round values within [low, high]: steps of 1, 2 or 5 times a power of ten."""
+    """Return round values within [low, high]: steps of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
     rough = (high - low) / most
@@ -76,14 +75,14 @@ def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
 
 
 def level_texts(levels: Sequence[float]) -> list[str]:
-    """Each level in figures, with as many decimals as the steps between them need."""
+    """Format levels with as many decimals as the steps between them need."""
     step = levels[1] - levels[0] if len(levels) > 1 else 1.0
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [f"{level:.{decimals}f}" for level in levels]
 
 
 def short_text(value: float) -> str:
-    """An amount in at most three digits: 0, 2e-4, 0.0125, 35.2, 1.53k, 12.4M."""
+    """Format an amount in at most three digits: 0, 2e-4, 0.0125, 35.2, 1.53k, 12.4M."""
     if value == 0:
         return "0"
     power = math.floor(math.log10(abs(value)) + 1e-9)
@@ -95,20 +94,20 @@ def short_text(value: float) -> str:
 
 
 def amount_text(value: float, unit: str = "") -> str:
-    """The same with its unit: “12.4 MB”."""
+    """Format an amount with its unit: “12.4 MB”."""
     text = short_text(value)
     figure = text.rstrip("".join(UNITS))
     return f"{figure} {text[len(figure) :]}{unit}" if unit else text
 
 
 def _digits(value: float) -> str:
-    """At most three, and no zeros behind a point."""
+    """Format at most three digits, without trailing zeros."""
     text = f"{value:#.3g}" if abs(value) < 1000 else f"{value:.0f}."
     return text.rstrip("0").rstrip(".")
 
 
 def perplexity_text(loss: float) -> str:
-    """e to the power of a loss, in two or three digits: 7.39, 24.5, 403, 1.1k."""
+    """Format e^loss in two or three digits: 7.39, 24.5, 403, 1.1k."""
     value = math.exp(min(loss, MOST_NATS))
     if value < 1e3:
         return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
@@ -117,7 +116,7 @@ def perplexity_text(loss: float) -> str:
 
 
 def note_side(near: Sequence[float], level: float, room: float) -> Literal["above", "below"]:
-    """On which side of the dotted line fewer of the `near` points of the curve are in the way; from the top."""
+    """Return the side of the dotted line with fewer of the `near` points of the curve. y grows downwards."""
     above = sum(y <= level and level - y < room for y in near)
     below = sum(y > level and y - level < room for y in near)
     return "below" if above > below else "above"
@@ -142,17 +141,17 @@ class Frame(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the plot ends at the right."""
+        """The right end of the plot."""
         return self.width - self.right
 
     @property
     def foot(self) -> int:
-        """Where it ends below."""
+        """The lower end of the plot."""
         return self.height - self.bottom
 
 
 class Words(NamedTuple):
-    """A text that stands on the line `y`."""
+    """A text on the baseline `y`."""
 
     text: str
     x: float
@@ -161,17 +160,17 @@ class Words(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """All places. `levels` and `unigram` are lines across at a height; the curve ends in the newest point."""
+    """All positions of a drawing. `levels` and `unigram` are heights of horizontal lines."""
 
     frame: Frame
-    points: list[Loss]  # that are shown: finite, not too many, the first and the last among them
+    points: list[Loss]  # shown points: finite, not too many, including the first and the last
     levels: list[float]
     labels: list[Words]  # of both axes
     unigram: float | None
-    note: Words | None  # what that line is, on a piece of paper so that no line runs through it
+    note: Words | None  # label of that line, on a background that hides other lines
     curve: list[Place]
     heldout: list[Place]  # circles
-    legend: tuple[Place, Words] | None  # one circle more, and what they are
+    legend: tuple[Place, Words] | None  # another circle, and its label
 
 
 def lay_out(
@@ -184,10 +183,10 @@ def lay_out(
     as_perplexity: bool = False,
     amount: str | None = None,
 ) -> Layout | None:
-    """The places of a curve, whose `points` are in the order of their steps; None where it has no finite one.
+    """Lay out a curve, whose `points` are in the order of their steps; None if no point is finite.
 
-    `as_perplexity`: the same drawing, whose texts are of that. It rises by the same factor from line to line.
-    `amount`: values are amounts of this unit (“”, “B”) and no losses, so their axis begins at zero.
+    `as_perplexity` draws the same curve with labels in perplexity, which grows by a constant factor between lines.
+    `amount`: values are amounts of this unit (“”, “B”) instead of losses, so their axis begins at zero.
     """
     shown = thinned([(step, loss) for step, loss in points if math.isfinite(loss)])
     if not shown:
@@ -214,7 +213,7 @@ def lay_out(
 
 
 def width_of(text: str, frame: Frame) -> float:
-    """How wide words are, about, with a little paper around them."""
+    """Estimate the width of a text, with some margin."""
     return LETTER_WIDTH * frame.letter * len(text) + frame.letter / 2
 
 
@@ -237,7 +236,7 @@ def _step_labels(x: Scale, frame: Frame) -> list[Words]:
 
 
 def _note(text: str, level: float, curve: Sequence[Place], frame: Frame) -> Words:
-    """At the end of the dotted line, on the side where less of the curve is in the way."""
+    """Place the note at the end of the dotted line, on the side with less of the curve."""
     near = [y for x, y in curve if x >= frame.end - width_of(text, frame)]
     has_room = level + 5 / 3 * frame.letter <= frame.foot
     side = note_side(near, level, 2 * frame.letter) if has_room else "above"
@@ -245,7 +244,7 @@ def _note(text: str, level: float, curve: Sequence[Place], frame: Frame) -> Word
 
 
 def _legend(level: float | None, frame: Frame) -> tuple[Place, Words]:
-    """Below the curve's beginning, where there is room as long as the loss falls; above a dotted line down there."""
+    """Place the legend below the start of the curve, which is free while the loss falls, or above a low dotted line."""
     space = 5 / 6 * frame.letter
     x, y = frame.left + space, frame.foot - float(frame.letter)
     if level is not None and level > y - 2 * space:
@@ -253,10 +252,10 @@ def _legend(level: float | None, frame: Frame) -> tuple[Place, Words]:
     return (x, y - frame.letter / 3), Words("held-out", x + space, y, "start")
 
 
-# SVG is made of numbers and fixed words alone, so that it can stand in any page: of names that a style sheet colours,
-# or with its own inks as a file that needs nothing else.
+# SVG consists of numbers and fixed words only, so it can stand in any page: with class names for a style sheet, or with
+# its own inks as a standalone file.
 
-# The inks of a picture that has no style sheet: those that `frontend/static/manyhands.css` has by daylight.
+# The inks of a standalone picture: those of `frontend/static/manyhands.css` by daylight.
 
 SHEET: Final = "#ffffff"
 INK: Final = "#22201d"
@@ -265,7 +264,7 @@ LINE: Final = "#e2ddd5"
 ACCENT: Final = "#a8431a"
 
 
-LOOKS: dict[str, dict[str, str]] = {  # as `.chart` has it in frontend/static/manyhands.css
+LOOKS: dict[str, dict[str, str]] = {  # like `.chart` in frontend/static/manyhands.css
     "grid": {"stroke": LINE, "stroke-width": "1"},
     "tick": {"fill": SOFT, "font-size": "12px"},
     "note": {"fill": SOFT, "font-size": "12px"},
@@ -284,14 +283,14 @@ LOOKS: dict[str, dict[str, str]] = {  # as `.chart` has it in frontend/static/ma
 
 
 def chart_svg(layout: Layout, summary: str) -> str:
-    """An `<svg>` for a page. `summary`: what the curve says, for those who do not see it."""
+    """Return an `<svg>` for a page. `summary` describes the curve for people who cannot see it."""
     frame = layout.frame
     size = f'viewBox="0 0 {frame.width} {frame.height}" width="{frame.width}" height="{frame.height}"'
     return f'<svg class="chart" {size} role="img" aria-label="{summary}">{_drawn(layout)}</svg>'
 
 
 def standing_svg(layout: Layout, summary: str, title: str) -> str:
-    """A file, on paper and with a title above the plot."""
+    """Return a standalone file with a background and a title above the plot."""
     frame = layout.frame
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width} {frame.height}" role="img" '
@@ -303,7 +302,7 @@ def standing_svg(layout: Layout, summary: str, title: str) -> str:
 
 
 def _inked(drawing: str) -> str:
-    """Attributes in place of the names that a style sheet would know."""
+    """Replace the class names of a style sheet by attributes."""
 
     def attributes(match: re.Match[str]) -> str:
         return " ".join(f'{name}="{value}"' for name, value in LOOKS[match[1]].items())

@@ -1,5 +1,5 @@
-"""Arrays in, arrays out: what is encoded, summed, averaged and kept of a round.
+"""Codecs, reducer, contributor and update log of a round: arrays in, arrays out.
 
-A relay runs all of it without torch. Not responsible for moving bytes (`network`), for deciding who is in a
-round (`protocol`) or for what a gradient means (`training`).
+A relay runs all of it without torch. Other rooms move the bytes (`network`), decide who is in a round (`protocol`) and
+give gradients their meaning (`training`).
 """

@@ -1,6 +1,6 @@
-"""The averaged gradient, put together from chunks as they come.
+"""The averaged gradient of a round, assembled from chunks as they arrive.
 
-Chunks are tentative: only bytes under the roots that a commit record names are ever given out (rule 6).
+Chunks are tentative: only bytes under the roots that a commit record names leave this module (rule 6).
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from peer_agent.protocol.wire import Frame, Kind
 
 
 def spans_match(entry: SpanEntry, leaves: Sequence[Leaf]) -> bool:
-    """Whether these are the leaves under the root that a record names."""
+    """Return True if these leaves have the root that the record names."""
     return len(leaves) == entry.stop - entry.first and root_of(leaves).hex() == entry.root
 
 
 def leaves_of_span(
     codec: Codec, grid: Grid, entry: SpanEntry, payloads: Sequence[bytes | memoryview]
 ) -> list[Leaf] | None:
-    """The leaf of each chunk; None where these are not the bytes that the record names."""
+    """Return the leaf of each chunk, or None if the bytes are not those that the record names."""
     lengths = [grid.length(chunk) for chunk in range(entry.first, entry.stop)]
     if [len(payload) for payload in payloads] != [encoded_size(codec, length) for length in lengths]:
         return None
@@ -39,27 +39,24 @@ def leaves_of_span(
 
 
 class Assembly:
-    """One round's averaged gradient, or one that is replayed from the log (then no plan is followed).
+    """The averaged gradient of a live round, or of one that is replayed from the log without a plan.
 
-    Chunks are decoded as they come, so that a commit costs a receiver no more than its roots. A thread may `fill`
-    while another takes frames.
+    It decodes chunks as they arrive, so a commit costs a receiver only the comparison of roots. One thread may call
+    `fill` while another calls `keep_chunk`.
     """
 
     def __init__(self, grid: Grid, codec: Codec) -> None:
         self.grid = grid
         self.codec = codec
-        self._values = MEMORY.array(np.float32, grid.elements)  # never given out before all of it was put in
+        self._values = MEMORY.array(np.float32, grid.elements)  # given out only once every chunk is in place
         self._leaves: list[Leaf | None] = [None] * grid.chunks
-        self._matched: set[tuple[int, int, str]] = set()  # first, stop and root of spans whose leaves are all here
+        self._matched: set[tuple[int, int, str]] = set()  # first, stop and root of spans with every leaf here
         self._plan: PlanHead | None = None
         self._spans: dict[int, PlannedSpan] = {}
-        self._lock = Lock()  # values and their leaf change together
+        self._lock = Lock()  # a chunk's values and its leaf change together
 
     def follow(self, plan: PlanHead) -> None:
-        """Take this plan's chunks from now on. Those of spans that it kept from earlier attempts stay.
-
-        Raises ValueError where it cuts or encodes the vector in another way.
-        """
+        """Accept this plan's chunks from now on; keep retained spans. Raises ValueError for another grid or codec."""
         if (Grid(plan.elements, plan.chunk_elements), plan.codec_down) != (self.grid, self.codec):
             raise ValueError("this plan needs another assembly")
         spans = {span.span: span for span in plan.spans}
@@ -71,7 +68,7 @@ class Assembly:
         self._plan, self._spans = plan, spans
 
     def keep_chunk(self, frame: Frame) -> bool:
-        """Keep an averaged chunk that the plan names; whether it was new. Anything else is ignored."""
+        """Keep an averaged chunk that the plan names, and return True if it is new. Ignore any other frame."""
         if not self._is_planned(frame) or self._leaves[frame.chunk]:
             return False
         length = self.grid.length(frame.chunk)
@@ -84,10 +81,7 @@ class Assembly:
         return True
 
     def fill(self, entry: SpanEntry, payloads: Sequence[bytes | memoryview]) -> None:
-        """Put in a span that was fetched from the log. Raises Problem E111 where a record names other bytes.
-
-        Decodes twice, so that nothing is put in before all of it was checked, and no second span is held.
-        """
+        """Check, then insert a span from the log; decodes twice. Raises Problem E111 if the record has other bytes."""
         leaves = leaves_of_span(self.codec, self.grid, entry, payloads)
         if leaves is None:
             raise Problem.of("E111", name=f"span {entry.span}", url="a relay's log")
@@ -98,17 +92,14 @@ class Assembly:
                 self._matched.clear()
 
     def holds(self) -> bytes | None:
-        """The root over the roots of all spans of the plan, None while a chunk has not come."""
+        """Return the root over the roots of the plan's spans, or None while a chunk is missing."""
         if self._plan is None or None in self._leaves:
             return None
         spans = sorted(self._spans.values(), key=lambda span: span.first)
         return root_over([root_of([leaf for leaf in self._leaves[s.first : s.stop] if leaf]) for s in spans])
 
     def missing(self, record: RecordHead) -> list[SpanEntry]:
-        """The spans that have not come, or came with other bytes than the record names.
-
-        Raises ValueError for a record of another grid or codec, or whose spans are not the whole vector.
-        """
+        """Return the spans that are missing or wrong. Raises ValueError if the record does not fit grid and vector."""
         if (Grid(record.elements, record.chunk_elements), record.codec) != (self.grid, self.codec):
             raise ValueError("this record needs another assembly")
         if not _covers(record.spans, self.grid.chunks):
@@ -116,7 +107,7 @@ class Assembly:
         return [entry for entry in record.spans if not self._holds(entry)]
 
     def gradient(self, record: RecordHead) -> Floats | list[SpanEntry]:
-        """[P] the averaged gradient once every span is what the record names, else `missing`. Not a copy."""
+        """Return the averaged gradient [P], not a copy, if every span matches the record; else return `missing`."""
         return self.missing(record) or self._values
 
     def _is_planned(self, frame: Frame) -> bool:
@@ -131,7 +122,7 @@ class Assembly:
         )
 
     def _holds(self, entry: SpanEntry) -> bool:
-        """Asked of every span whenever a chunk comes; a root is computed once."""
+        """Return True if the span's leaves match. Each root is computed once: every chunk asks about every span."""
         place = (entry.first, entry.stop, entry.root)
         if place not in self._matched:
             leaves = [leaf for leaf in self._leaves[entry.first : entry.stop] if leaf]
@@ -146,7 +137,7 @@ class Assembly:
 
 
 def _covers(spans: Sequence[SpanEntry], chunks: int) -> bool:
-    """Whether each of so many chunks is in one span."""
+    """Return True if the spans cover each of the chunks exactly once."""
     position = 0
     for span in sorted(spans, key=lambda span: span.first):
         if span.first != position or span.stop < span.first:

@@ -1,4 +1,4 @@
-"""How a chunk of float32 values becomes bytes. Decoding is one multiplication (rule 13), everywhere the same.
+"""Codecs between chunks of float32 values and bytes. Every machine decodes alike, by one multiplication (rule 13).
 
     fp32   the values, little-endian
     fp16   int16 exponent e, then halves h: x = h * 2^e (rule 34)
@@ -6,7 +6,7 @@
     int4   a float32 scale per block of 128, then ceil(n/2) bytes: byte i has q of value i in its low four bits and that
            of value i + ceil(n/2) in its high ones, in two's complement: x = q * scale
 
-Encoding what was decoded gives the same bytes again.
+Encoding a decoded chunk again gives the same bytes.
 """
 
 import math
@@ -26,11 +26,11 @@ from peer_agent.protocol.recipe import Codec
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Encoded = tuple[memoryview, Leaf]
-# Whoever takes more at once does it in a thread, so that their event loop stays awake (rule 37).
+# Callers process larger payloads in a thread, so that their event loop stays responsive (rule 37).
 INLINE_BYTES = 256 * 1024
 
 EXPONENT = struct.Struct("<h")
-HALF_EXPONENT = 15  # peaks are brought to [2^14, 2^15): below half's 65504, most of its range is for the small
+HALF_EXPONENT = 15  # scales peaks to [2^14, 2^15), below half's 65504, so most of half's range serves the small values
 LARGEST_HALF = np.float32(2**15 - 2**4)
 LOWEST_EXPONENT = -126  # of a power of two that is a normal float32 number
 HIGHEST_EXPONENT = 128 - HALF_EXPONENT  # of float32's largest value
@@ -39,15 +39,16 @@ INT8_TOP, INT4_TOP = 127, 7
 
 
 def encode(codec: Codec, values: Floats) -> bytes:
-    """The bytes of a chunk, [n]. Raises ValueError where a value is not finite."""
+    """Encode one chunk, [n]. Raises ValueError if a value is not finite."""
     payload = np.empty((1, encoded_size(codec, values.size)), np.uint8)
     encode_rows(codec, values.reshape(1, -1).copy(), payload)
     return bytes(memoryview(payload[0]))
 
 
 def encode_rows(codec: Codec, rows: Floats, payloads: Bytes) -> None:
-    """Into [chunks, bytes], chunks of one length, [chunks, n] and contiguous, which become what is decoded: their
-    magnitudes, of some codecs with their signs. Raises ValueError where a value is not finite.
+    """Encode contiguous `rows` [chunks, n] into `payloads` [chunks, bytes]. Raises ValueError if a value is not finite.
+
+    Overwrites `rows` with the decoded values; some codecs leave only their magnitudes.
     """
     with np.errstate(all="ignore"):
         match codec:
@@ -65,36 +66,33 @@ def encode_rows(codec: Codec, rows: Floats, payloads: Bytes) -> None:
 
 
 def encode_with_leaves(codec: Codec, rows: Floats, payloads: Bytes) -> list[Encoded]:
-    """The payload, which lies in `payloads`, and the leaf of each chunk; else as `encode_rows`."""
+    """Encode like `encode_rows`; return a view of each chunk's payload and its leaf."""
     encode_rows(codec, rows, payloads)
     views = [memoryview(payload) for payload in payloads]
     return [(view, leaf_of(view, total)) for view, total in zip(views, sums_of_squares(rows), strict=True)]
 
 
 def decode(codec: Codec, data: bytes | memoryview, length: int) -> Floats:
-    """A new array of `length` values; any bytes decode, perhaps to values that are not finite.
-
-    Raises ValueError where the bytes are not as many as `length` values take.
-    """
+    """Decode to a new array; infinities and nan may result. Raises ValueError if the byte count is not right."""
     values = np.empty(length, np.float32)
     decode_into(codec, data, values)
     return values
 
 
 def decode_into(codec: Codec, data: bytes | memoryview, values: Floats) -> None:
-    """Decode to [n], contiguous; else as `decode`."""
+    """Decode like `decode`, into [n], contiguous."""
     with np.errstate(all="ignore"):
         _decode(codec, data, values)
 
 
 def sum_squares(values: Floats) -> float:
-    """The sum of squares of [n] in float64; inf or nan where a value is not finite."""
+    """Return the sum of squares of [n] in float64; inf or nan if a value is not finite."""
     with np.errstate(all="ignore"):
         return sums_of_squares(values.reshape(1, -1))[0]
 
 
 def decode_with_leaf(codec: Codec, data: bytes | memoryview, values: Floats) -> Leaf:
-    """Decode to [n], contiguous; the leaf that commits to the chunk. Raises ValueError as `decode` does."""
+    """Decode into [n], contiguous, and return the leaf that commits to the chunk. Raises ValueError like `decode`."""
     with np.errstate(all="ignore"):
         _decode(codec, data, values)
         return leaf_of(data, sums_of_squares(values.reshape(1, -1))[0])
@@ -117,7 +115,7 @@ def _decode(codec: Codec, data: bytes | memoryview, values: Floats) -> None:
 
 
 def _peaks(rows: Floats) -> Sequence[float]:
-    """The largest magnitude of each row. Raises ValueError where a value is not finite."""
+    """Return the largest magnitude of each row. Raises ValueError if a value is not finite."""
     low, high = rows.min(axis=1, initial=0).tolist(), rows.max(axis=1, initial=0).tolist()
     if not all(map(math.isfinite, low + high)):
         raise ValueError("a value is not finite")
@@ -128,7 +126,7 @@ def _encode_halves(rows: Floats, payloads: Bytes) -> None:
     exponents = [_exponent(peak) for peak in _peaks(rows)]
     _scale(rows, [2.0**-exponent for exponent in exponents])
     if HIGHEST_EXPONENT in exponents:
-        rows.clip(-LARGEST_HALF, LARGEST_HALF, out=rows)  # what would decode to 2^128, which is no float32 number
+        rows.clip(-LARGEST_HALF, LARGEST_HALF, out=rows)  # a larger half would decode to 2^128, beyond float32
     halves = SCRATCH.room("halves", np.uint16, rows.size)
     to_halves(rows.reshape(-1), halves)
     payloads[:, EXPONENT.size :].view("<u2")[:] = halves.reshape(rows.shape)
@@ -141,9 +139,9 @@ def _scale(rows: Floats, factors: Sequence[float]) -> None:
 
 
 def _exponent(peak: float) -> int:
-    """The power of two that brings the peak to [2^14, 2^15), or as near as a normal float32 factor can."""
+    """Return the exponent that brings the peak to [2^14, 2^15), or as near as a normal float32 factor can."""
     fraction, exponent = math.frexp(peak)
-    # Such a fraction rounds up to 1 in eleven bits: the peak that is decoded is the next power of two.
+    # Such a fraction rounds up to 1 in eleven bits, so the decoded peak is the next power of two.
     rounds_up = fraction >= 1 - 2**-12
     return min(max(exponent + rounds_up - HALF_EXPONENT, LOWEST_EXPONENT), HIGHEST_EXPONENT)
 
@@ -155,7 +153,7 @@ def _decode_halves(data: bytes | memoryview, values: Floats) -> None:
 
 
 def _factor(exponent: int) -> np.float32:
-    """A power of two, or nan where no encoder writes such an exponent."""
+    """Return 2^exponent, or nan if no encoder writes this exponent."""
     is_written = LOWEST_EXPONENT <= exponent <= HIGHEST_EXPONENT
     return np.float32(2.0**exponent if is_written else np.nan)
 

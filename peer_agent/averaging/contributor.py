@@ -1,7 +1,7 @@
-"""The floats a contributor holds between two commits. What they weigh, and whose samples they are, its core knows.
+"""A contributor's gradient sums between two commits. Its core tracks weights and whose samples they are.
 
-One mechanism is carry-over, partial inclusion and error feedback at once (rule 9): per chunk a sum S of
-token-weighted gradients with W tokens. enc(S/W) is sent; at the commit W * dec(sent) is subtracted.
+One mechanism is carry-over, partial inclusion and error feedback at once (rule 9). Each chunk holds a sum S of
+token-weighted gradients with W tokens. The contributor sends enc(S/W); at the commit it subtracts W * dec(sent).
 """
 
 import math
@@ -17,17 +17,17 @@ from peer_agent.protocol.log.merkle import Leaf, root_of
 from peer_agent.protocol.messages import Weight
 from peer_agent.protocol.recipe import Codec
 
-AT_ONCE = 64 * 1024  # elements: short chunks are encoded together, and all that is worked on stays in the cache
+AT_ONCE = 64 * 1024  # elements: short chunks are encoded in batches that fit the processor's cache
 
 
 class NotFinite(ArithmeticError):
-    """Gradients that are no numbers, or have added up to such."""
+    """Gradients contain, or have summed to, values that are not finite."""
 
 
 class Sending(Struct, frozen=True, kw_only=True, eq=False):
     """The bytes behind an offer: a payload and a leaf for every chunk, zeros where W is 0."""
 
-    weights: tuple[Weight, ...]  # covers every chunk, ranges of W = 0 too
+    weights: tuple[Weight, ...]  # cover every chunk, including ranges with W = 0
     codec: Codec
     payloads: Sequence[bytes | memoryview]
     leaves: list[Leaf]
@@ -36,7 +36,7 @@ class Sending(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Accumulator:
-    """Gradient sums, [P], and the offer they are frozen for."""
+    """Gradient sums, [P], and the offer that freezes them."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -45,28 +45,24 @@ class Accumulator:
 
     @property
     def sending(self) -> Sending | None:
-        """The offer this is frozen for."""
         return self._sending
 
     def add(self, gradient_sum: Floats) -> None:
-        """Add the gradient of a summed loss, [P].
-
-        Raises NotFinite, changing nothing. Raises RuntimeError between offer and commit.
-        """
+        """Add the gradient [P] of a summed loss. Raises NotFinite (no change), RuntimeError if an offer is open."""
         if self._sending:
             raise RuntimeError("an offered accumulator is frozen until commit or void")
         if gradient_sum.shape != self._sum.shape or gradient_sum.dtype != np.float32:
             raise ValueError(f"a gradient is float32 {self._sum.shape}, not {gradient_sum.shape}")
         if not _is_finite(gradient_sum):
             raise NotFinite
-        with np.errstate(all="ignore"):  # what overflows is found by `offer`
+        with np.errstate(all="ignore"):  # `offer` finds overflow
             self._sum += gradient_sum
 
     def offer(self, codec: Codec, weights: Sequence[Weight]) -> Sending:
-        """Freeze and encode with these tokens; asked again, the same object with the same bytes.
+        """Freeze the sums and encode them with these tokens. A repeated call returns the same object.
 
-        Raises NotFinite where finite gradients have added up to one that is not. Raises RuntimeError while frozen
-        with another codec or other weights.
+        Raises NotFinite if finite gradients sum to infinity, RuntimeError if frozen with another codec or other
+        weights.
         """
         if self._sending is None:
             self._sending = self._encoded(codec, tuple(weights))
@@ -75,7 +71,7 @@ class Accumulator:
         return self._sending
 
     def remove_averaged(self, included: Iterable[tuple[int, int]]) -> None:
-        """The commit: chunk ranges [first, stop) in which this was averaged in. What was sent leaves the sum."""
+        """Subtract what was sent in the chunk ranges [first, stop) that entered the average, and unfreeze."""
         sending = self._frozen()
         tokens = _by_chunk(sending.weights)
         for chunk in {chunk for first, stop in included for chunk in range(first, stop)}:
@@ -83,7 +79,7 @@ class Accumulator:
         self._sending = None
 
     def release(self) -> None:
-        """The void: go on adding to what is here."""
+        """Unfreeze after a void, and keep the sums."""
         self._frozen()
         self._sending = None
 
@@ -113,7 +109,7 @@ class Accumulator:
             raise NotFinite from error
 
     def _means(self, first: int, tokens: Sequence[int]) -> Floats:
-        """[chunks, n] S/W, or zeros where there are no tokens: a residual alone has no weight and waits for some."""
+        """Return S/W, [chunks, n]; zeros where W is 0, since a residual alone has no weight and waits for tokens."""
         start, stop = self.grid.bounds(first)[0], self.grid.bounds(first + len(tokens) - 1)[1]
         sums = self._sum[start:stop].reshape(len(tokens), -1)
         means: Floats = SCRATCH.room("means", np.float32, sums.size).reshape(sums.shape)
@@ -128,7 +124,7 @@ class Accumulator:
     def _subtract(self, chunk: int, sending: Sending, tokens: int) -> None:
         values = self._values(chunk)
         if sending.codec == "fp32":
-            values[:] = 0  # by definition: what the division rounded away is no residual
+            values[:] = 0  # by definition: the division's rounding error is not a residual
             return
         sent: Floats = SCRATCH.room("means", np.float32, values.size)
         decode_into(sending.codec, sending.payloads[chunk], sent)
@@ -145,7 +141,7 @@ def _by_chunk(weights: Sequence[Weight]) -> list[int]:
 
 
 def _batches(grid: Grid) -> Iterator[tuple[int, int]]:
-    """Chunks [first, stop) of one length that are encoded at once."""
+    """Yield ranges [first, stop) of equally long chunks to encode together."""
     whole = grid.elements // grid.chunk_elements
     step = max(1, AT_ONCE // grid.chunk_elements)
     for first in range(0, whole, step):

@@ -1,4 +1,4 @@
-"""Arithmetic over whole rows, beneath the codecs: half precision, small integers with scales, sums of squares."""
+"""Arithmetic on whole rows for the codecs: half precision, small integers with scales, sums of squares."""
 
 import math
 import sys
@@ -13,21 +13,21 @@ from peer_agent.averaging.memory import SCRATCH
 Floats = NDArray[np.float32]
 Bits = NDArray[np.uint16]
 
-# Half precision: the same bits as numpy's casts, in a fraction of their time. torch's casts are the fastest, and are
-# taken in a process that has loaded it for its own work. Without it, numbers are rounded by integer and float32
-# operations that numpy does many at a time, and read from a table of all 65,536 halves.
+# Half precision with the same bits as numpy's casts, in a fraction of their time. torch's casts are the fastest; they
+# are used if the process has already loaded torch. Otherwise vectorized integer and float32 operations round the
+# numbers, and a table of all 65,536 halves decodes them.
 
-BLOCK = 32 * 1024  # elements at once: what is worked on stays in the processor's cache
-EXPONENT = 0x7F800000  # the bits of a float32 number that say its power of two
+BLOCK = 32 * 1024  # elements at once: the working set stays in the processor's cache
+EXPONENT = 0x7F800000  # the exponent bits of a float32 number
 SMALLEST_NORMAL = np.float32(2.0**-14)  # half: below it, all are multiples of 2^-24
-TO_ITS_LAST_BIT = 13 << 23  # 2^13 x: that number's last bit is worth as much as the last of x as a half
-BIAS = (127 - 15 + 1) << 10  # float32's exponent to half's, and the leading bit, which is no longer left out
+TO_ITS_LAST_BIT = 13 << 23  # 2^13 x: that number's last bit equals the last bit of x as a half
+BIAS = (127 - 15 + 1) << 10  # float32's exponent to half's, and the leading bit, which becomes explicit
 
 
 def to_halves(values: Floats, halves: Bits) -> None:
-    """Round to half precision, ties to even: bits into `halves`; `values` become the magnitudes that these stand for.
+    """Round to half precision, ties to even: write bits to `halves`, and the rounded magnitudes to `values`.
 
-    Both [n], contiguous. Magnitudes above 65504 are not for this.
+    Both [n], contiguous. Magnitudes must not exceed 65504.
     """
     if _has_torch():
         _cast(values, halves.view(np.float16))
@@ -38,15 +38,15 @@ def to_halves(values: Floats, halves: Bits) -> None:
 
 
 def from_halves(halves: Bits, values: Floats) -> None:
-    """The float32 numbers that halves stand for, among them inf and nan. [n] each, `values` contiguous."""
+    """Decode halves to float32, including inf and nan. [n] each, `values` contiguous."""
     if _has_torch():
         aligned = SCRATCH.room("halves", np.uint16, values.size)
-        np.copyto(aligned, halves)  # torch reads this machine's byte order alone, and from even addresses
+        np.copyto(aligned, halves)  # torch reads native byte order only, and from even addresses
         _cast(aligned.view(np.float16), values)
         return
     table = SCRATCH.once("halves", _all_halves)
     for start in range(0, values.size, BLOCK):
-        # No index is out of bounds; with "raise", numpy would take the long way round.
+        # No index is out of bounds; mode "raise" would make numpy buffer the output.
         table.take(halves[start : start + BLOCK], out=values[start : start + BLOCK], mode="wrap")
 
 
@@ -65,9 +65,9 @@ def _all_halves() -> Floats:
 
 
 def _round(values: Floats, halves: Bits) -> None:
-    """Add a power of two so large that what a half cannot hold falls off the end of the sum: the adder rounds.
+    """Round by adding a power of two so large that the adder drops what a half cannot hold.
 
-    The sum's lowest bits then count the half's last places, its exponent is that of the half but for a constant.
+    The sum's lowest bits then hold the half's last places. Its exponent differs from the half's by a constant.
     """
     bits = values.view(np.uint32)
     smallest = SCRATCH.once("smallest", lambda: np.full(BLOCK, SMALLEST_NORMAL).view(np.uint32))
@@ -87,21 +87,21 @@ def _round(values: Floats, halves: Bits) -> None:
     np.subtract(halves, (BIAS + TO_ITS_LAST_BIT // 2**13) % 2**16, out=halves)
 
 
-# Sums of squares, to the same last bit on every machine: leaves are hashed.
+# Sums of squares are equal to the last bit on every machine, because leaves are hashed.
 
 Squares = NDArray[np.float64]
 Level = tuple[Squares, Squares]
 
 
 def sums_of_squares(rows: NDArray[np.float32]) -> list[float]:
-    """The sum of each row of [chunks, n] in float64; inf or nan where a value is not finite.
+    """Return the sum of squares of each row of [chunks, n] in float64; inf or nan if a value is not finite.
 
-    A halving tree of plain additions. Squares of float32 are exact in float64, so only the additions round.
+    Adds in a halving tree. Squares of float32 are exact in float64, so only the additions round.
     """
     count, length = rows.shape
     if not length:
         return [0.0] * count
-    add = np.add  # looked up once and without a keyword: short rows are mostly calls
+    add = np.add  # looked up once: with short rows, calls dominate the cost
     squares, levels = SCRATCH.once(("squares", count, length), lambda: _tree(count, length))
     np.copyto(squares, rows)
     np.multiply(squares, squares, out=squares)
@@ -112,7 +112,7 @@ def sums_of_squares(rows: NDArray[np.float32]) -> list[float]:
 
 
 def _tree(count: int, length: int) -> tuple[Squares, list[Level]]:
-    """Room for the squares, and of each level what is added to what: the first half, and the last."""
+    """Return room for the squares, and for each level the pair of views to add: first half, last half."""
     squares = SCRATCH.room("squares", np.float64, count * length).reshape(count, length)
     levels = []
     while length > 1:
@@ -122,19 +122,19 @@ def _tree(count: int, length: int) -> tuple[Squares, list[Level]]:
     return squares, levels
 
 
-# Values as small integers: a scale for each block, which is its largest magnitude over the largest integer. A row is a
-# chunk; its last block may be shorter than the others.
+# Values as small integers: each block has a scale, its largest magnitude over the largest integer. A row is a chunk;
+# its last block may be shorter.
 
 Levels = NDArray[np.int8]
 
-SMALLEST_SCALE = np.finfo(np.float32).smallest_normal  # nothing is divided by zero or by a subnormal number
+SMALLEST_SCALE = np.finfo(np.float32).smallest_normal  # avoids division by zero or by a subnormal number
 
 
 def to_levels(rows: Floats, block: int, top: int) -> tuple[Floats, Levels]:
-    """Scales [chunks, blocks] and integers [chunks, n] from -top to top; `rows`, [chunks, n] and contiguous, become
-    what is decoded, but for the signs of zeros.
+    """Return scales [chunks, blocks] and integers [chunks, n] from -top to top.
 
-    The integers last until the next call. Raises ValueError where a value is not finite.
+    Overwrites `rows`, [chunks, n] and contiguous, with the decoded values, except for the signs of zeros. The integers
+    are valid until the next call. Raises ValueError if a value is not finite.
     """
     scales = _scales(rows, block, top)
     levels = SCRATCH.room("levels", np.int8, rows.size).reshape(rows.shape)
@@ -147,13 +147,13 @@ def to_levels(rows: Floats, block: int, top: int) -> tuple[Floats, Levels]:
 
 
 def multiply(rows: Floats, scales: Floats, block: int) -> None:
-    """Each block of [chunks, n] by its scale of [chunks, blocks], in place."""
+    """Multiply each block of [chunks, n] by its scale from [chunks, blocks], in place."""
     for values, by in _blocks(rows, scales, block):
         np.multiply(values, by, out=values)
 
 
 def _blocks(rows: Floats, scales: Floats, block: int) -> Iterator[tuple[Floats, Floats]]:
-    """Whole blocks, and then what is left of the last ones, beside their scales; views."""
+    """Yield views of the whole blocks, then of the shorter last ones, each with its scales."""
     count, length = rows.shape
     whole = length // block
     if whole:
@@ -175,6 +175,6 @@ def _scales(rows: Floats, block: int, top: int) -> Floats:
 
 @cache
 def _largest_scale(top: int) -> np.float32:
-    """One more decodes to infinity."""
+    """Return the largest scale that decodes to a finite value."""
     largest: np.float32 = np.nextafter(np.finfo(np.float32).max / np.float32(top), np.float32(0))
     return largest

@@ -1,4 +1,4 @@
-"""Memory that is used again: what a thread works in, large arrays, and room for the payloads of many chunks."""
+"""Reusable memory: scratch space of a thread, large arrays, and room for the payloads of many chunks."""
 
 import threading
 import weakref
@@ -12,23 +12,23 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.recipe import Codec
 
-# Arrays of a thread: fresh memory costs more than the arithmetic that is done in it. Each is as large as the largest
-# chunks that its thread has seen.
+# A thread's scratch arrays: allocating fresh memory costs more than the arithmetic in it. Each array is as large as the
+# largest chunk that its thread has seen.
 
-MOST = 64  # kinds and shapes that a thread keeps; a run has two lengths of chunks
+MOST = 64  # kinds and shapes per thread; a run has two chunk lengths
 
 Room = NDArray[Any]
 
 
 class Scratch(threading.local):
-    """What is in an array here lasts until the same thread asks for the same name again."""
+    """Scratch arrays by name. Their content is valid until the same thread asks for the same name again."""
 
     def __init__(self) -> None:
         self._rooms: dict[str, Room] = {}
         self._made: dict[object, Any] = {}
 
     def room(self, name: str, kind: type[np.generic], elements: int) -> Room:
-        """[elements] of what was there before."""
+        """Return [elements] with arbitrary content."""
         room = self._rooms.get(name)
         if room is None or room.size < elements:
             self._made.clear()  # views of the smaller one
@@ -36,11 +36,11 @@ class Scratch(threading.local):
         return room[:elements]
 
     def once(self, key: object, make: Callable[[], Any]) -> Any:
-        """What `make` gave this thread for this key: constants, and views of rooms."""
+        """Return this thread's result of `make` for this key: constants, and views of rooms."""
         if key not in self._made:
             if len(self._made) >= MOST:
                 self._made.clear()
-            made = make()  # which may ask for a larger room
+            made = make()  # may ask for a larger room
             self._made[key] = made
         return self._made[key]
 
@@ -48,28 +48,25 @@ class Scratch(threading.local):
 SCRATCH = Scratch()
 
 
-# Large arrays. The system clears each page that it gives out anew: a fifth of the processor time of a round was spent
-# on that.
+# Large arrays are reused, because the system clears each page that it hands out: that took a fifth of a round's CPU
+# time.
 
-LEAST_BYTES = 1 << 20  # below that the allocator keeps memory itself
-MOST_SPARE = 4  # pieces that are kept while nobody uses them
-LOOSEST = 1.25  # times what is asked for: a larger piece is left for who needs it
+LEAST_BYTES = 1 << 20  # the allocator itself keeps smaller pieces
+MOST_SPARE = 4  # unused pieces kept
+LOOSEST = 1.25  # times the size asked for: a larger piece stays for a larger request
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Bytes = NDArray[np.uint8]
 
 
 class Memory:
-    """Pieces that are spare, in the order in which they became so. Threads may share it.
-
-    There is no lock: a piece comes back wherever its last view is let go, which may be in the midst of `array`.
-    """
+    """Spare pieces of memory, oldest first. Thread-safe without a lock: pieces may return in the midst of `array`."""
 
     def __init__(self) -> None:
         self._spare: dict[int, Bytes] = {}
 
     def array(self, kind: type[Scalar], elements: int) -> NDArray[Scalar]:
-        """[elements], with anything in them."""
+        """Return [elements] with arbitrary content."""
         size = np.dtype(kind).itemsize * elements
         if size < LEAST_BYTES:
             return np.empty(elements, kind)
@@ -95,9 +92,9 @@ MEMORY = Memory()
 
 
 class Payloads:
-    """Room for the payloads of neighbouring chunks, in one piece, which lasts as long as any of them.
+    """Room for the payloads of neighbouring chunks in one piece, which lives as long as any view of it.
 
-    The system gives large pieces out in large pages, and what is not written takes no memory.
+    The system backs large pieces with large pages, and unwritten parts take no memory.
     """
 
     def __init__(self, codec: Codec, grid: Grid, first: int, stop: int) -> None:
@@ -105,7 +102,7 @@ class Payloads:
         self._room = MEMORY.array(np.uint8, sum(encoded_size(codec, grid.length(c)) for c in range(first, stop)))
 
     def rows(self, first: int, count: int) -> NDArray[np.uint8]:
-        """[count, bytes] for so many chunks of one length."""
+        """Return [count, bytes] for `count` chunks of one length."""
         start = (first - self._first) * encoded_size(self._codec, self._grid.chunk_elements)
         size = encoded_size(self._codec, self._grid.length(first))
         return self._room[start : start + count * size].reshape(count, size)

@@ -1,7 +1,7 @@
-"""One reducer's arithmetic in one attempt: chunks are checked and summed, sums become averages.
+"""A reducer's arithmetic in one attempt: check and sum chunks, turn sums into averages.
 
-Not responsible for what is asked of it: which chunks are added, and when one closes, is decided by `protocol.relay`.
-Holds one float32 sum per open chunk, however many contributors there are.
+`protocol.relay` decides which chunks to add and when to close one. Memory: one float32 sum per open chunk, however many
+contributors there are.
 """
 
 import math
@@ -21,44 +21,41 @@ from peer_agent.protocol.messages import PlannedSpan, Weight
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.relay.opened import OpenPlan, Place
 
-FED_BACK: frozenset[Codec] = frozenset({"int8", "int4"})  # of others next to nothing is lost
+FED_BACK: frozenset[Codec] = frozenset({"int8", "int4"})  # the other codecs lose next to nothing
 Part = tuple[int, int, int]  # attempt, and chunks [first, stop)
 
 
 class Residuals:
-    """What the encoding of averages lost, so that it is in the next ones: error feedback on the way down.
+    """Error feedback on the way down: what encoding the averages lost is added to the next averages.
 
-    By chunk, [n] float32; at most two vectors of what this reducer has a share of. They move with the commit alone, and
-    are forgotten where another machine reduced the chunk: nothing is then known of what was lost.
+    Kept by chunk, [n] float32; at most two vectors of this reducer's share. Residuals change only at a commit. If
+    another machine reduced a chunk, its residual is dropped, since the loss is unknown here.
     """
 
     def __init__(self) -> None:
-        self._index = -1  # of the entry that was committed last
-        self._step = -1  # whose updates' averages these are to be added to
+        self._index = -1  # index of the last committed entry
+        self._step = -1  # step whose averages take these residuals
         self._kept: dict[int, Floats] = {}
         self._round = (0, 0)  # fence and step of what is open
         self._open: dict[tuple[int, int], Floats] = {}  # by attempt and chunk
 
     def begin(self, place: Place) -> None:
-        """An attempt. What is open of another step, or of another host, comes to nothing."""
+        """Start an attempt. Drop open residuals of another step or another host."""
         if self._round != (place.fence, place.step):
             self._round = place.fence, place.step
             self._open = {}
 
     def add_to(self, step: int, chunk: int, average: Floats) -> None:
-        """Add what the update before has lost of a chunk to its average at this step."""
+        """Add the residual of the previous update to a chunk's average at this step."""
         if step == self._step and chunk in self._kept:
             np.add(average, self._kept[chunk], out=average)
 
     def keep(self, attempt: int, chunk: int, lost: Floats) -> None:
-        """So much is lost, if this attempt's average gets into the update."""
+        """Record what this attempt's average lost; it counts once the attempt is committed."""
         self._open[attempt, chunk] = lost
 
     def commit(self, index: int, fence: int, step: int, parts: Iterable[Part]) -> None:
-        """The entry that makes this step has these parts from here, and the others from others. Once for each.
-
-        Entries are told apart by their index: after a rollback the same steps are made again.
-        """
+        """Commit the entry with these parts of this reducer, once per index: a rollback makes the same steps again."""
         if index <= self._index:
             return
         is_ours = self._round == (fence, step - 1)
@@ -67,7 +64,7 @@ class Residuals:
         self._index, self._step, self._open = index, step, {}
 
     def void(self) -> None:
-        """The round makes no update: what was lost before it is still to be added."""
+        """Void the round: drop its residuals and keep the earlier ones."""
         self._open = {}
 
 
@@ -76,8 +73,7 @@ LARGEST_TERM = 2.0**111  # 2^16 slots of such terms stay below float32's 2^128
 
 
 class ClosedSpan(Struct, frozen=True):
-    """A span whose chunks are all closed: `leaves` and `payloads` in the order of its chunks, each leaf of the payload
-    beside it. `sum_squares` is of the decoded averages."""
+    """A span with all chunks closed, `leaves` and `payloads` in chunk order. `sum_squares` is of decoded averages."""
 
     span: int
     first: int
@@ -90,7 +86,7 @@ class ClosedSpan(Struct, frozen=True):
 
 
 def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) -> ClosedSpan:
-    """What came of a span that another averaged, under the root of what came: whether that is right, others tell."""
+    """Return a span that another reducer averaged, under the root of the received bytes. Others verify that root."""
     codec, values = plan.plan.codec_down, np.empty(plan.grid.chunk_elements, np.float32)
     lengths = [plan.grid.length(chunk) for chunk in range(span.first, span.stop)]
     pairs = zip(payloads, lengths, strict=True)
@@ -101,23 +97,22 @@ def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) 
 
 
 class Reduction:
-    """Sums of the chunks of one attempt, and the averages of those that closed until their span is taken. One at a time
-    may call it."""
+    """The open sums of one attempt, and closed averages until their span is taken. Not thread-safe."""
 
     def __init__(self, opened: OpenPlan, residuals: Residuals | None = None) -> None:
-        """`residuals`: what the updates before have lost here."""
+        """Start an attempt; `residuals` holds what encoding earlier updates lost here."""
         self.plan, self.grid = opened, opened.grid
         self._residuals = residuals or Residuals()
         self._residuals.begin(opened.place)
         self._committed: dict[int, bytes] = {}  # slot: its leaves, packed
         self._sums: dict[int, Floats] = {}  # chunk: sum of scale * tokens * values
-        self._spare: list[Floats] = []  # what sums of chunks that are closed lay in
+        self._spare: list[Floats] = []  # memory of closed sums
         self._spans = sorted(opened.plan.spans, key=lambda span: span.first)
         self._payloads: dict[int, Payloads] = {}  # span: room for its averages
         self._averages: dict[int, Encoded] = {}  # chunk: its average
 
     def leaves(self, slot: int, data: bytes) -> Fault | None:
-        """What a contributor commits to, before its first chunk."""
+        """Check and store the leaves that a contributor commits to before its first chunk."""
         try:
             leaves = unpack_leaves(data)
         except ValueError as error:
@@ -134,7 +129,7 @@ class Reduction:
         return None
 
     def add(self, slot: int, chunk: int, payload: bytes | memoryview, *, again: bool = False) -> Fault | None:
-        """Check a chunk and add it; `again`: check it only. A fault leaves the sum as it was."""
+        """Check a chunk and add it; with `again`, only check it. A fault leaves the sum unchanged."""
         checked = self._checked(slot, chunk, payload)
         if isinstance(checked, Fault):
             return checked
@@ -149,7 +144,7 @@ class Reduction:
         return None
 
     def close(self, chunk: int, tokens: int) -> memoryview:
-        """The average of a chunk over so many tokens, encoded for everybody."""
+        """Close a chunk: divide its sum by `tokens` and return the encoded average."""
         average = self._sums.pop(chunk)
         np.multiply(average, np.float32(1 / tokens), out=average)
         encoded = self._averages[chunk] = self._encoded(chunk, average)
@@ -158,7 +153,7 @@ class Reduction:
         return encoded[0]
 
     def _encoded(self, chunk: int, average: Floats) -> Encoded:
-        """With what was lost of the chunk before; what is lost of it now is kept. The average is overwritten."""
+        """Encode the average plus the chunk's residual, and record the new loss. Overwrites `average`."""
         codec, place = self.plan.plan.codec_down, self.plan.place
         self._residuals.add_to(place.step, chunk, average)
         lost = average.copy() if codec in FED_BACK else None
@@ -170,7 +165,7 @@ class Reduction:
         return encoded
 
     def take_span(self, span: PlannedSpan, included: Iterable[Included]) -> ClosedSpan:
-        """A span whose chunks are all closed; it is held here no longer."""
+        """Return a span with all chunks closed, and release it here."""
         payloads, leaves = zip(*(self._averages.pop(chunk) for chunk in range(span.first, span.stop)), strict=True)
         del self._payloads[span.span]
         total = sum(leaf.sum_squares for leaf in leaves)
@@ -185,14 +180,12 @@ class Reduction:
         return self._payloads[span.span]
 
     def _room(self, elements: int) -> Floats:
-        """For a sum; one that was in use before costs no fresh memory."""
         if self._spare and elements == self.grid.chunk_elements:
             return self._spare.pop()
         return np.empty(elements, np.float32)
 
     def _checked(self, slot: int, chunk: int, payload: bytes | memoryview) -> tuple[Floats, np.float32] | Fault:
-        """The values of a chunk that is what its slot committed to, until the next one is checked, and the
-        scale * tokens by which it counts."""
+        """Return a chunk's values, valid until the next call, and its factor scale * tokens; or a mismatch fault."""
         entry, length = self.plan.slots[slot], self.grid.length(chunk)
         if len(payload) != (expected := encoded_size(entry.codec, length)):
             return Fault.of("E207", size=len(payload), expected=expected)
@@ -202,7 +195,7 @@ class Reduction:
         leaf = decode_with_leaf(entry.codec, payload, values)
         factor = np.float32(entry.scale * _tokens_of(entry.weights, chunk))
         committed = Leaf(*LEAF.unpack_from(self._committed[slot], chunk * LEAF.size))
-        is_small = float(factor) * math.sqrt(leaf.sum_squares) <= LARGEST_TERM  # not where the sum is nan
+        is_small = float(factor) * math.sqrt(leaf.sum_squares) <= LARGEST_TERM  # False where the sum is nan
         if leaf.digest == committed.digest and not is_small:
             return Fault.of("E212", chunk=chunk)
         if leaf != committed:
@@ -211,6 +204,6 @@ class Reduction:
 
 
 def _tokens_of(weights: Sequence[Weight], chunk: int) -> int:
-    """What a slot weighs in a chunk; its ranges are in the order of chunks."""
+    """Return the tokens that a slot has in a chunk. `weights` are in chunk order."""
     place = bisect_right(weights, chunk, key=lambda weight: weight.first) - 1
     return weights[place].tokens if place >= 0 and chunk < weights[place].stop else 0

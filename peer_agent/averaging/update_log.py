@@ -4,8 +4,8 @@
     <run>/spans/00000007-3.span               span 3 of record 7
     <run>/tentative/6-2-1-3-<root>.span       step 6, fence 2, attempt 1, span 3: held, no record names it yet
 
-Every file is there whole or not at all. A record is written before its spans move, and opening the log finishes
-what a crash interrupted. Records are kept for ever; bytes go when a verified snapshot covers them (rule 20).
+Every file is there whole or not at all. A record is written before its spans move; opening the log finishes what a
+crash interrupted. Records stay for ever; spans are deleted once a verified snapshot covers them (rule 20).
 """
 
 import mmap
@@ -40,8 +40,8 @@ from peer_agent.protocol.log.records import (
     to_lines,
 )
 
-# A span's file, in this order: MAGIC, the number of chunks (uint32, big-endian), a leaf of 40 bytes for each, the size
-# of each payload (uint32), the payloads.
+# A span's file: MAGIC, the number of chunks (uint32, big-endian), a leaf of 40 bytes for each, the size of each payload
+# (uint32), the payloads.
 
 MAGIC = b"MHSPAN1\n"
 HEAD = struct.Struct(">8sI")
@@ -49,7 +49,7 @@ TEMPORARY = ".tmp"
 
 
 class SpanFile(Struct, frozen=True, eq=False):
-    """What lies on disk. The payloads are pages of the file and are read when they are looked at."""
+    """A span's file. The payloads are memory-mapped and read on access."""
 
     leaves: tuple[Leaf, ...]
     payloads: tuple[memoryview, ...]
@@ -64,7 +64,7 @@ def write_span(path: Path, leaves: Sequence[Leaf], payloads: Sequence[bytes | me
 
 
 def read_span(path: Path) -> SpanFile | None:
-    """The span, None where there is no whole file. Whether its bytes are right, the leaves tell."""
+    """Return the span, or None if there is no complete file. The caller checks the bytes by the leaves."""
     try:
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -85,13 +85,13 @@ def _parsed(data: memoryview) -> SpanFile:
 
 
 def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file that is there whole or not at all, also after a power cut. Raises Problem E106."""
+    """Write a file atomically and durably, even through a power cut. Raises Problem E106."""
     with disk_errors(path):
         _write_and_rename(path, parts)
 
 
 def _write_and_rename(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    # A name of its own for every writer: two may fetch the same span.
+    # Every writer has its own temporary name, because two may fetch the same span.
     descriptor, name = mkstemp(dir=path.parent, prefix=path.name, suffix=TEMPORARY)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -121,14 +121,14 @@ FOLDERS = ("records", "spans", "tentative")
 
 
 class Head(Struct, frozen=True):
-    """The newest record held: indexes start at 1, and 0 means none."""
+    """The newest record held. Indexes start at 1; 0 means none."""
 
     index: int = 0
     digest: str = GENESIS
 
 
 class Held(Struct, frozen=True):
-    """What the name of a tentative file says."""
+    """The fields in the name of a tentative file."""
 
     step: int
     fence: int
@@ -147,7 +147,7 @@ class Held(Struct, frozen=True):
 
 
 class StoredSpan(Struct, frozen=True, eq=False):
-    """A span of a record. The payloads are pages of its file, and are read when they are looked at."""
+    """A span of a record. The payloads are memory-mapped and read on access."""
 
     entry: SpanEntry
     leaves: tuple[Leaf, ...]
@@ -155,10 +155,10 @@ class StoredSpan(Struct, frozen=True, eq=False):
 
 
 class UpdateLog:
-    """The logs of all runs under one folder. One process at a time; one writer per run."""
+    """The update logs of all runs under one folder. One process at a time; one writer per run."""
 
     def __init__(self, folder: Path, site_key: bytes) -> None:
-        """Open the log, and repair what a crash left half done."""
+        """Open the log and repair what a crash left unfinished."""
         self._folder = folder
         self._site_key = site_key
         self._heads: dict[RunId, Head] = {}
@@ -169,13 +169,13 @@ class UpdateLog:
     # --- spans that no record names yet ---
 
     def hold(self, run: RunId, step: int, fence: int, attempt: int, span: ClosedSpan) -> None:
-        """Keep an averaged span; durable on return, so that it may be reported. Raises Problem E106."""
+        """Store an averaged span durably, so that it may be reported. Raises Problem E106."""
         self._prepare(run)
         held = Held(step, fence, attempt, span.span, span.root.hex())
         write_span(self._at(run, "tentative") / held.name, span.leaves, span.payloads)
 
     def void(self, run: RunId, step: int, fence: int, attempt: int) -> None:
-        """Forget what was held for a round that came to nothing: its last attempt, and those that it kept spans of."""
+        """Delete the tentative spans of a void round: those of its last attempt and of earlier ones."""
         for held, path in self._tentative(run):
             if (held.step, held.fence) == (step, fence) and held.attempt <= attempt:
                 path.unlink(missing_ok=True)
@@ -183,10 +183,7 @@ class UpdateLog:
     # --- records ---
 
     def append(self, sealed: Entry) -> Record:
-        """Add the next record and settle the spans that were held for it; again, it changes nothing.
-
-        Raises Problem E218 where the site did not sign it, E402 where it does not follow the last one, E106.
-        """
+        """Append the next record, once, and settle its spans. Raises E218 (not signed), E402 (no successor), E106."""
         record = open_record(sealed, self._site_key)
         head = self._head(record.run)
         if record.index <= head.index:
@@ -203,36 +200,33 @@ class UpdateLog:
         return record
 
     def records(self, run: RunId, first: int, limit: int) -> list[Entry]:
-        """Up to `limit` entries from index `first` on. Raises Problem E402 where one is damaged."""
+        """Return up to `limit` entries from index `first`. Raises Problem E402 if one is damaged."""
         last = min(first + limit - 1, self.last_index(run))
         return [self._sealed(run, index) for index in range(max(first, 1), last + 1)]
 
     def record(self, run: RunId, index: int) -> RecordHead:
-        """The head of one record. Raises Problem E402 where it is not held or damaged."""
+        """Return the head of one record. Raises Problem E402 if it is missing or damaged."""
         return open_head(self._sealed(run, index).head, self._site_key)
 
     def last_index(self, run: RunId) -> int:
-        """Index of the newest record; 0 where there is none."""
+        """Return the index of the newest record, or 0."""
         return self._head(run).index
 
     # --- spans that records name ---
 
     def span(self, run: RunId, index: int, span: int) -> StoredSpan | None:
-        """A span of a record; None where it is not held."""
+        """Return a span of a record, or None if it is not held."""
         if not 1 <= index <= self.last_index(run):
             return None
         entry = _entry(self.record(run, index), span)
         return self._stored(run, index, entry) if entry else None
 
     def missing(self, run: RunId, index: int) -> list[SpanEntry]:
-        """The spans of a record that are not held: to be fetched, unless a snapshot covers them already.
-
-        Raises Problem E402 where the record itself is not held.
-        """
+        """Return the record's spans that are not held. Raises Problem E402 if the record itself is not held."""
         return [entry for entry in self.record(run, index).spans if self._stored(run, index, entry) is None]
 
     def store(self, run: RunId, index: int, span: int, payloads: Sequence[bytes | memoryview]) -> None:
-        """Keep a fetched span. Raises Problem E111 where it is not what the record names, E402, E106."""
+        """Store a fetched span. Raises Problem E111 if it is not what the record names, E402, E106."""
         record = self.record(run, index)
         entry = _entry(record, span)
         if entry is None:
@@ -243,15 +237,15 @@ class UpdateLog:
         write_span(self._span_path(run, index, span), leaves, payloads)
 
     def forget(self, run: RunId, keep_after: int) -> None:
-        """Delete the spans of records up to `keep_after`, which a verified snapshot covers. Records stay."""
+        """Delete the spans of records up to `keep_after`, which a verified snapshot covers. Keep the records."""
         for path in self._at(run, "spans").glob("*.span"):
             if int(path.stem.split("-")[0]) <= keep_after:
                 path.unlink(missing_ok=True)
 
-    # --- inside ---
+    # --- private ---
 
     def _at(self, run: RunId, *names: str) -> Path:
-        """A path within a run's folder. Raises ValueError where the id, which came by wire, is none."""
+        """Return a path in a run's folder. Raises ValueError if the id, which came over the wire, is malformed."""
         if not RUN.fullmatch(run):
             raise ValueError(f"{run!r} is not a run")
         return self._folder.joinpath(run, *names)
@@ -293,7 +287,7 @@ class UpdateLog:
             raise Problem.of("E402", reason=f"there are two different records {record.index}")
 
     def _settle(self, record: RecordHead) -> None:
-        """Promote the spans that the record names; delete the others that were held up to then.
+        """Promote the spans that the record names, and delete older tentative ones.
 
         Attempts are named by the step they start from, records by the step they lead to.
         """
@@ -317,7 +311,7 @@ class UpdateLog:
             self._settle(record)
 
     def _newest_whole(self, run: RunId, index: int) -> RecordHead | None:
-        """The last record up to `index` that can be read; damaged ones after it go, to be fetched again."""
+        """Return the last readable record up to `index`. Delete damaged ones after it, to be fetched again."""
         for candidate in range(index, 0, -1):
             try:
                 return self.record(run, candidate)

@@ -1,1 +1,1 @@
-"""What people and programs are shown: lines, a page in the terminal, JSON, figures. Decides nothing."""
+"""Output for people and programs: lines, a terminal page, JSON, figures. Decides nothing."""

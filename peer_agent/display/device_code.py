@@ -13,7 +13,7 @@ from peer_agent.site.enrolment import Code
 
 
 def show_code(code: Code, lead: str = "") -> None:
-    """The code, large, where to enter it, and a browser where a person sits in front of one; `lead` asks for it."""
+    """Show the code and its address, and open a browser if a person sits at the screen; `lead` asks for it."""
     lead = lead or _("To approve this machine, open")
     for line in code_in_words(code, sys.stdout, lead):
         print(line, flush=True)
@@ -22,7 +22,7 @@ def show_code(code: Code, lead: str = "") -> None:
 
 
 def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
-    """Lines for a terminal of 80 columns."""
+    """Return lines for a terminal of 80 columns."""
     large = in_large_letters(code.user_code, "█" if _writes(stream, "█") else "#") if stream.isatty() else []
     minutes = round(code.expires_in / 60)
     waiting = ngettext(
@@ -47,7 +47,7 @@ def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
 
 
 def has_screen() -> bool:
-    """Whether a person sits at this terminal in front of a screen that can show a browser."""
+    """Return True if a person sits at this terminal with a screen that can show a browser."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or "SSH_CONNECTION" in os.environ:
         return False
     if sys.platform in {"win32", "darwin"}:
@@ -56,7 +56,7 @@ def has_screen() -> bool:
 
 
 def _open_browser(address: str) -> None:
-    with contextlib.suppress(webbrowser.Error, OSError):  # the address is on the terminal as well
+    with contextlib.suppress(webbrowser.Error, OSError):  # the terminal shows the address as well
         webbrowser.open(address)
 
 
@@ -102,7 +102,7 @@ SHAPES = {
 
 
 def in_large_letters(code: str, ink: str = "█") -> list[str]:
-    """The lines of a code, seven columns a letter; none where it holds something that has no shape here."""
+    """Return a code in large letters of seven columns; none if a letter has no shape here."""
     if any(letter not in SHAPES for letter in code):
         return []
     return ["  ".join(_row(SHAPES[letter][row], ink) for letter in code).rstrip() for row in range(ROWS)]

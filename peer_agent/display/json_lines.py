@@ -1,4 +1,4 @@
-"""What `manyhands join --json` prints for programs; docs/reference/json-lines.md describes every event."""
+"""The output of `manyhands join --json` for programs; docs/reference/json-lines.md describes every event."""
 
 import contextlib
 import sys
@@ -23,7 +23,7 @@ FIGURES = (
 
 
 class JsonLinesView(View):
-    """Every event as it happens; the figures every few seconds, and whenever the agent does something else."""
+    """Prints events as they happen, and figures every few seconds and when the activity changes."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         super().__init__(stream)
@@ -48,10 +48,10 @@ class JsonLinesView(View):
         self._emit("trouble", **msgspec.structs.asdict(trouble))
 
     def show(self, line: str) -> None:
-        """It is told as an event."""
+        """Print nothing: `tell` prints the event."""
 
     def progress(self, step: int, samples: int, speed: float) -> None:
-        """It is among the figures."""
+        """Print nothing: `refresh` prints the figures."""
 
     def refresh(self) -> None:
         now = self.clock()
@@ -60,13 +60,13 @@ class JsonLinesView(View):
             self._emit("figures", **{name: getattr(self.now, name) for name in FIGURES})
 
     def ask_for_approval(self, code: Code) -> None:
-        """Where a person approves this machine, and the code that is shown there."""
+        """Print where a person approves this machine, and the code shown there."""
         facts = {"code": code.user_code, "url": code.verification_uri_complete, "expires_in_s": code.expires_in}
         self.tell("approval", f"Waiting for approval at {code.verification_uri_complete}", **facts)
 
     @contextlib.contextmanager
     def hears_errors(self) -> Iterator[None]:
-        """What ends the command is its last event."""
+        """Print the error that ends the command as its last event."""
         try:
             yield
         except Exception as error:

@@ -1,4 +1,4 @@
-"""What the agent tells the person in front of it: one plain line at a time, and figures for whoever shows them."""
+"""The agent's output to a person: plain lines, and figures for other displays."""
 
 import sys
 import time
@@ -24,12 +24,12 @@ STATES = {
     "paused": gettext_noop("The organizer has paused the run."),
     "finishing": gettext_noop("The run is finishing."),
     "finished": gettext_noop("The run is finished. Thank you! Your work is in the model."),
-    "": gettext_noop("The run is {state}."),  # of which a newer site tells
+    "": gettext_noop("The run is {state}."),  # for states of a newer site
 }
 
 
 class Event(Struct, frozen=True):
-    """Something that happened, at a time of day. `code`: of a numbered error."""
+    """An event at a time of day. `code` is of a numbered error."""
 
     at: str
     text: str
@@ -40,41 +40,40 @@ class Event(Struct, frozen=True):
 
 
 class View:
-    """Lines on a stream. `now` has the newest figures, `troubles` what is wrong."""
+    """Prints lines to a stream. `now` holds the newest figures, `troubles` the current faults."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         self.stream = stream
         self.clock: Callable[[], float] = time.monotonic
         self.now = Status()
         self.accepted = 0
-        self.made = 0  # the newest step that was told of
+        self.made = 0  # the newest step reported
         self.is_moving = False
         self.is_leaving = False
         self.troubles = Troubles()
         self.events: list[Event] = []  # the last few
-        self._lasting: dict[str, ShownTrouble] = {}  # those that were told of
+        self._lasting: dict[str, ShownTrouble] = {}  # faults already reported
         self._told_at = 0.0
         self._state = ("", "")
 
     def preflight(self, preflight: Preflight) -> None:
-        """What the work will take here, said before it begins."""
+        """Print what the work will take here, before it begins."""
         print("\n".join(sanitize(line) for line in preflight.lines()), file=self.stream, flush=True)
 
     def newer(self, fault: Fault) -> None:
-        """The site has a newer agent: the line that fetches it is for copying, so it stands alone."""
+        """Print that the site has a newer agent, with the upgrade command on a line of its own for copying."""
         print(in_readers_words(sanitize_fault(fault)).text, file=self.stream, flush=True)
 
     def say(self, text: str) -> None:
-        """Tell people a sentence."""
         self.tell("note", text)
 
     def fault(self, fault: Fault) -> None:
-        """A numbered error that this agent goes on after."""
+        """Show a numbered error after which the agent goes on."""
         fault = in_readers_words(sanitize_fault(fault))
         self._add_event(str(fault), fault.code)
 
     def tell(self, event: str, text: str, **facts: Any) -> None:  # noqa: ARG002 (programs read them: `JsonLinesView`)
-        """Something happened: one line, with the time of day."""
+        """Show an event as one line with the time of day."""
         self._add_event(text)
 
     def _add_event(self, text: str, code: str = "") -> None:
@@ -83,7 +82,7 @@ class View:
         self.show(str(event))
 
     def warn(self, text: str) -> None:
-        """What the site says of how the run learns; told when that begins, since it is said anew with each figure."""
+        """Set the site's warning about training, and show it only when it begins."""
         begins, self.now.warning = text and not self.now.warning, text
         if begins:
             self.tell("warning", text)
@@ -91,18 +90,18 @@ class View:
     # --- troubles -----------------------------------------------------------------------------------------------
 
     def began(self, fault: Fault) -> None:
-        """This error lasts from now on; it is told of once it has lasted for as long as the catalogue says."""
+        """Start a lasting fault; it is shown once it has lasted as long as the catalogue says."""
         self.troubles.began(sanitize_fault(fault), self.clock())
         self.look()
 
     def ended(self, *codes: str) -> None:
-        """These errors last no longer, where they did."""
+        """End these faults if they last."""
         for code in codes:
             self.troubles.ended(code)
         self.look()
 
     def look(self) -> None:
-        """Write into `now` what is wrong, tell what is new of that, and tell what is over."""
+        """Update the faults in `now`; report new ones and solved ones."""
         shown = [_shown(trouble.fault) for trouble in self.troubles.shown(self.clock())]
         self.now.troubles = shown
         for code in [code for code in self._lasting if not self.troubles.lasts(code)]:
@@ -113,30 +112,26 @@ class View:
             self._lasting[trouble.code] = trouble
 
     def trouble(self, trouble: ShownTrouble) -> None:
-        """Something is wrong, as long as nothing else is said."""
         self.show(f"{time.strftime('%H:%M:%S')}  {trouble.line}")
 
     def solved(self, trouble: ShownTrouble) -> None:
-        """A trouble that was told is over."""
         self.tell(
             "solved", _("Solved: {trouble}.").format(trouble=trouble.heading), code=trouble.code, title=trouble.title
         )
 
     def show(self, line: str) -> None:
-        """Bring a line before the person's eyes."""
         print(line, file=self.stream, flush=True)
 
     def refresh(self) -> None:
-        """`now` has changed; lines do not show that."""
+        """Do nothing: lines do not show changes of `now`."""
 
     def state(self, state: str, reason: str) -> None:
-        """What the run does, whenever that changes."""
         if (state, reason) == self._state:
             return
         self._state = state, reason
         self.is_moving = state in {"running", "finishing"}
         self.now.reason = reason
-        if state == "finished":  # nobody looks at the agent again
+        if state == "finished":  # the agent will not be observed again
             self.now.doing = state
         said = reasons.in_words(reason, translated)
         words = translated(STATES.get(state, STATES[""])).format(state=state, reason=said)
@@ -144,11 +139,10 @@ class View:
 
     @property
     def run_state(self) -> str:
-        """What the site said last of the run."""
+        """The run's state, as the site last reported it."""
         return self._state[0]
 
     def progress(self, step: int, samples: int, speed: float) -> None:
-        """How the current step goes."""
         if self.clock() - self._told_at >= EVERY_S:
             self._told_at = self.clock()
             words = ngettext(
@@ -160,7 +154,7 @@ class View:
             self.say(words.format(**figures, speed=f"{speed:.1f}"))
 
     def step(self, record: RecordHead, own: Contribution | None) -> None:
-        """A committed step, with what of it came from here."""
+        """Show a committed step, and this machine's part in it."""
         mine = own.samples if own is not None else 0
         self.accepted += mine
         self.made, self.now.loss = record.step, record.loss
@@ -176,16 +170,16 @@ class View:
         )
 
     def begin(self) -> None:
-        """Another run is joined: what was told of the one before is no news of it."""
+        """Forget the previous run on joining another."""
         self.accepted = self.made = 0
         self.is_moving = self.is_leaving = False
         self._state = ("", "")
         now = Status()
-        for name in now.__struct_fields__:  # whoever looks at the figures has hold of this one
+        for name in now.__struct_fields__:  # others hold a reference to this object
             setattr(self.now, name, getattr(now, name))
 
     def hold(self, reason: str) -> None:
-        """This machine is there and does nothing, for a reason in whole words; of the run it hears nothing."""
+        """Show that this machine is on hold, and why. It gets no messages of the run meanwhile."""
         self.is_moving = self.is_leaving = False
         self._state = ("", "")
         now = self.now
@@ -194,13 +188,13 @@ class View:
         self.refresh()
 
     def leaves(self, step: int) -> None:
-        """The person has asked the agent to leave, and it finishes a step first."""
+        """Show that the agent finishes a step and then leaves, as the person asked."""
         self.is_leaving = True
         words = _("Finishing step {step}, then leaving. Press Ctrl-C again to leave now.")
         self.tell("leaving", words.format(step=f"{step + 1:,}"))
 
     def farewell(self) -> None:
-        """The last words to a person who has asked it to leave."""
+        """Show the last message to a person who asked it to leave."""
         words = _("This machine has left. Nothing was lost. Run the same command to rejoin.")
         if self.accepted:
             words = ngettext(
@@ -212,7 +206,7 @@ class View:
 
 
 def _of_step(record: RecordHead, mine: int) -> str:
-    """A committed step in a line. `mine`: samples from here."""
+    """Return a line on a committed step. `mine` is samples of this machine."""
     words = ngettext(
         "step {step}: loss {loss}, {machines} machine, {mine} of {samples} samples from this machine",
         "step {step}: loss {loss}, {machines} machines, {mine} of {samples} samples from this machine",

@@ -1,4 +1,4 @@
-"""A machine that rests by its owner's wish, as it is shown meanwhile."""
+"""The display of a machine on hold by its owner's wish."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from peer_agent.site.machine_control import MachineControl, stay_on_hold
 
 
 async def rest(access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View) -> bool:
-    """Wait until it may work again in this run. False where it is to leave. Raises Problem."""
+    """Wait until the machine may work again in this run. Return False if it is to leave. Raises Problem."""
     asked_to_leave = asyncio.Event()
     leave_request.gently = asked_to_leave.set
 

@@ -1,4 +1,4 @@
-"""What an agent is doing, as figures and in one sentence; kept in a small file so that another command can read it."""
+"""An agent's status, as figures and in one sentence, in a small file that other commands can read."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ EVENTS = 3
 
 
 class ShownTrouble(Struct, frozen=True):
-    """What is wrong now, in the catalogue's words: in English, since programs read it too."""
+    """A current fault in the catalogue's words, in English for programs."""
 
     code: str
     title: str
@@ -31,18 +31,17 @@ class ShownTrouble(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The trouble in one paragraph, for people."""
+        """The fault in one paragraph, for people."""
         text = in_readers_words(Fault(self.code, self.text)).text.replace("\n", " ")
         return _("{title} ({code}). {text}").format(title=self.heading, code=self.code, text=text)
 
     @property
     def heading(self) -> str:
-        """Its title, for people."""
         return translated(self.title)
 
 
 class Status(Struct, kw_only=True):
-    """One machine in one run. `step` is the one that is being made; times are seconds of UTC."""
+    """The status of one machine in one run. `step` is the current one; times are UTC seconds."""
 
     pid: int = msgspec.field(default_factory=os.getpid)
     at: float = 0.0
@@ -56,18 +55,18 @@ class Status(Struct, kw_only=True):
     reason: str = ""
     step: int = 0
     target_steps: int = 0
-    loss: float | None = None  # in training, of the last step
-    heldout_loss: float | None = None  # of the newest snapshot that the site has measured
-    warning: str = ""  # what the site says of how the run learns; empty where nothing is wrong
+    loss: float | None = None  # training loss of the last step
+    heldout_loss: float | None = None  # of the newest snapshot measured by the site
+    warning: str = ""  # the site's warning about training, or ""
     samples: int = 0
     quota: int = 0
     samples_per_s: float = 0.0
     up_mbps: float = 0.0
     down_mbps: float = 0.0
-    accepted: int = 0  # of this person, in this run, as the site counts; until it has said so, since this agent began
-    averaged_bytes: int = 0  # of an auxiliary, since it began
+    accepted: int = 0  # of this person in this run, by the site; before its answer, since this agent began
+    averaged_bytes: int = 0  # by an auxiliary, since it began
     rank: int | None = None
-    people: int = 0  # who have credit
+    people: int = 0  # with credit
     events: list[str] = []  # the last few
     troubles: list[ShownTrouble] = []  # the worst first
     relays: list[str] = []  # addresses of the run's relays
@@ -91,21 +90,20 @@ SENTENCES = {
 
 
 def sentence(status: Status) -> str:
-    """The one line that matters."""
     reason = reasons.in_words(status.reason, translated) or _("waiting, no reason given")
     text = translated(SENTENCES[status.doing]).format(step=f"{status.step:,}", reason=reason)
     return f"{text[:1].upper()}{text[1:]}"
 
 
 def write_status(home: Home, status: Status, now: float) -> None:
-    """Replace the file at once. A disk that is full is told of by whatever needs it more."""
+    """Write the file atomically. A full disk is reported elsewhere."""
     status.at = now
     with contextlib.suppress(Problem):
         home.write(FILE, msgspec.json.encode(status))
 
 
 def read_status(home: Home) -> Status | None:
-    """What the agent that works in this home said last; None where there is no such agent, or it has said nothing."""
+    """Return the status of the agent in this home; None if there is no agent, or it has written none."""
     holder = home.holder()
     try:
         status = msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
@@ -115,7 +113,7 @@ def read_status(home: Home) -> Status | None:
 
 
 def status_facts(home: Home, now: float) -> dict[str, Any]:
-    """What `manyhands status` knows: `running`, and where an agent has said something, that too."""
+    """Return the facts for `manyhands status`: `running`, and the agent's status if there is one."""
     holder, status = home.holder(), read_status(home)
     if status is None:
         return {"running": holder is not None, "pid": holder}
@@ -125,7 +123,6 @@ def status_facts(home: Home, now: float) -> dict[str, Any]:
 
 
 def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
-    """The status of an agent, as lines for people."""
     if not facts["running"]:
         return [_("No agent is running in {folder}.").format(folder=home.folder)]
     if "sentence" not in facts:
@@ -144,7 +141,7 @@ def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
 
 
 def _progress(facts: Mapping[str, Any]) -> Iterator[str]:
-    """How far the run is, and how well the model knows things."""
+    """Yield how far the run is, and its losses."""
     yield _("step {step} of {steps}").format(step=f"{facts['step']:,}", steps=f"{facts['target_steps']:,}")
     if facts["loss"] is not None:
         yield _("training loss {loss}").format(loss=f"{facts['loss']:.3f}")
@@ -153,7 +150,7 @@ def _progress(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _given(facts: Mapping[str, Any]) -> Iterator[str]:
-    """What comes from this machine, in the measure that it counts by."""
+    """Yield this machine's speed, traffic and credit; for an auxiliary, what it averaged."""
     if facts["role"] == "trainer":
         yield _("{speed} samples/s").format(speed=f"{facts['samples_per_s']:.1f}")
     yield _("up {up}, down {down} Mb/s").format(up=f"{facts['up_mbps']:.1f}", down=f"{facts['down_mbps']:.1f}")
@@ -167,5 +164,5 @@ def _given(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_stale(status: Status, now: float) -> bool:
-    """Whether the agent has been silent for longer than an agent that is awake is."""
+    """Return True if the status is older than that of an agent that is awake."""
     return abs(now - status.at) > STALE_S

@@ -1,4 +1,4 @@
-"""The agent's page in a terminal: one sentence, one bar, figures, the last events. 80 columns are enough."""
+"""The agent's page in a terminal: a sentence, a bar, figures, the last events. 80 columns are enough."""
 
 import contextlib
 import logging
@@ -31,7 +31,7 @@ from peer_agent.machine.language import gettext as _
 WIDTH, BAR, SHORTEST_BAR, SHORTEST_LINE = 100, 40, 8, 20
 FIGURE_COLUMNS = (13, 15, 18, 15, 8)
 ROW = sum(FIGURE_COLUMNS) + 2 * len(FIGURE_COLUMNS)
-ALIVE, BROKEN = "green", "red"  # what has a colour says the same without it
+ALIVE, BROKEN = "green", "red"  # colours only repeat what the text says
 MOST_TROUBLES = 3  # on the page
 LOG_BYTES = 1_000_000
 HOLD_HINT = gettext_noop("Press Ctrl-C to leave. Change what keeps it on hold on your machines page: {site}/machines/")
@@ -39,7 +39,7 @@ HINT = gettext_noop("Press Ctrl-C to finish this step and leave; press it again 
 
 
 class LiveView(View):
-    """The figures in place, instead of lines, while `live()` lasts; lines before and afterwards."""
+    """Shows figures in place while `live()` lasts, and lines before and afterwards."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         super().__init__(stream)
@@ -56,17 +56,17 @@ class LiveView(View):
     def warn(self, text: str) -> None:
         if self._live is None:
             super().warn(text)
-        else:  # it stands on the page for as long as it is so
+        else:  # the page shows it as long as it lasts
             self.now.warning = text
             self.refresh()
 
     def progress(self, step: int, samples: int, speed: float) -> None:
-        """Move the bar of a step that is being computed."""
+        """Do nothing: `refresh` draws the progress bar."""
 
     def refresh(self) -> None:
         if self._live is None:
             return
-        if self.console.size != self._size:  # the terminal has wrapped the old page in its own way
+        if self.console.size != self._size:  # the terminal has wrapped the old page its own way
             self._size = self.console.size
             self.console.clear()
         self._live.update(self._picture(), refresh=True)
@@ -76,7 +76,7 @@ class LiveView(View):
 
     @contextlib.contextmanager
     def live(self, log_file: Path) -> Iterator[None]:
-        """Show the page; what is logged goes to a file meanwhile, and what is printed appears above the page."""
+        """Show the page. Logs go to a file meanwhile, and printed text appears above the page."""
         with _logging_to(log_file), _no_echo_of_control_keys():
             picture_now, self._size = self._picture(), self.console.size
             with Live(picture_now, console=self.console, auto_refresh=False, vertical_overflow="crop") as live:
@@ -89,13 +89,13 @@ class LiveView(View):
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person sees the stream, on something that can move its cursor."""
+    """Return True if the stream is a terminal that can move its cursor."""
     return stream.isatty() and not Console(file=stream).is_dumb_terminal
 
 
 def picture(now: Status, events: Sequence[Event], console: Console) -> RenderableType:
-    """The page: what it is about, one sentence, what is wrong, one bar, five figures, the last events, how to leave."""
-    width = min(console.width, WIDTH) - 1  # a full last column makes some terminals go on to the next line
+    """Return the page: title, sentence, faults, bar, figures, last events, how to leave."""
+    width = min(console.width, WIDTH) - 1  # a full last column makes some terminals start a new line
     parts: tuple[RenderableType, ...] = (
         _cut(now.title or now.run, width, "bold"),
         _whole(sentence(now), width),
@@ -110,17 +110,16 @@ def picture(now: Status, events: Sequence[Event], console: Console) -> Renderabl
         Text(""),
         _whole(_last_line(now), width, "dim"),
     )
-    # No table: it fills lines up to the width as Rich counts, which is too far where a terminal counts more.
+    # No table: Rich fills lines to the width by its own count, which is too far if the terminal counts more.
     return Group(Text(""), Constrain(Group(*parts), width))
 
 
 def _whole(words: str, width: int, style: str = "") -> Text:
-    """Words on as many lines as they need. A line that the terminal itself wraps would tear the page."""
+    """Return words on as many lines as needed. A line wrapped by the terminal would break the page."""
     return Text(textwrap.fill(words, width) if has_spacing_marks(words) else words, style=style)
 
 
 def _cut(words: str, width: int, style: str = "") -> Text:
-    """Words on one line."""
     if has_spacing_marks(words) and columns_of(words) > width:
         words = f"{words[: width - 1]}…"
     return Text(words, style=style, no_wrap=True, overflow="ellipsis")
@@ -135,7 +134,7 @@ def _last_line(now: Status) -> str:
 
 
 def _bar(now: Status, width: int, blocks: tuple[str, str]) -> Text:
-    """This machine's part of the step."""
+    """Return the bar of this machine's part of the step."""
     share = min(now.samples / now.quota, 1.0) if now.quota else 0.0
     words = ", ".join(_beside_bar(now))
     length = max(min(width - columns_of(words) - 2, BAR), SHORTEST_BAR)
@@ -156,7 +155,7 @@ def _beside_bar(now: Status) -> Iterator[str]:
 
 
 def _figures(now: Status, width: int) -> RenderableType:
-    """Five of them: side by side, or one below the other where that is too wide."""
+    """Return five figures side by side, or below each other if that is too wide."""
     credit = ngettext("{count} sample", "{count} samples", now.accepted)
     figures = (
         _loss(now),
@@ -168,7 +167,7 @@ def _figures(now: Status, width: int) -> RenderableType:
     if width < ROW or any(has_spacing_marks(words) for figure in figures for words in figure):
         return _one_below_the_other(figures)
     table = Table.grid(padding=(0, 2, 0, 0))
-    for columns in FIGURE_COLUMNS:  # at least, so that they do not sway with the figures
+    for columns in FIGURE_COLUMNS:  # minimum widths, so that they do not shift with the figures
         table.add_column(min_width=columns)
     table.add_row(*(Text(name, style="dim") for name, value in figures))
     table.add_row(*(value for name, value in figures))
@@ -181,7 +180,7 @@ def _one_below_the_other(figures: Sequence[tuple[str, str]]) -> Group:
 
 
 def _loss(now: Status) -> tuple[str, str]:
-    """The held-out loss where one is known: training loss says how well a model knows what it has seen."""
+    """Return the held-out loss if known: training loss only measures data that the model has seen."""
     if now.heldout_loss is not None:
         return _("held-out loss"), f"{now.heldout_loss:.3f}"
     return _("training loss"), "–" if now.loss is None else f"{now.loss:.3f}"
@@ -196,7 +195,7 @@ def _rank(now: Status) -> str:
 
 
 def _troubles(now: Status, width: int) -> list[Text]:
-    """Whole sentences: what to do about each is at its end."""
+    """Return whole sentences, since the remedy is at the end of each."""
     shown = [_whole(trouble.line, width, BROKEN) for trouble in now.troubles[:MOST_TROUBLES]]
     more = len(now.troubles) - len(shown)
     words = ngettext("{count} more: see `manyhands status`.", "{count} more: see `manyhands status`.", more)
@@ -204,7 +203,6 @@ def _troubles(now: Status, width: int) -> list[Text]:
 
 
 def _events(events: Sequence[Event], width: int) -> Group:
-    """Whole sentences: what to do about an error is at its end."""
     return Group(*(_event(event, width) for event in events))
 
 
@@ -221,7 +219,7 @@ def _blocks(console: Console) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Log lines would tear the page."""
+    """Log to a file, because log lines would break the page."""
     root = logging.getLogger()
     before = root.handlers[:]
     own = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, delay=True, encoding="utf-8")
@@ -236,7 +234,7 @@ def _logging_to(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_echo_of_control_keys() -> Iterator[None]:
-    """A terminal writes ^C where the cursor is, in the middle of the page. Windows does not."""
+    """Stop the terminal from writing ^C into the page. Windows writes none."""
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield
         return

@@ -1,1 +1,1 @@
-"""What this machine is, what its owner allows, and the folder in which it remembers. Knows no run."""
+"""This machine: its hardware, its owner's limits, and its folder. Independent of any run."""

@@ -1,4 +1,4 @@
-"""What went wrong, as the numbered errors that a person can do something about."""
+"""Conversion of exceptions to the numbered errors that a person can act on."""
 
 import errno
 
@@ -10,7 +10,7 @@ DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.E
 
 
 def faults_of(error: BaseException) -> list[Fault]:
-    """The numbered errors that this is; none where something of it has no number."""
+    """Return the numbered errors of an exception; none if any part of it has no number."""
     match error:
         case Problem():
             return [error.fault]
@@ -23,7 +23,7 @@ def faults_of(error: BaseException) -> list[Fault]:
 
 
 def sanitize_fault(fault: Fault) -> Fault:
-    """The same where nothing in it can act in a terminal: its words, or what is filled in, may be somebody else's."""
+    """Return the fault with text that is safe in a terminal, since parts of it may come from others."""
     return Fault(*(_sanitize_lines(part) for part in (fault.code, fault.cause, fault.means, fault.remedy)))
 
 
@@ -32,5 +32,5 @@ def _sanitize_lines(text: str) -> str:
 
 
 def in_readers_words(fault: Fault) -> Fault:
-    """The same in the reader's language, where it is an error of the catalogue that has been translated."""
+    """Return the fault in the reader's language, if the catalogue has a translation."""
     return in_words(fault, translated)

@@ -1,4 +1,4 @@
-"""What this machine computes on and with, what is free of it, and the numbered trouble where that is too little."""
+"""This machine's hardware, its free resources, and the numbered errors if they are too small."""
 
 import importlib.metadata
 import importlib.util
@@ -18,30 +18,26 @@ from peer_agent.machine.limits import usual_limits
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S
 from peer_agent.protocol.errors import Fault
 
-NEEDED = ("torch", "transformers", "safetensors", "kornia")  # to train
+NEEDED = ("torch", "transformers", "safetensors", "kornia")  # for training
 
 
 def missing_packages() -> list[str]:
-    """Of the packages that training needs, those that are not installed."""
     return [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 
 def system_in_words(gpu: str = "") -> str:
-    """What kind of computer this is, for the person who is asked to approve it."""
+    """Return the kind of computer, for the person who approves it."""
     words = " ".join(part for part in (platform.system(), platform.machine()) if part)
     return ", ".join(part for part in (words, gpu or gpu_name()) if part)[:80]
 
 
 def gpu_name() -> str:
-    """The NVIDIA GPU that torch would use, as its driver's own tool calls it; empty where there is none.
-
-    Without loading torch: the first, or of several the one that CUDA_VISIBLE_DEVICES names first.
-    """
+    """Return the name of the NVIDIA GPU that torch would use, or "". Asks the driver's tool and does not load torch."""
     return _of_gpu("name")
 
 
 def gpu_memory() -> int | None:
-    """Bytes that are free on it; None where the driver does not say."""
+    """Return the free bytes of the GPU that torch would use; None if the driver does not say."""
     mebibytes = _of_gpu("memory.free")
     return int(mebibytes) << 20 if mebibytes.isascii() and mebibytes.isdigit() else None
 
@@ -53,7 +49,7 @@ def _of_gpu(fact: str) -> str:
         return ""
     found = _asked(tool, f"--id={index}", fact)
     if not found and fact == "name" and not index.isdigit():
-        return _asked(tool, "--id=0", fact)  # a part of a GPU, which torch accepts: what it has free is not known
+        return _asked(tool, "--id=0", fact)  # a part of a GPU, which torch accepts; its free memory is unknown
     return found
 
 
@@ -67,7 +63,7 @@ def _asked(tool: str, which: str, fact: str) -> str:
 
 
 class FreeResources(Struct, frozen=True):
-    """What is free here, in bytes. `gpu` is None where the CPU computes."""
+    """Free resources in bytes. `gpu` is None if the CPU computes."""
 
     memory: int
     disk: int
@@ -80,7 +76,7 @@ def free_resources(folder: Path, *, is_on_gpu: bool) -> FreeResources:
 
 
 def usable_gpu() -> str:
-    """The GPU's name, where the torch that is installed can use one; empty where not. Does not load torch."""
+    """Return the GPU's name if the installed torch can use it, else "". Does not load torch."""
     try:
         is_for_cpu = importlib.metadata.version("torch").endswith("+cpu")
     except importlib.metadata.PackageNotFoundError:
@@ -100,21 +96,21 @@ CLOCK_WARN_S = 60
 
 
 def of_memory(free: int) -> Fault | None:
-    """E120 or E137 where few bytes of memory are free."""
+    """Return E120 or E137 if little memory is free."""
     if free < LEAST_MEMORY:
         return Fault.of("E120", free=in_bytes(free), needed=in_bytes(LEAST_MEMORY))
     return Fault.of("E137", free=in_bytes(free)) if free < GOOD_MEMORY else None
 
 
 def of_disk(free: int, folder: Path) -> Fault | None:
-    """E121 or E138 where few bytes are free on the disk of `folder`."""
+    """Return E121 or E138 if little space is free on the disk of `folder`."""
     if free < LEAST_DISK:
         return Fault.of("E121", free=in_bytes(free), path=folder, needed=in_bytes(LEAST_DISK))
     return Fault.of("E138", free=in_bytes(free), path=folder) if free < GOOD_DISK else None
 
 
 def of_clock(offset_s: float) -> Fault | None:
-    """E204 or E139 where the site's clock is so many seconds ahead of this one, or behind it."""
+    """Return E204 or E139 if the site's clock differs by this many seconds."""
     apart_s = abs(offset_s)
     if apart_s > CLOCK_TOLERANCE_S:
         return Fault.of("E204", minutes=round(apart_s / 60))
@@ -122,17 +118,17 @@ def of_clock(offset_s: float) -> Fault | None:
 
 
 def of_disk_in_use(free: int, folder: Path) -> Fault | None:
-    """E121 alone: what runs already has seen that it fits."""
+    """Return only E121: a running agent has already checked the rest."""
     return of_disk(free, folder) if free < LEAST_DISK else None
 
 
 def of_relays(missing: Collection[str], answering: Collection[str]) -> Fault | None:
-    """E135 where no relay of a run answers, E136 where some do not. Both lists are addresses."""
+    """Return E135 if no relay of a run answers, E136 if some do not. Both arguments are addresses."""
     if not missing:
         return None
     return Fault.of("E136" if answering else "E135", relays=", ".join(sorted(missing)))
 
 
 def not_reached(fault: Fault) -> Fault:
-    """E134, for what came of an attempt to reach the site."""
+    """Return E134 for a failed attempt to reach the site."""
     return Fault.of("E134", reason=fault.cause.rstrip("."))

@@ -1,4 +1,4 @@
-"""What a machine remembers: one folder with its key, the sites it is known to, and what it has fetched."""
+"""A machine's folder: its key, the sites that know it, and fetched files."""
 
 import contextlib
 import os
@@ -19,21 +19,18 @@ from peer_agent.protocol.identifiers import PeerId
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Hold a file that was opened to append and read, until it is closed; False where another process holds it.
-
-    Raises OSError where its disk knows no locks.
-    """
+    """Lock an `a+` file until it is closed; return False if it is held. Raises OSError if its disk has no locks."""
     return lock_descriptor(file.fileno(), blocking=False)
 
 
 def sign_lock(file: IO[str]) -> None:
     file.truncate(0)
-    file.write(f" \n{os.getpid()}")  # filelock locks the first byte, which on Windows nobody else can read then
+    file.write(f" \n{os.getpid()}")  # filelock locks the first byte, which Windows lets no other process read
     file.flush()
 
 
 def read_holder(file: IO[str]) -> int:
-    """The process that holds it, or did; 0 where it does not say."""
+    """Return the process that holds or held the lock; 0 if unknown."""
     file.seek(1)
     _, _, said = file.read().partition("\n")
     return int(said) if said.isascii() and said.isdigit() else 0
@@ -43,7 +40,7 @@ LOCK_S = 0.3
 
 
 class KnownSite(Struct, frozen=True):
-    """A site that has approved this machine. `site_key` is hexadecimal; it is trusted from the login on."""
+    """A site that has approved this machine. `site_key` is hexadecimal, and trusted from the login on."""
 
     url: str
     machine: PeerId
@@ -52,7 +49,7 @@ class KnownSite(Struct, frozen=True):
 
 
 class Home:
-    """The agent's folder. One agent at a time works in it."""
+    """The agent's folder, used by one agent at a time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,11 +58,11 @@ class Home:
 
     @property
     def cache(self) -> Path:
-        """Shards and snapshots; may be deleted at any time."""
+        """The folder of shards and snapshots, which may be deleted at any time."""
         return self.folder / "cache"
 
     def key(self) -> Ed25519PrivateKey:
-        """This machine's key, made at the first call; the file is readable by its owner alone."""
+        """Return this machine's key, made on the first call. Only the owner can read its file."""
         path = self.folder / "machine.key"
         if not path.exists():
             self._write_privately(path, Ed25519PrivateKey.generate().private_bytes_raw().hex().encode())
@@ -75,7 +72,6 @@ class Home:
             raise Problem.of("E113", where=path, reason=error) from error
 
     def sites(self) -> dict[str, KnownSite]:
-        """The sites this machine is known to, by address."""
         path = self.folder / "sites.json"
         if not path.exists():
             return {}
@@ -85,14 +81,14 @@ class Home:
             raise Problem.of("E113", where=path, reason=error) from error
 
     def known(self, url: str) -> KnownSite:
-        """A site this machine is known to. Raises Problem E118."""
+        """Return a site that knows this machine. Raises Problem E118."""
         site = self.sites().get(url)
         if site is None:
             raise Problem.of("E118", site=url)
         return site
 
     def forget(self, url: str) -> None:
-        """Remove a site, and with the last one the key that all of them knew."""
+        """Remove a site; with the last one, also the key."""
         left = {address: site for address, site in self.sites().items() if address != url}
         self._write_privately(self.folder / "sites.json", msgspec.json.format(msgspec.json.encode(left), indent=2))
         if not left:
@@ -103,7 +99,7 @@ class Home:
         self._write_privately(self.folder / "sites.json", content)
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace one of its files at once; readable by its owner alone. Raises Problem E106."""
+        """Replace a file atomically, readable only by its owner. Raises Problem E106."""
         self._write_privately(self.folder / name, content)
 
     def _write_privately(self, path: Path, content: bytes) -> None:
@@ -115,7 +111,7 @@ class Home:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second agent out. Raises Problem E102. The lock ends with the process, however that ends."""
+        """Lock out other agents; the lock ends with the process. Raises Problem E102."""
         with self._lock_file() as file:
             if not self._lock_patiently(file):
                 raise Problem.of("E102", pid=read_holder(file) or "unknown", home=self.folder)
@@ -123,7 +119,7 @@ class Home:
             yield
 
     def holder(self) -> int | None:
-        """The process that works in this home; 0 where it does not say which it is, None where there is none."""
+        """Return the process that uses this home; 0 if unknown, None if there is none."""
         with self._lock_file() as file:
             return None if self._try_lock(file) else read_holder(file)
 
@@ -133,7 +129,7 @@ class Home:
             return path.open("a+")
 
     def _lock_patiently(self, file: IO[str]) -> bool:
-        """`holder` has the lock for a moment whenever somebody asks who works here."""
+        """Lock with a short wait, because `holder` takes the lock for a moment."""
         until = time.monotonic() + LOCK_S
         while not self._try_lock(file):
             if time.monotonic() > until:
@@ -147,7 +143,7 @@ class Home:
 
 
 def home_folder(environment: dict[str, str]) -> Path:
-    """MANYHANDS_HOME, or the platform's usual folder."""
+    """Return MANYHANDS_HOME, or the platform's usual folder."""
     if chosen := environment.get("MANYHANDS_HOME"):
         return Path(chosen)
     if sys.platform == "win32":
@@ -157,16 +153,13 @@ def home_folder(environment: dict[str, str]) -> Path:
     return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "manyhands"
 
 
-CACHED = ("cache",)  # files of all sites lie together by digest, and are fetched again where they are wanted
+CACHED = ("cache",)  # files of all sites by digest, fetched again when needed
 LISTENING = ("log", "listener.pem")  # of a relay or an auxiliary
 OWN = ("status.json", "leave", "agent.log", "agent.log.1", *LISTENING)
 
 
 def forget_site(home: Home, url: str) -> int:
-    """Forget a site that is known: its identity, cached files, and with the last site everything else. Bytes freed.
-
-    Raises Problem E118 where it is not known, E106.
-    """
+    """Remove a site's identity and cache, with the last site all files. Return bytes freed. Raises E118, E106."""
     home.known(url)
     before = _size(home.folder)
     try:

@@ -1,7 +1,7 @@
-"""What people read at this machine, in their language: messages are English here, and are looked up when shown.
+"""Translation: messages are English in the code and looked up when shown.
 
-The catalogue is that of MANYHANDS_LANGUAGE, or else of the system's language; where there is none, or it lacks a
-message, English is shown. What programs read (`--json`, logs, everything on a link) is never looked up.
+The catalogue is for MANYHANDS_LANGUAGE, or else the system's language; missing messages stay English. Output for
+programs (`--json`, logs, links) is never translated.
 """
 
 import codecs
@@ -17,36 +17,34 @@ from unicodedata import category, east_asian_width
 
 ENGLISH = "en"
 VARIABLES = ("MANYHANDS_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts
-STACKED = frozenset({"Mn", "Me", "Cf"})  # kinds of letters that take no column: they stand above or below others
-NAME = re.compile(r"([A-Za-z]{2,3})(?:[_-]([A-Za-z]{2,4}))?(?:[.@].*)?")  # as bn, bn_BD.UTF-8, en-XA
+STACKED = frozenset({"Mn", "Me", "Cf"})  # categories of letters that take no column: they stand above or below others
+NAME = re.compile(r"([A-Za-z]{2,3})(?:[_-]([A-Za-z]{2,4}))?(?:[.@].*)?")  # such as bn, bn_BD.UTF-8, en-XA
 
 
 class _Reader:
-    """Whoever reads what this process shows. Their catalogue is opened with the first message."""
+    """The reader of this process's output. The catalogue is opened with the first message."""
 
     catalogue: NullTranslations | None = None
 
 
 def gettext(message: str) -> str:
-    """A message in the reader's language."""
     return _catalogue().gettext(message) if message else ""
 
 
 def ngettext(one: str, many: str, count: int) -> str:
-    """The form of a message that belongs to a number."""
     return _catalogue().ngettext(one, many, count)
 
 
 def gettext_noop(message: str) -> str:
-    """Marks a constant, which is looked up by `translated` when it is shown."""
+    """Mark a constant for extraction; `translated` looks it up when it is shown."""
     return message
 
 
-translated = gettext  # of a constant that is marked elsewhere: what is extracted are the words in `gettext("…")`
+translated = gettext  # for constants marked elsewhere: only literals in `gettext("…")` are extracted
 
 
 def speak(language: str) -> None:
-    """From now on in this language, whatever the environment says."""
+    """Switch to a language, whatever the environment says."""
     _Reader.catalogue = catalogue_of(language)
 
 
@@ -55,9 +53,9 @@ def is_english() -> bool:
 
 
 def columns_of(text: str) -> int:
-    """How wide a text is in a terminal, as the system's C library and most terminals have it.
+    """Return a text's width in a terminal, as in the system's C library and most terminals.
 
-    Rich gives marks that stand beside their letter (as Bengali's vowel signs do) no column; here they have one each.
+    Rich gives no column to marks beside their letter, such as Bengali's vowel signs; here each takes one.
     """
     return sum(1 + (east_asian_width(letter) in "WF") for letter in text if category(letter) not in STACKED)
 
@@ -67,7 +65,7 @@ def padded(text: str, columns: int) -> str:
 
 
 def has_spacing_marks(text: str) -> bool:
-    """Whether terminals may differ over how wide it is."""
+    """Return True if terminals may disagree about the width of a text."""
     return any(category(letter) == "Mc" for letter in text)
 
 
@@ -78,7 +76,7 @@ def _catalogue() -> NullTranslations:
 
 
 def language_of(environment: Mapping[str, str]) -> str:
-    """The language that somebody wants, as `bn_BD`; English where none is named, or it is the machine's own (`C`)."""
+    """Return the wanted language, such as `bn_BD`; English if none is named or it is `C`."""
     named = next((environment[name] for name in VARIABLES if environment.get(name)), "") or _of_system()
     found = NAME.fullmatch(named)
     if found is None:
@@ -88,19 +86,19 @@ def language_of(environment: Mapping[str, str]) -> str:
 
 
 def _of_system() -> str:
-    """Where the environment says nothing. On Windows it never does."""
+    """Return the system's language, for when the environment names none, as always on Windows."""
     try:
         if sys.platform == "win32":
             import ctypes
 
             return locale.windows_locale.get(ctypes.windll.kernel32.GetUserDefaultUILanguage(), "")
         return locale.getlocale()[0] or ""
-    except (ValueError, OSError):  # of a language that this Python does not know
+    except (ValueError, OSError):  # a language that this Python does not know
         return ""
 
 
 def catalogue_of(language: str) -> NullTranslations:
-    """The translations into it, or into its language without a region; none where nobody has compiled any."""
+    """Return the translations for a language, with or without its region; empty if none are compiled."""
     from importlib.resources import files
 
     for name in dict.fromkeys((language, language.partition("_")[0])):
@@ -108,13 +106,13 @@ def catalogue_of(language: str) -> NullTranslations:
         try:
             with place.open("rb") as file:
                 return GNUTranslations(file)
-        except (OSError, ValueError, struct.error):  # none, or a damaged one
+        except (OSError, ValueError, struct.error):  # missing or damaged
             continue
     return NullTranslations()
 
 
 def _writes_all_letters() -> bool:
-    """A terminal or file of another encoding would stop the agent at the first letter that it lacks."""
+    """Return True if the output can encode all letters; otherwise one of them would stop the agent."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         return codecs.lookup(encoding).name.startswith("utf")
@@ -128,20 +126,20 @@ def in_bytes(count: float) -> str:
     return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{count / 1e6:.1f} MB"
 
 
-JOINERS = "\u200c\u200d"  # part of how Persian, Hindi and some emoji are written
+JOINERS = "\u200c\u200d"  # used in Persian, Hindi and some emoji
 
 
 def sanitize(text: str) -> str:
-    """Words of other people, made fit for a terminal: they move no cursor, change no colour and turn no line around."""
+    """Make foreign text safe for a terminal: no cursor movement, colour or change of direction."""
     return "".join(letter if letter.isprintable() or letter in JOINERS else " " * letter.isspace() for letter in text)
 
 
 class SanitizingFormatter(logging.Formatter):
-    """Lines of the log as they may stand in a terminal."""
+    """Formats log lines that are safe in a terminal."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Its own line breaks stay: a traceback has several."""
+        """Sanitize each line, keeping line breaks such as those of tracebacks."""
         return "\n".join(sanitize(line) for line in super().format(record).split("\n"))

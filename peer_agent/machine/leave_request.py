@@ -1,4 +1,4 @@
-"""How an agent is asked to leave, gently and at once the second time."""
+"""Requests to an agent to leave: gently, or at once on the second request."""
 
 import asyncio
 import contextlib
@@ -12,13 +12,13 @@ from pathlib import Path
 from peer_agent.machine.home import Home
 from peer_agent.protocol.errors import Problem
 
-FINISH_S = 60.0  # for the step that is being made; then it is left to the others
+FINISH_S = 60.0  # for the current step; then the others finish it
 WATCH_S = 0.5
-FILE = "leave"  # in the home of an agent that is asked to go
+FILE = "leave"  # in the home of an agent that is asked to leave
 
 
 class LeaveRequest:
-    """Who wants this process to leave. `gently` is there from when there is something that could be finished."""
+    """The state of requests to leave. `gently` is set once there is work that can be finished."""
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -27,7 +27,7 @@ class LeaveRequest:
         self.is_asked = False
 
     def ask(self, cancel: Callable[[], object], *, now: bool = False) -> None:
-        """Finish and leave. Asked a second time, or where there is nothing to finish: leave at once."""
+        """Finish and leave; leave at once on a second request, with `now`, or without work to finish."""
         if self.gently is None or self.is_asked or now:
             cancel()
         else:
@@ -35,8 +35,8 @@ class LeaveRequest:
             self.gently()
 
     async def watch(self, cancel: Callable[[], object]) -> None:
-        """Hear what `request_leave` asks in another process."""
-        await asyncio.to_thread(self._take)  # asked of an agent that is gone
+        """Watch for requests of `request_leave` in another process."""
+        await asyncio.to_thread(self._take)  # a stale request to an earlier agent
         while True:
             await asyncio.sleep(WATCH_S)
             asked = await asyncio.to_thread(self._take)
@@ -52,17 +52,14 @@ class LeaveRequest:
 
 
 class Unattended(ThreadPoolExecutor):
-    """Nobody waits for its threads in the end: one may be in a download or a gradient, and cannot be stopped."""
+    """An executor that does not wait at exit: a thread in a download or a gradient cannot be stopped."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
         super().shutdown(wait=False, cancel_futures=True)
 
 
 def request_leave(home: Home, *, now: bool, patience_s: float, pause_s: float = 0.1) -> int:
-    """Ask the agent that works in `home` to leave, and wait until it has; its process.
-
-    Raises Problem E116 where none works there, E117 where it stays.
-    """
+    """Ask the agent in `home` to leave, and wait. Return its process. Raises Problem E116 (none), E117 (it stays)."""
     holder = home.holder()
     if holder is None:
         raise Problem.of("E116", home=home.folder)
@@ -82,15 +79,12 @@ def _forget_request(path: Path) -> None:
 
 
 def on_end_of_input(leave: Callable[[], None]) -> None:
-    """Call `leave`, in a thread of its own, once standard input has ended: the pipe of whoever started this process.
-
-    Nothing else may read it meanwhile.
-    """
+    """Call `leave` in a thread when standard input, the parent's pipe, ends. Nothing else may read it."""
     threading.Thread(target=_wait, args=(leave,), daemon=True).start()
 
 
 def _wait(leave: Callable[[], None]) -> None:
-    with contextlib.suppress(OSError):  # one that cannot be read has ended, too
+    with contextlib.suppress(OSError):  # an unreadable pipe counts as ended
         while os.read(0, 4096):  # not the buffered stream: its lock would be held when the interpreter ends
             pass
     leave()

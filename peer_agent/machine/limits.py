@@ -1,4 +1,4 @@
-"""What the volunteer allows on this machine."""
+"""The volunteer's limits on this machine."""
 
 import os
 import sys
@@ -16,12 +16,11 @@ DISK_GB, GIGABYTE = 20, 10**9
 
 
 class Limits(Struct, frozen=True):
-    """`threads` for torch; `nice` as in nice(1), where the system has it; `at_once`: samples computed at a time.
+    """Limits on one machine. `threads` is for torch; `nice` is that of nice(1), if the system has it.
 
-    `at_once` 0: a whole micro-batch. `recomputes`: layers once more in backward. `compiles`: layers are compiled, as
-    far as that can be done. `reserve_percent`: of the uplink, that
-    the household keeps. `disk_gb`: of data that are kept to be used again. `duty_percent`: of the time, in which it
-    computes.
+    `at_once`: samples computed at a time; 0: a whole micro-batch. `recomputes`: recompute layers in backward.
+    `compiles`: compile layers if possible. `reserve_percent`: part of the uplink left to the household. `disk_gb`:
+    cached data. `duty_percent`: part of the time spent computing.
     """
 
     threads: int
@@ -35,13 +34,13 @@ class Limits(Struct, frozen=True):
 
 
 def usual_limits(threads: int | None = None, reserve_percent: int = RESERVE_PERCENT, disk_gb: int = DISK_GB) -> Limits:
-    """All cores but one, and all of the uplink but a part, or what the volunteer says."""
+    """Return the volunteer's values, or the defaults: all cores but one, and most of the uplink."""
     free = max(1, (os.cpu_count() or 2) - 1)
     return Limits(threads or free, reserve_percent=reserve_percent, disk_gb=disk_gb)
 
 
 def narrowed(limits: Limits, owner: "OwnerLimits") -> Limits:
-    """What the command line allows, with what the owner has set on the site in its place."""
+    """Return the command line's limits, overridden by the owner's settings on the site."""
     return msgspec.structs.replace(
         limits,
         threads=min(owner.threads, os.cpu_count() or owner.threads) or limits.threads,
@@ -51,10 +50,10 @@ def narrowed(limits: Limits, owner: "OwnerLimits") -> Limits:
 
 
 def apply_limits(limits: Limits) -> None:
-    """Step behind everything the machine's owner does; GPUs are counted as their driver's tool counts them."""
+    """Lower this process's priority. GPUs are numbered like in their driver's tool."""
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if limits.compiles:
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else torch keeps a process for each core
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else torch keeps a process per core
     if sys.platform == "win32":
         import psutil
 

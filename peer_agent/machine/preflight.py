@@ -1,4 +1,4 @@
-"""What a run will ask of this machine, before anything is loaded or downloaded: it fits, or a numbered error."""
+"""Checks before anything is loaded or downloaded: a run fits this machine, or a numbered error."""
 
 from pathlib import Path
 
@@ -12,37 +12,37 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 
-# How much memory training takes at its fullest. `tests/benchmarks/memory/training.py` compares it with real agents.
+# The peak memory of training. `tests/benchmarks/memory/training.py` compares it with real agents.
 
 ELEMENT = 4  # bytes of a float32
-PROGRAM_BYTES = 540 * 10**6  # Python, torch, transformers: 395 before there is a model; its threads and links
-CUDA_BYTES, CUDA_HOST_BYTES = 600 * 10**6, 2 * 10**9  # what a CUDA context takes on the GPU, and beside it
-REPLICA, TRAINER = 3, 2  # vectors: parameters and moments; the gradient in hand and the sum of what was never offered
-# With staleness 1 that sum grows while what is offered is frozen: it is the second buffer of rule 9, and always there.
-OF_A_ROUND = 3  # what is offered, what comes back, and one of them on its way into the other
-HANDED_IN = 3  # a copy of parameters and moments, while the site takes it
-KEPT_FREE = 1  # of a snapshot that was read, and of updates: free again, and kept by the allocator
+PROGRAM_BYTES = 540 * 10**6  # Python, torch, transformers (395 before there is a model), threads and links
+CUDA_BYTES, CUDA_HOST_BYTES = 600 * 10**6, 2 * 10**9  # of a CUDA context on the GPU, and in main memory
+REPLICA, TRAINER = 3, 2  # vectors: parameters and moments; the gradient in hand and the sum never offered
+# With staleness 1 that sum grows while the offer is frozen: it is the second buffer of rule 9, and always there.
+OF_A_ROUND = 3  # the offer, the average, and one of them in conversion
+HANDED_IN = 3  # a copy of parameters and moments during the upload
+KEPT_FREE = 1  # of a snapshot that was read, and of updates: freed, but kept by the allocator
 
 
 class Needs(Struct, frozen=True):
-    """Bytes. `gpu` is 0 where the CPU computes."""
+    """Bytes needed. `gpu` is 0 if the CPU computes."""
 
     memory: int
     gpu: int
 
 
 def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool, recomputes: bool = False) -> Needs:
-    """What an agent of this run takes that computes `at_once` samples at a time.
+    """Return the memory that an agent needs to compute `at_once` samples at a time.
 
-    A GPU that computes with 16 bits keeps in them what does not learn; of what it computes, that is not taken off.
-    `recomputes`: it computes layers again in backward.
+    A GPU with 16-bit arithmetic also keeps fixed parameters in 16 bits; activations are not reduced. `recomputes`:
+    layers are recomputed in backward.
     """
     vector = ELEMENT * parameters
     beside = (OF_A_ROUND + HANDED_IN + KEPT_FREE) * vector + encoded_size(recipe.codec_up, parameters)
     kept = recipe.recomputed_floats(at_once) if recomputes else recipe.kept_floats(at_once)
     compute = (REPLICA + TRAINER) * vector + int(ELEMENT * kept)
     fixed = ELEMENT * recipe.fixed_parameters()
-    read = fixed + sum(file.size for file in recipe.files())  # what stays as it is: in the model, and while it is read
+    read = fixed + sum(file.size for file in recipe.files())  # fixed parameters: in the model, and while they are read
     if on_gpu:
         on_device = fixed // 2 if recipe.precision == "mixed" else fixed
         return Needs(CUDA_HOST_BYTES + beside + read, CUDA_BYTES + vector + compute + on_device)
@@ -55,7 +55,7 @@ LABEL_COLUMNS = 8  # at least
 
 
 class RunSizes(Struct, frozen=True, kw_only=True):
-    """What the site tells of a run. Sizes are in bytes; `pace_s` is seconds a step, None where none was made yet."""
+    """A run's figures from the site. Sizes are in bytes; `pace_s` is seconds per step, None before the first."""
 
     parameters: int
     data_bytes: int
@@ -65,17 +65,15 @@ class RunSizes(Struct, frozen=True, kw_only=True):
 
 
 class RunFacts(RunSizes, frozen=True, kw_only=True):
-    """The same with its recipe."""
-
     recipe: Recipe
 
 
 class Preflight(Struct, frozen=True, kw_only=True):
-    """What the work takes and what there is, in bytes; None where the site does not tell.
+    """Needed and free resources in bytes; None if the site does not tell.
 
-    `at_once` samples are computed at a time, where that is fewer than the recipe's micro-batch; else 0. With
-    `recomputes`, layers are computed again in backward, because it fits so and not otherwise. `up_bytes` and
-    `down_bytes` are of an hour at the run's recent pace, or of one step where `pace_s` is None.
+    `at_once` is the samples computed at a time if fewer than the recipe's micro-batch, else 0. `recomputes`: layers
+    must be recomputed in backward to fit. `up_bytes` and `down_bytes` are per hour at the run's recent pace, or per
+    step if `pace_s` is None.
     """
 
     device: str
@@ -112,7 +110,7 @@ class Preflight(Struct, frozen=True, kw_only=True):
         )
 
     def _compromises(self) -> list[tuple[str, str]]:
-        """The GPU, where there is one, and what has to be done so that the work fits."""
+        """Return rows on the GPU, if there is one, and on slower settings that make the work fit."""
         rows = [(_("GPU"), _fits(self.gpu_bytes, self.gpu_free_bytes))] if self.gpu_bytes else []
         if self.at_once:
             fewer = _("{count} at a time instead of {usual} to fit; slower, but all of them count")
@@ -129,7 +127,6 @@ class Preflight(Struct, frozen=True, kw_only=True):
 
 
 def in_columns(rows: list[tuple[str, str]]) -> list[str]:
-    """A label and what belongs to it on each line."""
     widest = max([LABEL_COLUMNS, *(columns_of(label) for label, text in rows)])
     return [f"{padded(label, widest)}  {text}" for label, text in rows]
 
@@ -140,14 +137,11 @@ def _fits(needed: int | None, free: int | None) -> str:
 
 
 def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *, disk_gb: int = DISK_GB) -> Preflight:
-    """What fits, with as many samples at a time as do, and `disk_gb` of data at most.
-
-    Raises Problem E123 (memory), E124 (disk), E125 (the GPU's).
-    """
+    """Return the fastest settings that fit, with at most `disk_gb` of data. Raises Problem E123, E124, E125."""
     recipe = facts.recipe
     at_once, recomputes, needs = _largest_that_fits(facts, free)
     data = min(facts.data_bytes, disk_gb * GIGABYTE)
-    disk = 2 * facts.snapshot_bytes + data + SPARE_DISK  # the log is applied as it comes and not kept
+    disk = 2 * facts.snapshot_bytes + data + SPARE_DISK  # the log is applied as it arrives and not kept
     if disk > free.disk:
         raise Problem.of("E124", path=folder, needed=in_bytes(disk), free=in_bytes(free.disk))
     steps = HOUR_S / facts.pace_s if facts.pace_s else 1
@@ -171,9 +165,9 @@ def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *
 
 
 def _largest_that_fits(facts: RunFacts, free: FreeResources) -> tuple[int, bool, Needs]:
-    """Samples at a time, and whether layers are computed twice. Raises E123, E125.
+    """Return samples at a time, True if layers are recomputed, and the needs. Raises E123, E125.
 
-    The whole micro-batch, or half of it where it may be cut, and so on; then the same with layers computed twice.
+    It halves the micro-batch until it fits, if it may be cut; then it does the same with recomputation.
     """
     whole = facts.recipe.micro_batch
     sizes = [whole] if facts.recipe.unit_is_whole else [whole >> halved for halved in range(whole.bit_length())]

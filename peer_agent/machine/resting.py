@@ -1,4 +1,4 @@
-"""Whether a machine may work now: what its owner wants, judged purely, against what goes on around it."""
+"""The decision whether a machine may work now: its owner's wishes, and observations of the machine."""
 
 import contextlib
 import ctypes
@@ -22,16 +22,16 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages.machine import Blind, Hours, Instructions, OwnerLimits, Why
 
 MEGABYTE, GIGABYTE = 10**6, 10**9
-MOST_REFUSALS = 5  # in a row, after which a machine rests until its owner has looked
+MOST_REFUSALS = 5  # in a row, after which a machine rests until its owner acts
 WEEK_DAYS = 7
 DETAIL = 200  # characters
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """What goes on at a machine. `now` is its own clock's, without a zone; None: it cannot tell.
+    """Observations of a machine. `now` is local time without a zone. None: unknown.
 
-    `programs`: names of all that run, as `plain_name` has them. `refused`: why contributions were refused, of those
-    in a row until now.
+    `programs` are the running ones, in the form of `plain_name`. `refused` are the reasons of the latest refusals in a
+    row.
     """
 
     now: datetime
@@ -44,7 +44,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
 
 class Rest(Struct, frozen=True):
-    """Why a machine rests, and the program, figure or time that belongs to it; nothing: it works."""
+    """Why a machine rests, with the relevant program, figure or time. False if it works."""
 
     why: Why = Why.WORKS
     detail: str = ""
@@ -53,7 +53,7 @@ class Rest(Struct, frozen=True):
         return self.why is not Why.WORKS
 
 
-# These do not pass by themselves: whoever rests for them rests until the owner says something new.
+# Reasons that do not pass by themselves: the machine rests until the owner changes something.
 UNTIL_TOLD = frozenset({Why.REFUSED, Why.MEMORY})
 
 WORDS = {
@@ -78,14 +78,14 @@ WORDS_OF_BLIND = {
 
 
 def in_words(rest: Rest, translated: Callable[[str], str] = str) -> str:
-    """A sentence for its owner; `translated` looks it up, where they read another language than English."""
+    """Return a sentence for the owner, in their language by `translated`."""
     day, _, time = rest.detail.partition(" ")
     detail = f"{translated(day)} {time}" if rest.why is Why.HOURS and day in DAYS else rest.detail
     return translated(WORDS[rest.why]).format(detail=detail)
 
 
 def reason_to_rest(wanted: Instructions, around: Surroundings) -> Rest:
-    """The first reason that there is; what a person said goes before what was measured."""
+    """Return the first reason to rest. A person's wish precedes a measurement."""
     return next(_reasons(wanted, around), Rest())
 
 
@@ -115,12 +115,12 @@ def _of_people(limits: OwnerLimits, around: Surroundings) -> Iterator[Rest]:
 
 
 def plain_name(program: str) -> str:
-    """A program's name as people mean it: Windows' endings and large letters make no other program."""
+    """Return a program's name without case and Windows' ending."""
     return program.strip().casefold().removesuffix(".exe")
 
 
 def is_within(hours: Hours, now: datetime) -> bool:
-    """Whether these hours are open. Where a clock is put forward or back they begin and end by what it shows then."""
+    """Return True if these hours are open, by the local clock, even when it changes for summer time."""
     minute, day = 60 * now.hour + now.minute, now.weekday()
     if hours.first < hours.stop:
         return day == hours.day and hours.first <= minute < hours.stop
@@ -129,7 +129,7 @@ def is_within(hours: Hours, now: datetime) -> bool:
 
 
 def next_start(schedule: tuple[Hours, ...], now: datetime) -> str:
-    """The day and time at which the next of these hours begin."""
+    """Return the day and time at which the next of these hours begin."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     starts = [
         midnight + timedelta(days=(hours.day - now.weekday()) % WEEK_DAYS + week, minutes=hours.first)
@@ -140,9 +140,9 @@ def next_start(schedule: tuple[Hours, ...], now: datetime) -> str:
     return f"{DAYS[start.weekday()]} {start:%H:%M}"
 
 
-IDLE_LOOK_S = 5.0  # between questions to the desktop, each of which starts a program
+IDLE_LOOK_S = 5.0  # between queries to the desktop, each of which starts a program
 ASK_S = 2.0  # for its answer
-MONITORS = (  # how desktops are asked for how long nobody has used them, in milliseconds
+MONITORS = (  # queries of desktops for the idle time, in milliseconds
     (
         "gdbus",
         "org.gnome.Mutter.IdleMonitor",
@@ -154,15 +154,12 @@ MONITORS = (  # how desktops are asked for how long nobody has used them, in mil
 
 
 class Senses:
-    """Looks about once a second, from a thread: who uses this machine, what runs, what feeds it.
-
-    Asks only for what a limit is about. What it cannot tell it names in `blind`.
-    """
+    """Observes use, programs and power of this machine, as limits need. `blind` names what it cannot observe."""
 
     def __init__(self) -> None:
         self.blind: tuple[Blind, ...] = ()
         self._process = psutil.Process()
-        self._idle: tuple[float, float | None] | None = None  # when it was asked for, and what came
+        self._idle: tuple[float, float | None] | None = None  # time of the query, and the result
 
     def look(self, limits: OwnerLimits, *, month_bytes: int, refused: tuple[str, ...]) -> Surroundings:
         idle_s = self._idle_s() if limits.idle_minutes else None
@@ -171,7 +168,7 @@ class Senses:
         blind += [Blind.BATTERY] if limits.pause_on_battery and on_battery is None else []
         self.blind = tuple(blind)
         return Surroundings(
-            now=datetime.now(),  # noqa: DTZ005 (hours are by the clock on this machine's wall)
+            now=datetime.now(),  # noqa: DTZ005 (hours are in local time)
             idle_s=idle_s,
             on_battery=on_battery,
             programs=frozenset(running_programs()) if limits.programs else frozenset(),
@@ -189,14 +186,14 @@ class Senses:
 
 
 def running_programs() -> Iterator[str]:
-    """Names of all processes that this one may see, but its own."""
+    """Yield the names of all visible processes except this one."""
     for process in psutil.process_iter(["name"]):
         if process.pid != os.getpid() and (name := process.info["name"]):
             yield plain_name(name)
 
 
 def on_battery_now() -> bool | None:
-    """A machine without a battery is on none; None where the system does not say."""
+    """Return True on battery power; False without a battery, None if unknown."""
     try:
         battery = psutil.sensors_battery()
     except (AttributeError, OSError, RuntimeError):
@@ -205,7 +202,7 @@ def on_battery_now() -> bool | None:
 
 
 def idle_now() -> float | None:
-    """Seconds since somebody used this machine; None where it cannot tell."""
+    """Return the seconds since a person used this machine; None if unknown."""
     if sys.platform == "win32":
         return _idle_on_windows()
     if sys.platform == "darwin":
@@ -219,14 +216,14 @@ def idle_now() -> float | None:
 
 
 def has_desktop(sockets: Path = Path("/tmp/.X11-unix"), runtime: Path = Path("/run/user")) -> bool:  # noqa: S108
-    """Whether a screen is in use here, this process's or somebody else's."""
+    """Return True if a screen is in use here, by any user."""
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return True
     return any(sockets.glob("X*")) or any(runtime.glob("*/wayland-*"))
 
 
 def idle_at_terminals(devices: Path) -> float | None:
-    """Seconds since something was typed at a terminal; None where there are none."""
+    """Return the seconds since the last input at a terminal; None without terminals."""
     newest = None
     for path in [*devices.glob("pts/[0-9]*"), *devices.glob("tty[0-9]*")]:
         try:
@@ -267,7 +264,7 @@ class _LastInput(ctypes.Structure):
 
 
 def _idle_on_windows() -> float | None:
-    """Milliseconds since the start, of 32 bits, which begin anew after 49 days."""
+    """Return the idle time by Windows' counters of 32 bits in milliseconds, which wrap after 49 days."""
     windows = getattr(ctypes, "windll", None)
     last = _LastInput(size=ctypes.sizeof(_LastInput))
     if windows is None or not windows.user32.GetLastInputInfo(ctypes.byref(last)):
@@ -276,21 +273,21 @@ def _idle_on_windows() -> float | None:
 
 
 FILE = "traffic.json"
-KEEP_S = 30.0  # between looks at the file: what is lost with a machine that dies
+KEEP_S = 30.0  # between writes: what a machine that dies loses
 
 
 class Moved(Struct, frozen=True):
-    """Bytes, up and down together, in a month of this machine's clock."""
+    """Bytes in both directions, in a month of the local clock."""
 
     month: str
     bytes: int
 
 
 class Month:
-    """How much this machine has moved in this month, over all runs and starts: one small file in its home."""
+    """The traffic of this machine this month, over all runs and starts, kept in a small file in its home."""
 
     def __init__(self, home: Home, *, since: int, month: str = "") -> None:
-        """`since`: bytes that this process has moved before."""
+        """Start counting after `since` bytes already moved by this process."""
         self.home, self._seen = home, since
         self._kept_at = time.monotonic()
         self.moved = self._read(month or this_month())
@@ -303,7 +300,7 @@ class Month:
         return Moved(month, 0)
 
     def add(self, total: int, *, month: str = "") -> int:
-        """This process has moved `total` bytes in all; those of this month."""
+        """Record this process's total of bytes moved. Return those of this month."""
         month = month or this_month()
         more, self._seen = max(total - self._seen, 0), total
         before = self.moved.bytes if self.moved.month == month else 0
@@ -313,12 +310,11 @@ class Month:
         return self.moved.bytes
 
     def keep(self) -> None:
-        """Write it down. A disk that is full is told of by whatever needs it more."""
+        """Write the file. A full disk is reported elsewhere."""
         self._kept_at = time.monotonic()
         with contextlib.suppress(Problem):
             self.home.write(FILE, msgspec.json.encode(self.moved))
 
 
 def this_month() -> str:
-    """As 2026-11."""
     return time.strftime("%Y-%m")

@@ -1,5 +1,5 @@
-"""Sockets, and nothing else: links to the site and to relays, the relay's listening side, files over HTTP.
+"""Sockets: links to the site and to relays, the relay's listening side, files over HTTP.
 
-Given handlers, it knows neither the reducer nor the log, decides nothing about rounds, and believes nothing that
-protocol's session has not let through. Clocks and chance are arguments.
+Callers pass handlers: this room knows neither the reducer nor the log and decides nothing about rounds. It trusts only
+what protocol's session has accepted. Clocks and chance are arguments.
 """

@@ -1,4 +1,4 @@
-"""Which addresses may be spoken to in the clear, which never through a proxy, and which at nobody's bidding."""
+"""Classify addresses: plaintext allowed, never proxied, public."""
 
 import ipaddress
 import socket
@@ -6,15 +6,12 @@ from urllib.parse import urlsplit
 
 from peer_agent.protocol.errors import Problem
 
-ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - every network card; no address of it can be told to anybody
+ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - every network card; not an address to publish
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def check_encrypted(url: str, *, secure: str, plain: str) -> None:
-    """`secure` is welcome everywhere, `plain` on this machine and its local network alone. May ask the resolver.
-
-    Raises Problem: E104 where this is no such address, E105 where it has to be encrypted.
-    """
+    """Raise Problem E104 for an invalid URL, E105 for `plain` outside the local network. May query the resolver."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -27,7 +24,7 @@ def check_encrypted(url: str, *, secure: str, plain: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, as it is written, is this machine."""
+    """Return True if a host, as written, is this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     address = _literal(host)
@@ -35,7 +32,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is this machine or in its local network; a name is when all of its addresses are."""
+    """Return True if a host is this machine or in its local network; a name counts if all of its addresses are."""
     if is_loopback(host):
         return True
     literal = _literal(host)
@@ -44,12 +41,11 @@ def is_local(host: str) -> bool:
 
 
 def bracketed(host: str) -> str:
-    """A host as it stands in front of a port."""
     return f"[{host}]" if ":" in host else host
 
 
 def is_public(host: str) -> bool:
-    """Whether a host is an address of the open internet. A name is none: what it leads to may change."""
+    """Return True if a host is an address of the public internet. A name is not: its target may change."""
     address = _literal(host)
     return address is not None and address.is_global and not address.is_multicast
 
@@ -68,5 +64,5 @@ def _literal(host: str) -> Address | None:
         address = ipaddress.ip_address(host)
     except ValueError:
         return None
-    # ::ffff:8.8.8.8 is a public address in the clothes of a reserved one.
+    # ::ffff:8.8.8.8 is a public address in IPv6-mapped form.
     return getattr(address, "ipv4_mapped", None) or address

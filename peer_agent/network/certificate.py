@@ -1,6 +1,6 @@
-"""The certificate of a listener that has no domain: self-made, and pinned by its fingerprint (rule 38).
+"""The certificate of a listener without a domain: self-signed and pinned by its fingerprint (rule 38).
 
-Nobody checks anything else of it: who listens is proved by the handshake of credentials, which names the fingerprint.
+Diallers check nothing else: the handshake of credentials names the fingerprint, which proves who listens.
 """
 
 import datetime as dt
@@ -21,19 +21,19 @@ LONG_AGO = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 
 
 class Certificate(Struct, frozen=True, eq=False):
-    """A listener's half of TLS, and the sha256 of its certificate, in hexadecimal."""
+    """A listener's TLS context, and the sha256 of its certificate in hexadecimal."""
 
     context: ssl.SSLContext
     fingerprint: str
 
 
 def new_certificate() -> Certificate:
-    """A fresh key and certificate, of which nothing stays on the disk: whoever listens anew has another."""
+    """Make a key and certificate that leave nothing on disk. Each listener gets a new fingerprint."""
     return certificate_of(new_pem())
 
 
 def new_pem() -> bytes:
-    """A fresh certificate and its key, as a listener that is to be known again keeps them."""
+    """Make a certificate and its key in PEM, for a listener that keeps its fingerprint."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "manyhands")])
     certificate = (
@@ -51,13 +51,13 @@ def new_pem() -> bytes:
 
 
 def certificate_of(pem: bytes) -> Certificate:
-    """What was kept. Raises ValueError, or OSError (of the library), where it is damaged."""
+    """Load a kept certificate. Raises ValueError, or the library's OSError, if it is damaged."""
     certificate = x509.load_pem_x509_certificate(pem)
     return Certificate(_context(pem), fingerprint_of(certificate.public_bytes(Encoding.DER)))
 
 
 def _context(pem: bytes) -> ssl.SSLContext:
-    """The library reads keys from files alone; this one is its owner's, and gone at once."""
+    """Return a server context. The library reads keys from files only, so the key lies briefly in a private folder."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     with tempfile.TemporaryDirectory() as folder:  # of mode 0700
@@ -68,12 +68,12 @@ def _context(pem: bytes) -> ssl.SSLContext:
 
 
 def fingerprint_of(certificate: bytes) -> str:
-    """sha256 of a certificate in DER, in hexadecimal."""
+    """Return the sha256 of a certificate in DER, in hexadecimal."""
     return hashlib.sha256(certificate).hexdigest()
 
 
 def pinning_context() -> ssl.SSLContext:
-    """A dialler's half: names and authorities mean nothing, for the fingerprint is looked at instead."""
+    """Return a client context that ignores names and authorities; the caller checks the fingerprint instead."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

@@ -1,4 +1,4 @@
-"""WebSockets of the library that read and write much at a time: on slow links most processor time is in waking up."""
+"""WebSockets that read and write in large pieces: on slow links, most CPU time goes into wakeups."""
 
 import asyncio
 import socket
@@ -10,24 +10,24 @@ from contextlib import suppress
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection as Socket
 
-GATHER_BYTES = 128 * 1024  # that are read at once where they come in time
+GATHER_BYTES = 128 * 1024  # to read at once if they arrive in time
 SHORTEST_S, LONGEST_S = 0.005, 0.1  # that bytes wait for more
-SILENCE_S = 2 * LONGEST_S  # after which nothing is known of the rate
-SLACK = 1.5  # of the time in which there should be enough
-READ_BYTES = 256 * 1024  # at most at once, as the library for TLS does
-UNSENT_S = 0.25  # of the link's rate, which the system holds beyond what is on its way (rule 36)
-LEAST_UNSENT, MOST_UNSENT = 128 * 1024, 1024 * 1024  # bytes of it
-RATE_S = 1.0  # of sending without a pause, in which a rate shows
-SILENT_S, LOOK_S = 60.0, 10.0  # nothing that went out was acknowledged for so long: the other side is gone
-LAST_ACK = 56  # where Linux's `struct tcp_info` has the milliseconds since the last acknowledgement
+SILENCE_S = 2 * LONGEST_S  # after which the rate is unknown
+SLACK = 1.5  # times the expected time until enough bytes are there
+READ_BYTES = 256 * 1024  # at most at once, like the TLS library
+UNSENT_S = 0.25  # at the link's rate: unsent bytes in the system's buffer, beyond those in flight (rule 36)
+LEAST_UNSENT, MOST_UNSENT = 128 * 1024, 1024 * 1024  # bounds of these unsent bytes
+RATE_S = 1.0  # of continuous sending, to measure the rate
+SILENT_S, LOOK_S = 60.0, 10.0  # nothing sent was acknowledged for that long: the peer is gone; seconds between checks
+LAST_ACK = 56  # offset in Linux's `struct tcp_info` of the milliseconds since the last acknowledgement
 
 
 class Gathering:
-    """In a flow the system wakes us for `GATHER_BYTES`, not for every packet; for fewer where these take long.
+    """Wakes the process once per `GATHER_BYTES` of a flow instead of once per packet.
 
-    The system holds the bytes back (SO_RCVLOWAT), so that TLS and flow control see nothing of it. How long follows the
-    link's rate; then the mark goes, so that nothing is held back for longer whatever the other side does. Single short
-    messages are no flow. Elsewhere than on Linux, where a mark that goes wakes us, this does nothing.
+    The system holds the bytes back (SO_RCVLOWAT), so TLS and flow control are unaffected. A timer at the link's rate
+    removes the mark, which bounds the delay whatever the peer does. Single short messages are not a flow. Only Linux
+    wakes a reader when the mark goes, so this does nothing elsewhere.
     """
 
     def __init__(self, system: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -37,7 +37,7 @@ class Gathering:
         self._flowed = 0  # bytes since the last silence
 
     def came(self, size: int, *, in_message: bool) -> None:
-        """So many bytes were read, and the message that they end in is not complete."""
+        """Record that `size` bytes were read; `in_message`: they end inside an incomplete message."""
         now = self._loop.time()
         took_s, self._read_at = now - self._read_at, now
         self._flowed = size if took_s > SILENCE_S else self._flowed + size
@@ -62,13 +62,13 @@ class Gathering:
 
 
 def _patience_s(size: int, took_s: float) -> float:
-    """How long to wait for `GATHER_BYTES`, where so many took so long; after a silence nobody knows."""
+    """Return how long to wait for `GATHER_BYTES`, as `size` bytes took `took_s`; the minimum after a silence."""
     is_known = took_s <= SILENCE_S
     return min(max(SLACK * took_s * GATHER_BYTES / size, SHORTEST_S), LONGEST_S) if is_known else SHORTEST_S
 
 
 class Unsent:
-    """Lets the system hold what the link carries in `UNSENT_S`: less would wake us often, more is out of reach."""
+    """Lets the system buffer what the link carries in `UNSENT_S`. Less means many wakeups; more cannot be recalled."""
 
     def __init__(self, system: socket.socket) -> None:
         self._system = system
@@ -77,7 +77,7 @@ class Unsent:
         self._hold(LEAST_UNSENT)
 
     def went(self, size: int, now: float) -> None:
-        """So many bytes were taken. Nothing follows from what comes after a pause."""
+        """Record that `size` bytes were written. A pause restarts the measurement."""
         if now - self._went_at > UNSENT_S:
             self._since, self._bytes = now, 0
         else:
@@ -93,24 +93,24 @@ class Unsent:
 
 
 class Silence:
-    """Whether the other side acknowledges what goes out, if only by saying that it has no room yet.
+    """Detects that the peer no longer acknowledges sent bytes, even by reporting a full window.
 
-    TCP_USER_TIMEOUT would end slow readers too: to Linux a window is shut until all of a segment fits into it. A
-    machine whose owner limits what comes in, shared by several links, may keep it so for minutes.
+    TCP_USER_TIMEOUT would also end links to slow readers: Linux treats a window as shut until a whole segment fits. A
+    machine with a download limit shared by several links may keep it so for minutes.
     """
 
     def __init__(self, system: socket.socket, now: float) -> None:
         self._system, self._since = system, now
 
     def is_too_long(self, now: float) -> bool:
-        """Ask every `LOOK_S`. Never so where the system does not tell."""
+        """Return True if the peer has been silent too long. Call every `LOOK_S`. Always False except on Linux."""
         waits, silent_s = self._unacknowledged()
         if not waits or silent_s < now - self._since:
             self._since = now
         return now - self._since >= SILENT_S
 
     def _unacknowledged(self) -> tuple[int, float]:
-        """Bytes that wait, and the seconds since any others were acknowledged."""
+        """Return the number of unacknowledged bytes, and the seconds since the last acknowledgement."""
         if sys.platform != "linux":
             return 0, 0.0
         import fcntl
@@ -120,12 +120,12 @@ class Silence:
             waits = struct.unpack("i", fcntl.ioctl(self._system.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
             info = self._system.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, LAST_ACK + 4)
         except OSError:
-            return 0, 0.0  # it is closed
+            return 0, 0.0  # the socket is closed
         return waits, struct.unpack_from("I", info, LAST_ACK)[0] / 1000
 
 
 def set_option(system: socket.socket, level: int, name: str, value: int) -> None:
-    """Set an option where the system has it."""
+    """Set a socket option if the system has it."""
     option = getattr(socket, name, None)
     if option is not None:
         with suppress(OSError):
@@ -133,19 +133,19 @@ def set_option(system: socket.socket, level: int, name: str, value: int) -> None
 
 
 class WideSocket(Socket, asyncio.BufferedProtocol):
-    """The library's connection, whose reads go into one buffer. That of a data link is told to `gather`."""
+    """The library's connection, reading into one reused buffer. A data link calls `gather`."""
 
     _view: memoryview | None = None
     _gathering: Gathering | None = None
     _unsent: Unsent | None = None
 
     def gather(self) -> None:
-        """This is a data link: from now on much at a time."""
+        """Switch to large reads and writes, for a data link."""
         if (system := self.transport.get_extra_info("socket")) is not None:
             self._gathering, self._unsent = Gathering(system, self.loop), Unsent(system)
 
     def end_in_silence(self) -> None:
-        """From now on it ends where nothing is acknowledged."""
+        """Abort the connection once nothing is acknowledged any more."""
         if (system := self.transport.get_extra_info("socket")) is not None:
             self.loop.call_later(LOOK_S, self._look, Silence(system, self.loop.time()))
 
@@ -157,14 +157,14 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
         else:
             self.loop.call_later(LOOK_S, self._look, silence)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's word for what it would like
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the event loop's preferred size
         if self._view is None:
             self._view = memoryview(bytearray(READ_BYTES))
         return self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         assert self._view is not None
-        self.data_received(self._view[:nbytes])  # type: ignore[arg-type]  # it copies what it keeps
+        self.data_received(self._view[:nbytes])  # type: ignore[arg-type] # it copies what it keeps
         if self._gathering is not None:
             self._gathering.came(nbytes, in_message=bool(self.protocol.reader.buffer))
 
@@ -174,11 +174,11 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
 
 
 class Dialled(WideSocket, ClientConnection):
-    """The end that dials."""
+    """The dialling end."""
 
 
 async def send_all(connection: Socket, messages: Sequence[bytes]) -> None:
-    """Send messages in one write, and wait while the buffers are full. Raises ConnectionClosed."""
+    """Send messages in one write, waiting while the buffers are full. Raises ConnectionClosed."""
     async with connection.send_context():
         for message in messages:
             connection.protocol.send_binary(message)

@@ -1,4 +1,4 @@
-"""A link: a WebSocket connection driven by a session of the protocol, and the loop that keeps one alive."""
+"""A link: a WebSocket connection driven by a protocol session, and the loop that keeps one alive."""
 
 import asyncio
 import secrets
@@ -30,16 +30,16 @@ from peer_agent.protocol.session import Failed, Identity, Link, MessageReceived,
 from peer_agent.protocol.wire import HEADER, PIECE_BYTES, Frame
 
 DIAL_S = 10.0  # for connecting and the handshake together
-CLOSE_S = 2.0  # for last words; a peer that does not read them is cut
+CLOSE_S = 2.0  # for the closing exchange; a peer that does not read is cut
 CONTROL_PING_S, CONTROL_PONG_S = 10.0, 15.0
-WRITE_LIMIT = 128 * 1024  # bytes: two of the smallest chunks. More would be out of reach of a `drop`
-READ_QUEUE = 4  # messages that wait to be received before the socket is no longer read
-FORWARDS = Subprotocol("manyhands.forward")  # of WebSockets to a relay; a listener that does not forward takes none
-FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # of a message on such a one
+WRITE_LIMIT = 128 * 1024  # bytes: two of the smallest chunks. A `drop` cannot recall buffered bytes
+READ_QUEUE = 4  # messages buffered before the socket is no longer read
+FORWARDS = Subprotocol("manyhands.forward")  # of WebSockets to a relay that forwards; other listeners do not accept it
+FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # of a message on such a WebSocket
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 
-PASSING = frozenset({codes.NOT_REACHED, codes.STRANGE_ANSWER})  # not reached, or not itself in the middle of a restart
-# Of this machine's own errors, those of which the catalogue says that they heal or that work goes on.
+PASSING = frozenset({codes.NOT_REACHED, codes.STRANGE_ANSWER})  # the site may be in the middle of a restart
+# This machine's own errors that the catalogue calls self-healing, or that let work go on.
 HEALING = PASSING | frozenset({"E108", "E109", "E114", "E126", "E134", "E135", "E136", "E139"})
 CANNOT_HEAL = (frozenset(AGENT) - HEALING) | frozenset(
     {"E205", "E209", "E213", "E214", "E216", "E217", "E227", "E228", "E229", "E305", "E306", "E308", "E324", "E410"}
@@ -47,11 +47,11 @@ CANNOT_HEAL = (frozenset(AGENT) - HEALING) | frozenset(
 
 
 class LinkLost(Exception):
-    """The link ended without a numbered reason: the other side went, or the network did."""
+    """The link ended without a numbered reason: the peer or the network failed."""
 
 
 class Refused(Exception):
-    """The link ended for a numbered reason. `remote`: theirs; else ours. `retry_after_s` < 0: no hint."""
+    """The link ended for a numbered reason. `remote`: given by the peer. `retry_after_s` < 0: no hint."""
 
     def __init__(self, fault: Fault, retry_after_s: float = -1.0, *, remote: bool = True) -> None:
         super().__init__(str(fault))
@@ -59,9 +59,9 @@ class Refused(Exception):
 
 
 class Connection:
-    """One open link. Any number of coroutines may send; one receives. Knows nothing of what is said on it."""
+    """One open link. Many coroutines may send, one receives. It does not interpret messages."""
 
-    beneath: "asyncio.Task[None] | None" = None  # what carries it, where a relay forwards it
+    beneath: "asyncio.Task[None] | None" = None  # carries the link if a relay forwards it
 
     def __init__(
         self,
@@ -80,29 +80,29 @@ class Connection:
 
     @property
     def is_direct(self) -> bool:
-        """Whether no relay is between the two ends."""
+        """True if no relay is between the two ends."""
         return self.beneath is None
 
     @property
     def credential(self) -> Credential | None:
-        """The other side's; None is the site."""
+        """The peer's credential; None for the site."""
         return self.session.peer
 
     async def shake_hands(self, admit: Callable[[Credential], Fault | None] = lambda _: None) -> None:
-        """Bring the link to its open state. `admit` may refuse whoever has proved who it is."""
+        """Bring the link to its open state. `admit` may refuse a peer that has authenticated."""
         self.session.start(self._clock())
         await self._flush()
         event = await self._next_event()
         assert isinstance(event, Opened)
         self.offset_s = event.offset_s
         if event.credential is not None and (fault := admit(event.credential)) is not None:
-            self.session.outgoing()  # the welcome is taken back
+            self.session.outgoing()  # withdraws the welcome
             await self.close(fault)
             raise Refused(fault, remote=False)
         await self._flush()
 
     async def send(self, *bodies: Message | Frame) -> None:
-        """Send in one write, and wait while the socket's buffer is full. Raises LinkLost, Refused."""
+        """Send in one write, waiting while the socket's buffer is full. Raises LinkLost, Refused."""
         if self._refused is not None:
             raise self._refused
         for body in bodies:
@@ -110,13 +110,13 @@ class Connection:
         await self._flush()
 
     async def receive(self) -> AnyMessage | Frame:
-        """What comes next. Raises LinkLost, Refused."""
+        """Return the next message or frame. Raises LinkLost, Refused."""
         event = await self._next_event()
         assert isinstance(event, MessageReceived)
         return event.body
 
     async def close(self, fault: Fault | None = None, retry_after_s: float = -1.0) -> None:
-        """Close, where there is a reason with a numbered refusal first. Never raises, never waits for long."""
+        """Close the link, after sending `fault` if given. Never raises; waits at most `CLOSE_S`, twice if forwarded."""
         if fault is not None and self._refused is None:
             self._refused = Refused(fault, retry_after_s, remote=False)
             self.session.refuse(fault, retry_after_s)
@@ -131,13 +131,13 @@ class Connection:
             await asyncio.wait([self.beneath], timeout=CLOSE_S)
 
     def allow(self, message_bytes: int) -> None:
-        """Take messages up to this length from now on, where fewer were allowed."""
+        """Raise the length limit of incoming messages to `message_bytes`, if it is lower."""
         protocol = self._socket.protocol
         protocol.max_message_size = max(protocol.max_message_size or 0, min(message_bytes, MAX_MESSAGE))
 
     def abort(self) -> None:
-        """Cut the socket at once; one that has ended stays as it is."""
-        with suppress(AttributeError):  # Python's transport knows no loop any more once it is closed
+        """Cut the socket at once. Does nothing if it has ended."""
+        with suppress(AttributeError):  # Python's closed transport has no loop
             self._socket.transport.abort()
 
     async def _next_event(self) -> Opened | MessageReceived:
@@ -161,7 +161,7 @@ class Connection:
         raise self._refused
 
     def _hold(self, most_bytes: int) -> None:
-        """The system takes in no more than this before we read: a limit would hold from when it has its megabytes."""
+        """Limit the system's receive buffer. Otherwise a rate limit takes hold only after megabytes were buffered."""
         system: socket.socket | None = self._socket.transport.get_extra_info("socket")
         if most_bytes != self._held and system is not None:
             self._held = most_bytes
@@ -183,7 +183,7 @@ class Connection:
 
 
 def _is_overlong(closed: ConnectionClosed) -> bool:
-    """The library refuses by itself what is longer than it may be, before the session sees it."""
+    """Return True if the library refused an overlong message before the session saw it."""
     return any(part is not None and part.code == CloseCode.MESSAGE_TOO_BIG for part in (closed.rcvd, closed.sent))
 
 
@@ -199,12 +199,12 @@ async def dial(
     timeout_s: float = DIAL_S,
     over: socket.socket | None = None,
 ) -> Connection:
-    """An open link to `server` at `url`, or why there is none.
+    """Open a link to `server` at `url`.
 
-    `fingerprint`: of the certificate that a listener made itself; of others the usual authorities vouch. ws:// is
-    taken on this machine and its local network, where the caller warns. `over`: a socket that leads there already; what
-    carries it counts the bytes. Raises Problem (E104 not reached, E105 not
-    encrypted, E110 something else listens there) and Refused (E217: it has another certificate).
+    `fingerprint` pins a self-signed certificate; without one, the usual authorities decide. ws:// is allowed on this
+    machine and its local network, where the caller warns. `over` is a connected socket, whose carrier counts the
+    traffic. Raises Problem (E104 not reached, E105 not encrypted, E110 another service) and Refused (E217 wrong
+    certificate).
     """
     with _in_words(url, timeout_s):
         async with asyncio.timeout(timeout_s):
@@ -221,7 +221,7 @@ async def dial(
 
 
 async def reach(url: str, *, link: Link, timeout_s: float = DIAL_S) -> None:
-    """See that a WebSocket opens at `url`; say nothing on it. Raises Problem as `dial`."""
+    """Check that a WebSocket opens at `url`, and send nothing. Raises Problem like `dial`."""
     with _in_words(url, timeout_s):
         async with asyncio.timeout(timeout_s):
             await asyncio.to_thread(check_encrypted, url, secure="wss", plain="ws")
@@ -230,7 +230,6 @@ async def reach(url: str, *, link: Link, timeout_s: float = DIAL_S) -> None:
 
 @contextmanager
 def _in_words(url: str, timeout_s: float) -> Iterator[None]:
-    """What can go wrong while a link is opened, as a Problem."""
     try:
         yield
     except TimeoutError as error:
@@ -258,7 +257,7 @@ async def _connect(url: str, link: Link, fingerprint: str = "", over: socket.soc
         options |= {"proxy": None if is_loopback(host) else True, "create_connection": Dialled}
         opened = await connect(url, open_timeout=None, **options)
     except (ImportError, ValueError) as error:
-        # The system asks for a SOCKS proxy, for which the library needs another one; or the host is no name.
+        # The system asks for a SOCKS proxy, which needs another library; or the host is not a name.
         raise Problem.of("E104", url=url, reason=error) from error
     if fingerprint and _certificate_of(opened) != fingerprint:
         opened.transport.abort()
@@ -273,15 +272,14 @@ async def _connect(url: str, link: Link, fingerprint: str = "", over: socket.soc
 
 
 def _certificate_of(opened: Socket) -> str:
-    """The fingerprint of what the other side showed; empty where it showed none."""
+    """Return the fingerprint of the peer's certificate, or "" without one."""
     encryption = opened.transport.get_extra_info("ssl_object")
     certificate = encryption.getpeercert(binary_form=True) if encryption is not None else None
     return fingerprint_of(certificate) if certificate else ""
 
 
 def socket_options(link: Link) -> dict[str, Any]:
-    """What both ends of a link tell the library."""
-    # A saturated uplink holds a pong back for longer than any timeout, so on data links only progress is life.
+    # A saturated uplink delays a pong beyond any timeout, so only progress shows that a data link is alive.
     pings = (CONTROL_PING_S, CONTROL_PONG_S) if link is Link.CONTROL else (None, None)
     return {
         "compression": None,
@@ -295,7 +293,7 @@ def socket_options(link: Link) -> dict[str, Any]:
 
 
 def tune(opened: WideSocket) -> None:
-    """Read and write much at a time, hold little, and find out when the other side is gone."""
+    """Read and write in large pieces, buffer little, and detect a dead peer."""
     opened.gather()
     opened.end_in_silence()
     system: socket.socket | None = opened.transport.get_extra_info("socket")
@@ -309,7 +307,7 @@ class Connected(Struct, frozen=True):
 
 
 class Waiting(Struct, frozen=True):
-    """The link is down for `fault` and is tried again in `delay_s`."""
+    """The link is down for `fault`; the next attempt is in `delay_s`."""
 
     fault: Fault
     delay_s: float
@@ -324,10 +322,10 @@ async def keep(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Keep a link until `handle` returns: whenever it ends, wait (rule 41) and connect again.
+    """Keep a link until `handle` returns: whenever it ends, wait (rule 41) and reconnect.
 
-    Raises Problem where coming back cannot help. What `handle` raises beside LinkLost and Refused goes through, also
-    as a group.
+    Raises Problem if reconnecting cannot help. Errors of `handle` other than LinkLost and Refused propagate, also in
+    groups.
     """
     attempt = 0
     while True:
@@ -337,7 +335,7 @@ async def keep(
             return
         if ended.retry_after_s < 0 and not heals(ended.fault):
             raise Problem(ended.fault)
-        # A link that is opened and cut at once must not be asked for at full speed: only a long one counts anew.
+        # Only a long link resets the backoff: one that opens and is cut at once must not be retried at full speed.
         attempt = 0 if monotonic() - began > LONGEST_DELAY_S else attempt
         delay_s = _delay_s(attempt, ended.retry_after_s, random)
         attempt += 1
@@ -350,7 +348,7 @@ async def _once(
     handle: Callable[[Connection], Awaitable[None]],
     on_state: Callable[[Connected | Waiting], None],
 ) -> Refused | None:
-    """One link from beginning to end. None: `handle` was done with it; else why it ended."""
+    """Run one link from start to end. Return None if `handle` finished, else why the link ended."""
     try:
         connection = await connect()
     except Problem as problem:
@@ -373,7 +371,7 @@ async def _once(
 
 
 async def _reason(connection: Connection, error: BaseException) -> Refused:
-    """A refusal, which may also lie unread behind the error that a sender met first; else E104."""
+    """Return the refusal in `error`, or one that waits unread behind a sender's error; else E104."""
     if (refused := _find_refusal(error)) is not None:
         return refused
     try:
@@ -394,7 +392,7 @@ def _find_refusal(error: BaseException) -> Refused | None:
 
 
 def heals(fault: Fault) -> bool:
-    """Whether coming back may help. Most of this machine's own errors stay until its owner does something."""
+    """Return True if reconnecting may help. Most of this machine's own errors last until its owner acts."""
     return fault.code not in CANNOT_HEAL
 
 
@@ -404,30 +402,27 @@ def _delay_s(attempt: int, hint_s: float, random: Random) -> float:
 
 
 class _Shared:
-    """What both ends of a machine's link to itself know: whether the link has ended, and when something has changed."""
+    """State shared by both ends of a machine's link to itself: whether it has ended, and a change event."""
 
     def __init__(self) -> None:
         self.has_ended = False
         self.news = asyncio.Event()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Raises LinkLost where the link ends before."""
+        """Wait until `is_so` returns True. Raises LinkLost if the link ends first."""
         while not self.has_ended and not is_so():
             await self.news.wait()
         if self.has_ended:
             raise LinkLost("the link of this machine to itself has ended")
 
     def wake(self) -> None:
-        """A fresh event each time, so that whoever comes to wait later waits for what is later."""
+        """Set the event and replace it, so that a later waiter waits for a later change."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
 
 class OwnLink(Connection):
-    """One end of a machine's link to itself: who reduces for others takes and gets its own chunks as they do.
-
-    What one end sends is what the other receives, the same object: no socket, no handshake, no copy.
-    """
+    """One end of a machine's link to itself: the same objects pass through, without socket, handshake or copy."""
 
     def __init__(self, coming: deque[Any], going: deque[Any], shared: _Shared) -> None:
         self.url, self.offset_s = "", 0.0
@@ -435,53 +430,51 @@ class OwnLink(Connection):
 
     @property
     def credential(self) -> Credential | None:
-        """None: nobody has to prove to itself who it is."""
+        """None: a machine does not authenticate to itself."""
         return None
 
     async def send(self, *bodies: Message | Frame) -> None:
-        """As soon as the other end has room for each. Raises LinkLost."""
+        """Queue each body once the other end has room. Raises LinkLost."""
         for body in bodies:
             await self._shared.until(lambda: len(self._going) < READ_QUEUE)
             self._going.append(body)
             self._shared.wake()
 
     async def receive(self) -> AnyMessage | Frame:
-        """What comes next. Raises LinkLost."""
         await self._shared.until(lambda: bool(self._coming))
         body: AnyMessage | Frame = self._coming.popleft()
         self._shared.wake()
         return body
 
     async def close(self, fault: Fault | None = None, retry_after_s: float = -1.0) -> None:
-        """End both ends; there is nobody to tell why."""
+        """End both ends; the fault is not reported."""
         del fault, retry_after_s
         self.abort()
 
     def allow(self, message_bytes: int) -> None:
-        """Nothing is refused for its length here."""
+        """Do nothing: this link has no length limit."""
 
     def abort(self) -> None:
-        """End both ends at once: whoever waits at one of them finds out."""
+        """End both ends at once, and wake their waiters."""
         self._shared.has_ended = True
         self._shared.wake()
 
 
-FREE = Uplink()  # never paced: what a machine sends to itself leaves it by no uplink
+FREE = Uplink()  # never paced: a machine's data for itself uses no uplink
 
 
 def way_out(connection: Connection, uplink: Uplink) -> Uplink:
-    """Where what goes to this connection takes turns."""
+    """Return the uplink on which this connection takes turns."""
     return FREE if isinstance(connection, OwnLink) else uplink
 
 
 def own_link() -> tuple[OwnLink, OwnLink]:
-    """The two ends of a fresh link."""
     one, other, shared = deque[Any](), deque[Any](), _Shared()
     return OwnLink(one, other, shared), OwnLink(other, one, shared)
 
 
 async def until_one_ends(*parts: Coroutine[Any, Any, Any]) -> None:
-    """Raises what the first of them raised; the others are cancelled and waited for."""
+    """Run coroutines until the first ends, and cancel the others. Raises what the first one raised."""
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Carries out measures of idle links: sends for a while, and says what came of the other end."""
+"""Measures idle links: sends for a while, and reports what arrives from the other end."""
 
 import asyncio
 import time
@@ -21,14 +21,14 @@ from peer_agent.protocol.bandwidth.probing import (
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.wire import HEADER, Frame, Kind
 
-HEARD_S = 0.5  # in which the other end hears of it too: a frame that nobody expects would end the link
-FENCE = 1  # of its frames: any but that of the log's
+HEARD_S = 0.5  # for the other end to learn of the probe: an unexpected frame would end the link
+FENCE = 1  # fence of probe frames: any but the log's
 MESSAGE_BYTES = HEADER.size + FRAME_BYTES
 PAYLOAD = bytes(FRAME_BYTES)
 
 
 class Prober:
-    """One machine's measures in one run. `say` speaks to the coordinator."""
+    """One machine's measurements in one run. `say` sends to the coordinator."""
 
     def __init__(
         self, run: RunId, say: Callable[[m.TO_SITE], None], clock: Callable[[], float] = time.monotonic
@@ -36,10 +36,10 @@ class Prober:
         self.run, self._say, self._clock = run, say, clock
         self._probes = Probes()
         self._sending: set[asyncio.Task[None]] = set()
-        self._answers: dict[int, Connection] = {}  # by number: who is sent to when it has sent all
+        self._answers: dict[int, Connection] = {}  # probe number: link to send on once the peer has sent all
 
     def hear(self, probe: m.Probe, link: Connection | None) -> None:
-        """The coordinator wants this machine's link to another measured; the one that dialled begins."""
+        """Accept the coordinator's request to measure the link to another machine. The end that dialled begins."""
         if link is None or not link.is_direct:
             return
         expect(self._probes, probe, self._clock())
@@ -48,10 +48,7 @@ class Prober:
             self._start(link, probe.number, m.Probing(run=self.run, number=probe.number))
 
     def begun(self, peer: PeerId, probing: m.Probing, link: Connection) -> None:
-        """The other end sends from now on, and this one when that is done, where it is expected.
-
-        One way after the other: both at once, a slow link's acknowledgements wait for what it carries.
-        """
+        """Prepare to answer once the other end has sent all: both ways at once would delay acknowledgements."""
         if is_expected(self._probes, peer, probing.number, self._clock()):
             self._answers = {number: to for number, to in self._answers.items() if number in self._probes.open}
             self._answers[probing.number] = link
@@ -76,7 +73,7 @@ class Prober:
         task.add_done_callback(self._sending.discard)
 
     async def _send(self, link: Connection, number: int, first: m.Probing | None) -> None:
-        with suppress(LinkLost, Refused):  # noticed by whoever reads it
+        with suppress(LinkLost, Refused):  # the link's reader notices
             if first is not None:
                 await asyncio.sleep(HEARD_S)
                 await link.send(first)
@@ -84,7 +81,7 @@ class Prober:
             await link.send(self._frame(number, b"", slot=LAST))
 
     async def _send_evenly(self, link: Connection, number: int) -> None:
-        """No faster than what may be sent lasts: the other end would have all of it before it counts."""
+        """Send no faster than `MOST_BYTES` allows for the whole time: otherwise all arrives before the peer counts."""
         bucket, until = Bucket(), self._clock() + PROBE_S
         bucket.pace(MOST_BYTES / PROBE_S, self._clock())
         while (now := self._clock()) < until:

@@ -1,4 +1,4 @@
-"""The listening side of data links: who may come in, how many at once, and how long a stranger may take."""
+"""The listening side of data links: admission, limits on sockets, and the time allowed to authenticate."""
 
 import asyncio
 import errno
@@ -30,11 +30,10 @@ CREDENTIAL_S = 3.0  # from the opening of the socket to the proof (rule 40)
 
 
 class Caps(Struct, frozen=True):
-    """How many sockets at once. Whoever has proved who it is counts by its credential alone: behind one proxy, or at
-    one school, there may be any number."""
+    """Limits on concurrent sockets. An authenticated peer counts by credential alone: many may share one address."""
 
     per_credential: int = 4
-    per_address: int = 32  # of strangers
+    per_address: int = 32  # of unauthenticated sockets
     unauthenticated: int = 128
 
 
@@ -42,7 +41,7 @@ CAPS = Caps()
 
 
 class Admission:
-    """Counts sockets; it is told who comes, proves itself and goes. Knows sockets only as keys."""
+    """Counts sockets as they enter, authenticate and leave. Sockets are only keys here."""
 
     def __init__(self, caps: Caps) -> None:
         self._caps = caps
@@ -52,17 +51,16 @@ class Admission:
         self.links: dict[ServerConnection, Connection] = {}
 
     def enter(self, socket: ServerConnection, address: str) -> bool:
-        """Whether there is room for one more stranger. It counts until it is known or leaves, room or not."""
+        """Count an unauthenticated socket, even without room, until `know` or `leave`. Return True if there is room."""
         self._address_of[socket] = address
         self._at[address] += 1
         self.strangers.add(socket)
         return self._at[address] <= self._caps.per_address and len(self.strangers) <= self._caps.unauthenticated
 
     def know(self, socket: ServerConnection, link: Connection) -> Connection | None:
-        """It has proved who it is. Returns the link that has to go for it.
+        """Count an authenticated socket. Return the link that it displaces.
 
-        The oldest goes, for it may be dead without our knowing, while the newest is certainly wanted. What is to be
-        forwarded is counted by whoever forwards.
+        The oldest link goes: it may be dead, while the newest is certainly wanted. The forwarder counts forward links.
         """
         self._no_stranger(socket)
         if link.session.link is Link.FORWARD:
@@ -72,7 +70,6 @@ class Admission:
         return self.links.pop(same[0]) if len(same) >= self._caps.per_credential else None
 
     def leave(self, socket: ServerConnection) -> None:
-        """A connection has gone: its place is free."""
         self._no_stranger(socket)
         self.links.pop(socket, None)
 
@@ -86,13 +83,12 @@ class Admission:
 
 
 def _owner(link: Connection) -> tuple[PeerId, RunId] | None:
-    """Whose credential it is; a renewed one counts as the same."""
+    """Return whose credential it is; a renewed one counts as the same."""
     return (link.credential.peer, link.credential.run) if link.credential is not None else None
 
 
 class Server:
-    """A listening relay. `handle` has a link for as long as it runs; when it returns the link is closed. So has
-    `forward` one on which somebody wants to go on to another listener, where that is offered."""
+    """A listening relay: `handle` owns each link until it returns; `forward`, if given, owns forward links."""
 
     def __init__(
         self,
@@ -121,7 +117,6 @@ class Server:
         return port
 
     async def close(self) -> None:
-        """Stop listening, end every handler, close every link."""
         self._listening.close(close_connections=False)
         for stranger in self._doors.strangers:
             stranger.transport.abort()
@@ -130,7 +125,7 @@ class Server:
         await self._listening.wait_closed()
 
     async def listen(self, host: str, port: int) -> None:
-        """Start. Raises Problem E401 where the port is taken, E407 where there is no listening there."""
+        """Start listening. Raises Problem E401 if the port is taken, E407 if the host cannot be listened on."""
         options = socket_options(Link.DATA) | {"max_size": MAX_HANDSHAKE}
         if self._certificate is not None:
             options["ssl"] = self._certificate.context
@@ -164,7 +159,7 @@ class Server:
             self._tasks.discard(task)
 
     async def _let_in(self, socket: ServerConnection) -> Connection | None:
-        """The open link; None where it did not come to that."""
+        """Authenticate a socket. Return the open link, or None if that failed."""
         assert isinstance(socket, _Counted)
         identity = self._identity_of()
         nonce = secrets.token_bytes(32)
@@ -192,7 +187,7 @@ class Server:
         except (LinkLost, Refused):
             return None
         except TimeoutError:
-            link.abort()  # no courtesies: they would take as long again
+            link.abort()  # no closing handshake: it would take as long again
             return None
         tune(socket)
         if (oldest := self._doors.know(socket, link)) is not None:
@@ -207,20 +202,20 @@ class Server:
         try:
             await handle(link)
         except* (LinkLost, Refused):
-            pass  # how links end; whoever came can come again
+            pass  # how links end; the peer can reconnect
         finally:
             expiry.cancel()
             await link.close()
 
     def _expire(self, link: Connection) -> None:
-        """An open link outlives its credential no more than a new one would: who was revoked gets no other."""
+        """Close a link whose credential has expired, because a revoked peer gets no new one."""
         closing = asyncio.create_task(link.close(Fault.of("E202")))
         self._tasks.add(closing)
         closing.add_done_callback(self._tasks.discard)
 
 
 class _Counted(WideSocket, ServerConnection):
-    """A socket that is counted from its first moment, when it has not even spoken HTTP."""
+    """A socket that is counted from its first moment, before any HTTP."""
 
     doors: Admission
     has_room = False
@@ -265,11 +260,10 @@ async def serve_data(
     clock: Callable[[], float] = time.time,
     forward: Handle | None = None,
 ) -> Server:
-    """A peer's listening side. `identity_of` is asked for each link, as the peer's credential is renewed.
+    """Open a peer's listening side. `identity_of` is called per link, since credentials are renewed.
 
-    `certificate`: its own, where nothing in front of it encrypts.
-    `admit` decides about whoever has proved who it is, before it is welcomed. Messages of those that were are taken up
-    to `message_bytes`, and up to what `handle` allows beyond. Raises Problem E401.
+    `certificate` is for a listener without an encrypting proxy. `admit` decides about an authenticated peer before its
+    welcome. Messages may have `message_bytes`, or more if `handle` allows it. Raises Problem E401, E407.
     """
     server = Server(
         identity_of=identity_of,

@@ -1,4 +1,4 @@
-"""How chunks leave: a contributor's to several reducers over one uplink (rule 18), a reducer's averages to all."""
+"""Sending of chunks: a contributor's to several reducers over one uplink (rule 18), a reducer's averages to all."""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,17 +10,17 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
-LEAST_AHEAD = 2  # batches of one reducer that may be on their way into its socket …
-AHEAD = 0.1  # … or this part of its own: so far the others may get ahead of one that takes no more for a moment
-TURN = 0.02  # of all bytes, that one batch to every reducer may be
-PATIENCE_S = 1.0  # how long the others wait for one that does not take its next batch
+LEAST_AHEAD = 2  # batches of one reducer that may be queued for its socket ...
+AHEAD = 0.1  # ... or this part of its own: how far other reducers may get ahead of a stalled one
+TURN = 0.02  # of all bytes, the most that one batch to every reducer takes
+PATIENCE_S = 1.0  # how long the others wait for a reducer that does not take its next batch
 
 
 def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId, int]]:
-    """(reducer, index of its next batch), by deficit round robin in proportion to each reducer's bytes.
+    """Yield (reducer, index of its next batch), by deficit round robin in proportion to each reducer's bytes.
 
-    `queues` holds sizes in bytes. Everyone's last batch comes at about the same time, each one's in ascending
-    order. Each turn adds to a reducer's deficit its share of what would let the largest send its largest.
+    `queues` holds sizes in bytes. All queues end at about the same time, each in ascending order. Each turn adds to a
+    reducer's deficit its share of what lets the largest queue send its largest batch.
     """
     totals = {peer: sum(sizes) for peer, sizes in queues.items() if sizes}
     most = max(totals.values(), default=0)
@@ -39,10 +39,11 @@ def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId,
 
 
 def batch_bytes(chunks: Mapping[PeerId, Sequence[Frame]]) -> int:
-    """How much goes to one reducer at once.
+    """Return the size of a batch to one reducer.
 
-    A chunk's average is sent once everybody's is there, so the first averages come, and the last are over, as late as
-    one batch to every reducer takes on the slowest uplink. Long batches save processor time where reducers are few.
+    A chunk's average is sent once every contributor's chunk has arrived. So the first averages, and the end of the
+    last, are delayed by one batch to every reducer on the slowest uplink. With few reducers, long batches save CPU
+    time.
     """
     whole = sum(size_of(frame) for frames in chunks.values() for frame in frames)
     return min(BATCH_BYTES, int(TURN * whole / max(len(chunks), 1)))
@@ -58,11 +59,11 @@ async def send_chunks(
     patience_s: float = PATIENCE_S,
     uplink: Uplink = UPLINK,
 ) -> dict[PeerId, LinkLost | Refused]:
-    """Send every reducer its chunks, after what is to be said `first`. Returns who was lost on the way, and how.
+    """Send every reducer its `first` message and its chunks. Return the lost reducers, and how each was lost.
 
-    `pace`: bytes per second of all together, 0 for as fast as they go. Each reducer has its own writer. One that does
-    not take its next batch within `patience_s` goes on at its own pace and no longer has a say in the order.
-    To `full_s` the seconds are added in which a link took no more. Cancelling stops after the batch in hand.
+    `pace` is in bytes per second for all together; 0: unlimited. Each reducer has its own writer. One that does not
+    take a batch within `patience_s` continues at its own pace and no longer affects the order. `full_s` accumulates the
+    seconds in which a link took no more. Cancelling stops after the current batch.
     """
     bucket, loop = Bucket(), asyncio.get_running_loop()
     bucket.pace(pace, loop.time())
@@ -81,7 +82,7 @@ async def send_chunks(
 
 
 async def send_frames(connection: Connection, frames: Sequence[Frame], uplink: Uplink = UPLINK) -> None:
-    """Send frames over one link, in turn with all else that leaves this process. Raises LinkLost, Refused."""
+    """Send frames over one link, taking turns on the uplink. Raises LinkLost, Refused."""
     stream = way_out(connection, uplink).stream(sum(map(size_of, frames)))
     for ready in batches(frames):
         await stream.turn(sum(map(size_of, ready)))
@@ -89,8 +90,6 @@ async def send_frames(connection: Connection, frames: Sequence[Frame], uplink: U
 
 
 class _Lane:
-    """The writer for one reducer."""
-
     def __init__(
         self, connection: Connection, cut: Sequence[Sequence[Frame]], first: Message | None, uplink: Uplink
     ) -> None:
@@ -119,7 +118,7 @@ class _Lane:
             self._room.release()
 
     async def grant(self, patience_s: float) -> None:
-        """Let it send one more batch, as soon as there is room for it."""
+        """Let the writer send one more batch, as soon as there is room for it."""
         if not self._on_its_own and self.lost is None:
             try:
                 async with asyncio.timeout(patience_s):
@@ -130,17 +129,16 @@ class _Lane:
 
 
 class Outbox:
-    """What a reducer gives out: the averaged chunks of one attempt, in the order in which they were finished.
+    """The averaged chunks that a reducer sends in one attempt, in the order in which they were finished.
 
-    Every body exists once, and each receiver has a cursor into the one list (rule 35). A slow receiver is behind with
-    its own; it holds back nobody, and costs no memory beyond the bodies that its socket is taking. Not responsible for
-    who receives, nor for what happens to those who are lost.
+    Every body exists once; each receiver has a cursor into the list (rule 35). A slow receiver delays no other, and
+    costs only the bodies that its socket is taking. Callers choose receivers and handle lost ones.
     """
 
     def __init__(self, max_bytes: int, *, planned: int = 0, uplink: Uplink = UPLINK) -> None:
-        """`planned`: bytes to each receiver, by which it has its share of the uplink."""
+        """Start empty; `planned` is the bytes to each receiver, which determine its share of the uplink."""
         self.planned, self._uplink = planned or max_bytes, uplink
-        self._bodies: list[Message | Frame | None] = []  # None: nobody needs it any more
+        self._bodies: list[Message | Frame | None] = []  # None: no longer needed
         self._room = max_bytes
         self._closed = False
         self._news = asyncio.Event()
@@ -149,13 +147,13 @@ class Outbox:
         return len(self._bodies)
 
     def begin_attempt(self, kept: Collection[int]) -> None:
-        """What comes now is of another attempt. Of those before, the spans that are kept go on, and others no more."""
+        """Start another attempt. Keep sending the retained spans of earlier ones, and drop the others."""
         needed = [body if not isinstance(body, Frame) or body.span in kept else None for body in self._bodies]
         self._room += sum(map(size_of, self._bodies)) - sum(map(size_of, needed))
         self._bodies = needed
 
     def publish(self, body: Message | Frame) -> None:
-        """Give out one more; nothing after `close`. Raises ValueError beyond the bytes that the plan allows."""
+        """Publish one more body; nothing after `close`. Raises ValueError beyond the bytes that the plan allows."""
         if self._closed:
             return
         self._room -= size_of(body)
@@ -165,16 +163,13 @@ class Outbox:
         self._wake()
 
     def close(self) -> None:
-        """The attempt is over: free everything. Whoever is behind asks the log."""
+        """End the attempt and free its bodies. A receiver that is behind fetches from the log."""
         self._closed = True
         self._bodies.clear()
         self._wake()
 
     async def follow(self, connection: Connection, start: int = 0) -> int:
-        """Send everything from `start` on, also what is published meanwhile, until `close`.
-
-        Returns how many were sent up to then, counted from the first of the list. Raises LinkLost, Refused.
-        """
+        """Send bodies from `start` on until `close`. Return how many were sent by then. Raises LinkLost, Refused."""
         cursor, stream = start, way_out(connection, self._uplink).stream(self.planned)
         while not self._closed:
             if cursor < len(self._bodies):
@@ -184,7 +179,7 @@ class Outbox:
         return cursor
 
     async def _send(self, connection: Connection, stream: Stream, cursor: int) -> int:
-        """As many as go out at once; how many these were, and 0 where the attempt ended before its turn."""
+        """Send one batch. Return its number of bodies, or 0 if the attempt ended before its turn."""
         bodies = batch(self._bodies, cursor)
         await stream.turn(sum(map(size_of, bodies)))
         if self._closed:
@@ -195,6 +190,6 @@ class Outbox:
         return len(bodies)
 
     def _wake(self) -> None:
-        # A fresh event each time, so that a receiver that comes to wait later waits for what is later.
+        # A new event each time, so that a later waiter waits for a later change.
         news, self._news = self._news, asyncio.Event()
         news.set()

@@ -1,7 +1,7 @@
 """The agent's HTTP client to the site: small JSON, and files that are resumed and checked.
 
-Every request has a connection of its own, as idle ones are lost when the site starts again. Bodies are taken as they
-come and never unpacked, so that a limit is one on what is in memory, too. Knows no address of the site's API.
+Every request has its own connection, because idle ones break when the site restarts. Bodies are streamed and never
+decompressed, so a size limit also bounds memory. It knows no path of the site's API.
 """
 
 import asyncio
@@ -27,23 +27,23 @@ from peer_agent.network.uplink import DOWNLINK, TRAFFIC, UPLINK, Stream
 from peer_agent.protocol.credentials import REQUEST, sign
 from peer_agent.protocol.errors import Fault, Problem, disk_errors
 
-TIMEOUT_S = 30.0  # for connecting, and for each wait for more
+TIMEOUT_S = 30.0  # for connecting, and for each read
 JSON_LIMIT = 16 * 1024 * 1024  # bytes
 ERROR_LIMIT = 64 * 1024
 BLOCK = 256 * 1024
 REDIRECTS = 10
-LOOK_S = 0.5  # between looks whether anybody still waits for a file that leaves
+LOOK_S = 0.5  # between checks whether the caller still waits for an upload
 FIXED_HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "manyhands"}
 SECRET_HEADERS = ("Authorization", "X-Manyhands-Signature")
 SUCCESS = range(200, 300)
 RANGE_REFUSED = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
-LOST = (httpx2.HTTPError, ssl.SSLError)  # some errors of TLS come through httpx2 as they are
+LOST = (httpx2.HTTPError, ssl.SSLError)  # httpx2 lets some TLS errors through unchanged
 
 Headers = Mapping[str, str]
 
 
 class Answered(Problem):
-    """A site's own numbered error. `retry_after_s`: when it would like to be asked again; 0 where it does not say."""
+    """A site's own numbered error. `retry_after_s` is the wait that it asks for, 0 if none."""
 
     def __init__(self, fault: Fault, retry_after_s: float = 0.0) -> None:
         super().__init__(fault)
@@ -51,31 +51,25 @@ class Answered(Problem):
 
 
 def sign_request(key: Ed25519PrivateKey, body: bytes) -> dict[str, str]:
-    """The header that proves that a request with this body comes from the machine that holds the key."""
+    """Return the header that proves that this body comes from the machine that holds the key."""
     return {"X-Manyhands-Signature": sign(key, REQUEST, body).signature.hex()}
 
 
 async def post_json(
     url: str, body: Mapping[str, Any] | bytes, token: str | None = None, headers: Headers | None = None
 ) -> dict[str, Any]:
-    """POST an object (bytes: already encoded, as they were signed) and read one.
-
-    Raises Problem: the site's own where it gives one, E104 where it is not reached, E105, E110.
-    """
+    """POST an object, or its signed bytes, and return the answer. Raises Problem: the site's own, E104, E105, E110."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return await _ask("POST", url, {"Content-Type": "application/json", **_bearer(token), **(headers or {})}, data)
 
 
 async def get_json(url: str, token: str | None = None, headers: Headers | None = None) -> dict[str, Any]:
-    """GET an object. Raises Problem as `post_json`."""
+    """GET an object. Raises Problem like `post_json`."""
     return await _ask("GET", url, {**_bearer(token), **(headers or {})})
 
 
 async def clock_of(url: str) -> float | None:
-    """What the clock of whoever answers at `url` says, in seconds of UTC and to the second; None where it has none.
-
-    Raises Problem as `post_json`.
-    """
+    """Return the server's clock in UTC seconds, to the second, or None. Raises Problem like `post_json`."""
     async with _opened("GET", url, {}) as response:
         try:
             return parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
@@ -84,7 +78,7 @@ async def clock_of(url: str) -> float | None:
 
 
 async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[str, Any]:
-    """PUT a file and read the object that is answered ({} where nothing is). Raises Problem as `post_json`, E106."""
+    """PUT a file and return the answered object, {} if there is none. Raises Problem like `post_json`, and E106."""
     given_up, loop = threading.Event(), asyncio.get_running_loop()
     try:
         return await asyncio.to_thread(_put, url, path, headers or {}, _Sending(loop, given_up))
@@ -93,10 +87,7 @@ async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[s
 
 
 async def download(url: str, path: Path, *, sha256: str, size_limit: int, headers: Headers | None = None) -> None:
-    """Fetch a file to `path`, going on where an earlier attempt stopped; `path` exists only when its digest is right.
-
-    Raises Problem: E106 (disk), E110 (too large), E111 (damaged), and as `post_json`.
-    """
+    """Fetch or resume a file to `path`, checked by digest. Raises Problem E106, E110, E111, and like `post_json`."""
     fetch = _Download(url, path, size_limit=size_limit, headers=headers or {})
     for _ in range(2):  # the damage may be in what an earlier attempt left
         was_resumed = await fetch.complete()
@@ -108,26 +99,26 @@ async def download(url: str, path: Path, *, sha256: str, size_limit: int, header
 
 
 class _Download:
-    """One file on its way to the disk, which is spoken to in threads."""
+    """One file on its way to the disk. Disk access runs in threads."""
 
     def __init__(self, url: str, path: Path, *, size_limit: int, headers: Headers) -> None:
         self.url, self.path, self.size_limit, self.headers = url, path, size_limit, headers
         self.partial = path.with_name(path.name + ".part")
 
     async def complete(self) -> bool:
-        """Complete the partial file. True: some of it was there already."""
+        """Complete the partial file. Return True if some of it was there already."""
         with disk_errors(self.partial):
             have = await asyncio.to_thread(_bytes_there, self.partial)
         headers = {**self.headers, "Range": f"bytes={have}-"} if have else self.headers
         good = (*SUCCESS, RANGE_REFUSED) if have else SUCCESS
         async with _opened("GET", self.url, headers, good=good) as response:
-            # Where the range is refused there is nothing beyond what is here: the digest decides.
+            # A refused range means that nothing is left to fetch: the digest decides.
             if response.status_code != RANGE_REFUSED:
                 await self._write(response, have if response.status_code == HTTPStatus.PARTIAL_CONTENT else 0)
         return have > 0
 
     async def kept(self, sha256: str) -> bool:
-        """Whether the partial file has this digest. It then takes its place, else it is removed."""
+        """Move the partial file into place and return True if it has this digest; else remove it."""
         with disk_errors(self.path):
             is_right = await asyncio.to_thread(_sha256, self.partial) == sha256
             if is_right:
@@ -143,11 +134,11 @@ class _Download:
             with disk_errors(self.partial), await asyncio.to_thread(self.partial.open, "ab" if start else "wb") as file:
                 size = await self._append(file, response, start, size)
         if size > self.size_limit:
-            await self._discard()  # Windows removes no file that is open
+            await self._discard()  # Windows cannot remove an open file
             raise Problem.of("E110", url=self.url, reason=f"more than {self.size_limit} bytes")
 
     async def _append(self, file: IO[bytes], response: httpx2.Response, start: int, total: int) -> int:
-        """How long the file is then, or more than the limit where it would be. `total` is -1 where it is not known."""
+        """Append the body. Return the final length, or more than the limit. `total` is -1 if unknown."""
         done = start
         try:
             async with aclosing(response.aiter_raw(BLOCK)) as blocks:
@@ -170,7 +161,7 @@ class _Download:
 
 
 def _bytes_there(path: Path) -> int:
-    """How long a file is, 0 where there is none; its folder is made."""
+    """Return a file's length, 0 if there is none. Creates its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.stat().st_size if path.exists() else 0
 
@@ -189,7 +180,7 @@ async def _ask(method: str, url: str, headers: Headers, content: bytes = b"") ->
 async def _opened(
     method: str, url: str, headers: Headers, content: bytes = b"", *, good: Container[int] = SUCCESS
 ) -> AsyncIterator[httpx2.Response]:
-    """The response to a request, where its status is a good one. Raises Problem as `post_json`."""
+    """Open the response to a request, if its status is in `good`. Raises Problem like `post_json`."""
     with _in_words(url):
         request = httpx2.Request(method, url, headers={**FIXED_HEADERS, **headers}, content=content)
         async with AsyncExitStack() as stack:
@@ -198,13 +189,13 @@ async def _opened(
                 yield response
                 return
             said = b""
-            with suppress(*LOST):  # a refusal that breaks off is one
+            with suppress(*LOST):  # a broken-off refusal is still a refusal
                 said = await _body(response, ERROR_LIMIT)
             raise _refusal(url, response, said)
 
 
 async def _send(request: httpx2.Request, stack: AsyncExitStack) -> httpx2.Response:
-    """The response, after any redirects. Only a GET may be sent elsewhere, as to an object store."""
+    """Return the response after redirects. Only a GET follows them, such as to an object store."""
     for _ in range(1 + REDIRECTS):
         settings = await asyncio.to_thread(_settings, request.url)
         with _proxy_in_words(request.url):
@@ -218,7 +209,7 @@ async def _send(request: httpx2.Request, stack: AsyncExitStack) -> httpx2.Respon
 
 
 def _redirected(request: httpx2.Request, following: httpx2.Request) -> httpx2.Request:
-    """Never into the clear, and elsewhere without our secrets. Raises Problem E105."""
+    """Drop secrets when the origin changes. Raises Problem E105 if the redirect leads from https to http."""
     if request.url.scheme == "https" and following.url.scheme == "http":
         raise Problem.of("E105", url=following.url)
     if following.url.origin != request.url.origin:
@@ -228,7 +219,7 @@ def _redirected(request: httpx2.Request, following: httpx2.Request) -> httpx2.Re
 
 
 async def _body(response: httpx2.Response, limit: int) -> bytes:
-    """As it came, and a little more than `limit` where there is more."""
+    """Return the body undecoded; a little more than `limit` if it is longer."""
     body = bytearray()
     async with aclosing(response.aiter_raw()) as blocks:
         async for block in blocks:
@@ -239,13 +230,13 @@ async def _body(response: httpx2.Response, limit: int) -> bytes:
 
 
 class _Sending:
-    """A file that leaves from a thread: in turn with what the links of this process send, until nobody waits for it."""
+    """An upload from a thread: it takes turns with this process's links, and stops when its caller gives up."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, given_up: threading.Event) -> None:
         self._loop, self._given_up = loop, given_up
 
     def counted(self, file: IO[bytes], size: int) -> Iterator[bytes]:
-        """Asked for the next block, the last has gone into the socket. Raises what a lost link raises."""
+        """Yield the file's blocks in turn, counting each once it is in the socket. Raises WriteError if given up."""
         stream = UPLINK.stream(size)
         while block := file.read(BLOCK):
             if self._given_up.is_set():
@@ -264,10 +255,7 @@ class _Sending:
 
 
 def _put(url: str, path: Path, headers: Headers, sending: _Sending) -> dict[str, Any]:
-    """In a thread, where a site is heard that refuses a file and hangs up while we still send.
-
-    An event loop closes a socket as soon as it cannot send, and with it goes the answer that nobody has read yet.
-    """
+    """PUT a file from a thread: an event loop would lose the answer of a site that refuses and hangs up early."""
     with _in_words(url), disk_errors(path), path.open("rb") as file:
         size = path.stat().st_size
         about = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
@@ -280,13 +268,12 @@ def _put(url: str, path: Path, headers: Headers, sending: _Sending) -> dict[str,
             if response.is_success:
                 return _answer(url, _start_of(response, JSON_LIMIT))
             said = b""
-            with suppress(*LOST):  # a refusal that breaks off is one
+            with suppress(*LOST):  # a broken-off refusal is still a refusal
                 said = _start_of(response, ERROR_LIMIT)
             raise _refusal(url, response, said)
 
 
 def _start_of(response: httpx2.Response, limit: int) -> bytes:
-    """The body, and a little more than `limit` where there is more."""
     return b"".join(islice(response.iter_raw(BLOCK), 1 + limit // BLOCK))
 
 
@@ -300,7 +287,7 @@ def _answer(url: str, said: bytes) -> dict[str, Any]:
 
 
 def _refusal(url: str, response: httpx2.Response, said: bytes) -> Problem:
-    """The site's own words where there are some."""
+    """Return the site's own error if it gives one, else E110."""
     match _object(said):
         case {"code": str(code), "text": str(text)}:
             return Answered(Fault(code, text), max(_whole_number(response.headers.get("Retry-After", "")), 0.0))
@@ -316,7 +303,7 @@ def _object(data: bytes) -> dict[str, Any] | None:
 
 
 def _whole_number(said: str) -> int:
-    """-1 where it is none."""
+    """Return the number, or -1 if there is none."""
     return int(said) if said.isascii() and said.isdigit() and len(said) < 16 else -1
 
 
@@ -325,16 +312,15 @@ def _bearer(token: str | None) -> dict[str, str]:
 
 
 def _settings(url: httpx2.URL) -> dict[str, Any]:
-    """Of the client for one request. May ask the resolver. Raises Problem E104, E105."""
+    """Return the client settings for one request. May query the resolver. Raises Problem E104, E105."""
     check_encrypted(str(url), secure="https", plain="http")
     return {"verify": ssl.create_default_context(), "proxy": _proxy(url), "trust_env": False, "timeout": TIMEOUT_S}
 
 
 def _proxy(url: httpx2.URL) -> str | None:
-    """The system's proxy; none for this machine.
+    """Return the system's proxy for this address; None for this machine.
 
-    Left to itself httpx2 gives up over a SOCKS proxy that is set for other addresses, and does not ask Windows and
-    macOS for their exceptions.
+    httpx2's own lookup fails on a SOCKS proxy set for other addresses, and ignores the exceptions of Windows and macOS.
     """
     if is_loopback(url.host) or proxy_bypass(url.netloc.decode()):
         return None
@@ -344,7 +330,7 @@ def _proxy(url: httpx2.URL) -> str | None:
 
 @contextmanager
 def _proxy_in_words(url: httpx2.URL) -> Iterator[None]:
-    """E104 where the system asks for a SOCKS proxy (ImportError), or for one that there is not (ValueError)."""
+    """Convert to E104: the system asks for a SOCKS proxy (ImportError), or for an invalid one (ValueError)."""
     try:
         yield
     except (ImportError, ValueError) as error:
@@ -353,7 +339,6 @@ def _proxy_in_words(url: httpx2.URL) -> Iterator[None]:
 
 @contextmanager
 def _in_words(url: str) -> Iterator[None]:
-    """What goes wrong between two machines, as E104."""
     try:
         yield
     except (*LOST, httpx2.InvalidURL) as error:
@@ -361,7 +346,7 @@ def _in_words(url: str) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> BaseException | str:
-    """What began it, where the layers above say nothing or that all attempts failed."""
+    """Return the root cause if the outer error says nothing, or only that all attempts failed."""
     if isinstance(error, httpx2.TimeoutException):
         return f"no answer within {TIMEOUT_S:g} seconds"
     if isinstance(error, httpx2.NetworkError):

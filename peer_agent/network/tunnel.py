@@ -1,7 +1,7 @@
-"""A link between two machines through a relay, which sees ciphertext and can neither read nor change it.
+"""A link between two machines through a relay, which sees only ciphertext and cannot change it.
 
-Each end of the way to the relay ties it to a plain socket: the dialler's to one of its own, over which it dials as
-ever; the relay's to the listener.
+Each end of the link to the relay is tied to a plain socket: the dialler's to one of its own, over which it dials as
+usual, and the relay's to the listener.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from peer_agent.protocol.wire import PIECE_BYTES, Frame, Kind
 
 ASK_S = 10.0  # for a relay's answer
 FOR_EVER = float("inf")
-TUNNEL_BYTES = 2 * 1024 * 1024  # of a relay's memory: reads and messages of one link, and a piece in hand each way
+TUNNEL_BYTES = 2 * 1024 * 1024  # of a relay's memory: buffers of one link, and one piece in hand each way
 
 
 class _Moved:
-    """When bytes last went, either way."""
+    """The time of the last byte, in either direction."""
 
     def __init__(self) -> None:
         self.at = time.monotonic()
@@ -37,15 +37,15 @@ class _Moved:
 async def carry(
     link: Connection, plain: socket.socket, run: RunId, *, idle_s: float = FOR_EVER, traffic: Traffic = TRAFFIC
 ) -> None:
-    """Carry bytes both ways until either end goes, or none went for `idle_s`. Closes the plain socket, not the link.
+    """Carry bytes both ways until either end closes or is idle for `idle_s`. Closes the plain socket, not the link.
 
-    One piece is in hand each way: another is read when the other side has taken it (rule 35).
+    Holds one piece each way: it reads the next once the other side has taken the last (rule 35).
     """
     moved = _Moved()
     ends = (_rest(moved, idle_s), _silent(plain))
     parts = (_take(link, plain, run, moved, traffic), _give(link, plain, moved, traffic), *ends)
     try:
-        with suppress(LinkLost, Refused, OSError):  # there is nobody to tell, and both ends find out by themselves
+        with suppress(LinkLost, Refused, OSError):  # both ends notice by themselves
             await until_one_ends(*parts)
     finally:
         plain.close()
@@ -74,7 +74,7 @@ async def _give(link: Connection, plain: socket.socket, moved: _Moved, traffic: 
 
 
 async def _rest(moved: _Moved, idle_s: float) -> None:
-    while (left_s := moved.at + idle_s - time.monotonic()) > 0:  # noqa: ASYNC110 - every byte puts it off
+    while (left_s := moved.at + idle_s - time.monotonic()) > 0:  # noqa: ASYNC110 - every byte postpones it
         await asyncio.sleep(min(left_s, 3600.0))
 
 
@@ -85,7 +85,7 @@ async def _silent(plain: socket.socket) -> None:
 
 
 async def connected(host: str, port: int) -> socket.socket:
-    """A plain socket that is connected, as `carry` takes it. Raises OSError."""
+    """Connect a plain socket for `carry`. Raises OSError."""
     loop = asyncio.get_running_loop()
     family, kind, number, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
     plain = socket.socket(family, kind, number)
@@ -109,9 +109,9 @@ async def dial_through(
     version: str,
     clock: Callable[[], float] = time.time,
 ) -> Connection:
-    """An open data link to a listener, by its certificate, over a forward link to a relay that ends with it.
+    """Open a data link to a listener, pinned by certificate, over a forward link that ends with it.
 
-    Raises Problem, Refused, LinkLost and TimeoutError: of what is on the way none is the listener's word.
+    Raises Problem, Refused, LinkLost and TimeoutError. An error on the way does not come from the listener.
     """
     try:
         await _ask(relay, run, listener)
@@ -132,14 +132,14 @@ async def dial_through(
             over=near,
         )
     except BaseException:
-        relay.abort()  # with it goes what is beneath, and what was begun above
+        relay.abort()  # also ends the carrier below and the link begun above
         raise
     link.beneath = beneath
     return link
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of this machine; what lies between them is as little as a link holds (rule 36)."""
+    """Return two connected sockets on this machine, with buffers as small as a link's (rule 36)."""
     ends = socket.socketpair()
     for end in ends:
         end.settimeout(0.0)

@@ -1,4 +1,4 @@
-"""The way out of this machine that all data links of a process share: who sends next, and how fast (rules 18, 36)."""
+"""This machine's uplink, shared by all data links of a process: who sends next, and how fast (rules 18, 36)."""
 
 import asyncio
 import math
@@ -13,13 +13,13 @@ from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
 CREDIT_S = 0.05  # of the rate that a pause saves up
-HELD_S = 0.5  # of a limit on the way in, which the system may hold for one link before it is read …
-LEAST_HELD, MOST_HELD = 64 * 1024, 4 * 1024 * 1024  # … and bytes of it
+HELD_S = 0.5  # of a download limit, which the system may buffer for one link ...
+LEAST_HELD, MOST_HELD = 64 * 1024, 4 * 1024 * 1024  # ... and the bounds of it in bytes
 Body = TypeVar("Body", bound=Message | Frame | None)
 
 
 class Bucket:
-    """An even rate, in bytes per second; 0: no limit. In any time t it gives rate * (t + CREDIT_S) and one batch."""
+    """A rate limit in bytes per second; 0: unlimited. In any time t it grants rate * (t + CREDIT_S) and one batch."""
 
     def __init__(self) -> None:
         self._rate = 0.0
@@ -30,7 +30,7 @@ class Bucket:
         return self._rate > 0
 
     def pace(self, rate: float, now: float) -> None:
-        """Another rate from now on, at which what went already is waited for."""
+        """Change the rate, keeping the debt of bytes already granted."""
         ahead = max(self._free_at - now, 0.0) * self._rate
         self._rate, self._free_at = rate, now + (ahead / rate if rate > 0 else 0.0)
 
@@ -43,22 +43,22 @@ class Bucket:
 
 
 class Stream:
-    """One of those that share: bytes of which `planned` are to go. Its place in virtual time is the part that went."""
+    """One sender on the uplink, with `planned` bytes. Its place in virtual time is the fraction sent."""
 
     def __init__(self, uplink: "Uplink", planned: int) -> None:
         self._uplink, self.planned = uplink, max(planned, 1)
         self.done = 0.0
 
     async def turn(self, size: int) -> None:
-        """Wait until it may send so many bytes; asked again when these are in the socket."""
+        """Wait until `size` bytes may be sent. Call again once they are in the socket."""
         await self._uplink.turn(self, size)
 
 
 class Uplink:
-    """Gives turns to whoever has bytes and room in its socket, in proportion to what each has planned.
+    """Grants turns to senders in proportion to their planned bytes, among those with bytes and room in their socket.
 
-    Fair queueing by start times: who has had the least of its share goes first, and what one could not take while
-    its socket was full is not made up for. Without a rate nobody waits, and the system divides the link.
+    Fair queueing by start times: the sender with the least of its share goes first. A sender blocked by a full socket
+    does not catch up later. Without a rate there is no waiting, and the system divides the link.
     """
 
     def __init__(self) -> None:
@@ -72,17 +72,17 @@ class Uplink:
         return self._paced.is_limited or self._limited.is_limited
 
     def pace(self, bytes_per_s: float) -> None:
-        """Send no faster than this, all links together; 0: as fast as they take it. What the site says."""
+        """Set the site's pace, in bytes per second for all links together; 0: unlimited."""
         self._paced.pace(bytes_per_s, asyncio.get_running_loop().time())
         self._give()
 
     def limit(self, bytes_per_s: float) -> None:
-        """The same, as the machine's owner says: it holds beside any pace, also where nobody is asked."""
+        """Set the owner's limit, in bytes per second; 0: unlimited. It applies besides the pace."""
         self._limited.pace(bytes_per_s, asyncio.get_running_loop().time())
         self._give()
 
     async def unpaced(self, size: int) -> None:
-        """Wait until so many bytes of a measure may go: its owner's limit holds, and no pace, which it may raise."""
+        """Wait until `size` bytes of a probe may go. Only the owner's limit applies: a probe may raise the pace."""
         now = asyncio.get_running_loop().time()
         self._limited.take(size, now)
         await asyncio.sleep(max(self._limited.free_at() - now, 0.0))
@@ -91,11 +91,9 @@ class Uplink:
         return max(self._paced.free_at(), self._limited.free_at())
 
     def stream(self, planned: int) -> Stream:
-        """One more that shares, with so many bytes to send in all."""
         return Stream(self, planned)
 
     async def turn(self, stream: Stream, size: int) -> None:
-        """Wait until this one may send so many bytes."""
         if not self.is_paced:
             return
         granted = asyncio.get_running_loop().create_future()
@@ -107,7 +105,7 @@ class Uplink:
             self._waiting.pop(stream, None)
 
     def _give(self) -> None:
-        """To those whose turn it is; and again when the next may go."""
+        """Grant all turns that are due, and schedule the next."""
         loop = asyncio.get_running_loop()
         while self._waiting and self._free_at() <= loop.time():
             self._grant(loop.time())
@@ -129,21 +127,21 @@ UPLINK = Uplink()
 
 
 class Downlink:
-    """The way into this machine: what was read is answered for before more is read, so that the sender waits."""
+    """The way into this machine. It delays reading to hold the rate, so that the sender waits."""
 
     def __init__(self) -> None:
         self._bucket = Bucket()
-        self.held = 0  # bytes that the system may hold for one link; 0: nothing was ever limited
+        self.held = 0  # bytes that the system may buffer for one link; 0: never limited
 
     def limit(self, bytes_per_s: float) -> None:
-        """Read no faster than this, all links and downloads together; 0: as fast as it comes."""
+        """Limit reading to this rate, for all links and downloads together; 0: unlimited."""
         self._bucket.pace(bytes_per_s, asyncio.get_running_loop().time())
         if bytes_per_s > 0 or self.held:
             most = HELD_S * bytes_per_s if bytes_per_s > 0 else MOST_HELD
             self.held = int(min(max(most, LEAST_HELD), MOST_HELD))
 
     async def came(self, size: int) -> None:
-        """So many bytes were read: wait until more may be."""
+        """Account for `size` bytes read, and wait until more may be read."""
         if self._bucket.is_limited:
             loop = asyncio.get_running_loop()
             self._bucket.take(size, loop.time())
@@ -154,15 +152,12 @@ DOWNLINK = Downlink()
 
 
 def size_of(body: Message | Frame | None) -> int:
-    """Bytes of it that count: those of its chunk."""
+    """Return the bytes that count: the payload of a chunk."""
     return len(body.payload) if isinstance(body, Frame) else 0
 
 
 def batch(bodies: Sequence[Body], start: int, most_bytes: int = BATCH_BYTES) -> Sequence[Body]:
-    """What goes out at once from `start` on: up to `most_bytes`, but at least one; nothing at the end.
-
-    More than `BATCH_BYTES` would be out of reach of a `drop`.
-    """
+    """Return what to send at once: at most `most_bytes`, as a `drop` recalls no more, but at least one if any."""
     size, stop = 0, start
     while stop < len(bodies) and (stop == start or size + size_of(bodies[stop]) <= most_bytes):
         size += size_of(bodies[stop])
@@ -171,20 +166,19 @@ def batch(bodies: Sequence[Body], start: int, most_bytes: int = BATCH_BYTES) -> 
 
 
 def batches(bodies: Sequence[Body], most_bytes: int = BATCH_BYTES) -> Iterator[Sequence[Body]]:
-    """All of them, cut into what goes out at once."""
     start = 0
     while ready := batch(bodies, start, most_bytes):
         yield ready
         start += len(ready)
 
 
-# Bytes that this process has moved over links and downloads, counted where they go into and come out of sockets.
+# Bytes that this process moved over links and downloads, counted at its sockets.
 
 WINDOW_S = 5.0
 
 
 class Traffic:
-    """Two sums. Counted from the loop and from threads."""
+    """Bytes sent and received. Thread-safe."""
 
     def __init__(self) -> None:
         self.sent = self.received = 0
@@ -207,7 +201,7 @@ class Rates:
         self._marks: deque[tuple[float, int, int]] = deque()
 
     def read(self, now: float | None = None) -> tuple[float, float]:
-        """The rates at `now`, a monotonic time; to be asked about once a second."""
+        """Return the rates at `now`, a monotonic time. Call about once a second."""
         now = time.monotonic() if now is None else now
         self._marks.append((now, self._traffic.sent, self._traffic.received))
         while len(self._marks) > 2 and self._marks[1][0] <= now - WINDOW_S:

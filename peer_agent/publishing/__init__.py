@@ -1,4 +1,4 @@
-"""What becomes public, and what is made of what is: releases, the Hub, shards of texts. Long work is a child process.
+"""Releases, the Hub, and shards of public texts. Long work runs in child processes.
 
-A volunteer's machine does all of it; what the site alone does is in `peer_agent.site_work`.
+A volunteer's machine does all of it. Work of the site alone is in `peer_agent.site_work`.
 """

@@ -1,6 +1,6 @@
-"""What a volunteer's machine does beside training, a command each: makes a shard, sends a snapshot to the Hub.
+"""Commands of a volunteer's machine besides training: make a shard, send a snapshot to the Hub.
 
-The last line of the output is a JSON object of facts; with status 1 the last line of the errors is a numbered error.
+The last line of output is a JSON object of facts. With status 1, the last line of errors is a numbered error.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def run_hub_snapshot(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def run_shard(given: argparse.Namespace) -> msgspec.Struct:
-    """On a volunteer's machine, which shows the Hub no token, and whose owner may limit what comes."""
+    """Make a shard on a volunteer's machine, without a Hub token, within the owner's download limit."""
     from peer_agent.publishing.portions import make_portion
     from peer_agent.publishing.row_groups import limit_memory
 
@@ -63,7 +63,7 @@ def destination(given: argparse.Namespace) -> "Destination":
 
 
 def secret() -> str:
-    """A token comes on standard input, so that no list of processes shows it."""
+    """Read a token from standard input, so that no process list shows it."""
     return sys.stdin.readline().strip()
 
 
@@ -94,7 +94,7 @@ def add_command(
     unexpected: str = "E312",
     is_online: bool = False,
 ) -> argparse.ArgumentParser:
-    """`unexpected`: the number of an error that has none. `is_online`: it asks the Hub at an `--endpoint`."""
+    """Add a command. `unexpected` numbers errors without one. `is_online`: it queries the Hub at `--endpoint`."""
     command = commands.add_parser(name)
     command.set_defaults(run=run, unexpected=unexpected, is_online=is_online)
     for path in paths:
@@ -105,17 +105,17 @@ def add_command(
 
 
 def main(add: Callable[[Commands], None] = add_commands, about: str | None = __doc__) -> int:
-    """Status 0, or 1 after an error."""
+    """Run a command. Return status 0, or 1 after an error."""
     parser = argparse.ArgumentParser(prog="python -m", description=about)
     add(parser.add_subparsers(dest="command", required=True))
     given = parser.parse_args()
     if not given.is_online:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # nothing else may ask the network for anything
+        os.environ["HF_HUB_OFFLINE"] = "1"  # nothing else may use the network
     try:
         facts = given.run(given)
     except Problem as problem:
         return fail(problem.fault)
-    except Exception as error:  # noqa: BLE001 - the process's edge: whoever started it records what it reads
+    except Exception as error:  # noqa: BLE001 - the process's edge: its parent records the outcome
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return fail(Fault.of(given.unexpected, reason=reason))

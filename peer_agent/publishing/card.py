@@ -14,13 +14,13 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 
 ISOLATE, END_ISOLATE = "\u2068", "\u2069"
-JOINERS = "\u200c\u200d"  # many scripts are not readable without them
+JOINERS = "\u200c\u200d"  # many scripts are unreadable without them
 UNSEEN = ("Cc", "Cf", "Cs", "Co")
 CURVE = "loss-curve.svg"
 
 
 class Person(Struct, frozen=True):
-    """Someone who helped, and their share of all tokens (0 to 1)."""
+    """A contributor and their share of all tokens (0 to 1)."""
 
     name: str
     share: float
@@ -28,7 +28,7 @@ class Person(Struct, frozen=True):
 
 
 class CardFacts(Struct, frozen=True, kw_only=True):
-    """What the site knows of a run. `loss` and `unigram_entropy` in nats per token."""
+    """The site's facts about a run. `loss` and `unigram_entropy` are in nats per token."""
 
     slug: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,100}$")]
     title: str
@@ -37,28 +37,28 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     purpose: str = ""
     address: str = ""
     heldout_loss: float | None = None
-    heldout_step: int | None = None  # of the newest snapshot that was measured …
-    heldout_figures: dict[str, float] = {}  # … and what else was measured of it, by name
-    best_heldout_loss: float | None = None  # of all snapshots that were measured up to this one
+    heldout_step: int | None = None  # of the newest measured snapshot ...
+    heldout_figures: dict[str, float] = {}  # ... and its other figures, by name
+    best_heldout_loss: float | None = None  # of all snapshots measured up to this one
     best_heldout_step: int | None = None
     is_overfitting: bool = False  # held-out loss rose since the best one, while training loss fell
-    later_heldout_loss: float | None = None  # of the run's newest snapshot, where the run overfitted after this model
+    later_heldout_loss: float | None = None  # of the run's newest snapshot, if the run overfitted after this model
     later_heldout_step: int | None = None
     unigram_entropy: float | None = None
     samples: int = 0
     tokens: int = 0
     people: tuple[Person, ...] = ()  # those who agreed to be named
-    unnamed: int = 0  # how many more gave something …
-    unnamed_share: float = 0.0  # … and their share of all tokens together
+    unnamed: int = 0  # number of other contributors ...
+    unnamed_share: float = 0.0  # ... and their share of all tokens together
     unnamed_samples: int = 0
     points: tuple[Loss, ...] = ()  # the loss curve
     data_title: str = ""
     data_licence: str = ""
-    data_vouched: str = ""  # who said when that it may be shared
+    data_vouched: str = ""  # who confirmed, and when, that it may be shared
     state_digest: str = ""
     log_digest: str = ""
     snapshot: str = ""
-    checked: str = ""  # how it is known that the log gives this model, in a sentence; empty where nobody has checked
+    checked: str = ""  # a sentence on how the model was verified against the log; empty if it was not
 
     @property
     def contributors(self) -> int:
@@ -70,13 +70,13 @@ class CardFacts(Struct, frozen=True, kw_only=True):
 
 
 def unfinished(facts: CardFacts) -> CardFacts:
-    """The same of a snapshot, whose card says that the run goes on."""
+    """Return the facts of a snapshot, whose card says that the run goes on."""
     said = f"A snapshot of a run that is still going on: the model after step {facts.steps:,}. {facts.purpose}"
     return msgspec.structs.replace(facts, purpose=said.strip())
 
 
 def parse_facts(data: bytes) -> CardFacts:
-    """Facts from JSON; what this version does not know is passed over. Raises Problem E312."""
+    """Parse facts from JSON, ignoring unknown fields. Raises Problem E312."""
     try:
         return msgspec.json.decode(data, type=CardFacts)
     except msgspec.DecodeError as error:
@@ -84,7 +84,7 @@ def parse_facts(data: bytes) -> CardFacts:
 
 
 def write_card(recipe: Recipe, facts: CardFacts, *, parameters: int) -> str:
-    """The README.md of a release."""
+    """Return the README.md of a release."""
     sections = (
         _front_matter(recipe),
         f"# {plain(facts.title)}",
@@ -102,10 +102,10 @@ def write_card(recipe: Recipe, facts: CardFacts, *, parameters: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Words of a person on one line, with nothing in them that Markdown or HTML would act on.
+    """Return user text on one line, escaped for Markdown and HTML.
 
-    Marks that turn the direction of writing are left out; text that runs from right to left is kept to itself, so
-    that it does not turn around what stands beside it.
+    Removes marks that change the writing direction. Isolates right-to-left text, so that it does not reorder its
+    neighbours.
     """
     kept = "".join(c for c in " ".join(text.split()) if c in JOINERS or unicodedata.category(c) not in UNSEEN)
     escaped = re.sub(r"([\\`*_\[\]<>|#~!&$:@])", r"\\\1", kept)
@@ -115,7 +115,7 @@ def plain(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """The same where it begins a line: no list, no rule."""
+    """Return `plain` text that is safe at the start of a line: no list, no rule."""
     return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", plain(text))
 
 
@@ -164,7 +164,7 @@ def _nats(recipe: Recipe, value: float | None) -> str:
 
 
 def _heldout(recipe: Recipe, facts: CardFacts) -> str:
-    """With the step where that is not the last one, and the best where that is another."""
+    """Return the held-out loss, with its step unless it is the last, and the best if that differs."""
     is_last = facts.heldout_step in (None, facts.steps)
     told = _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
     if facts.best_heldout_loss is None or facts.best_heldout_step == facts.heldout_step:
@@ -173,7 +173,7 @@ def _heldout(recipe: Recipe, facts: CardFacts) -> str:
 
 
 def _warning(facts: CardFacts) -> str:
-    """Where an earlier snapshot knows more of what it has not seen, or a later one less."""
+    """Return a warning if an earlier snapshot is better on unseen data, or a later one worse."""
     if facts.later_heldout_loss is not None and facts.heldout_loss is not None:
         return (
             f"**The run overfitted after this model.** Held-out loss rose from {facts.heldout_loss:.3f} at step "
@@ -193,7 +193,7 @@ def _figures(facts: CardFacts) -> list[tuple[str, float]]:
 
 
 def figure(name: str, value: float) -> str:
-    """What was measured of a model, for people: a share in percent, anything else with one digit behind the point."""
+    """Return a figure for people: an accuracy in percent, anything else with one decimal."""
     return f"{100 * value:.1f} %" if name.endswith("accuracy") else f"{value:,.1f}"
 
 
@@ -205,13 +205,11 @@ def _curve(facts: CardFacts) -> str:
 
 
 def _recipe(recipe: Recipe) -> str:
-    """Everything that was fixed before the first step."""
     text = json.dumps(json.loads(encode_recipe(recipe)), indent=2)
     return f"## Recipe\n\n```json\n{text}\n```"
 
 
 def _people(facts: CardFacts) -> str:
-    """Who agreed to be named, by share; the others are counted."""
     rows = [(plain(person.name), f"{person.samples:,}", f"{person.share:.1%}") for person in facts.people]
     if facts.unnamed:
         more = f"{facts.unnamed:,} {'more ' if rows else ''}{'person' if facts.unnamed == 1 else 'people'}"

@@ -1,6 +1,6 @@
-"""A command of `python -m peer_agent.publishing` as a child process: what it says last, and how that is read.
+"""A command of `python -m peer_agent.publishing` as a child process, and the protocol of its output.
 
-Facts are a JSON object on the last line of its output; an error is one on the last line of its errors, with status 1.
+Facts are a JSON object on the last line of output. An error is one on the last line of errors, with status 1.
 """
 
 import asyncio
@@ -17,24 +17,24 @@ from msgspec import Struct
 from peer_agent.protocol.errors import Fault, Problem
 
 CAME = "came "
-TOLD_BYTES = 1 << 16  # at which they are told
+TOLD_BYTES = 1 << 16  # after which they are reported
 LONGEST_NUMBER = 16
 
 
 def succeed(facts: Struct) -> int:
-    """Say the facts; the status to end with."""
+    """Print the facts. Return the exit status."""
     print(msgspec.json.encode(facts).decode(), flush=True)
     return 0
 
 
 def fail(fault: Fault) -> int:
-    """Say the error; the status to end with."""
+    """Print the error. Return the exit status."""
     print(msgspec.json.encode(fault).decode(), file=sys.stderr, flush=True)
     return 1
 
 
 def telling_of_bytes() -> Callable[[int], None]:
-    """Says how many bytes have come, and waits until whoever started the command has answered with a line."""
+    """Return a function that reports received bytes and waits for the parent's answer, a line."""
     untold = 0
 
     def tell(count: int) -> None:
@@ -49,18 +49,18 @@ def telling_of_bytes() -> Callable[[int], None]:
 
 
 def bytes_in(line: str) -> int:
-    """How many have come, by a line of the output; 0 where it says something else."""
+    """Return the received bytes that a line of output reports, 0 for other lines."""
     said = line.removeprefix(CAME).strip()
     return int(said) if line.startswith(CAME) and said.isdecimal() and len(said) < LONGEST_NUMBER else 0
 
 
 def facts_of(output: str) -> dict[str, Any]:
-    """The facts of a command that has succeeded. Raises DecodeError where there are none."""
+    """Return the facts of a successful command. Raises DecodeError if there are none."""
     return msgspec.json.decode(_last_line(output), type=dict[str, Any])
 
 
 def fault_of(errors: str) -> Fault | None:
-    """The error of a command that has failed; None where it died without a word."""
+    """Return the error of a failed command; None if it died without one."""
     try:
         return msgspec.json.decode(_last_line(errors), type=Fault)
     except msgspec.DecodeError:
@@ -74,10 +74,10 @@ def _last_line(text: str) -> str:
 async def run_child(
     arguments: Sequence[str], *, secret: str = "", came: Callable[[int], Awaitable[None]] | None = None
 ) -> dict[str, Any]:
-    """Run a command beside training; what it says in the end. It reads `secret` from its standard input.
+    """Run a command beside training and return its facts. It reads `secret` from standard input.
 
-    `came` is awaited for bytes that the command has received, and the command waits for it. Raises Problem with what
-    the command says.
+    `came` is awaited with the bytes that the command has received, while the command waits. Raises Problem with the
+    command's error.
     """
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "peer_agent.publishing", *arguments),
@@ -99,7 +99,7 @@ async def run_child(
 
 
 async def _answered(child: Process, came: Callable[[int], Awaitable[None]]) -> tuple[bytes, bytes]:
-    """The last line of its output, and its errors; each line that tells of bytes gets its answer."""
+    """Answer each report of bytes. Return the last line of output, and the errors."""
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
@@ -116,7 +116,7 @@ async def _answered(child: Process, came: Callable[[int], Awaitable[None]]) -> t
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without a token, and with one thread: training has the others."""
+    """Return our environment without tokens, and with one thread: training uses the others."""
     kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HUB_OFFLINE")}
     return {**kept, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 

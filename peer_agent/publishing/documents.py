@@ -1,7 +1,7 @@
-"""A text, or rows with texts, as documents of some 2,000 characters, cut in one pass, read back by number.
+"""A text, or rows with texts, as documents of some 2,000 characters, cut in one pass and read by number.
 
-A source is a file, or a folder of files that follow one another by their names. Only where each document begins is kept
-in memory, so the text may be larger than memory.
+A source is a file, or a folder of files in the order of their names. Memory holds only where each document begins, so
+the text may be larger than memory.
 """
 
 import codecs
@@ -17,11 +17,11 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.rows import REFUSED, Writer, kind_of, left_out, texts_of
 
 BLOCK = 1 << 20  # bytes read at a time
-SHORTEST, LONGEST = 1000, 2400  # characters of a document, but for the last
-LONGEST_CONVERSATION = 1 << 16  # characters of one that is a document as it is
+SHORTEST, LONGEST = 1000, 2400  # characters of a document; the last may be shorter
+LONGEST_CONVERSATION = 1 << 16  # characters of a conversation that stays one document
 MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut, best first
-UNPACKED_LEAST, UNPACKED_TIMES = 64 << 20, 32  # bytes of all texts of rows at most, and that many times the file's more
-FIELD_NAME = 60  # characters of a field's name that are shown
+UNPACKED_LEAST, UNPACKED_TIMES = 64 << 20, 32  # texts of rows may take the first, plus the second times the files' size
+FIELD_NAME = 60  # characters shown of a field's name
 ORDER_KEY = 0x4D616E7968616E64  # fixed: the same text gives the same shards
 
 
@@ -40,9 +40,9 @@ class Documents:
         are_conversations: bool = False,
         scratch: Path | None = None,
     ) -> None:
-        """`offsets`: where each document begins, and the end of the last. `note`: what people are to know of it.
+        """Open documents by `offsets`: the start of each, and the end of the last. `note` is for people.
 
-        `source`: what they were opened from; `field`: of its rows. `scratch`: a file that goes with them.
+        `source` is what was opened, `field` that of its rows. `scratch` is a file to delete on close.
         """
         self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._offsets = offsets
@@ -69,21 +69,20 @@ class Documents:
         return int(self._offsets[-1] - self._offsets[0])
 
     def size(self, number: int) -> int:
-        """Size of one document in bytes."""
         return int(self._offsets[number + 1] - self._offsets[number])
 
     def order(self) -> list[int]:
-        """All numbers, shuffled by a fixed key, so that neighbours in the text part ways."""
+        """Return all numbers, shuffled by a fixed key, so that neighbours are separated."""
         draws = np.random.Philox(key=ORDER_KEY).random_raw(len(self))
         return [int(number) for number in np.argsort(draws, kind="stable")]
 
 
 def open_documents(path: Path, scratch: Path, writer: Writer | None = None, *, field: str = "") -> Documents:
-    """Check a file and cut it. Texts of rows, of which none goes on in the next document, lie in `scratch` meanwhile.
+    """Check a source and cut it. Texts of rows are stored in `scratch`; each document holds text of one row.
 
-    `writer`: who writes conversations out, which are then cut only where they are very long. `field`: of rows in one
-    file, where that is known and how much they may unpack to was looked at. Raises Problem E302 where
-    a text is not UTF-8, E303 where it is empty, E381 and E382 (see `rows`), E395, E393 and E394 (see `chat`).
+    `writer` renders conversations, which are cut only if very long. `field` names the field of rows from one file, if
+    it is known and the unpacked size was checked. Raises Problem E302 if a text is not UTF-8, E303 if it is empty, E395
+    if rows unpack to too much, and E381, E382, E393, E394 (see `rows`).
     """
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if not files:
@@ -119,7 +118,7 @@ def _of_rows(source: Path, files: Sequence[Path], scratch: Path, writer: Writer 
 
 
 def _of_texts(source: Path, files: Sequence[Path], scratch: Path) -> Documents:
-    """No document goes on in the next file."""
+    """Cut several text files. No document spans two files."""
     offsets, characters = [0], 0
     scratch.parent.mkdir(parents=True, exist_ok=True)
     with scratch.open("w+b") as gathered:
@@ -135,7 +134,7 @@ def _of_texts(source: Path, files: Sequence[Path], scratch: Path) -> Documents:
 
 
 def _begin(file: IO[bytes]) -> int:
-    """Where its text begins, and is read on from."""
+    """Skip a byte order mark. Return where the text begins."""
     begin = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
     file.seek(begin)
     return begin

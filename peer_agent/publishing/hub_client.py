@@ -1,6 +1,6 @@
-"""The Hub's own client: asked in one way, told who may, and what it raises as numbered errors.
+"""The Hub's own client with our settings and token, and its errors as numbered errors.
 
-A Hub that fails for a moment is asked again (`patience`). Imported by processes of their own, which alone hold a token.
+Requests are retried while the Hub fails for a moment. Only separate processes, which alone hold a token, import this.
 """
 
 import functools
@@ -22,19 +22,19 @@ from peer_agent.protocol.errors import Problem
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# An HTTP client that asks a Hub again which is busy, broken or away for a moment, after longer and longer pauses.
+# An HTTP client that retries with backoff while the Hub is busy, broken or unreachable.
 
-PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # before each further try; whoever wants the whole again waits longer
+PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # before each further try; callers that retry the whole wait longer
 LONGEST_PAUSE_S = 60.0  # that a Hub may ask for
-SILENT_S = 300.0  # without a byte, after which a Hub counts as away
+SILENT_S = 300.0  # without a byte, after which a Hub counts as unreachable
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class PatientClient(httpx2.Client):
-    """What it sends may arrive twice: whoever asks has to bear the second answer, such as `exists already`."""
+    """An HTTP client that may send a request twice. Callers must accept a second answer such as `exists already`."""
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """As a client does. A body that is read from a file is sent once: the Hub's own client goes back in it."""
+        """Send with retries. A body read from a file is sent once, because the Hub's own client rewinds it."""
         for usual_s in PAUSES_S if isinstance(request.stream, httpx2.ByteStream) else ():
             try:
                 response = super().send(request, **options)
@@ -50,17 +50,17 @@ class PatientClient(httpx2.Client):
 
 
 def patient_client() -> PatientClient:
-    """For huggingface_hub, whose own waits for ever."""
+    """Return a client for huggingface_hub, whose own waits for ever."""
     return PatientClient(follow_redirects=True, timeout=SILENT_S)
 
 
 def _asked_for_s(response: httpx2.Response) -> float:
-    """By its `Retry-After`, where that is a number of seconds."""
+    """Return the seconds in `Retry-After`, or 0."""
     said = response.headers.get("Retry-After", "")
     return min(float(said), LONGEST_PAUSE_S) if said.isascii() and said.isdigit() else 0.0
 
 
-Kind = Literal["dataset", "model", "tokenizer"]  # what is looked for; a tokenizer is a part of a model
+Kind = Literal["dataset", "model", "tokenizer"]  # what to look for; a tokenizer is part of a model
 
 HUB = "https://huggingface.co"
 PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
@@ -68,39 +68,39 @@ NAME = re.compile(f"{PART}/{PART}")
 
 
 def check_name(repository: str) -> None:
-    """Raises Problem E348 where this is not NAMESPACE/NAME by the Hub's rules."""
+    """Raise Problem E348 if this is not NAMESPACE/NAME by the Hub's rules."""
     is_name = NAME.fullmatch(repository) and not re.search(r"--|\.\.|\.git\Z", repository)
     if not is_name:
         raise Problem.of("E348", repository=repository)
 
 
 def hub_endpoint() -> str:
-    """Where the Hub is for whoever runs the agent: HF_ENDPOINT, as for the Hub's own programs."""
+    """Return the Hub's address for this user: HF_ENDPOINT, as in the Hub's own programs."""
     return os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
 
 
 WRITING = {"write", "admin"}  # roles of a classic token
 WRITE_SCOPE = "repo.write"  # of a fine-grained one
-TRIES, PAUSE_S = 5, 1.0  # of a file, without one byte more, after which a Hub counts as away
-AWAY = {408, 429}  # statuses that say so, beside those of 500 and above
+TRIES, PAUSE_S = 5, 1.0  # of a file without any new byte, after which a Hub counts as unreachable
+AWAY = {408, 429}  # statuses that say so, besides 500 and above
 SETTINGS = {
-    "HF_HUB_DISABLE_XET": "1",  # one plain upload that every Hub-compatible server speaks
+    "HF_HUB_DISABLE_XET": "1",  # one plain upload that every Hub-compatible server supports
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
 }
-os.environ.update(SETTINGS)  # read when the client is imported, which each function here leaves until it runs
+os.environ.update(SETTINGS)  # read when the client is imported, which each function here does on its first call
 
 
 class Account(Struct, frozen=True, kw_only=True):
-    """Whose token it is, and the namespaces it may write to; none where it only reads."""
+    """The owner of a token, and the namespaces it may write to; none if it only reads."""
 
     name: str
     namespaces: tuple[str, ...]
 
 
 def check_token(token: str, endpoint: str) -> Account:
-    """Whose it is. Raises Problem E343 where the Hub does not know it or it may not write, E346, E347."""
+    """Return a token's account. Raises Problem E343 (unknown, or it cannot write), E346, E347."""
     api = api_of(token, endpoint)
     with in_words(endpoint, "the Hub"):
         said = api.whoami()
@@ -111,7 +111,7 @@ def check_token(token: str, endpoint: str) -> Account:
 
 
 def api_of(token: str, endpoint: str) -> "HfApi":
-    """The client, which shows this token; none where it is empty."""
+    """Return a client with this token, or without one if it is empty."""
     from huggingface_hub import HfApi
 
     _be_patient()
@@ -128,7 +128,7 @@ def _be_patient() -> None:
 
 
 def _writable(said: Mapping[str, Any]) -> list[str]:
-    """Namespaces, by what `whoami` says of the token."""
+    """Return the namespaces that a token may write to, from the answer of `whoami`."""
     access = (said.get("auth") or {}).get("accessToken") or {}
     everywhere = [said["name"], *(org["name"] for org in said.get("orgs") or [])]
     if access.get("role") in WRITING:
@@ -141,21 +141,21 @@ def _writable(said: Mapping[str, Any]) -> list[str]:
 
 
 def type_of(kind: Kind) -> str:
-    """Of the repository that has it."""
+    """Return the type of repository that holds this kind."""
     return "dataset" if kind == "dataset" else "model"
 
 
 def held_files(
     api: "HfApi", repository: str, revision: str | None, *, kind: Kind = "model", most: int | None = None
 ) -> dict[str, Any]:
-    """The files of a revision by name, of no more than the first `most` entries."""
+    """Return the files of a revision by name, from at most the first `most` entries."""
     tree = api.list_repo_tree(repository, recursive=True, revision=revision, repo_type=type_of(kind))
     return {file.path: file for file in islice(tree, most) if hasattr(file, "blob_id")}
 
 
 @contextmanager
 def opened(api: "HfApi", repository: str, name: str, *, kind: Kind, commit: str, bytes_: str = "") -> Iterator[Any]:
-    """The answer to whoever asks for a file, or for `bytes_` of it as in `0-99`. Raises what the client raises."""
+    """Open a file, or the range `bytes_` of it, such as `0-99`. Raises the client's errors."""
     from huggingface_hub import get_session, hf_hub_url
     from huggingface_hub.utils import (  # type: ignore[attr-defined] # public by its documentation
         build_hf_headers,
@@ -171,7 +171,7 @@ def opened(api: "HfApi", repository: str, name: str, *, kind: Kind, commit: str,
 
 
 def is_same(path: Path | None, file: Any) -> bool:
-    """Whether a file of the Hub has these bytes: by sha256 where it is a large one, else as git names it."""
+    """Return True if a Hub file has these bytes: by sha256 if it is large, else by its git hash."""
     if path is None or path.stat().st_size != file.size:
         return False
     with path.open("rb") as content:
@@ -183,7 +183,7 @@ def is_same(path: Path | None, file: Any) -> bool:
 
 @contextmanager
 def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> Iterator[None]:
-    """What the client raises, as numbered errors. `reading`: what is looked for, where nothing is written."""
+    """Convert the client's errors to numbered ones. `reading`: what is looked for, if nothing is written."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -194,7 +194,7 @@ def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> 
 
 
 def _cause(error: BaseException, kind: type[BaseException]) -> BaseException:
-    """The Hub's own answer, where the client has wrapped it."""
+    """Return the Hub's own answer, if the client has wrapped it."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, kind):
         found = found.__cause__

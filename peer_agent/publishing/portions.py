@@ -1,7 +1,7 @@
-"""Texts that stay on the Hub. A portion is some row groups of a file there, which a machine makes a shard of itself.
+"""Texts that stay on the Hub. A portion is row groups of a file there, from which a machine builds a shard.
 
-What is known of a portion beforehand is a claim of the file's footer, so how many tokens its shard has is stated, not
-found: what the rows give is cut there, or begun again. So everybody has the same shard, and nobody counts for others.
+Sizes in the file's footer are claims. So the shard's number of tokens is fixed in advance, and its rows are cut or
+repeated to fit. All machines get the same shard without counting for each other.
 """
 
 import io
@@ -37,16 +37,16 @@ from peer_agent.recipes.text.tokens import Sentences, Tokens
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# A file of a public dataset on the Hub, read where it lies: by ranges, of one commit, without a token.
+# A file of a public dataset, read in place on the Hub: by ranges, of one commit, without a token.
 
 RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
 class RangeFile(io.RawIOBase):
-    """Seekable, read-only, unbuffered. Its reads raise Problem E346, E347, E397, and E414 where it is another file.
+    """A seekable, read-only, unbuffered file. Reads raise Problem E346, E347, E397, and E414 if the file has changed.
 
-    `size`: bytes, as the Hub listed them; `most`: that may be read of it in all. `tell`: called with how many have
-    come, before more are read.
+    `size` is the bytes that the Hub listed; `most` is the most that may be read in all. `tell` is called with the bytes
+    that have come, before more are read.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class RangeFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: "Buffer", /) -> int:
-        """Fill it, but for what lies behind the end."""
+        """Fill the buffer, up to the end of the file."""
         view = memoryview(buffer).cast("B")
         found = self.read(len(view))
         view[: len(found)] = found
         return len(found)
 
     def read(self, size: int = -1, /) -> bytes:
-        """All of it at once, over as many connections as that takes."""
+        """Read `size` bytes at once, over as many connections as that takes."""
         left = max(0, self.size - self._at)
         wanted = left if size < 0 else min(size, left)
         self.taken += wanted
@@ -107,7 +107,7 @@ class RangeFile(io.RawIOBase):
         return bytes(found)
 
     def _go_on(self, found: bytearray, wanted: int) -> None:
-        """As much as comes over one connection."""
+        """Read what comes over one connection."""
         import httpx2
 
         first, last = self._at + len(found), self._at + wanted - 1
@@ -124,7 +124,7 @@ class RangeFile(io.RawIOBase):
             except httpx2.TransportError:
                 if not found:
                     raise
-                # A connection that ends early: what came of it is kept.
+                # The connection ended early: keep what came.
 
     def _require_range(self, response: Any, first: int) -> None:
         said = RANGE.fullmatch(response.headers.get("Content-Range", ""))
@@ -137,12 +137,12 @@ class RangeFile(io.RawIOBase):
         return Problem.of("E414", repository=self.repository, name=self.name, reason=reason)
 
 
-LISTING = ".listing"  # behind the name of a source's folder: what stays on the Hub
-MANY, MOST_PORTIONS = 10_000, 40_000  # of a source: above the first they are larger; a run lists no more
+LISTING = ".listing"  # suffix of a source's folder name: what stays on the Hub
+MANY, MOST_PORTIONS = 10_000, 40_000  # of a source: above the first they get larger; a run lists the second at most
 
 
 class RemoteFile(Struct, frozen=True):
-    """A Parquet file of the commit: its bytes, what is read of a sample, and its row groups in their order."""
+    """A Parquet file of the commit: its bytes, the columns read, and its row groups in order."""
 
     name: str
     size: int
@@ -151,7 +151,7 @@ class RemoteFile(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """What a dataset has on the Hub. `sampled`: row groups of which the rows are here, by file and number."""
+    """A dataset on the Hub. `sampled`: row groups whose rows are here, by file and number."""
 
     repository: str
     commit: str
@@ -159,27 +159,27 @@ class Listing(Struct, frozen=True):
     sampled: list[tuple[int, int]]
 
     def sampled_bytes(self, column: str) -> int:
-        """Unpacked, of one column of what is here."""
+        """Return the unpacked bytes of one column in the sampled row groups."""
         return sum(self.files[file].groups[group].sizes.get(column, 0) for file, group in self.sampled)
 
     def left_bytes(self, column: str) -> int:
-        """The same of what stays there."""
+        """Return the unpacked bytes of one column in the other row groups."""
         everything = sum(group.sizes.get(column, 0) for file in self.files for group in file.groups)
         return everything - self.sampled_bytes(column)
 
     def unread_rows(self, column: str) -> int:
-        """Rows of row groups in which that column is too large to be read, or is not there."""
+        """Return the rows of row groups in which the column is missing or too large to be read."""
         return sum(group.rows for file in self.files for group in file.groups if column not in group.sizes)
 
 
 def listing_of(source: Path) -> Listing | None:
-    """Of a source's folder; None where all of it is here."""
+    """Return the listing of a source's folder; None if all of the source is here."""
     path = source.with_name(source.name + LISTING)
     return msgspec.json.decode(path.read_bytes(), type=Listing) if path.exists() else None
 
 
 def portions_of(listing: Listing, column: str, found: int, cutting: Cutting) -> list[Portion]:
-    """What is not here, in an order in which neighbours of a file part ways. `found`: tokens of the rows that are."""
+    """Return the portions not sampled, shuffled so that neighbours separate; `found`: tokens of the sample."""
     sampled, left = listing.sampled_bytes(column), listing.left_bytes(column)
     if not sampled or not left:
         return []
@@ -191,7 +191,6 @@ def portions_of(listing: Listing, column: str, found: int, cutting: Cutting) -> 
 
 
 def write_portion(portion: Portion, folder: Path, source: int) -> DataFile:
-    """Write the file of a shard that is to be made."""
     content = save({}, metadata={METADATA: msgspec.json.encode(portion).decode()})
     return DataFile(write_content(content, folder), portion.tokens, source)
 
@@ -223,7 +222,7 @@ def _portions(listing: Listing, column: str, per_byte: float, most: int, cutting
 
 
 def _runs(tokens: list[int], most: int) -> Iterator[tuple[int, int]]:
-    """Row groups that follow one another, until they have so many tokens; those without any part them."""
+    """Yield runs of row groups until they have `most` tokens; row groups without tokens end a run."""
     first = have = 0
     for place, here in enumerate(tokens):
         have += here
@@ -239,7 +238,7 @@ def _runs(tokens: list[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) -> None:
-    """Write the shard of a portion. `rows`: its row groups with the one column, as a Parquet file, already bounded."""
+    """Write the shard of a portion. `rows` is a Parquet file of its row groups, with one column, already bounded."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     scratch = out.with_name(out.name + ".rows")
@@ -259,7 +258,7 @@ def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) ->
 
 
 def filled(found: Sentences | None, portion: Portion) -> Sentences:
-    """As many tokens as were stated: cut there, or begun again; rows without a text give the end of one."""
+    """Cut or repeat the tokens to the stated number. Rows without text give the end token."""
     if found is None or not found.tokens.size:
         end = np.array([portion.cutting.end], dtype=np.uint32)
         laid: Tokens = end.astype(np.uint16) if portion.cutting.end <= np.iinfo(np.uint16).max else end
@@ -271,17 +270,17 @@ def filled(found: Sentences | None, portion: Portion) -> Sentences:
     return Sentences(tokens, begin[begin < portion.tokens].astype(np.uint32))
 
 
-# A shard of texts that stay on the Hub, made on a volunteer's machine, in a process of its own.
+# A shard of texts that stay on the Hub, built on a volunteer's machine in its own process.
 
-READ_BYTES = 256 << 20 | GROUP_BYTES  # of the Hub's file: its footer, and what is wanted of it
+READ_BYTES = 256 << 20 | GROUP_BYTES  # of the Hub's file: its footer, and the row groups
 
 
 def make_portion(
     file: Path, tokenizer: Path, out: Path, endpoint: str, tell: Callable[[int], None] = lambda _: None
 ) -> DataFile:
-    """Read what a shard's file says it is made of, and write the shard to `out`. `tell`: as of `RangeFile`.
+    """Build the shard that a file describes, and write it to `out`. `tell` is that of `RangeFile`.
 
-    Raises Problem E106 where the disk is full, E346, E347, E397, E414, and E416 where this machine cannot do it.
+    Raises Problem E106 (disk), E346, E347, E397, E414, and E416 if this machine lacks something.
     """
     portion = portion_in(file)
     if portion is None:
@@ -302,7 +301,7 @@ def _copy_rows(portion: Portion, rows: Path, endpoint: str, tell: Callable[[int]
     with RangeFile(portion.repository, portion.commit, portion.file, **about) as remote:
         try:
             groups = Groups(cast("io.BytesIO", remote))
-        except Problem as problem:  # the site has read it: what came is something else
+        except Problem as problem:  # the site could read it, so these are other bytes
             if problem.fault.code != codes.NOT_PARQUET:
                 raise
             said = {"repository": portion.repository, "name": portion.file, "reason": "it is no Parquet file"}

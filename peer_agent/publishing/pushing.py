@@ -1,8 +1,8 @@
 """A folder of files becomes one commit on the Hugging Face Hub, through its own client.
 
-Sending it again sends nothing twice: what is there already, to the byte, is left alone. Nothing that somebody else
-put there is touched without leave. A Hub that fails for a moment is asked again (`patience`), and a commit whose answer
-was lost is found. Runs in a process of its own, which alone holds the token.
+Repeating it sends nothing twice: equal files stay. Files of others are not touched without permission. Requests are
+retried while the Hub fails for a moment, and a commit whose answer was lost is found. Runs in its own process, which
+alone holds the token.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
 MAIN = "main"
-TRIES = 4  # with a parent that somebody else made stale
+TRIES = 4  # with a parent made stale by other commits
 UNCOUNTED = {".gitattributes"}  # the Hub makes it
 NAMES_SHOWN = 3
 
 
 class Destination(Struct, frozen=True, kw_only=True):
-    """Where to: `NAMESPACE/NAME` at a Hub, and a branch. `known`: the commit that we made there last, empty if none."""
+    """A repository `NAMESPACE/NAME` at a Hub, and a branch. `known` is our last commit there, or ""."""
 
     repository: str
     endpoint: str
-    branch: str = MAIN  # begins as `main` is, where it is another
+    branch: str = MAIN  # another branch starts as a copy of `main`
     private: bool = False
     replace: bool = False
     known: str = ""
@@ -41,7 +41,7 @@ class Destination(Struct, frozen=True, kw_only=True):
 
 
 class Pushed(Struct, frozen=True, kw_only=True):
-    """The commit that holds the files, and where people find it."""
+    """The commit that holds the files, and its address for people."""
 
     repository: str
     commit: str
@@ -49,7 +49,7 @@ class Pushed(Struct, frozen=True, kw_only=True):
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """How far it is, in words and bytes."""
+    """Progress in words and bytes."""
 
     stage: str
     done: int = 0
@@ -60,10 +60,7 @@ Tell = Callable[[Progress], None]
 
 
 def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, message: str, tell: Tell) -> Pushed:
-    """Put these files of a folder there, in one commit. `message`: whose and of which step, parted by a comma.
-
-    Raises Problem E343 to E350; after any of them it may simply be done again.
-    """
+    """Push files as one commit; repeatable. `message`: run, comma, step. Raises Problem E343 to E350."""
     check_name(to.repository)
     tell(Progress(stage="asking the Hub"))
     check_token(token, to.endpoint)
@@ -78,7 +75,7 @@ def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, m
 
 
 def teller(path: Path | None) -> Tell:
-    """Writes each step of the way into a file, which another process reads; nowhere without one."""
+    """Return a function that writes progress to a file for another process, or nowhere."""
 
     def tell(progress: Progress) -> None:
         if path is not None:
@@ -90,7 +87,7 @@ def teller(path: Path | None) -> Tell:
 
 
 def _make(api: "HfApi", to: Destination) -> None:
-    """The repository and the branch; those that exist stay as they are."""
+    """Create the repository and the branch unless they exist."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
@@ -103,7 +100,7 @@ def _make(api: "HfApi", to: Destination) -> None:
 
 
 def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: str, tell: Tell) -> str:
-    """On top of what is there, read anew each time somebody else was faster. Raises Problem E345, E349."""
+    """Commit on top of the branch, reading it again if another commit was faster. Raises Problem E345, E349."""
     from huggingface_hub.errors import HfHubHTTPError
 
     additions: list[CommitOperationAdd] = []
@@ -128,7 +125,7 @@ def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: st
 
 
 def _may_change(api: "HfApi", to: Destination, parent: str | None, message: str) -> bool:
-    """Whether somebody said so, or the last commit is our own: the known one, or one of which we never heard again."""
+    """Return True if the push may replace files: allowed, or the last commit is ours, known or with a lost answer."""
     if to.replace or (to.known and to.known == parent):
         return True
     whose = message.rpartition(",")[0] + ","
@@ -137,7 +134,7 @@ def _may_change(api: "HfApi", to: Destination, parent: str | None, message: str)
 
 
 def _require_same(ours: Mapping[str, Path], held: Mapping[str, Any], to: Destination) -> None:
-    """Raises Problem E345 where there is something else than what we would put there."""
+    """Raise Problem E345 if the branch holds a file that we would not put there."""
     others = [name for name, file in held.items() if name not in UNCOUNTED and not is_same(ours.get(name), file)]
     if others:
         shown = ", ".join(sorted(others)[:NAMES_SHOWN]) + (" …" if len(others) > NAMES_SHOWN else "")
@@ -145,7 +142,7 @@ def _require_same(ours: Mapping[str, Path], held: Mapping[str, Any], to: Destina
 
 
 def _upload(api: "HfApi", ours: Mapping[str, Path], to: Destination, tell: Tell) -> "list[CommitOperationAdd]":
-    """Large files go one after another before the commit; small ones go with it."""
+    """Upload large files one after another before the commit; small ones are part of it."""
     from huggingface_hub import CommitOperationAdd
 
     total, done = sum(path.stat().st_size for path in ours.values()), 0
@@ -161,7 +158,7 @@ def _upload(api: "HfApi", ours: Mapping[str, Path], to: Destination, tell: Tell)
 
 
 def _compare(api: "HfApi", ours: Mapping[str, Path], to: Destination, commit: str) -> None:
-    """Raises Problem E350 where the Hub holds other bytes."""
+    """Raise Problem E350 if the Hub holds other bytes."""
     held = held_files(api, to.repository, commit)
     wrong = [name for name, path in ours.items() if name not in held or not is_same(path, held[name])]
     if wrong:

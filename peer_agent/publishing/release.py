@@ -1,4 +1,4 @@
-"""A release: everything people need to use and to check a model, as a folder and as one archive of it."""
+"""A release: everything people need to use and check a model, as a folder and as an archive."""
 
 import hashlib
 import zipfile
@@ -20,10 +20,7 @@ FRAME = Frame(720, 300, left=44, right=16, top=28, bottom=32)
 
 
 def loss_curve(points: Sequence[Loss], unigram: float | None, *, unit: str = "token") -> str:
-    """The curve on a release's card, an SVG file. `unigram` is drawn as a dotted line.
-
-    `points` are in the order of their steps, one finite at least. `unit`: what a loss is a mean over.
-    """
+    """Return the SVG curve of ordered `points`, one finite at least. `unigram` is dotted; `unit` is of the loss."""
     layout = lay_out(points, unigram, FRAME, note="token frequencies alone:")
     assert layout is not None, "a curve has a loss that is a number"
     (first, begin), (last, end) = layout.points[0], layout.points[-1]
@@ -31,8 +28,8 @@ def loss_curve(points: Sequence[Loss], unigram: float | None, *, unit: str = "to
     return standing_svg(layout, summary, f"Loss in nats per {unit}, by step")
 
 
-MODEL_FILES = "model"  # the folder of what was prepared, in which the files lie that a model is built from
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date an archive knows, so that its bytes depend on its files alone
+MODEL_FILES = "model"  # folder in the prepared data with the files that a model is built from
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of a zip, so that its bytes depend on its files alone
 
 
 class ReleasedFile(Struct, frozen=True):
@@ -44,7 +41,7 @@ class ReleasedFile(Struct, frozen=True):
 
 
 class Released(Struct, frozen=True, kw_only=True):
-    """`files` lie in the release's folder; `archive`, one of them, holds the others; `sample` is its writing."""
+    """A release's `files`, its `archive` of the other files, and a text `sample` written by the model."""
 
     files: list[ReleasedFile]
     archive: str
@@ -52,10 +49,7 @@ class Released(Struct, frozen=True, kw_only=True):
 
 
 def make_release(*, recipe: Recipe, snapshot: Path, data: Path, out: Path, facts: CardFacts) -> Released:
-    """Write a release into the folder `out`. `data`: what the run's data were prepared to.
-
-    Raises Problem E106, E310 for a snapshot of another model.
-    """
+    """Write a release to the folder `out`; `data` is the run's prepared data. Raises Problem E106, E310."""
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         model = model_from(recipe, snapshot, data / MODEL_FILES)
@@ -67,7 +61,7 @@ def make_release(*, recipe: Recipe, snapshot: Path, data: Path, out: Path, facts
 
 
 def model_from(recipe: Recipe, snapshot: Path, files: Path = NO_FILES) -> torch.nn.Module:
-    """The model of a recipe with a snapshot's parameters. Raises Problem E310 for a snapshot of another model."""
+    """Return a recipe's model with a snapshot's parameters. Raises Problem E310 for a snapshot of another model."""
     model, state = model_of(recipe, files), read_state(snapshot)
     layout = layout_of(model)
     if state.layout != layout:
@@ -103,7 +97,7 @@ def _described(path: Path) -> ReleasedFile:
 
 
 def _archive(files: list[Path], archive: Path) -> Path:
-    """A zip of the files in a folder of its name. Stored, since weights do not shrink and compressors differ."""
+    """Zip the files in a folder of the archive's name, uncompressed: weights do not shrink, and compressors differ."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as zipped:
         for path in files:
             entry = zipfile.ZipInfo(f"{archive.stem}/{path.name}", EPOCH)

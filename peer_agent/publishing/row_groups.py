@@ -1,6 +1,6 @@
-"""Row groups of a Parquet file that lies elsewhere: how large each is, and some of them as a small file here.
+"""Row groups of a Parquet file that lies elsewhere: their sizes, and copies of some as a small file here.
 
-What a footer says of sizes is a claim: what is written is counted, and ends at a bound that is the same everywhere.
+A footer's sizes are claims. So the written bytes are counted, with the same bound everywhere.
 """
 
 import sys
@@ -17,19 +17,19 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.rows import CONVERSATIONS, GROUP_ROWS, UNREADABLE
 
 GROUP_BYTES = 1 << 30  # of a row group's column, packed or unpacked, by the footer
-WRITTEN_BYTES = 1 << 30  # of the rows of one file here, as they are unpacked
+WRITTEN_BYTES = 1 << 30  # of one file's rows here, unpacked
 AT_A_TIME = 16  # rows: each may be long
 MOST_COLUMNS = 64  # of texts, in the order of the file
 TEXTS = (types.is_string, types.is_large_string, types.is_string_view)
 LISTS = (types.is_list, types.is_large_list)
-OF_THIS_MACHINE = (pa.ArrowMemoryError, pa.ArrowNotImplementedError)  # they say nothing of the file
+OF_THIS_MACHINE = (pa.ArrowMemoryError, pa.ArrowNotImplementedError)  # errors that say nothing about the file
 
 
-MEMORY_BYTES = 6 << 30  # that a process which unpacks rows of strangers may ask for
+MEMORY_BYTES = 6 << 30  # limit for a process that unpacks untrusted rows
 
 
 def limit_memory() -> None:
-    """Of this process, where the system can hold it to that."""
+    """Limit this process's memory, if the system can."""
     if sys.platform != "win32":
         import resource
 
@@ -40,7 +40,7 @@ def limit_memory() -> None:
 
 @contextmanager
 def faults_of_this_machine(repository: str, name: str) -> Iterator[None]:
-    """What the machine lacks is no fault of the rows. Raises Problem E416."""
+    """Report missing memory or features of this machine, which are not the rows' fault, as Problem E416."""
     try:
         yield
     except (*OF_THIS_MACHINE, MemoryError) as error:
@@ -49,14 +49,14 @@ def faults_of_this_machine(repository: str, name: str) -> Iterator[None]:
 
 
 class Group(Struct, frozen=True, array_like=True):
-    """Rows, and bytes of each column of texts as they are unpacked, but for columns that are too large to be read."""
+    """Number of rows, and unpacked bytes of each text column that is not too large to be read."""
 
     rows: int
     sizes: dict[str, int]
 
 
 class Groups:
-    """The row groups of a file that is read by its footer. Raises Problem E381 where it is none, and what it raises."""
+    """The row groups of a file, read by its footer. Raises Problem E381 if it is not Parquet, and the file's errors."""
 
     def __init__(self, file: IO[bytes]) -> None:
         try:
@@ -68,12 +68,11 @@ class Groups:
 
     @property
     def texts(self) -> list[str]:
-        """Columns of texts."""
         return self._columns(TEXTS)[:MOST_COLUMNS]
 
     @property
     def conversations(self) -> list[str]:
-        """Columns that may have conversations, by their names."""
+        """Columns that may hold conversations, by their names."""
         return [name for name in self._columns(LISTS) if name in CONVERSATIONS]
 
     def _columns(self, kinds: Sequence[Any]) -> list[str]:
@@ -95,10 +94,10 @@ class Groups:
         return Group(about.num_rows, {name: size for name, size in sizes.items() if name in wanted})
 
     def copy(self, numbers: Iterable[int], columns: Sequence[str], path: Path) -> None:
-        """These columns of these row groups as a Parquet file, which is written anew, until it has WRITTEN_BYTES.
+        """Write these columns of these row groups as a new Parquet file, up to WRITTEN_BYTES.
 
-        What cannot be read is left out to the end of its row group. Raises OSError, pyarrow's errors OF_THIS_MACHINE,
-        MemoryError, and what the file raises.
+        An unreadable part ends its row group. Raises OSError, pyarrow's errors OF_THIS_MACHINE, MemoryError, and the
+        file's errors.
         """
         wanted = set(columns)
         schema = pa.schema([field for field in self._file.schema_arrow if field.name in wanted]).remove_metadata()
@@ -115,7 +114,7 @@ class Groups:
                     writer.write_batch(batch.replace_schema_metadata(None))
 
     def _packed_bytes(self, number: int, wanted: set[str]) -> int:
-        """More than anybody reads, where there is no such row group."""
+        """Return the packed bytes of a row group; more than the limit if it does not exist."""
         if number >= self._file.metadata.num_row_groups:
             return GROUP_BYTES + 1
         about = self._file.metadata.row_group(number)

@@ -1,7 +1,7 @@
-"""Texts out of JSON lines and Parquet: one field of each row, bounded as it is read.
+"""Texts from JSON lines and Parquet: one field of each row, bounded as it is read.
 
-A row that is broken, too long or without text is left out and counted. Which ones follows from the file alone. Where
-somebody writes conversations out as texts, a field with conversations is taken before others.
+Rows that are broken, too long or without text are counted and skipped; the file alone determines which. If a writer
+renders conversations, a field with conversations comes first.
 """
 
 import contextlib
@@ -25,31 +25,31 @@ from pyarrow import compute, parquet, types
 
 from peer_agent.protocol.errors import Problem
 
-# Conversations as a model reads them: by the chat template that it was brought with.
+# Conversations as a model reads them: by the chat template that comes with it.
 #
-# A template is a program of strangers. transformers runs it in a sandbox, from which nothing is reached; here that is
-# in a process of its own, so that one which takes too long or too much memory ends by itself.
+# A template is an untrusted program. transformers runs it in a sandbox that reaches nothing. Here the sandbox is in its
+# own process, which ends if it takes too much time or memory.
 
 RENDER_S, RENDER_BYTES = 5.0, 1 << 30  # of one conversation, at most
-LONG_S, MEAN_S = 60.0, 0.05  # of all together, and of each in the mean: one of the two may be more
-LONGEST, LETTER_BYTES = 16 << 20, 6  # bytes of a conversation as it is written out, and of a letter at most
+LONG_S, MEAN_S = 60.0, 0.05  # of all together, and of each on average; the larger bound counts
+LONGEST, LETTER_BYTES = 16 << 20, 6  # bytes of a rendered conversation, and of a letter at most
 LOADED = b"loaded\n"
 Message = Mapping[str, str]  # role and content
 
 
 class ChatTemplate(Struct, frozen=True):
-    """A template, and the model's special tokens by their names. Without a source there is none."""
+    """A template, and the model's special tokens by name. An empty source means no template."""
 
     source: str
     special: Mapping[str, str]
 
 
 class Writer:
-    """Writes conversations out. Use it in a `with` statement; the process begins with the first one."""
+    """Renders conversations as text. Use it in a `with` statement; its process starts with the first one."""
 
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
-        self.refusal = ""  # why the last conversation that was refused was
+        self.refusal = ""  # reason for the last refusal
         self._process: subprocess.Popen[bytes] | None = None
         self._seconds, self._written = 0.0, 0
 
@@ -63,14 +63,10 @@ class Writer:
 
     @property
     def has_template(self) -> bool:
-        """Whether it can write anything."""
         return bool(self.template.source)
 
     def write(self, conversation: Sequence[Message]) -> str | None:
-        """A conversation as a text; None where the template refuses it.
-
-        Raises Problem E393 where the model has no template, E394 where one cannot be used.
-        """
+        """Return a text, or None if the template refuses. Raises Problem E393 (no template), E394 (unusable one)."""
         answer = json.loads(self._asked(_line(conversation)))
         self.refusal = answer.get("refusal", self.refusal)
         text: str | None = answer.get("text")
@@ -84,7 +80,7 @@ class Writer:
             process.stdin.write(question)
             process.stdin.flush()
         began = time.monotonic()
-        answer = process.stdout.readline()  # of which that process bounds the length
+        answer = process.stdout.readline()  # that process bounds its length
         self._seconds += time.monotonic() - began
         self._written += 1
         if self._seconds > max(LONG_S, MEAN_S * self._written):
@@ -115,11 +111,11 @@ def _line(said: Any) -> bytes:
     return json.dumps(said, ensure_ascii=False).encode(errors="replace") + b"\n"
 
 
-# The process
+# The child process
 
 
 def main(questions: IO[bytes], answers: IO[bytes]) -> None:
-    """A line with a template, then one for each conversation; for each a line with its text, or why there is none."""
+    """Read a line with a template, then one per conversation; answer each with its text or a refusal."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     source, special = json.loads(questions.readline())
@@ -127,7 +123,7 @@ def main(questions: IO[bytes], answers: IO[bytes]) -> None:
     answers.write(LOADED)
     answers.flush()
     while question := questions.readline():
-        signal.setitimer(signal.ITIMER_REAL, RENDER_S)  # which ends this process
+        signal.setitimer(signal.ITIMER_REAL, RENDER_S)  # whose signal ends this process
         answers.write(_line(_answer(render_jinja_template, json.loads(question), source, special)))
         signal.setitimer(signal.ITIMER_REAL, 0)
         answers.flush()
@@ -154,19 +150,18 @@ if __name__ == "__main__":
     main(sys.stdin.buffer, sys.stdout.buffer)
 
 
-# Rows of a Parquet file, some at a time. What its footer says of sizes is a claim.
+# Rows of a Parquet file, in batches. Sizes in its footer are claims.
 
 AT_A_TIME = 256  # rows
-GROUP_BYTES, GROUP_ROWS = 2 << 30, 10_000_000  # of a row group, at most: its largest column unpacked, rows and values
+GROUP_BYTES, GROUP_ROWS = 2 << 30, 10_000_000  # of a row group, at most: bytes of its largest column, rows or values
 MOST_LISTED = 10_000  # of one row
 UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
 
 
 def rows_of(path: Path, field: str, *, lists: Collection[str], longest: int) -> Iterator[dict[str, Any] | None]:
-    """The texts of each row by column: of one, or of all where `field` is empty; None for a row that is broken.
+    """Yield each row's texts by column, of `field` or of all; None for a broken row.
 
-    Of columns that are called as `lists` also what they list, `MOST_LISTED` things at most. Raises Problem E381 where
-    it is no Parquet file.
+    Columns named in `lists` also give their lists, up to `MOST_LISTED` items. Raises Problem E381 if it is not Parquet.
     """
     try:
         file = parquet.ParquetFile(path)
@@ -188,7 +183,7 @@ def _columns(schema: pa.Schema, lists: Collection[str]) -> list[str]:
 def _row_group(
     file: parquet.ParquetFile, group: int, names: list[str], longest: int
 ) -> Iterator[dict[str, Any] | None]:
-    """What cannot be read is broken to the end of its row group."""
+    """Yield the rows of a row group. An unreadable part breaks all rows to its end."""
     about, read = file.metadata.row_group(group), 0
     columns = [about.column(at) for at in range(about.num_columns)]
     largest = max((column.total_uncompressed_size for column in columns), default=0)
@@ -206,7 +201,7 @@ def _row_group(
 
 
 def _without_long_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same, with nothing for a list that is too long: each thing in it would become an object."""
+    """Replace lists that are too long by None, because each item would become an object."""
     for at, column in enumerate(batch.columns):
         if types.is_list(column.type) or types.is_large_list(column.type):
             is_long = compute.greater(compute.fill_null(compute.list_value_length(column), 0), MOST_LISTED)
@@ -216,17 +211,17 @@ def _without_long_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 Kind = Literal["text", "json", "parquet"]
-Row = dict[str, Any] | None  # its texts and conversations by field; None: it is broken
+Row = dict[str, Any] | None  # its texts and conversations by field; None: broken
 
 ROW_BYTES = 16 << 20  # of one row, at most
-LOOKED_AT = 1000  # rows of which the field is found
+LOOKED_AT = 1000  # rows in which the field is detected
 REFUSED = "refused by the template"
-FIRST = 20  # lines of which most are objects where a file is of JSON lines
-USUAL = ("text", "content", "sentence")  # fields that are taken before the one with most letters
+FIRST = 20  # lines checked: JSON lines if most are objects
+USUAL = ("text", "content", "sentence")  # fields preferred to the one with most letters
 LEAST = 2  # characters of a text
-LEFT_OUT = ("broken", "without text", REFUSED)  # as rows are counted
-CONVERSATIONS = ("messages", "conversations")  # fields that hold a list of what was said, and by whom
-ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}  # usual names of old
+LEFT_OUT = ("broken", "without text", REFUSED)  # names in the counts of rows
+CONVERSATIONS = ("messages", "conversations")  # fields that hold a list of messages with roles
+ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}  # older names of roles
 MOST_SAID = 10_000  # messages of a conversation
 PARQUET, QUOTE, LIST = b"PAR1", ord('"'), ord("[")
 
@@ -252,7 +247,7 @@ Conversation = Annotated[list[_Said], msgspec.Meta(min_length=1, max_length=MOST
 
 
 class Texts(NamedTuple):
-    """The texts of a file's rows, and what is counted while they are taken."""
+    """The texts of a file's rows, and counts that grow as they are read."""
 
     field: str
     taken: Iterator[str]
@@ -261,7 +256,7 @@ class Texts(NamedTuple):
 
 
 def kind_of(path: Path) -> Kind:
-    """What a file is, by its content."""
+    """Return a file's kind, by its content."""
     with path.open("rb") as file:
         if file.read(len(PARQUET)) == PARQUET:
             return "parquet"
@@ -271,10 +266,10 @@ def kind_of(path: Path) -> Kind:
 
 
 def texts_of(files: Sequence[Path], writer: Writer | None = None, known: str = "") -> Texts:
-    """All texts, in the order of files and rows, of what most rows have: texts, or conversations that `writer` writes.
+    """Return the texts of all rows in order: of a text field, or conversations rendered by `writer`.
 
-    `known`: the field with texts, where nobody has to look for it. Raises Problem E381 for no Parquet file, E382 where
-    no row has a text, and as `writer`.
+    `known` is the text field, if known. Raises Problem E381 if a file is not Parquet, E382 if no row has a text, and
+    those of `writer`.
     """
     rows, counted = partial(_rows, files), Counter[str]()
     field, conversations = (known, False) if known else _field_of(rows(lists=writer is not None), writer)
@@ -285,7 +280,7 @@ def texts_of(files: Sequence[Path], writer: Writer | None = None, known: str = "
 
 
 def _written(rows: Iterable[Row], field: str, writer: Writer, counted: Counter[str]) -> Iterator[Row]:
-    """The same with a text for each conversation. One that cannot be written is counted, and left out."""
+    """Render each conversation as text. Count and skip refused ones."""
     for row in rows:
         said = (row or {}).get(field)
         if not isinstance(said, list):
@@ -298,7 +293,7 @@ def _written(rows: Iterable[Row], field: str, writer: Writer, counted: Counter[s
 
 
 def _field_of(rows: Iterable[Row], writer: Writer | None) -> tuple[str, bool]:
-    """The field, and whether it has conversations: where most rows do, and there is a template or nothing else."""
+    """Return the field, and True if it holds conversations: most rows do, and a template or no text exists."""
     letters, conversations, looked_at = Counter[str](), Counter[str](), 0
     for row in islice(rows, LOOKED_AT):
         looked_at += 1
@@ -330,7 +325,7 @@ def _counted(rows: Iterable[Row], field: str, counted: Counter[str]) -> Iterator
 
 
 def left_out(counted: Counter[str]) -> str:
-    """As in `3 of 1,200 rows are left out: 2 broken, 1 without text.`; empty where none is."""
+    """Return words like `3 of 1,200 rows are left out: 2 broken, 1 without text.`, or ""."""
     reasons = [f"{counted[name]:,} {name}" for name in LEFT_OUT if counted[name]]
     number = sum(counted[name] for name in LEFT_OUT)
     return f" {number:,} of {counted['rows']:,} rows are left out: {', '.join(reasons)}." if reasons else ""
@@ -353,14 +348,14 @@ def _json_rows(file: IO[bytes], field: str = "", *, lists: bool = False) -> Iter
     while line := file.readline(ROW_BYTES + 1):
         if len(line) > ROW_BYTES and not line.endswith(b"\n"):
             while (rest := file.readline(ROW_BYTES)) and not rest.endswith(b"\n"):
-                pass  # of a line that is too long, nothing is kept
+                pass  # nothing is kept of a line that is too long
             yield None
         elif line.strip():
             yield _json_row(line, field, lists=lists)
 
 
 def _json_row(line: bytes, field: str, *, lists: bool) -> Row:
-    """Its texts, and conversations where `lists`: of one field, or of all."""
+    """Return a line's texts, of one field or all, and conversations if `lists`; None if it is broken."""
     try:
         values = _objects.decode(line)
         wanted = {field: values[field]} if field in values else {} if field else values
@@ -380,11 +375,11 @@ def _parquet(path: Path, field: str = "", *, lists: bool = False) -> Iterator[Ro
         yield None if row is None else texts | _conversations(row)
 
 
-# Both
+# Rows of either format
 
 
 def _conversations(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a row; what is a list of something else is none."""
+    """Return a row's conversations; lists of anything else are ignored."""
     found = {}
     for name in CONVERSATIONS:
         with contextlib.suppress(msgspec.ValidationError):

@@ -1,4 +1,4 @@
-"""Tokenizers that learn from a text: byte-level BPE, which gives every text back, and Unigram, for models that read."""
+"""Tokenizers trained on a text: byte-level BPE, which is lossless, and Unigram, for models that only read."""
 
 import hashlib
 import re
@@ -27,15 +27,15 @@ from peer_agent.recipes.text.preparation import Language, TextPreparation
 from peer_agent.recipes.text.tokens import Sentences
 from peer_agent.recipes.training import write_json
 
-END_OF_TEXT = "<|endoftext|>"  # parts documents, begins and ends a text
-END_OF_TEXT_ID = 0  # special tokens come first; the model takes it from here
+END_OF_TEXT = "<|endoftext|>"  # separates documents, begins and ends a text
+END_OF_TEXT_ID = 0  # special tokens come first; the recipe's `end` is set to it
 SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of a tokenizer for sentences, in this order
 BATCH = 256  # documents encoded at a time
-# A sentence ends behind one of these and a space, in whatever script, or with its line.
+# A sentence ends after one of these and a space, in any script, or at the end of its line.
 SENTENCE_END = r"(?<=[.!?…।॥。！？؟۔])[\"'”’»)]*\s+|\n+"
 PER_LANGUAGE: dict[Language, tuple[normalizers.Normalizer, ...]] = {
     "any": (),
-    # As sahajBERT's: signs that look like the danda are one, and a colon behind a letter is a visarga.
+    # Like sahajBERT's: variants of the danda become one, and a colon after a letter is a visarga.
     "bengali": (
         normalizers.Replace(Regex("[\u09e4\u09e5\u09f7|]"), "\u0964"),
         normalizers.Replace(Regex("(?<=[\u0980-\u09ff]):"), "\u0983"),
@@ -44,14 +44,14 @@ PER_LANGUAGE: dict[Language, tuple[normalizers.Normalizer, ...]] = {
 
 
 class Encoded(NamedTuple):
-    """One document's tokens, and at which of them its sentences begin."""
+    """One document's tokens, and the positions at which its sentences begin."""
 
     tokens: list[int]
     starts: list[int]
 
 
 def train_tokenizer(documents: Iterable[str], preparation: TextPreparation) -> Tokenizer:
-    """A tokenizer of at most `preparation.vocab` tokens; a short text gives fewer."""
+    """Train a tokenizer of at most `preparation.vocab` tokens; a short text gives fewer."""
     return _sentence_tokenizer(documents, preparation) if preparation.sentences else _bpe(documents, preparation.vocab)
 
 
@@ -106,19 +106,19 @@ def _unigram(documents: Iterable[str], preparation: TextPreparation) -> Tokenize
 
 
 def pieces_of(tokenizer: Tokenizer) -> int:
-    """One more than its largest token: how many rows a model has for it, where some numbers are left out too."""
+    """Return the largest token plus one, which is a model's number of rows even if some numbers are unused."""
     return 1 + max(tokenizer.get_vocab().values(), default=-1)
 
 
 def text_of(setting: Any) -> Any:
-    """A token of a tokenizer's settings as its text: older files have an object with more of it."""
+    """Return a token of a tokenizer's settings as text; older files have an object for it."""
     return setting.get("content") if isinstance(setting, dict) else setting
 
 
 def encode_documents(
     tokenizer: Tokenizer, documents: Iterable[str], *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> Iterator[Encoded]:
-    """Tokens of each document: with the end of the text after it, or as sentences."""
+    """Yield each document's tokens, with the end-of-text token or split into sentences."""
     for batch in _batches(documents):
         if sentences:
             yield from _sentences(tokenizer, batch)
@@ -128,7 +128,7 @@ def encode_documents(
 
 
 def _sentences(tokenizer: Tokenizer, documents: list[str]) -> Iterator[Encoded]:
-    """Each sentence by itself, so that it is known where it begins."""
+    """Encode each sentence separately, to know where it begins."""
     for document in documents:
         encoded = Encoded([], [])
         for encoding in tokenizer.encode_batch_fast(sentences_of(document), add_special_tokens=False):
@@ -139,7 +139,7 @@ def _sentences(tokenizer: Tokenizer, documents: list[str]) -> Iterator[Encoded]:
 
 
 def sentences_of(document: str) -> list[str]:
-    """A document cut behind its sentences, in their order; no letter is lost."""
+    """Split a document after its sentences, in order, dropping only blank parts."""
     ends = [match.end() for match in re.finditer(SENTENCE_END, document)]
     parts = [document[start:end] for start, end in pairwise([0, *ends, len(document)])]
     return [part for part in parts if part.strip()]
@@ -157,7 +157,7 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, sentences: bool = False) -> None:
-    """Files from which transformers' AutoTokenizer loads it offline."""
+    """Write the files from which transformers' AutoTokenizer loads it offline."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     end = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT, "unk_token": END_OF_TEXT}
@@ -168,24 +168,24 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, sentences: bool = Fals
     write_json(folder / "tokenizer_config.json", config)
 
 
-# Token files: content-addressed safetensors with `tokens`, and where sentences begin in `starts`. Tokens are uint16, or
-# uint32 where a tokenizer has more than 65,536.
+# Token files: content-addressed safetensors with `tokens`, and sentence starts in `starts`. Tokens are uint16, or
+# uint32 for a tokenizer with more than 65,536.
 
 
 def write_content(content: bytes, folder: Path) -> str:
-    """Write `<sha256>.safetensors` in a folder; the sha256 in hexadecimal."""
+    """Write `<sha256>.safetensors` to a folder. Return the sha256 in hexadecimal."""
     digest = hashlib.sha256(content).hexdigest()
     (folder / f"{digest}.safetensors").write_bytes(content)
     return digest
 
 
-SHARD_TOKENS, LARGEST = 1 << 17, 1 << 23  # at which a shard is closed; documents stay whole
-MANY = 4096  # shards of a text, above which they are larger
-TOKEN_BYTES = 4  # of text, about, in most languages
+SHARD_TOKENS, LARGEST = 1 << 17, 1 << 23  # size at which a shard is closed; documents stay whole
+MANY = 4096  # shards of a text, above which they get larger
+TOKEN_BYTES = 4  # bytes of text per token, about, in most languages
 
 
 def shard_tokens(text_bytes: int) -> int:
-    """At how many tokens shards are closed: the larger a text, the larger they are, so that a run can list them."""
+    """Return the tokens per shard. Larger texts have larger shards, so that a run can list them."""
     size = SHARD_TOKENS
     while size < LARGEST and text_bytes > size * TOKEN_BYTES * MANY:
         size *= 2
@@ -193,7 +193,7 @@ def shard_tokens(text_bytes: int) -> int:
 
 
 def in_shards(documents: Iterable[Encoded], size: int) -> Iterator[Sentences]:
-    """Documents laid end to end in shards of about so many tokens. Every document has two tokens or more."""
+    """Yield documents end to end in shards of about `size` tokens. Every document has two tokens or more."""
     tokens, starts = array("I"), array("I")
     for document in documents:
         starts.extend(len(tokens) + start for start in document.starts)
@@ -212,7 +212,7 @@ def _as_arrays(tokens: "array[int]", starts: "array[int]") -> Sentences:
 
 
 def write_shard(shard: Sentences, folder: Path, source: int = 0) -> DataFile:
-    """Write a shard to `<sha256>.safetensors` in a folder; where sentences begin, if that is known."""
+    """Write a shard to `<sha256>.safetensors` in a folder, with sentence starts if known."""
     return DataFile(write_content(content_of(shard), folder), shard.tokens.size, source)
 
 
@@ -232,6 +232,6 @@ def content_of(shard: Sentences) -> bytes:
 
 
 def entropy_of(counts: NDArray[np.int64]) -> float:
-    """Nats per token of a distribution of tokens: what a model that knows nothing but frequencies would reach."""
+    """Return nats per token of a distribution: the loss of a model that knows only frequencies."""
     frequencies = counts[counts > 0] / counts.sum()
     return float(-(frequencies * np.log(frequencies)).sum()) + 0.0

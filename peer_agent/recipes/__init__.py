@@ -1,7 +1,7 @@
-"""The recipes that people can choose, a package each: what the whole house knows of it and, in `training`, the rest.
+"""The recipes that people can choose. Each is a package; its `training` module holds what needs torch.
 
-Whoever reads recipes takes `parse_recipe` from here, and so knows them all. A recipe of one's own is a module that
-registers it, named in MANYHANDS_RECIPES on the site and on every machine: no code travels from the one to the other.
+Callers import `parse_recipe` from here, so that all recipes are registered. MANYHANDS_RECIPES names further modules on
+the site and on every machine: no code travels between them.
 """
 
 import importlib
@@ -21,7 +21,7 @@ __all__ = [
     "recipe_of",
 ]
 
-VARIABLE = "MANYHANDS_RECIPES"  # further modules, parted by commas
+VARIABLE = "MANYHANDS_RECIPES"  # further modules, separated by commas
 
 for name in filter(None, os.environ.get(VARIABLE, "").split(",")):
     importlib.import_module(name.strip())

@@ -1,4 +1,4 @@
-"""First values of parameters, the same on every machine."""
+"""Initial parameter values, the same on every machine."""
 
 import hashlib
 
@@ -7,17 +7,17 @@ import torch
 
 
 def draw_normal(parameter: torch.Tensor, *, seed: int, name: str, spread: float) -> None:
-    """Normal values with this standard deviation, keyed by seed and name; torch's own differ between vector units."""
+    """Draw normal values keyed by seed and name; torch's own generator differs between vector units."""
     key = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = np.random.Generator(np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8")))
     with torch.no_grad():
-        # Drawn in float64: where two mathematics libraries differ in the last bit, float32 does not see it.
+        # Drawn in float64: rounding to float32 hides last-bit differences between mathematics libraries.
         values = generator.standard_normal(tuple(parameter.shape)).astype(np.float32)
         parameter.copy_(torch.from_numpy(values * np.float32(spread)))
 
 
 def draw_directions(matrix: torch.Tensor, *, seed: int, name: str) -> None:
-    """Rows of length 1, all directions alike."""
+    """Draw rows of length 1 in uniformly random directions."""
     draw_normal(matrix, seed=seed, name=name, spread=1.0)
     with torch.no_grad():
         rows = matrix.numpy().astype(np.float64)

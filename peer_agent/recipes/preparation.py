@@ -1,4 +1,4 @@
-"""How data are prepared, as the site has it in rows and its children are told; and what comes of it."""
+"""Preparation of data: the description that the site stores and passes to its children, and the result."""
 
 import functools
 import operator
@@ -12,7 +12,7 @@ from peer_agent.protocol.recipe import KINDS, Preparation
 
 
 class DataFile(Struct, frozen=True):
-    """A written file: sha256 in hexadecimal, how much it holds, in what its recipe counts, and its source's number."""
+    """A written file: sha256 in hexadecimal, size in the recipe's unit of data, and number of its source."""
 
     digest: str
     size: int
@@ -20,17 +20,17 @@ class DataFile(Struct, frozen=True):
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
-    """What preparation made of a file. `size` is that of all shards; `heldout` is None where data are too few."""
+    """The result of preparing a file. `size` is of all shards; `heldout` is None if there are too few data."""
 
     size: int
     shards: list[DataFile]
     heldout: DataFile | None
-    pieces: list[str]  # a few of them, for people
-    ready: str  # the line of a run's timeline
+    pieces: list[str]  # a few samples, for people
+    ready: str  # the line for a run's timeline
 
 
 def parse_preparation(data: str) -> Preparation:
-    """What a recipe's `preparation` was encoded to. Raises Problem E301."""
+    """Decode a recipe's encoded `preparation`. Raises Problem E301."""
     known: Any = functools.reduce(operator.or_, dict.fromkeys(kind.prepares for kind in KINDS.values()))
     try:
         found: Preparation = msgspec.json.decode(data, type=known)

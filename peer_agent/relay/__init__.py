@@ -1,1 +1,1 @@
-"""A relay's process, and an auxiliary's: the shell of `protocol.relay`, for all runs of a site or for one. No torch."""
+"""A relay's process, for all runs of a site, or an auxiliary's, for one: shell of `protocol.relay`. No torch."""

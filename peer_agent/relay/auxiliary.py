@@ -1,4 +1,4 @@
-"""An auxiliary: a member's machine that averages for one run and keeps its log. No torch: it computes no gradients."""
+"""An auxiliary: a member's machine that averages for one run and keeps its log, without torch or gradients."""
 
 import asyncio
 import contextlib
@@ -32,9 +32,9 @@ LOOK_S, LEAVE_LOOK_S = 1.0, 0.05
 async def run_auxiliary(
     access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View, *, place: Place
 ) -> None:
-    """Average until the run is finished, or until somebody asks to leave; `owner`: what is wanted of this machine.
+    """Average until the run is finished or the machine is asked to leave.
 
-    Where it is to rest it leaves the run until it may work again. Where it is to move this returns. Raises Problem.
+    While `owner` says rest, it leaves the run; to move to another run, it returns. Raises Problem.
     """
     view.say(translated(SEEN))
     view.say(_("This machine averages for the others and needs no GPU."))
@@ -74,21 +74,21 @@ async def _work(auxiliary: "Auxiliary", leave_request: LeaveRequest, place: Plac
 
 
 def _trouble_of(state: Connected | Waiting) -> Fault | None:
-    """A site in the middle of a restart is not itself for a while."""
+    """Return the fault of a link's state, if any: an unreachable site may only be restarting."""
     if isinstance(state, Connected):
         return None
     return hardware.not_reached(state.fault) if state.fault.code in PASSING else state.fault
 
 
 class Auxiliary:
-    """What is shown of one; decides when it ends."""
+    """Decides when an auxiliary ends, and fills the status that is shown of it."""
 
     def __init__(self, access: RunAccess, owner: MachineControl, view: View) -> None:
         self.access, self.owner, self.view, self.now = access, owner, view, view.now
         self.relay: Relay | None = None
         self.ended = asyncio.Event()
-        self.averaged = 0  # bytes, since it began
-        self._index = 0  # of the newest entry that was told of
+        self.averaged = 0  # bytes, since the start
+        self._index = 0  # of the newest entry reported
         self._away: Fault | None = None
         self._recipe: Recipe | None = None
         self._rates = Rates()
@@ -96,7 +96,7 @@ class Auxiliary:
         self.now.role, self.now.site = access.role.value, access.site.url
         self.now.run, self.now.person = access.slug, access.site.person
 
-    # --- what happens
+    # --- events
 
     def linked(self, state: Connected | Waiting) -> None:
         before, self._away = self._away, _trouble_of(state)
@@ -106,12 +106,12 @@ class Auxiliary:
             self.view.ended(before.code)
 
     def opened(self) -> None:
-        """The site answers with what is wanted of this machine."""
+        """Tell the owner's control that the site can now send instructions."""
         if self.relay is not None:
             self.owner.linked(self.access.run, self.relay.say)
 
     def obey(self) -> None:
-        """The owner, or what goes on at this machine, says otherwise than before. To rest, it leaves at once."""
+        """Apply changed instructions of the owner or limits of the machine. To rest, leave at once."""
         if self.owner.rest:
             self.ended.set()
         elif (self.owner.is_to_finish or self.owner.move_to) and self._leaving is None:
@@ -121,7 +121,7 @@ class Auxiliary:
         self.view.tell("listening", _("Listening at port {port}.").format(port=port), port=port)
 
     def heard(self, body: m.TO_PEER) -> None:
-        """What the site says, as far as people want to know it."""
+        """Show what a message of the site means for people."""
         match body:
             case m.Greeting():
                 self._recipe = parse_recipe(body.recipe)
@@ -135,17 +135,17 @@ class Auxiliary:
                 if body.state == "finished":
                     self.ended.set()
             case m.Commit():
-                with contextlib.suppress(Problem):  # of what does not open, whoever keeps the log tells
+                with contextlib.suppress(Problem):  # the keeper of the log reports an entry that cannot be read
                     self._committed(read_record(Entry(body.record, body.contributions)))
 
     def _greeted(self, greeting: m.Greeting) -> None:
-        """What was made before is told of by nobody; that steps are undone, here, whoever undid them."""
+        """Take the run's position without reporting earlier steps; report a rollback."""
         if greeting.step < self.view.made:
             self.view.say(f"The run was rolled back to step {greeting.step:,}.")
         self._index, self.view.made = max(self._index, greeting.index), greeting.step
 
     def _committed(self, record: Record) -> None:
-        """A page of the log brings old entries as well; these are not told of."""
+        """Report a new update. Old entries, which a page of the log also brings, are skipped."""
         if record.index <= self._index or record.kind != "update" or self._recipe is None:
             return
         self._index = record.index
@@ -167,10 +167,10 @@ class Auxiliary:
         figures = {"step": f"{record.step:,}", "loss": f"{record.loss:.3f}", "machines": f"{machines:,}"}
         self.view.tell("step", words.format(**figures, size=in_bytes(own)), **facts, averaged_bytes=own)
 
-    # --- the end
+    # --- leaving
 
     def finish(self) -> None:
-        """See the round through that it has a part in, then leave."""
+        """Finish the current round, then leave."""
         self._leaving = asyncio.create_task(self._finish())
 
     async def _finish(self) -> None:
@@ -183,17 +183,17 @@ class Auxiliary:
 
     @property
     def is_in_round(self) -> bool:
-        """Whether a round is open here, and the run is moving."""
+        """True if a round is open here and the run is moving."""
         runs = self.relay.runs if self.relay is not None else {}
         run = runs.get(self.access.run)
         reducer = run.state.reducer if run is not None else None
         is_open = reducer is not None and reducer.attempt is not None
         return is_open and self.view.is_moving and self._away is None
 
-    # --- what is shown
+    # --- display
 
     async def observe(self) -> None:
-        """Write about once a second how it stands, for the view and for `manyhands status`."""
+        """Update the view and the file for `manyhands status` about once a second."""
         while True:
             self.now.doing, self.now.title = self._doing(), sanitize(self.access.title)
             self.now.up_mbps, self.now.down_mbps = self._rates.read()
@@ -205,7 +205,7 @@ class Auxiliary:
             await asyncio.sleep(LOOK_S)
 
     def _doing(self) -> str:
-        """One of the words of `status.SENTENCES`."""
+        """Return a key of `status.SENTENCES`."""
         if self.view.run_state == "finished":
             return "finished"
         if self._leaving is not None:

@@ -1,7 +1,6 @@
-"""The part of a relay that forwards: it connects who asks to a listener that they cannot dial (rule 27).
+"""The part of a relay that connects a dialler to a listener that it cannot reach itself (rule 27).
 
-To nobody but whom the coordinator tells of and this relay reaches by itself, whatever the asking say; of what goes
-through it sees ciphertext alone.
+It forwards only to listeners that the coordinator lists and that this relay itself reaches. It sees only ciphertext.
 """
 
 import asyncio
@@ -21,13 +20,13 @@ Find = Callable[[RunId, PeerId], m.Listener | None]
 
 
 class Limits(Struct, frozen=True):
-    """How many at once, and the seconds they may take. `per_listener`: fewer than the strangers that it lets in of one
-    address, so that no relay shuts a listener to the others behind it."""
+    """Limits on concurrent links, and timeouts. `per_listener` is below a listener's cap of unauthenticated sockets per
+    address, so that one relay cannot block it for the others behind it."""
 
     per_credential: int = 8
     per_listener: int = 24
     in_all: int = 128
-    first_s: float = 10.0  # from the proof to the question (rule 40)
+    first_s: float = 10.0  # from authentication to the request (rule 40)
     connect_s: float = 5.0
     idle_s: float = 600.0  # without a byte; a run whose rounds are further apart dials again
 
@@ -36,14 +35,14 @@ LIMITS = Limits()
 
 
 class Forwarder:
-    """Whom it connects now. `find` names a listener of a run that is listed and reached; else None."""
+    """The current forwarded links. `find` returns a listed and reached listener of a run, or None."""
 
     def __init__(self, find: Find, limits: Limits = LIMITS) -> None:
         self._find, self.limits = find, limits
-        self.links: dict[Connection, PeerId | None] = {}  # to whom; None where that was not said yet
+        self.links: dict[Connection, PeerId | None] = {}  # the target; None before the request
 
     async def serve(self, link: Connection) -> None:
-        """Somebody who has proved who it is, until either end goes. Raises LinkLost, Refused."""
+        """Serve an authenticated dialler until either end goes. Raises LinkLost, Refused."""
         try:
             self._enter(link)
             asked = await self._asked(link)
@@ -54,14 +53,14 @@ class Forwarder:
             self.links.pop(link, None)
 
     def _enter(self, link: Connection) -> None:
-        """Those who have not said yet what they want count as well. Raises Problem."""
+        """Count a link, even before its request. Raises Problem at a limit."""
         same = sum(_owner(other) == _owner(link) for other in self.links)
         if same >= self.limits.per_credential or len(self.links) >= self.limits.in_all:
             raise _refusal("yet unnamed", "it forwards as much as it can")
         self.links[link] = None
 
     async def _asked(self, link: Connection) -> m.Forward:
-        """Raises Problem; LinkLost where nothing is asked in time."""
+        """Receive the request. Raises Problem; LinkLost if none comes in time."""
         asked: object = None
         try:
             async with asyncio.timeout(self.limits.first_s):
@@ -95,7 +94,7 @@ class Forwarder:
         await carry(link, plain, asked.run, idle_s=self.limits.idle_s)
 
     def _replace(self, link: Connection, to: PeerId) -> None:
-        """One of a dialler to a listener: the older may be dead without our knowing. Raises Problem."""
+        """Replace the dialler's older link to the listener, which may be dead. Raises Problem at its limit."""
         for other in [other for other, at in self.links.items() if at == to and _owner(other) == _owner(link)]:
             del self.links[other]
             other.abort()
@@ -105,7 +104,7 @@ class Forwarder:
 
 
 def _owner(link: Connection) -> tuple[PeerId, RunId]:
-    """Whose credential it is; a renewed one counts as the same."""
+    """Return whose credential it is; a renewed one counts as the same."""
     assert link.credential is not None
     return link.credential.peer, link.credential.run
 

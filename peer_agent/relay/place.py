@@ -1,4 +1,4 @@
-"""Where a member's machine is dialled by the others, and the certificate that it shows there."""
+"""The address where others dial a member's machine, and the certificate that it shows there."""
 
 from msgspec import Struct
 
@@ -8,26 +8,26 @@ from peer_agent.network.addresses import ANYWHERE, bracketed
 from peer_agent.network.certificate import Certificate, certificate_of, new_pem
 from peer_agent.protocol.errors import Problem
 
-LISTENER = "listener.pem"  # in the home: its certificate, so that it is known by the same one after a restart
+LISTENER = "listener.pem"  # in the home, so that the certificate survives a restart
 SEEN = gettext_noop(
     "The members of this run will see this computer's internet address, because their computers connect to it."
 )
 
 
 class Place(Struct, frozen=True):
-    """Where to listen. `advertise`: the port that others dial, 0 where it is the one that is listened at."""
+    """Where to listen. `advertise` is the external port, or 0 if it is the same."""
 
     host: str = ANYWHERE[0]
     port: int = 0
     advertise: int = 0
 
     def url(self, port: int) -> str:
-        """Its address, where it listens at this port. Of the host the site takes no word but its own."""
+        """Return the address for a listening port. The site replaces the host by the one that it sees."""
         return f"wss://{bracketed(self.host)}:{self.advertise or port}/"
 
 
 def own_certificate(home: Home) -> Certificate:
-    """The one that this home has, or a fresh one. Raises Problem E113, E106."""
+    """Return this home's certificate, made on first use. Raises Problem E113, E106."""
     path = home.folder / LISTENER
     if not path.exists():
         home.write(LISTENER, new_pem())

@@ -1,7 +1,4 @@
-"""The process that reduces and keeps logs: a relay's for every run of its site, an auxiliary's for one.
-
-Others reach it. No torch, no data, no model.
-"""
+"""The process that reduces and keeps logs, for all runs of a site or for one. Others dial it. No torch or data."""
 
 import asyncio
 import logging
@@ -34,21 +31,18 @@ from peer_agent.site.relay_links import DataLinks
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.1  # where chunks close with the clock
-IDLE_TICKS = 5  # of these, before a run without such chunks is looked at
-RENEW_S = 60.0  # between looks at the credential's age
-SAID_WAITING = 4096  # messages for the site; what is beyond is lost, and what matters is said again
+TICK_S = 0.1  # while chunks close at deadlines
+IDLE_TICKS = 5  # of these between ticks of a run without deadlines
+RENEW_S = 60.0  # between checks of the credential's age
+SAID_WAITING = 4096  # messages for the site; more are dropped, and important ones are repeated
 
 
 def _nothing(_: object) -> None:
-    """Nobody looks."""
+    """Ignore the argument."""
 
 
 class Watch(Struct, frozen=True):
-    """Who looks at a process: told how its link to the site stands, what the site says, at which port it listens.
-
-    `opened`: there is a new link, on which something may be said; `instructed`: what the machine's owner wants of it.
-    """
+    """Callbacks of an observer: link state, messages of the site, listening port, open link, owner's instructions."""
 
     linked: Callable[[Connected | Waiting], None] = _nothing
     heard: Callable[[m.TO_PEER], None] = _nothing
@@ -58,7 +52,7 @@ class Watch(Struct, frozen=True):
 
 
 class Relay:
-    """One such process; with a `certificate` of its own where nothing in front of it encrypts."""
+    """A relay's or auxiliary's process. `certificate` is its own if no proxy in front encrypts."""
 
     def __init__(
         self,
@@ -72,24 +66,24 @@ class Relay:
         watch: Watch | None = None,
         reserve_percent: int = 0,
     ) -> None:
-        """`reserve_percent`: of its uplink, that its household keeps; a relay has none."""
+        """Make a process that leaves `reserve_percent` of the uplink to the household; 0 for a relay."""
         self.home, self.access, self.certificate = home, access, certificate
         self.host, self.port, self.url = host, port, advertise
         self.watch, self.reserve_percent = watch or Watch(linked=_told), reserve_percent
         self.is_of_all_runs = access.role is Role.RELAY
         self.log = UpdateLog(home.folder / "log", access.site_key)
         self.runs: dict[RunId, RelayedRun] = {}
-        self.aside: dict[RunId, tuple[int, Fault]] = {}  # runs that cannot go on here: under which fence, and why
+        self.aside: dict[RunId, tuple[int, Fault]] = {}  # runs that cannot go on here: fence, and why
         self.others = DataLinks(access, self._hear_listener, is_busy=self._is_busy)
         self.forwarder = Forwarder(self._forwards_to)
         self._around = Around(self.say, self.others.ask, self._follow, self._set_aside)
         self._addresses: dict[RunId, tuple[m.Listener, ...]] = {}
         self._said: asyncio.Queue[m.Message] = asyncio.Queue(SAID_WAITING)
         self._closing: set[asyncio.Task[None]] = set()
-        self._broken: asyncio.Queue[Problem] = asyncio.Queue()  # this machine's own, met while serving others
+        self._broken: asyncio.Queue[Problem] = asyncio.Queue()  # faults of this machine, met while serving others
 
     async def run(self) -> None:
-        """Listen, and speak to the site, until cancelled. Raises Problem (or a group) where going on cannot help."""
+        """Listen, and talk to the site, until cancelled. Raises Problem (or a group) if going on cannot help."""
         await self.access.renew()
         server = await serve_data(
             self.host,
@@ -110,7 +104,7 @@ class Relay:
                 tasks.create_task(part)
 
     async def _close_at_the_end(self, server: Server) -> None:
-        """All links at once: each gets a moment for its last words, and there is no time for one after another."""
+        """Close all links at once: each may take a moment, and one after another would take too long."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -130,7 +124,7 @@ class Relay:
 
     async def _hear_site(self, link: Connection) -> None:
         while not self._said.empty():
-            self._said.get_nowait()  # said to nobody
+            self._said.get_nowait()  # dropped with their link
         speaking = asyncio.create_task(self._speak(link))
         self.watch.opened()
         try:
@@ -150,15 +144,14 @@ class Relay:
             try:
                 await link.send(await self._said.get())
             except (LinkLost, Refused):
-                return  # noticed by whoever reads it
+                return  # the link's reader notices
 
     def say(self, message: m.TO_SITE | m.OF_MACHINE) -> None:
-        """To the coordinator, in order, in its own time."""
+        """Queue a message to the coordinator."""
         if not self._said.full():
             self._said.put_nowait(message)
 
     def run_of(self, run: RunId) -> RelayedRun:
-        """The run, from its first mention on."""
         if run not in self.runs:
             self.runs[run] = RelayedRun(
                 run,
@@ -172,7 +165,7 @@ class Relay:
         return self.runs[run]
 
     async def _take(self, body: m.TO_PEER) -> None:
-        """What the site says about a run. A run that cannot go on costs no other."""
+        """Handle a message of the site. A run that cannot go on does not affect others."""
         try:
             run = run_of(body)
         except Problem as problem:
@@ -184,7 +177,7 @@ class Relay:
         self.watch.heard(body)
 
     async def _hear(self, run: RelayedRun, body: m.TO_PEER) -> None:
-        """A plan that cannot be opened is passed over; what was committed, and cannot be, ends the run here."""
+        """Handle a message. Skip a plan that cannot be opened; a commit that cannot be opened ends the run here."""
         large = isinstance(body, m.Planned | m.Commit) and _size(body) > INLINE_BYTES
         try:
             opened = await asyncio.to_thread(open_message, body, self.access.site_key) if large else None
@@ -201,24 +194,24 @@ class Relay:
         await run.handle(e.Heard(opened))
 
     def _is_aside(self, run: RunId, body: m.TO_PEER) -> bool:
-        """It is tried again when a new host has it."""
+        """Return True if the run is set aside. A new host's hello retries it."""
         if run in self.aside and isinstance(body, m.Rehello) and body.fence > self.aside[run][0]:
             del self.aside[run]
         return run in self.aside
 
     def _has_nothing(self, run: RunId, body: m.TO_PEER) -> bool:
-        """The site tells each relay of all runs that were finished, and most of them were never here."""
+        """Return True for the notice of a finished run that was never here: the site sends all of them."""
         return isinstance(body, m.Snapshotted) and run not in self.runs and not self.log.last_index(run)
 
     async def _guarded(self, run: RunId, do: Callable[[RelayedRun], Awaitable[None]]) -> None:
-        """Do something for a run; whatever goes wrong in it is its own."""
+        """Do something for a run. Any error affects this run only."""
         try:
             await do(self.run_of(run))
         except Exception as error:  # noqa: BLE001 - the edge of a run: it is set aside, and the others go on
             self._set_aside(run, error)
 
     def _set_aside(self, run: RunId, error: Exception) -> None:
-        """Let go of a run that cannot go on here, and say why. A disk that is full concerns all of them."""
+        """Close a run that cannot go on here, and say why. A full disk instead ends the process."""
         if isinstance(error, Problem) and error.fault.code == codes.DISK_FULL:
             self._broken.put_nowait(error)
             return
@@ -236,7 +229,7 @@ class Relay:
         closing.add_done_callback(self._closing.discard)
 
     def _follow(self, run: RunId, relays: tuple[m.Listener, ...]) -> None:
-        """Keep a link to every relay of any run: they come to a site's runs one after another."""
+        """Keep a link to the relays of all runs: they join a site's runs one after another."""
         self._addresses[run] = relays
         self.others.follow(tuple(sorted({relay for of in self._addresses.values() for relay in of}, key=repr)))
 
@@ -244,7 +237,7 @@ class Relay:
         return any(run.reduction is not None for run in self.runs.values())
 
     def _forwards_to(self, run: RunId, peer: PeerId) -> m.Listener | None:
-        """A member that the coordinator tells of and that has proved here who it is: no other address is dialled."""
+        """Return a listed member that this relay has authenticated itself; no other address may be dialled."""
         listed = (listener for listener in self._addresses.get(run, ()) if listener.peer == peer)
         return next((each for each in listed if each.fingerprint and peer in self.others.direct), None)
 
@@ -256,7 +249,7 @@ class Relay:
                     await self._guarded(run, self._look)
 
     async def _look(self, relayed: RelayedRun) -> None:
-        """The clock, and whom it reaches of those who listen in this run."""
+        """Pass on the time, and which listeners of this run are reached."""
         listening = {listener.peer for listener in self._addresses.get(relayed.run, ())}
         await relayed.handle(e.Reached(tuple(sorted(listening & self.others.direct))))
         await relayed.handle(e.Ticked())
@@ -277,7 +270,7 @@ class Relay:
     # --- data links ---------------------------------------------------------------------------------------------
 
     async def _serve(self, link: Connection) -> None:
-        """One data link. What is wrong with it costs nobody else."""
+        """Serve one data link. Its errors affect no other."""
         try:
             await self._give_and_take(link)
         except Problem as problem:
@@ -287,7 +280,7 @@ class Relay:
             await link.close(problem.fault)
 
     async def _give_and_take(self, link: Connection) -> None:
-        """A link is for its run; of a relay, other relays and the site's reader ask for what is in any log."""
+        """Serve a link's run. On a relay, other relays and the site's reader may fetch from any log."""
         assert link.credential is not None
         peer, role, run = link.credential.peer, link.credential.role, link.credential.run
         if role is Role.TRAINER or not self.is_of_all_runs:
@@ -299,7 +292,7 @@ class Relay:
                 await self._give(link, body, is_reader=link.credential.role is Role.READER)
 
     async def _give(self, link: Connection, body: m.FetchSpan | m.FetchRecords, *, is_reader: bool) -> None:
-        """Of any run that is served here; to the site's reader also of one that no host speaks of any more."""
+        """Send from the log of a run served here; to the site's reader also from one without a host."""
         run = self.run_of(body.run) if is_reader else self.runs.get(body.run)
         if isinstance(body, m.FetchRecords):
             if run is not None:
@@ -310,7 +303,7 @@ class Relay:
             await link.send(m.SpanMissing(run=body.run, index=body.index, span=body.span))
 
     async def _hear_listener(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
-        """Averages of who keeps no log come as they are made; those of other relays by their logs, span by span."""
+        """Take averages as they are made; relays' own come later from their logs, span by span."""
         if isinstance(body, Frame) and body.run in self.runs:
             await self._guarded(body.run, lambda run: run.hear_average(peer, body))
 

@@ -1,7 +1,7 @@
-"""The shell of one run at a relay: carries what happens to `protocol.relay` and does what it asks for.
+"""The shell of one run at a relay: passes events to `protocol.relay` and carries out its actions.
 
-Ties `averaging` to `network`; decides nothing. Events are taken in turn, each with all its actions but those that wait
-for a disk or for another machine; these run beside it, the writes in order, and their outcomes are events again.
+It ties `averaging` to `network` and decides nothing. Events are handled in turn with all their actions. Disk and
+network actions run beside them, writes in order, and their outcomes are new events.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 log = logging.getLogger(__name__)
 
 RECORDS_AT_ONCE = 64
-LOOK_AGAIN_S = 0.02  # whether others have come as far as one that is ahead
-EARLY_BYTES = 64 * 1024 * 1024  # of averages that come before their plan; what is beyond is copied after the commit
-RECEIVERS = frozenset({Role.TRAINER, Role.RELAY, Role.AUXILIARY})  # who is given the averages of a round
-BESIDE_A_CHUNK = 1024  # bytes of a message that are not its chunk or leaves
+LOOK_AGAIN_S = 0.02  # between checks whether others have caught up with a slot
+EARLY_BYTES = 64 * 1024 * 1024  # of averages that come before their plan; the rest is copied after the commit
+RECEIVERS = frozenset({Role.TRAINER, Role.RELAY, Role.AUXILIARY})  # roles that receive a round's averages
+BESIDE_A_CHUNK = 1024  # bytes of a message besides its chunk or leaves
 Ask = Callable[[PeerId, RecordHead, SpanEntry], Awaitable[list[bytes] | None]]
 Answer = e.Tell | e.GiveSpan | e.GiveRecords
 Check = e.KeepLeaves | e.AddChunk
@@ -50,8 +50,8 @@ Speak = Callable[[], Awaitable[Any]]
 
 
 class Around(Struct, frozen=True):
-    """What a run asks of the process around it. `say` speaks to the coordinator and may lose it; `ask` asks another
-    relay for a span of its log; `failed` is told what went wrong beside any event."""
+    """Callbacks to the process. `say` sends to the coordinator and may drop messages. `ask` fetches a span from another
+    relay's log. `failed` receives errors of background tasks."""
 
     say: Callable[[m.TO_SITE], None]
     ask: Ask
@@ -60,7 +60,7 @@ class Around(Struct, frozen=True):
 
 
 class RelayedRun:
-    """One run; `update_log` is that of all runs. `gets_all`: it is part of a trainer, and keeps the log where asked."""
+    """One run; `update_log` holds all runs. `gets_all`: part of a trainer that keeps the log only if asked."""
 
     def __init__(
         self,
@@ -92,18 +92,18 @@ class RelayedRun:
         self._clock = clock
         self._limit = 0  # bytes of a message that a contributor may send by the plan
         self._turn = asyncio.Lock()
-        self._disk = asyncio.Lock()  # writes happen in the order in which they were asked for
+        self._disk = asyncio.Lock()  # writes happen in the order of their requests
         self._tasks: set[asyncio.Task[None]] = set()
         self._openers: dict[PeerId, asyncio.Task[None]] = {}
         self._followers: dict[PeerId, asyncio.Task[None]] = {}
 
     @property
     def has_deadlines(self) -> bool:
-        """Whether it has to be told often that time passes."""
+        """True if the run needs frequent ticks."""
         return self.state.reducer is not None and has_deadlines(self.state.reducer)
 
     async def handle(self, event: e.Event) -> None:
-        """Something happened. What is to be told to peers is told beside it: none of them may hold up the others."""
+        """Handle an event. Answers go out beside it, so that no peer delays another."""
         answers: dict[PeerId, list[Answer]] = {}
         for answer in await self._take(event):
             answers.setdefault(answer.peer, []).append(answer)
@@ -111,7 +111,7 @@ class RelayedRun:
             self._replace(self._openers, peer, partial(self._give_all, self.links[peer], answers[peer]))
 
     async def close(self, fault: Fault | None = None) -> None:
-        """End everything that runs for it; where there is a reason, its links are told."""
+        """End all tasks of the run; with `fault`, close its links for that reason."""
         self.prober.close()
         tasks = [*self._tasks, *self._openers.values(), *self._followers.values()]
         for task in tasks:
@@ -127,7 +127,7 @@ class RelayedRun:
         try:
             link.allow(self._limit)
             answers = await self._take(e.Linked(peer, role))
-            if role in RECEIVERS:  # no sooner: an outbox that was begun meanwhile would not be followed
+            if role in RECEIVERS:  # not earlier: an outbox begun meanwhile would not be followed
                 self._follow(peer, link)
             await self._give_all(link, answers)
             while True:
@@ -146,7 +146,7 @@ class RelayedRun:
                 self._beside(partial(self.handle, e.Unlinked(peer)))
 
     async def _hold_back(self, frame: Frame) -> None:
-        """Read nothing of a slot that is ahead of others: its sender waits, and its part of the way in is theirs."""
+        """Pause reading a slot that is ahead of others: its sender waits, and its share of the downlink is free."""
         place = place_of(frame)
         while (
             (reducer := self.state.reducer) is not None
@@ -157,7 +157,7 @@ class RelayedRun:
             await self.handle(e.HeldBack(place, frame.slot, self._clock() - began))
 
     def probe(self, message: m.Probe) -> None:
-        """The coordinator wants the link of somebody who has dialled this machine measured."""
+        """Measure the link of a peer that dialled this machine, as the coordinator asks."""
         self.prober.hear(message, self.links.get(message.partner))
 
     def _is_of_a_probe(self, peer: PeerId, body: m.AnyMessage | Frame, link: Connection) -> bool:
@@ -170,7 +170,7 @@ class RelayedRun:
         return True
 
     async def hear_average(self, peer: PeerId, frame: Frame) -> None:
-        """On a link that this peer has dialled. One that is ahead of its plan waits for it, up to a bound."""
+        """Take an average from a peer that was dialled. One ahead of its plan waits for it, up to `EARLY_BYTES`."""
         reducer = self.state.reducer
         if reducer is None or frame.run != self.run:
             return
@@ -186,7 +186,7 @@ class RelayedRun:
             await self.hear_average(peer, frame)
 
     async def _answer(self, link: Connection, event: e.Event) -> None:
-        """In the link's own time: whoever asks for more than it takes waits for itself."""
+        """Answer in the link's own task, so that a slow requester delays only itself."""
         await self._give_all(link, await self._take(event))
 
     async def _give_all(self, link: Connection, answers: list[Answer]) -> None:
@@ -203,7 +203,7 @@ class RelayedRun:
                 await self.give_records(link, answer.first)
 
     async def give_span(self, link: Connection, index: int, span: int) -> None:
-        """Send a span of the log, or that it is not held; a record that is damaged here is not held either."""
+        """Send a span of the log, or that it is missing; a damaged record counts as missing."""
         try:
             stored = await asyncio.to_thread(self.log.span, self.run, index, span)
         except Problem as problem:
@@ -212,7 +212,7 @@ class RelayedRun:
         if stored is None:
             await link.send(m.SpanMissing(run=self.run, index=index, span=span))
             return
-        # The header of a logged chunk says where it is in the log: its index stands where a step stands.
+        # In the header of a logged chunk, the log index stands in place of the step.
         frames = [
             Frame(Kind.AVERAGE, self.run, index, LOGGED, 0, span, chunk, 0, payload)
             for chunk, payload in enumerate(stored.payloads, stored.entry.first)
@@ -229,7 +229,7 @@ class RelayedRun:
             self._replace(self._followers, peer, partial(self.outbox.follow, link))
 
     def _replace(self, tasks: dict[PeerId, asyncio.Task[None]], peer: PeerId, speak: Speak) -> None:
-        """Speak to a peer beside everything else, instead of what was last said to it in this way."""
+        """Start a task that sends to a peer, replacing the previous one of its kind."""
         if before := tasks.pop(peer, None):
             before.cancel()
         tasks[peer] = asyncio.create_task(_quietly(speak))
@@ -237,7 +237,7 @@ class RelayedRun:
     # --- events and actions -------------------------------------------------------------------------------------
 
     async def _take(self, event: e.Event) -> list[Answer]:
-        """Everything that an event leads to, but the answers to peers."""
+        """Handle an event with all its consequences, and return the answers to peers."""
         payload = event.frame.payload if isinstance(event, e.FrameCame | e.AverageCame) else b""
         async with self._turn:
             return await self._carry_out(self._advance(event), payload)
@@ -255,7 +255,7 @@ class RelayedRun:
         return answers
 
     async def _do(self, action: Doing, payload: bytes | memoryview) -> e.Event | None:
-        """What happens in turn; everything on a disk, or at another machine, happens beside it."""
+        """Carry out an action in turn; disk and network actions only start here."""
         match action:
             case e.Say():
                 self.around.say(action.message)
@@ -281,7 +281,6 @@ class RelayedRun:
         return None
 
     def _begin_or_end(self, action: Bound) -> None:
-        """An attempt begins or ends, or an update is made."""
         match action:
             case e.Begin():
                 self._begin(action)
@@ -346,7 +345,7 @@ class RelayedRun:
     # --- the disk -----------------------------------------------------------------------------------------------
 
     def _taken(self, action: Write) -> Any:
-        """What a write needs of the sums, which may be gone when its turn comes."""
+        """Take what a write needs from the sums, which may be gone when the write starts."""
         if isinstance(action, e.WriteSpan):
             assert self.reduction is not None
             return self.reduction.plan.place, self.reduction.take_span(action.span, action.included)
@@ -363,7 +362,7 @@ class RelayedRun:
             await self.handle(outcome)
 
     def _written(self, action: Write, taken: Any) -> e.Event | None:
-        """In a thread. Raises Problem E106."""
+        """Write to disk, in a thread. Raises Problem E106."""
         match action:
             case e.WriteSpan():
                 place, closed = taken
@@ -386,7 +385,7 @@ class RelayedRun:
         return None
 
     def _append(self, action: e.Append) -> e.Event:
-        """A fork needs a person; the log keeps its own."""
+        """Append an entry. A fork fails and needs a person: the log keeps its own entry."""
         try:
             return e.Appended(self.log.append(action.sealed).index)
         except Problem as problem:
@@ -400,12 +399,12 @@ class RelayedRun:
         for index in range(action.first, action.stop):
             try:
                 missing += [e.Missing(index, entry) for entry in self.log.missing(self.run, index)]
-            except Problem as problem:  # a damaged record is served by others
+            except Problem as problem:  # other relays serve a damaged record
                 log.warning("run %s: %s", self.run, problem)
         return e.Scanned(action.stop, tuple(missing))
 
     async def _copy(self, action: e.CopySpan) -> None:
-        """Ask, and see that it is what the record names: damaged at that relay, it is asked of another."""
+        """Copy a span from another relay and check it. If it is damaged there, another relay is asked."""
         index, span = action.index, action.entry.span
         try:
             record = await asyncio.to_thread(self.log.record, self.run, index)
@@ -440,20 +439,20 @@ def _asked(peer: PeerId, body: m.AnyMessage) -> e.Asked:
 
 
 def _message_bytes(plan: OpenPlan) -> int:
-    """The longest that a contributor has to say by the plan: a chunk, or all its leaves (rule 40)."""
+    """Return the size of the longest message that the plan needs: a chunk, or all leaves (rule 40)."""
     chunks = [encoded_size(codec, plan.grid.chunk_elements) for codec in {slot.codec for slot in plan.slots}]
     return BESIDE_A_CHUNK + max(LEAF.size * plan.grid.chunks, HEADER.size + max(chunks, default=0))
 
 
 async def _compute(size: int, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Arithmetic over so many bytes: in a thread where it takes long."""
+    """Compute over `size` bytes, in a thread if that takes long."""
     if size > INLINE_BYTES:
         return await asyncio.to_thread(work, *args, **kwargs)
     return work(*args, **kwargs)
 
 
 async def _quietly(speak: Speak) -> None:
-    """A link that ends is noticed by whoever reads it."""
+    """Send, ignoring a lost link: its reader notices."""
     try:
         await speak()
     except (LinkLost, Refused):

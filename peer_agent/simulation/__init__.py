@@ -1,5 +1,5 @@
-"""Virtual peers on a virtual clock around the real coordinator: thousands of rounds with deaths, sleeps and restarts.
+"""Virtual peers on a virtual clock around the real coordinator: thousands of rounds with kills, sleeps and restarts.
 
-Not responsible for arithmetic or sockets: a virtual relay averages nothing and says what a real one would say. The
-same seed gives the same run, event by event.
+There is no arithmetic and no socket: a virtual relay averages nothing and sends the messages of a real one. Equal seeds
+give equal runs, event by event.
 """

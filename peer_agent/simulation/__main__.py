@@ -1,4 +1,4 @@
-"""A run of virtual peers on a virtual clock, in bad weather, judged; a failure names what replays it."""
+"""Simulate a run of virtual peers with injected faults, and judge it. A failure prints the command that replays it."""
 
 import argparse
 import sys
@@ -11,12 +11,12 @@ from peer_agent.simulation.churn import all_weathers
 from peer_agent.simulation.simulate import Figures, Simulation
 from peer_agent.simulation.world import Setting
 
-SAMPLES_PER_S = 1.0  # of a usual trainer, so that a round takes some ten seconds, as the patience of a run is made for
+SAMPLES_PER_S = 1.0  # of a usual trainer: a round takes some ten seconds, which suits a run's deadlines
 SHARD = 40_000  # samples
 
 
 def setting_of(peers: int, rounds: int, seed: int, relays: int) -> Setting:
-    """A run that is like a real one in its proportions: an update takes tens of seconds, a unit some seconds."""
+    """Return a run with realistic proportions: an update takes tens of seconds, a unit some seconds."""
     return Setting(
         trainers=peers,
         relays=relays,
@@ -29,13 +29,13 @@ def setting_of(peers: int, rounds: int, seed: int, relays: int) -> Setting:
 
 
 def command_of(peers: int, rounds: int, churn: float, seed: int, relays: int) -> str:
-    """What is typed to see the same again."""
+    """Return the command that replays a simulation."""
     world = f"--peers {peers} --rounds {rounds} --churn {churn:g} --seed {seed} --relays {relays}"
     return f"python -m peer_agent.simulation {world} --json"
 
 
 def judged(peers: int, rounds: int, churn: float, seed: int, relays: int) -> Figures:
-    """Simulate. An exception of the coordinator's is a finding like others; its traceback goes to standard error."""
+    """Simulate. Record an exception of the coordinator as a finding, with its traceback on standard error."""
     setting = setting_of(peers, rounds, seed, relays)
     simulation = Simulation(setting, all_weathers(churn), cpu=time.process_time, wall=time.monotonic)
     try:
@@ -47,7 +47,7 @@ def judged(peers: int, rounds: int, churn: float, seed: int, relays: int) -> Fig
 
 
 def report(figures: Figures, command: str, *, json: bool) -> int:
-    """Print the figures; where something is wrong also how to replay it. The exit status."""
+    """Print the figures, and after a failure how to replay it. Return the exit status."""
     if not figures.is_sound:
         print(f"Seed {figures.seed} failed; replay it with\n  {command}", file=sys.stderr)
         for reason in figures.reasons:

@@ -1,4 +1,4 @@
-"""Bad luck: at random moments something dies, sleeps, hangs, is parted, fills up, returns or is started again."""
+"""Random faults: at random moments peers die, sleep, hang, lose links or fill their disks, and the site restarts."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,12 +13,12 @@ NIGHT_S = 8 * 3600.0
 
 
 class Spell(Struct, frozen=True):
-    """A kind of fault: mean virtual seconds between two of the same victim, and how long each lasts."""
+    """A kind of fault: mean virtual seconds between two on the same victim, and its duration."""
 
     every_s: float
     shortest_s: float
     longest_s: float
-    for_ever: float = 0.0  # of them do not end
+    for_ever: float = 0.0  # probability that it never ends
 
 
 TRAINERS: Mapping[Kind, Spell] = {
@@ -60,11 +60,11 @@ ODDS: Mapping[Kind, float] = {
     "answer lost": 0.03,
     "unknown and not written": 0.03,
 }
-FIRST_NIGHT_S = 300.0  # so that also a short run has one
+FIRST_NIGHT_S = 300.0  # so that even a short run has one
 
 
 class Weather(Struct, frozen=True, kw_only=True):
-    """What befalls a world, each kind by itself; `nights`: the seconds after which one begins."""
+    """The faults of a world by kind. `nights` are the seconds at which one begins."""
 
     trainers: Mapping[Kind, Spell] = field(default_factory=dict)
     relays: Mapping[Kind, Spell] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Weather(Struct, frozen=True, kw_only=True):
 
 
 def all_weathers(churn: float = 1.0) -> Weather:
-    """Everything that is known to go wrong, in one world, `churn` times as often as usual; 0: nothing."""
+    """Return all known faults, `churn` times as often as usual; 0: none."""
     return Weather() if not churn else only({*TRAINERS, *RELAYS, *SITE, *ODDS}, churn)
 
 
@@ -97,7 +97,7 @@ def _spells(spells: Mapping[Kind, Spell], kinds: set[Kind], churn: float) -> dic
 
 
 def befall(world: World, weather: Weather) -> Callable[[], None]:
-    """Let the weather begin. What is returned ends it; what has begun by then ends by itself, or by `deeds.heal`."""
+    """Start the faults. The returned function stops new ones; begun ones end by themselves or by `deeds.heal`."""
     over: list[bool] = []
     for victims, spells in ((world.trainers, weather.trainers), (world.relays, weather.relays)):
         for kind, spell in spells.items():
@@ -111,7 +111,7 @@ def befall(world: World, weather: Weather) -> Callable[[], None]:
 
 
 def _begin(world: World, over: list[bool], kind: Kind, spell: Spell, victims: list[Peer]) -> None:
-    """A kind of fault, of each of the victims; of the site where there are none."""
+    """Repeat a kind of fault on random victims, or on the site if there are none."""
     chance = world.faults.chance
 
     def strike() -> None:

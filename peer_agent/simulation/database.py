@@ -1,6 +1,6 @@
-"""The virtual database: rows as the site's, written in one transaction a commit, and read back as bytes.
+"""The virtual database: the site's rows, written in one transaction per commit, and read back as bytes.
 
-It fails, loses answers and goes away. What it holds is decided as `coordination.store` decides it (rule 3).
+It fails, loses answers and becomes unreachable. It decides writes like `coordination.store` (rule 3).
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.simulation.faults import NOBODY, Faults
 
-CLAIM_S = 10.0  # as coordination.hosts.claims has it
+CLAIM_S = 10.0  # like coordination.hosts.claims
 RENEW_S = 2.0
 
 Fault = Literal["failed", "answer lost", "unknown and not written"]
@@ -29,14 +29,12 @@ FAULTS: tuple[Fault, ...] = ("failed", "answer lost", "unknown and not written")
 
 
 class FailureRates(Struct, frozen=True):
-    """How often a write fails, and how often its answer is lost."""
-
     failed: float = 0.0
     answer_lost: float = 0.0
 
 
 class LedgerRow(Struct, frozen=True):
-    """What one contribution to one step is credited with."""
+    """The credit for one contribution to one step."""
 
     index: int
     step: int
@@ -49,7 +47,7 @@ class LedgerRow(Struct, frozen=True):
 
 
 class Database:
-    """One run as it is stored: head, log, ledger, marks, coverage, snapshot, and the claim of its host."""
+    """One stored run: head, log, ledger, marks, coverage, snapshot, and the claim of its host."""
 
     def __init__(self, run: RunId, seed: int, failure_rates: FailureRates, faults: Faults | None = None) -> None:
         self.run = run
@@ -57,10 +55,10 @@ class Database:
         self.failure_rates = failure_rates
         self.chance = random.Random(f"database {seed}")
         self.faults = faults or Faults(seed)
-        self.script: list[Fault] = []  # what befalls the next writes
-        self.back_at = 0.0  # it is away until then
+        self.script: list[Fault] = []  # faults of the next writes
+        self.back_at = 0.0  # unreachable until then
         self.fence = 0
-        self.owner: tuple[object, float] = None, 0.0  # and until when it is the run's
+        self.owner: tuple[object, float] = None, 0.0  # the host, and when its claim expires
         self.index = 0
         self.step = 0
         self.digest = GENESIS
@@ -68,23 +66,23 @@ class Database:
         self.ledger: list[LedgerRow] = []
         self.marks: dict[tuple[int, int], int] = {}
         self.coverage: dict[tuple[int, int], Ranges] = {}  # settled positions of (epoch, shard), sorted and joined
-        self.left_out: list[Unit] = []  # in no update, for good
+        self.left_out: list[Unit] = []  # permanently in no update
         self.snapshot = Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)
-        self.back_to: Target | None = None  # what the organizer wants undone
+        self.back_to: Target | None = None  # the organizer's rollback request
         self.rolled_back = 0  # the index of the last rollback
-        self.records: list[Record] = []  # the log decoded once, for whoever looks on; no host reads these
+        self.records: list[Record] = []  # the log decoded once, for observers; hosts do not read these
         self._decoded: dict[int, Record] = {}  # by the identity of the signed head
 
-    # --- the claim
+    # --- claim
 
     def claim(self, owner: object = None, now: float = 0.0) -> int:
-        """A host takes the run; whoever had it before is stale from now on."""
+        """Give the run to a host. The previous one is stale from now on."""
         self.fence += 1
         self.owner = owner, now + CLAIM_S
         return self.fence
 
     def renew(self, fence: int, now: float) -> bool:
-        """Hold the claim for another while. False: it is another host's by now."""
+        """Extend the claim. Return False if another host has it."""
         if fence != self.fence:
             return False
         if self.answers(now):
@@ -92,7 +90,7 @@ class Database:
         return True
 
     def host_of_run(self, now: float) -> tuple[object, int] | None:
-        """Who drives the run under which fence, as far as the database knows: it may be dead for some seconds."""
+        """Return the run's host and fence as the database knows them; it may have been dead for seconds."""
         host, until = self.owner
         return (host, self.fence) if host is not None and until > now and self.answers(now) else None
 
@@ -108,7 +106,7 @@ class Database:
             self.marks[place] = max(mark.mark, self.marks.get(place, 0))
 
     def persist(self, record: Record, now: float = 0.0) -> tuple[Outcome, Entry | None]:
-        """One transaction. Where its answer is lost, the host reads the head and decides, so that is no outcome."""
+        """Run one transaction. After a lost answer, the host decides by reading the head."""
         sealed = seal(self.key, record)
         fault = self._fault()
         if not self.answers(now) or fault == "failed":
@@ -118,7 +116,7 @@ class Database:
         return "committed", self.log[-1]
 
     def _write(self, sealed: Entry) -> bool:
-        """Head, log, ledger and coverage, or nothing. What is written comes from the bytes that are signed."""
+        """Write head, log, ledger and coverage from the signed bytes, or nothing."""
         record = read_record(sealed)
         step = self.step if record.kind == "rollback" else record.step - 1
         place = record.index - 1, step, record.previous, record.fence
@@ -138,7 +136,7 @@ class Database:
         return True
 
     def _go_back(self, record: Record, digest: str) -> bool:
-        """The wish is fulfilled, and the state has its place after this entry; False where nobody wishes it."""
+        """Fulfil the rollback request and move the snapshot behind this entry. Return False without a request."""
         target = self.back_to
         if target is None or record.restored is None or record.restored.index != target.index:
             return False
@@ -166,16 +164,16 @@ class Database:
     # --- reads
 
     def settled(self) -> list[Unit]:
-        """What is in the log, as ranges of positions, from the rows of the coverage."""
+        """Return the positions in the log as ranges, from the rows of the coverage."""
         return [Unit(*place, *found) for place, ranges in sorted(self.coverage.items()) for found in ranges]
 
     def record_of(self, head: Signed) -> Record:
-        """The record of a head of this log, without decoding it once more for each replica."""
+        """Return the record of a head of this log, decoded once for all replicas."""
         return self._decoded[id(head)]
 
 
 def cover(ranges: Ranges, start: int, stop: int) -> None:
-    """Join [start, stop) to sorted ranges that neither touch nor overlap."""
+    """Merge [start, stop) into sorted ranges that neither touch nor overlap."""
     first = bisect_left(ranges, start, key=lambda found: found[1])
     last = bisect_right(ranges, stop, key=lambda found: found[0])
     if first < last:
@@ -184,5 +182,5 @@ def cover(ranges: Ranges, start: int, stop: int) -> None:
 
 
 def state_digest(log: str, *, spoiled_by: PeerId | None = None) -> str:
-    """Of the state that the log up to an entry with this digest gives."""
+    """Return the digest of the state after the log entry with this digest."""
     return hashlib.sha256(f"{log} {spoiled_by}".encode()).hexdigest()[:16]

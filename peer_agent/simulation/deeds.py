@@ -1,4 +1,4 @@
-"""What each fault does to a world, and what ends it: one function a kind. When it comes is `churn`'s."""
+"""The effect of each fault on a world and its end, one function per kind. `churn` decides when faults occur."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,17 +10,17 @@ from peer_agent.simulation.site import Peer
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 
-FOR_EVER_S = 1e7  # what hangs for so long is ended by its owner at last
+FOR_EVER_S = 1e7  # an endless hang, ended by the owner at last
 SLOW = 0.1  # of its pace
-EVENING_S = 60.0  # within which all go, and all come back
+EVENING_S = 60.0  # in which all trainers go, or all come back
 DAY_S = 2 * 3600.0  # at least, between two nights
-PING_S = 30.0  # until the site sees that a closed lid does not answer
+PING_S = 30.0  # until the site notices that a closed laptop does not answer
 
 End = Callable[[], None]
 
 
 class Struck(NamedTuple):
-    """Whom a fault befalls, and for how many virtual seconds. `peer` is NOBODY where it is the site."""
+    """A fault's victim and its duration in virtual seconds. `peer` is NOBODY if it is the site."""
 
     world: World
     peer: PeerId
@@ -28,22 +28,20 @@ class Struck(NamedTuple):
 
     @property
     def until(self) -> float:
-        """When it is over, in virtual time."""
         return self.world.clock.now + self.lasts_s
 
     @property
     def victim(self) -> Peer:
-        """The deed is done to the peer itself."""
         return self.world.peers[self.peer]
 
     @property
     def trainer(self) -> Trainer:
-        """The peer, where only a trainer can be struck."""
+        """The peer, for faults that only hit trainers."""
         return self.world.trainers[self.peer]
 
 
 def befall(world: World, kind: Kind, peer: PeerId, lasts_s: float) -> None:
-    """Let a fault begin, and end it after so many virtual seconds. Whoever is dead or frozen is left alone."""
+    """Start a fault, and end it after its virtual seconds. Dead and frozen peers are skipped."""
     if peer and (not world.peers[peer].alive or world.peers[peer].frozen):
         return
     world.faults.fired[kind] += 1
@@ -53,7 +51,7 @@ def befall(world: World, kind: Kind, peer: PeerId, lasts_s: float) -> None:
 
 
 def obey(world: World) -> None:
-    """Do what is ordered, at the beginning of its round; what befalls letters is taken by the letters."""
+    """Carry out ordered faults at the start of their round. Message faults are applied by the sockets instead."""
 
     def begin_round() -> None:
         for fault in world.faults.due(frozenset(DEEDS), world.database.step + 1):
@@ -66,12 +64,11 @@ def obey(world: World) -> None:
 def order(
     world: World, kind: Kind, peer: PeerId = NOBODY, *, round_: int = 1, of: str = "", lasts_s: float = 10.0
 ) -> None:
-    """Have a fault befall a peer (or the site) in a round."""
     world.faults.order(Ordered(kind, peer, round_, of, lasts_s))
 
 
 def heal(world: World) -> None:
-    """Everything is well again: nothing is lost any more, and everybody is there."""
+    """End all faults: nothing is lost any more, and every peer is up and connected."""
     world.faults.odds = {}
     world.faults.waiting.clear()
     world.unreachable.clear()
@@ -91,7 +88,7 @@ def heal(world: World) -> None:
 
 
 def start(world: World, peer: Peer) -> None:
-    """A new process where there is none; no trainer is switched on at night."""
+    """Start a dead peer's process, except a trainer's at night."""
     is_night = world.clock.now < world.night_until and peer.peer in world.trainers
     if not peer.alive and not is_night:
         peer.start()
@@ -116,7 +113,7 @@ def _hang(struck: Struck) -> End:
 
 
 def _part(struck: Struck) -> End:
-    """It reaches all relays but the last."""
+    """Cut its links to the last relay."""
     pair = struck.peer, list(struck.world.relays)[-1]
     struck.world.unreachable.add(pair)
     return lambda: struck.world.unreachable.discard(pair)
@@ -146,7 +143,7 @@ def _kill_site(struck: Struck) -> End:
 
 
 def _replace_host(struck: Struck) -> None:
-    """The process dies, and its claim has to run out; sockets stay open."""
+    """End the process, whose claim must expire; sockets stay open."""
     if struck.world.host is not None:
         struck.world.replace_host(struck.world.host, struck.lasts_s)
 
@@ -163,7 +160,7 @@ def _freeze_host(struck: Struck) -> End | None:
 
 
 def _night(struck: Struck) -> End | None:
-    """All trainers go: they leave, are switched off, or have their lids closed. In the morning they are back."""
+    """Remove all trainers until morning: they leave, are killed, or have their lids closed."""
     world = struck.world
     if world.clock.now < world.night_until + DAY_S:
         return None
@@ -175,7 +172,7 @@ def _night(struck: Struck) -> End | None:
 
 
 def _go(world: World, way: Callable[[], None]) -> None:
-    """Unless the night is over before it has come to everybody."""
+    """Act, unless the night has ended first."""
     if world.clock.now < world.night_until:
         way()
 

@@ -1,7 +1,7 @@
-"""What goes wrong: each fault has a kind, is taken once, and is counted.
+"""Faults: each has a kind, is taken once, and is counted.
 
-A fault is ordered for a peer and a round, or left to chance (`odds`). A test orders one and asserts that it was taken;
-torchft's `EventInjector` is the idea. Nothing here knows what a fault does: whoever does it asks.
+A fault is ordered for a peer and a round, or left to chance (`odds`). A test orders one and asserts that it was taken,
+like torchft's `EventInjector`. The code that carries out a fault asks here for it.
 """
 
 import random
@@ -13,22 +13,22 @@ from msgspec import Struct
 
 from peer_agent.protocol.identifiers import PeerId
 
-# What befalls a letter between a peer and the host. "notice": the site's word that a socket has closed; "unheard": a
+# Faults of a message between a peer and the host. "notice": the site's message that a socket has closed; "unheard": a
 # socket misses the announcement of a new host.
 LetterFault = Literal[
     "lost up", "lost down", "twice up", "twice down", "late up", "late down", "lost notice", "unheard"
 ]
-# What befalls a peer. "far": it cannot dial one of the relays.
+# Faults of a peer. "far": it cannot dial one of the relays.
 PeerFault = Literal["killed", "reconnected", "frozen", "gave back", "hung", "far", "damaged", "differs", "slow", "full"]
-# What befalls the site.
+# Faults of the site.
 SiteFault = Literal["site killed", "host replaced", "host frozen", "host overtaken", "layer away", "database away"]
 Kind = LetterFault | PeerFault | SiteFault | Literal["failed", "answer lost", "unknown and not written", "night"]
 
-NOBODY = PeerId("")  # the peer of a fault that befalls the site
+NOBODY = PeerId("")  # the peer of a fault of the site
 
 
 class Ordered(Struct, frozen=True):
-    """A fault that was asked for. `of`: only of this kind of message. `lasts_s`: for how long, where it lasts."""
+    """An ordered fault. `of` limits it to one kind of message. `lasts_s` is its duration, if it lasts."""
 
     kind: Kind
     peer: PeerId
@@ -38,7 +38,7 @@ class Ordered(Struct, frozen=True):
 
 
 class Faults:
-    """All faults of a world: those that are ordered, the odds of the others, and how many of each kind there were."""
+    """All faults of a world: ordered ones, the odds of others, and counts by kind."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"faults {seed}")
@@ -47,11 +47,10 @@ class Faults:
         self.waiting: dict[int, list[Ordered]] = {}  # by round
 
     def order(self, fault: Ordered) -> None:
-        """This will befall that peer in that round, once."""
         self.waiting.setdefault(fault.round, []).append(fault)
 
     def strikes(self, kind: Kind, peer: PeerId, round_: int, of: str = "") -> bool:
-        """Whether this befalls now. An ordered fault is taken by it; of those left to chance each is another."""
+        """Return True if the fault happens now: ordered, which takes it, or by chance."""
         if self.waiting and self._take(kind, peer, round_, of):
             self.fired[kind] += 1
             return True
@@ -69,7 +68,7 @@ class Faults:
         return False
 
     def due(self, kinds: frozenset[str], round_: int) -> list[Ordered]:
-        """Take what of these kinds was ordered for this round; whoever asks does it, and counts what was done."""
+        """Take the faults of these kinds ordered for this round; the caller carries them out and counts them."""
         due = [fault for fault in self.waiting.get(round_, ()) if fault.kind in kinds]
         for fault in due:
             self._remove(fault)
@@ -82,5 +81,4 @@ class Faults:
 
     @property
     def untaken(self) -> list[Ordered]:
-        """What was ordered and has not happened."""
         return [fault for _, faults in sorted(self.waiting.items()) for fault in faults]

@@ -1,7 +1,4 @@
-"""Judges a run by what was said, what the rows hold and what really was the case; never by what its coordinator thinks.
-
-Observes events, commands and writes. Each figure is 0 in a sound run; what each counts stands beside its function.
-"""
+"""Judges a run by messages, rows and true state, not by the coordinator's view. Figures are 0 in a sound run."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +22,7 @@ Attempt = tuple[int, int, int]  # step, fence, attempt
 
 
 class Planned(Struct):
-    """A plan that was announced, with the offers it names and the inclusion its reducers reported."""
+    """An announced plan, with the offers it names and the inclusion that its reducers reported."""
 
     plan: Plan
     offers: dict[PeerId, m.Offer]
@@ -33,34 +30,34 @@ class Planned(Struct):
 
 
 class Judge:
-    """Everything that is counted of one world. `cpu`: seconds of this process (no clock is read here)."""
+    """The counts of one world. `cpu` returns seconds of this process, since no clock is read here."""
 
     def __init__(self, cpu: Callable[[], float] = lambda: 0.0) -> None:
         self.cpu, self._began = cpu, 0.0
         self.advance_cpu_s = 0.0
         self.events = 0
         self.rounds: set[tuple[int, int]] = set()  # (fence, number) of each cut
-        self.leased: set[Unit] = set()  # ever, and not in an update
+        self.leased: set[Unit] = set()  # ever leased, and not in an update
         self.reports: dict[PeerId, m.Report] = {}  # the last of each trainer
         self.uncredited_samples = self.doubled_samples = 0
-        self.faults: list[str] = []  # a sentence for each thing that is counted against the run
+        self.faults: list[str] = []  # one sentence per fault found
         self._offers: dict[bytes, m.Offer] = {}  # by root, since the last commit
         self._planned: dict[Attempt, Planned] = {}  # since the last commit
-        self._ratio: dict[PeerId, Fraction] = {}  # samples for each loss token of its last offer with units
+        self._ratio: dict[PeerId, Fraction] = {}  # samples per loss token of its last offer with units
         self._used: dict[tuple[int, int], bytearray] = {}  # (epoch, shard): how often each position was committed
-        self._rows = 0  # of the ledger, that were looked at
+        self._rows = 0  # ledger rows checked so far
 
-    # --- what the world calls
+    # --- observer
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
-        """Take note of what peers say, and start the clock."""
+        """Record messages of peers, and start the CPU clock."""
         del host, now
         if isinstance(event, e.Received):
             self._said(event)
         self._began = self.cpu()
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """Stop it, and take note of what the coordinator says."""
+        """Stop the CPU clock, and record the coordinator's messages."""
         self.advance_cpu_s += self.cpu() - self._began
         del event, now
         self.events += 1
@@ -73,14 +70,14 @@ class Judge:
                 self.rounds.add((host.state.fence, command.message.round))
 
     def persisted(self, host: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
-        """An update is in the database: were those who made it credited, each once?"""
+        """Check that a committed update credited each contributor once."""
         database = host.world.database
         if outcome != "committed" or not database.records or database.records[-1].index != command.record.index:
             return
         rows, self._rows = database.ledger[self._rows :], len(database.ledger)
         self._commit(host.world, command.record, rows)
 
-    # --- what was said
+    # --- messages
 
     def _said(self, event: e.Received) -> None:
         match event.message:
@@ -96,7 +93,7 @@ class Judge:
                         planned.included.setdefault(span.span, done.included)
 
     def _announced(self, plan: Plan) -> None:
-        """A plan may be said again; spans that it keeps are those of earlier attempts."""
+        """Record a plan once. The inclusion of retained spans comes from earlier attempts."""
         place = plan.step, plan.fence, plan.attempt
         if place in self._planned:
             return
@@ -122,7 +119,7 @@ class Judge:
         self._planned.clear()
 
     def _count_positions(self, world: Surroundings, record: Record) -> None:
-        """Samples that are in two updates: their ledger entries are several."""
+        """Count samples that are in two updates."""
         for unit in (unit for entry in record.contributions for unit in entry.units):
             used = self._used.setdefault((unit.epoch, unit.shard), bytearray(world.shards[unit.shard]))
             twice = sum(map(bool, used[unit.start : unit.stop]))
@@ -130,7 +127,7 @@ class Judge:
             self._blame("doubled", twice, f"{unit} is in two updates, the second at step {record.step}")
 
     def _count_credit(self, grid: Grid, record: Record, planned: Planned, rows: list[LedgerRow]) -> None:
-        """Samples whose gradient was averaged, against the entries of the ledger. Rounding may take or give one."""
+        """Compare averaged samples with ledger entries, up to a rounding error of one."""
         entries = Counter(row.machine for row in rows)
         credited: Counter[str] = Counter()
         for row in rows:
@@ -149,7 +146,7 @@ class Judge:
             self._blame("doubled", unearned, f"{machine[:6]} is credited for nothing at step {record.step}")
 
     def _averaged(self, grid: Grid, planned: Planned) -> dict[PeerId, Fraction]:
-        """Samples of each contributor in the average, by what it offered and what the reducers included."""
+        """Return the samples of each contributor in the average, from offers and reported inclusion."""
         elements = self._included_elements(grid, planned)
         averaged = {}
         for number, slot in enumerate(planned.plan.slots):
@@ -163,7 +160,7 @@ class Judge:
         return averaged
 
     def _included_elements(self, grid: Grid, planned: Planned) -> dict[int, int]:
-        """Tokens times elements of each slot that were averaged."""
+        """Return the averaged tokens times elements of each slot."""
         sums: dict[int, int] = {}
         for first, stop, slots in _joined(planned.included):
             for number in slots:
@@ -185,7 +182,7 @@ class Judge:
     # --- after draining
 
     def divergent(self, world: World) -> list[PeerId]:
-        """Living replicas that differ from the log: in themselves, in what they last said, or by being behind."""
+        """Return living replicas that differ from the log: corrupt, with another last report, or behind."""
         last = {peer: report for peer, report in self.reports.items() if world.trainers[peer].alive}
         at_head = [report.digest for report in last.values() if report.index == world.database.index]
         right = world.database.index, Counter(at_head).most_common(1)[0][0] if at_head else ""
@@ -196,9 +193,9 @@ class Judge:
         return found
 
     def unsettled(self, world: World) -> list[Unit]:
-        """Once everybody has said goodbye: units that were leased and are neither in an update nor to be had again.
+        """Return leased units that are neither in an update nor free again, once every peer has left.
 
-        What the host has recorded as lost is taken off; what it still believes to be leased is held by nobody.
+        Samples that the host recorded as lost are subtracted. No peer holds the units that it still believes leased.
         """
         assert world.host is not None
         book = world.host.state.leases
@@ -219,12 +216,12 @@ class Judge:
 
 
 def _elements(grid: Grid, first: int, stop: int) -> int:
-    """Elements of chunks [first, stop); only the last chunk may be shorter."""
+    """Return the elements of chunks [first, stop); only the last chunk may be shorter."""
     return min(stop * grid.chunk_elements, grid.elements) - first * grid.chunk_elements
 
 
 def _joined(included: dict[int, tuple[Included, ...]]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Runs of neighbouring chunks that average the same slots."""
+    """Return runs of neighbouring chunks that average the same slots."""
     parts = sorted((part.first, part.stop, part.slots) for span in included.values() for part in span)
     runs: list[tuple[int, int, tuple[int, ...]]] = []
     for first, stop, slots in parts:
@@ -235,26 +232,24 @@ def _joined(included: dict[int, tuple[Included, ...]]) -> list[tuple[int, int, t
     return runs
 
 
-# Whether a run stands still although it could go on. The simulator knows everything: who lives, computes, speaks with
-# the site and reaches every relay. From their speeds follows how long a round usually takes; time that passes while the
-# batch could be filled is counted in such rounds.
+# Standstill: a run makes no progress although it could. The simulator knows which peers live, compute, and reach the
+# site and every relay. Their speeds give the usual time of a round; time in which the batch could be filled is counted
+# in such rounds.
 
 LOOK_S = 1.0
-OVERHEAD_S = 4.0  # of a usual round, beside computing: offers, chunks, the database, and the units under way
-REDUCE_S = 1.5  # of a trainer's chunks, at a relay's usual pace; longer where somebody's link is slower
+OVERHEAD_S = 4.0  # of a usual round, besides computing: offers, chunks, the database, and units under way
+REDUCE_S = 1.5  # for a trainer's chunks at a relay's usual pace; longer on slow links
 PATIENCE = 10.0  # usual times without a commit
 
 
 class Standstill(Struct, frozen=True):
-    """Where and when a run stood still."""
-
     step: int
     at_s: float  # virtual, from the beginning
-    why: str  # how the host explains it, for whoever looks for the cause
+    why: str  # the host's explanation, for debugging
 
 
 class Progress:
-    """Counts rounds in which nothing was committed for ten usual times while the batch could be filled."""
+    """Counts standstills: ten usual times without a commit while the batch could be filled."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -278,7 +273,7 @@ class Progress:
 
 
 def usual_round_s(world: World) -> float | None:
-    """Seconds that a round usually takes with those who could work now; None while the batch cannot be filled."""
+    """Return the usual seconds of a round with the trainers able to work now; None if the batch cannot be filled."""
     host, now = world.host, world.clock.now
     if host is None or host.frozen or now < world.layer_back_at or not world.database.answers(now):
         return None
@@ -294,7 +289,7 @@ def usual_round_s(world: World) -> float | None:
 
 
 def _is_able(world: World, trainer: Trainer) -> bool:
-    """Whether a trainer computes sound gradients that reach every relay, and speaks with the site."""
+    """Return True if a trainer computes sound gradients, reaches every relay and is linked to the site."""
     is_well = trainer.alive and not (trainer.frozen or trainer.hung or trainer.damaged or trainer.corrupt)
     return is_well and trainer.session is not None and not _is_far(world, trainer)
 
@@ -304,6 +299,5 @@ def _is_far(world: World, trainer: Trainer) -> bool:
 
 
 def explanation(world: World) -> str:
-    """What the host of a run says that it waits for, and where it is."""
     state = world.host.state if world.host is not None else None
     return f"{state.phase}, waiting for: {state.waiting or 'nothing'}" if state is not None else "no host"

@@ -1,4 +1,4 @@
-"""A virtual relay: the shipped core, without bytes. Chunks arrive at the senders' pace; spans have made-up roots."""
+"""A virtual relay: the shipped core, without bytes. Chunks arrive at the senders' pace; roots are made up."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ from peer_agent.protocol.relay.state import Attempt, Keeper, Phase, Reducer, Rel
 from peer_agent.simulation.site import Peer, Surroundings
 from peer_agent.simulation.trainer import Trainer
 
-POLL_S = 0.4  # between looks at what has come
+POLL_S = 0.4  # between checks of arrived chunks
 TICK_S = 0.5
 DISK_S = 0.01
-FULL_S = 1.0  # until a full disk is tried again
+FULL_S = 1.0  # until a full disk is retried
 
 
 class Relay(Peer):
@@ -43,11 +43,10 @@ class Relay(Peer):
             reducer=Reducer(),
             keeper=Keeper(index=self.index, appending=self.index),
         )
-        self.sent: list[float] = []  # chunks of each slot that have come, while one is on its way
+        self.sent: list[float] = []  # arrived chunks of each slot, with fractions
         self.after(TICK_S * self.world.chance.random(), self._tick)
 
     def hello(self) -> m.Hello:
-        """Where it listens and how far its log goes."""
         self.core.joined = True
         return hello(self.core)
 
@@ -56,7 +55,7 @@ class Relay(Peer):
         self._take(e.ControlLost())
 
     def receive(self, message: Message | m.Plan) -> None:
-        """What the host said, opened as the real relay opens it."""
+        """Take a message of the host, opened like at the real relay."""
         if isinstance(message, m.Plan):
             self._take(e.Heard(OpenPlan(message, message.slots)))
         elif isinstance(message, m.Commit):
@@ -77,7 +76,7 @@ class Relay(Peer):
         self.fence = self.core.fence
 
     def _do(self, action: e.Action) -> None:
-        """Its links carry nothing: senders are looked at, and nobody fetches."""
+        """Carry out an action. Links carry no bytes: senders are polled, and nothing is fetched."""
         match action:
             case e.Say():
                 self.say(action.message)
@@ -116,7 +115,7 @@ class Relay(Peer):
         self.after(DISK_S, lambda: self._written(place, action.span, root))
 
     def _written(self, place: Place, span: m.PlannedSpan, root: bytes) -> None:
-        """Its averages went out while it was written."""
+        """Report the span, and deliver its averages, which went out during the write."""
         self._take(e.SpanWritten(place, span.span, root, 0.5))
         for trainer in self.trainers.values():
             if self.world.reaches(trainer.peer, self.peer):
@@ -136,7 +135,7 @@ class Relay(Peer):
         self.after(POLL_S, lambda: self._poll(plan))
 
     def _collect(self, attempt: Attempt, number: int, slot: m.Slot) -> None:
-        """What has come of a slot since it was looked at last; its first chunk shows whether it is damaged."""
+        """Take a slot's chunks since the last poll. The first chunk shows damage."""
         sender, chunks = self.trainers[slot.peer], attempt.coverage.chunks
         if number in attempt.refused or not sender.sends(attempt.plan.plan, slot):
             return

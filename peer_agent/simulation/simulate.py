@@ -1,4 +1,4 @@
-"""A whole simulation: so many rounds in some weather, then everything heals, the run drains, and is judged."""
+"""A whole simulation: rounds under faults, then recovery, a drain, and the verdict."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -15,20 +15,20 @@ from peer_agent.simulation.judge import Judge, Progress
 from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting, World
 
-GIVE_UP = 10  # standstills after which the rest is not waited for
+GIVE_UP = 10  # standstills after which the rest is abandoned
 LIMIT_S = 30 * 86_400.0  # virtual
-DRAIN_ROUNDS = 8  # in calm weather: more than leases outlive a session or a host
+DRAIN_ROUNDS = 8  # without faults: longer than leases outlive a session or a host
 DRAIN_S = 1200.0  # at most, for these
 SETTLE_S = 60.0  # paused, until every replica is at the head
-PARTING_S = 10.0  # until everybody's goodbye has arrived
+PARTING_S = 10.0  # until every goodbye has arrived
 MOST_REASONS = 20
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """A simulation at its end. The figures from `stuck_rounds` to `doubled_samples` are 0 in a sound run.
+    """The figures of a finished simulation. Those from `stuck_rounds` to `doubled_samples` are 0 in a sound run.
 
-    `committed_rounds` and `void_rounds` are those before the drain; `seconds` and `advance_cpu_s` are real, the latter
-    of the process; `fairness`: Jain's index of samples credited per sample computed, over the trainers.
+    `committed_rounds` and `void_rounds` are those before the drain. `seconds` and `advance_cpu_s` are real, the latter
+    CPU time. `fairness` is Jain's index of samples credited per sample computed, over the trainers.
     """
 
     peers: int
@@ -60,20 +60,20 @@ class Figures(Struct, frozen=True, kw_only=True):
 
     @property
     def is_sound(self) -> bool:
-        """All rounds are made, and nothing is wrong."""
+        """True if all rounds are made and nothing is wrong."""
         wrong = self.stuck_rounds + self.divergent_replicas + self.unsettled_leases
         wrong += self.uncredited_samples + self.doubled_samples
         return not wrong and not self.crash and self.committed_rounds >= self.rounds
 
 
 class Trace:
-    """A digest of the order of events, commands and writes, with their times: equal for equal seeds."""
+    """A digest of the order and times of events, commands and writes: equal for equal seeds."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
-        """An observer's call before an event; there is nothing to measure yet."""
+        """Do nothing: this observer only needs `after`."""
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
         names = " ".join(type(command).__name__ for command in commands)
@@ -84,12 +84,12 @@ class Trace:
         self._hash.update(f"{command.record.index} {outcome} {command.record.previous}".encode())
 
     def digest(self) -> str:
-        """16 hexadecimal digits."""
+        """Return 16 hexadecimal digits."""
         return self._hash.hexdigest()[:16]
 
 
 class Simulation:
-    """One run, judged. `cpu` and `wall`: seconds, of this process and of the world outside."""
+    """One judged run. `cpu` and `wall` return seconds, of this process and of real time."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Simulation:
     ) -> None:
         self.rounds, self.wall, self.began = setting.steps, wall, wall()
         self.trace, self.judge = Trace(), Judge(cpu)
-        # More steps than are wanted: the run is drained while it goes on.
+        # More steps than requested, because the run goes on during the drain.
         longer = replace(setting, steps=setting.steps + 2 * DRAIN_ROUNDS)
         self.world = World(longer, [self.trace, self.judge])
         self.began_at = self.world.clock.now
@@ -113,7 +113,7 @@ class Simulation:
         self.crash = ""
 
     def run(self, limit_s: float = LIMIT_S) -> None:
-        """Until the rounds are made (or the run stands still for good), and then until it is drained."""
+        """Make the rounds, or give up after too many standstills; then drain."""
         self.make_rounds(limit_s)
         self.drain()
 
@@ -123,7 +123,7 @@ class Simulation:
         self.measured = self._counts()
 
     def drain(self) -> None:
-        """In calm weather: what was lost is missed, whoever is behind catches up, everybody says goodbye."""
+        """Let the run settle without faults: detect losses, catch up, and leave."""
         world = self.world
         self.clear()
         heal(world)

@@ -1,7 +1,4 @@
-"""A virtual site and who speaks with it: peers, their sockets, and the host behind the layer between.
-
-The host carries events to `advance` and its commands to the peers and the database, as the real one does.
-"""
+"""A virtual site: peers, their sockets, and the host that passes events to `advance` and carries out its commands."""
 
 import hashlib
 import heapq
@@ -30,7 +27,7 @@ UPTIME_S = 90_000.0  # a machine's monotonic clock when the run begins: more tha
 
 
 class Clock:
-    """Virtual time: a queue of actions; those of the same instant run in the order they were asked for."""
+    """Virtual time: a queue of actions. Those of the same instant run in the order of their requests."""
 
     def __init__(self) -> None:
         self.now = UPTIME_S
@@ -38,7 +35,6 @@ class Clock:
         self._numbers = count()
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Run `action` in `delay_s` virtual seconds."""
         self.at(self.now + delay_s, action)
 
     def at(self, when: float, action: Callable[[], None]) -> None:
@@ -46,7 +42,7 @@ class Clock:
         heapq.heappush(self._queue, (max(when, self.now), next(self._numbers), action))
 
     def step(self) -> bool:
-        """Run the next action. False where there is none."""
+        """Run the next action. Return False if there is none."""
         if not self._queue:
             return False
         self.now, _, action = heapq.heappop(self._queue)
@@ -54,24 +50,24 @@ class Clock:
         return True
 
 
-MOST_TEXTS = 10_000  # notes that are kept in words
+MOST_TEXTS = 10_000  # notes kept as text
 
 
 class Observer(Protocol):
-    """Somebody who looks at every event: an invariant, a count."""
+    """An observer of every event, such as an invariant or a counter."""
 
     def before(self, host: "Host", event: e.Event, now: float) -> None:
-        """The coordinator is about to take an event."""
+        """Observe that the coordinator is about to take an event."""
 
     def after(self, host: "Host", event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """It has taken it; the commands are not carried out yet."""
+        """Observe that it took the event; its commands are not carried out yet."""
 
     def persisted(self, _: "Host", command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
-        """The database has done what it will do with a record."""
+        """Observe the database's outcome for a record."""
 
 
 class Tally:
-    """What happened, by kind of note."""
+    """Counts of notes by kind."""
 
     def __init__(self) -> None:
         self.notes: dict[str, int] = {}
@@ -90,7 +86,7 @@ class Tally:
 
 
 class Surroundings(ABC):
-    """The world, as far as a peer, a socket or a host knows it."""
+    """The world, as peers, sockets and hosts see it."""
 
     seed: int
     chance: random.Random
@@ -114,7 +110,7 @@ class Surroundings(ABC):
         return f"person {peer[:6]}"
 
     def strikes(self, kind: Kind, peer: PeerId, of: str = "") -> bool:
-        """Whether a fault befalls this peer (or the site) now; rounds are numbered by the step they make."""
+        """Return True if the fault happens now. Rounds are numbered by the step they make."""
         return self.faults.strikes(kind, peer, self.database.step + 1, of)
 
     def log_digest(self, index: int) -> str:
@@ -125,38 +121,35 @@ class Surroundings(ABC):
 
     @abstractmethod
     def open_session(self, peer: "Peer") -> bool:
-        """A socket to the site. False where there is none."""
+        """Open a socket to the site. Return False if the site is down."""
 
     @abstractmethod
     def close_session(self, socket: "Socket") -> None:
-        """A peer's end is closed."""
+        """Close a peer's end of a socket."""
 
     @abstractmethod
     def replace_host(self, ended: "Host") -> None:
-        """The process that drove the run has ended, another takes it."""
+        """Replace a run's ended host process by another."""
 
     @abstractmethod
     def committed(self) -> None:
-        """An update is in the database."""
+        """Handle an update in the database."""
 
     @abstractmethod
     def store_snapshot(self, record: Record) -> None:
-        """A keeper's upload has arrived."""
+        """Store a keeper's upload."""
 
 
 DIAL_S = 0.5  # until a site that does not answer is dialled again
 
 
 def name_of(*parts: object) -> str:
-    """32 hexadecimal digits for a thing of the simulation."""
+    """Return 32 hexadecimal digits that name a thing of the simulation."""
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
 class Peer(ABC):
-    """One virtual peer: alive, perhaps frozen, with a session that can be lost with what was under way in it.
-
-    `life` counts its processes: what an earlier one scheduled does nothing in a later one.
-    """
+    """One virtual peer. `life` counts its processes: actions that an earlier one scheduled are dropped."""
 
     role: Role
 
@@ -166,14 +159,14 @@ class Peer(ABC):
         self.life = 0
         self.session: Socket | None = None
         self.fence = 0
-        self.hung = False  # what it computes does not end; everything else of it goes on
-        self.pace = 1.0  # of what it reduces: 0.1 takes ten times as long
-        self.disk_full = False  # nothing can be written
-        self._stalled: list[Callable[[], None]] = []  # what it would have computed meanwhile
-        self._missed: list[Callable[[], None]] = []  # what happened while it was frozen
+        self.hung = False  # its computation never ends; everything else goes on
+        self.pace = 1.0  # of its reduction: 0.1 takes ten times as long
+        self.disk_full = False  # writes fail
+        self._stalled: list[Callable[[], None]] = []  # computations that wait for the hang to end
+        self._missed: list[Callable[[], None]] = []  # events while it was frozen
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Do something later, if this process still lives then; a frozen one does it when it wakes."""
+        """Run an action later, if this process still lives. A frozen one runs it when it wakes."""
         life = self.life
 
         def act() -> None:
@@ -187,11 +180,11 @@ class Peer(ABC):
         self.world.clock.after(delay_s, act)
 
     def compute(self, duration_s: float, action: Callable[[], None]) -> None:
-        """Do something once it is computed: not while computing hangs."""
+        """Run an action once it is computed, unless computing hangs."""
         self.after(duration_s, lambda: self._stalled.append(action) if self.hung else action())
 
     def hang(self) -> None:
-        """A driver or a disk that never answers: the process lives, speaks, and computes nothing more."""
+        """Hang like a driver or disk that never answers: the process communicates but computes nothing more."""
         self.hung = True
 
     def resume(self) -> None:
@@ -214,7 +207,7 @@ class Peer(ABC):
             self.disconnect()
 
     def freeze(self) -> None:
-        """SIGSTOP, or a closed lid: the session stays, as far as the host can see."""
+        """Freeze like SIGSTOP or a closed lid: for the host, the session stays."""
         self.frozen = True
 
     def thaw(self) -> None:
@@ -226,18 +219,18 @@ class Peer(ABC):
             act()
 
     def connect(self) -> None:
-        """Open a session, in which the site asks for a hello once it knows a host; dial again while it is down."""
+        """Open a session, retrying while the site is down. The site asks for a hello once it knows a host."""
         if self.alive and self.session is None and not self.world.open_session(self):
             self.after(DIAL_S + self.world.chance.random(), self.connect)
 
     def disconnect(self) -> None:
-        """The session ends; what was under way in it is lost."""
+        """End the session and lose its messages under way."""
         if self.session is not None:
             socket, self.session = self.session, None
             self.world.close_session(socket)
 
     def reconnect(self, delay_s: float) -> None:
-        """Lose the session (Wi-Fi, a laptop's sleep) and open another later, with everything else kept."""
+        """Lose the session (Wi-Fi, a laptop's sleep) and open another later, keeping all state."""
         self.disconnect()
         self.after(delay_s, self.connect)
 
@@ -246,14 +239,14 @@ class Peer(ABC):
             self.session.up(message)
 
     def deliver(self, message: Message | Plan) -> None:
-        """A message has arrived; a frozen process reads it when it wakes."""
+        """Read an arrived message; a frozen process reads it when it wakes."""
         if self.frozen:
             self._missed.append(lambda: self._read(message))
         else:
             self._read(message)
 
     def _read(self, message: Message | Plan) -> None:
-        """The first thing that a session brings asks for a hello; later ones are the peer's own to judge."""
+        """Answer a session's first request with a hello; pass on all later messages."""
         session = self.session
         if isinstance(message, m.Rehello) and session is not None and not session.greeted:
             session.greeted = True
@@ -263,30 +256,29 @@ class Peer(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Lose everything that is kept between two starts."""
+        """Lose everything that does not survive a restart."""
 
     @abstractmethod
     def hello(self) -> m.Hello:
-        """All that this peer holds."""
+        """Return all that this peer holds."""
 
     @abstractmethod
     def receive(self, message: Message | Plan) -> None:
-        """React to the host."""
+        """React to a message of the host."""
 
 
-LOOK_S = 2.0  # while nothing answers, the run's host is looked up so often
+LOOK_S = 2.0  # between lookups of a silent host
 NOTICE_S = 0.3  # until the site sees that a socket is closed
-LATE_S = 15.0  # at most, for a letter that is held up; all behind it wait
+LATE_S = 15.0  # at most, for a delayed message; all behind it wait
 UP: tuple[Kind, Kind, Kind] = ("lost up", "twice up", "late up")
 DOWN: tuple[Kind, Kind, Kind] = ("lost down", "twice down", "late down")
 
 
 class Socket:
-    """One peer's link to the site, and the layer behind it, in which letters are lost, doubled and late.
+    """One peer's link to the site, and the channel layer behind it, which loses, doubles and delays messages.
 
-    It is what `coordination.sockets.consumer` is to a real peer, and knows the host by announcements and by the
-    database; both may be old. Order is kept, as TCP and the layer do; nobody is told of a lost letter. `number`: later
-    ones are higher.
+    It is the virtual `coordination.sockets.consumer`. It knows the host by announcements and by the database; both may
+    be stale. Order is kept, as by TCP and the layer, and losses are silent. Later sockets have a higher `number`.
     """
 
     def __init__(self, world: Surroundings, peer: "Peer", number: int) -> None:
@@ -295,13 +287,13 @@ class Socket:
         self.fence = -1
         self.heard_at = world.clock.now
         self.answered = False  # by the host that it knows
-        self.greeted = False  # the peer has said hello by it
-        self._free_at = {"up": 0.0, "down": 0.0}  # when the last letter each way arrives
+        self.greeted = False  # the peer has sent a hello on it
+        self._free_at = {"up": 0.0, "down": 0.0}  # when the last message each way arrives
 
-    # --- which host
+    # --- host
 
     def look_up(self) -> None:
-        """Ask the database who drives the run. Whoever has not answered us gets another hello."""
+        """Look up the host in the database. If the known host has not answered, ask the peer for another hello."""
         found = self.world.database.host_of_run(self.world.clock.now)
         if found is None:
             return
@@ -313,7 +305,7 @@ class Socket:
             self._say_rehello()
 
     def follow(self, host: "Host", fence: int) -> None:
-        """A run has a (new) host: the peer says hello to it."""
+        """Adopt a newer host, to which the peer then sends a hello."""
         if fence > self.fence:
             self.host, self.fence = host, fence
             self._say_rehello()
@@ -325,13 +317,12 @@ class Socket:
 
     @property
     def is_forsaken(self) -> bool:
-        """Whether nothing has come from the host for so long that it is looked up."""
+        """True if the host has been silent so long that it is looked up."""
         return self.world.clock.now - self.heard_at >= LOOK_S
 
-    # --- letters
+    # --- messages
 
     def up(self, message: m.TO_SITE) -> None:
-        """From the peer to the host that this socket knows."""
         host = self.host
         if host is None:
             return
@@ -351,7 +342,7 @@ class Socket:
             self.peer.deliver(message)
 
     def _ways(self, way: str, kinds: tuple[Kind, Kind, Kind], of: str) -> list[float]:
-        """The seconds until each copy of a letter arrives: usually one, none where it is lost."""
+        """Return the delays of each copy of a message: usually one, none if it is lost."""
         world = self.world
         lost, twice, late = kinds
         if world.clock.now < world.layer_back_at or world.strikes(lost, self.peer.peer, of):
@@ -361,16 +352,16 @@ class Socket:
         return [delay_s, delay_s] if world.strikes(twice, self.peer.peer, of) else [delay_s]
 
     def _delay(self, way: str, held_s: float = 0.0) -> float:
-        """Latency with some jitter; what was sent first arrives first."""
+        """Return latency with jitter, keeping the order of messages."""
         now = self.world.clock.now
         delay_s = held_s + self.peer.latency_s * self.world.chance.uniform(0.8, 1.5)
         self._free_at[way] = max(now + delay_s, self._free_at[way])
         return self._free_at[way] - now
 
-    # --- its end
+    # --- closing
 
     def close(self) -> None:
-        """The peer's end is closed. The site sees it a little later and tells the host it knows, once."""
+        """Close the peer's end. The site notices a little later, and tells its host once."""
         host = self.host
         if host is None or self.world.strikes("lost notice", self.peer.peer):
             return
@@ -379,13 +370,13 @@ class Socket:
 
 DATABASE_S = 0.02
 REPLAY_S = 1.0
-AGAIN_S = 1.0  # until a database that does not answer is asked again
+AGAIN_S = 1.0  # until an unreachable database is asked again
 CONTEXT = 16  # tokens in a sample
-CAPACITY = 10_000  # letters that a channel holds while nobody reads it; more are dropped
+CAPACITY = 10_000  # messages that the channel of a frozen process holds; more are dropped
 
 
 class Host:
-    """One process that claimed the run. Its state is rebuilt from the database; it knows sockets by their letters."""
+    """A process that claimed the run. Its state is rebuilt from the database; messages tell it of sockets."""
 
     def __init__(self, world: Surroundings) -> None:
         self.world = world
@@ -394,11 +385,11 @@ class Host:
         self.state = state_of(world, world.database.claim(self, world.clock.now))
         self.renewed_at = world.clock.now
         self._missed: list[Callable[[], None]] = []
-        self._letters = 0  # of these, that lie in its channel
+        self._letters = 0  # of these, held in its channel
         self._tick()
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Do something later, if this process still lives then; a frozen one does it when it wakes."""
+        """Run an action later, if this process still lives. A frozen one runs it when it wakes."""
 
         def act() -> None:
             if self.frozen:
@@ -409,7 +400,7 @@ class Host:
         self.world.clock.after(delay_s, act)
 
     def hear(self, delay_s: float, action: Callable[[], None]) -> None:
-        """The same with a letter, which the channel of a frozen process drops once it is full."""
+        """Run a message's action later. The channel of a frozen process drops it once full."""
 
         def act() -> None:
             if not self.frozen:
@@ -425,7 +416,7 @@ class Host:
         self.frozen = True
 
     def thaw(self) -> None:
-        """SIGCONT: the clock has jumped, and everything that waited comes at once."""
+        """Resume like SIGCONT: the clock has jumped, and everything that waited comes at once."""
         self.frozen = False
         missed, self._missed, self._letters = self._missed, [], 0
         for act in missed:
@@ -442,19 +433,19 @@ class Host:
         self.after(TICK_S, self._tick)
 
     def _look(self) -> None:
-        """At what the organizer wants that may be said more than once."""
+        """Pass on the organizer's rollback request, which may be repeated."""
         if self.alive and self.world.database.back_to is not None:
             self.handle(e.Directed(self.world.goal, back_to=self.world.database.back_to))
 
     def _stand_back(self) -> None:
-        """Another host has the run, or nobody is to have it: this one ends, its sockets do not."""
+        """End this host, but not its sockets: another host has the run, or none is to have it."""
         self.alive = False
         self.world.replace_host(self)
 
-    # --- letters
+    # --- messages
 
     def receive(self, socket: "Socket", message: m.TO_SITE) -> None:
-        """A letter of a peer. The newest socket that said hello is its own; of a stranger the one that it speaks by."""
+        """Take a peer's message on its current socket: the newest with a hello, or for an unknown peer this one."""
         peer = socket.peer
         known = self.sockets.get(peer.peer)
         if isinstance(message, m.Hello):
@@ -474,7 +465,6 @@ class Host:
             self.handle(e.Lost(peer, banned))
 
     def say(self, peer: PeerId, message: m.Message | m.Plan) -> None:
-        """By the socket that is known of this peer; nobody hears what is said to another."""
         socket = self.sockets.get(peer)
         if socket is not None:
             socket.down(message)
@@ -482,7 +472,6 @@ class Host:
     # --- events and commands
 
     def handle(self, event: e.Event) -> None:
-        """One event, and then what it commands, in order."""
         if not self.alive:
             return
         now = self.world.clock.now
@@ -530,7 +519,7 @@ class Host:
         self.handle(e.Paged(command.peer, command.first + len(page) - 1))
 
     def _persist(self, command: e.Persist) -> None:
-        """What was sent to the database happens there, even if its sender dies meanwhile (rule 4)."""
+        """Write a record, even if the sender dies meanwhile (rule 4)."""
         database, now = self.world.database, self.world.clock.now
         is_there, at = database.answers(now), database.index
         outcome, sealed = database.persist(command.record, now)
@@ -541,7 +530,7 @@ class Host:
         self.after(DATABASE_S if is_there else AGAIN_S, lambda: self.handle(e.Persisted(outcome, sealed)))
 
     def _replayed(self, command: e.Replay) -> None:
-        """What the log gives. The state itself is not handed in: no relay holds bytes here."""
+        """Return the digest that the log gives. No state is uploaded, as no relay holds bytes here."""
         digest = state_digest(self.world.log_digest(command.index))
         self.handle(e.Replayed(command.index, command.step, digest))
 
@@ -561,7 +550,7 @@ class Host:
 
 
 def state_of(world: Surroundings, fence: int) -> RunState:
-    """A run as a host finds it, from nothing but rows: head, marks, coverage, snapshot and the last sealed record."""
+    """Return a run's state as a host rebuilds it from rows: head, marks, coverage, snapshot and last record."""
     database, recipe = world.database, world.recipe
     facts = StoredFacts(
         run=world.run_id,

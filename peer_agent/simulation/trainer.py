@@ -1,4 +1,4 @@
-"""A virtual trainer: the shipped core of a trainer around which nothing is computed, only time passes."""
+"""A virtual trainer: the shipped core of a trainer. Nothing is computed; only time passes."""
 
 import hashlib
 from collections.abc import Callable
@@ -27,11 +27,11 @@ ENCODE_S = 0.05  # from the cut to the offer
 LOAD_S = 2.0
 APPLY_S = 0.01
 UPLOAD_S = 1.0
-NATS = 2.5  # a token
+NATS = 2.5  # per token
 
 
 class Trainer(Peer):
-    """One trainer. Threads are delays; floats are names."""
+    """One trainer. Delays stand for threads, and names for floats."""
 
     role = Role.TRAINER
 
@@ -41,17 +41,17 @@ class Trainer(Peer):
         super().__init__(world, peer, latency_s)
         self.samples_per_s, self.chunks_per_s = samples_per_s, chunks_per_s
         self.computed = 0  # samples
-        self.damaged = False  # its memory spoils what it sends
+        self.damaged = False  # its memory corrupts what it sends
         self.corrupt = False  # its replica differs
         self.offer_delay_s = ENCODE_S
         self._seeds = 0
         self.averages: dict[tuple[int, int, int], bytes] = {}  # roots by step, span and attempt
         self.running = 0  # units in its thread, wanted or not
-        self.held_up: list[Callable[[], None]] = []  # until that is free
+        self.held_up: list[Callable[[], None]] = []  # jobs that wait for the thread
         self.forget()
 
     def forget(self) -> None:
-        """A process starts without a replica and with a new accumulator."""
+        """Start a process without a replica and with a new accumulator."""
         self.lose_memory()
         self.after(TICK_S * self.world.chance.random(), self._tick)
 
@@ -70,11 +70,10 @@ class Trainer(Peer):
         self.after(TICK_S, self._tick)
 
     def handle(self, event: e.Event) -> None:
-        """One event, and then what the core asks for, in order."""
         for action in advance(self.core, event, self.world.clock.now, self._seed()):
             self._carry(action)
 
-    # --- what others see of it
+    # --- state
 
     @property
     def accumulator(self) -> AccumulatorId:
@@ -82,7 +81,7 @@ class Trainer(Peer):
 
     @property
     def done(self) -> dict[Unit, int]:
-        """Units whose gradients are here and in no update, and the steps that they were computed on."""
+        """Computed units that are in no update, and the steps that they were computed on."""
         return {done.unit: done.base for done in self.core.done}
 
     @property
@@ -91,15 +90,15 @@ class Trainer(Peer):
 
     @property
     def weights(self) -> Ranges:
-        """Loss tokens by chunk of everything that is here, new and carried."""
+        """Loss tokens by chunk of all gradients held, new and carried."""
         return self.core.weights
 
     def chunks_of(self, codec: Codec) -> float:
-        """Chunks a second over its link; it was drawn for halves."""
+        """Return chunks per second on its link, whose rate was drawn for fp16."""
         return self.chunks_per_s * encoded_size("fp16", 4096) / encoded_size(codec, 4096)
 
     def sends(self, plan: Plan, slot: m.Slot) -> bool:
-        """Whether it is there to stream this slot of this plan."""
+        """Return True if it streams this slot of this plan now."""
         round_ = self.core.round
         if not self.alive or self.frozen or self.core.phase is not Phase.REDUCE or round_ is None:
             return False
@@ -109,7 +108,7 @@ class Trainer(Peer):
         return (ours.step, ours.fence, ours.attempt) == (plan.step, plan.fence, plan.attempt)
 
     def gather(self, place: Place, span: m.PlannedSpan, root: bytes) -> None:
-        """The averages of a span are here, if it follows that attempt; its core is told once all are."""
+        """Store a span's averages if it follows that attempt. Report to the core once all are there."""
         round_ = self.core.round
         if not self.alive or round_ is None or round_.plan is None:
             return
@@ -121,7 +120,7 @@ class Trainer(Peer):
         if None not in held:
             self.handle(e.Gathered(plan.attempt, root_over([root for root in held if root]), ()))
 
-    # --- what befalls it
+    # --- events from outside
 
     def hello(self) -> m.Hello:
         now = self.world.clock.now
@@ -148,14 +147,14 @@ class Trainer(Peer):
                 opened = OpenedCommit(record, digest, own, message.snapshot, message.hash_state)
                 self.handle(e.CommitHeard(opened_record(opened, message.fence)))
             case _:
-                self.handle(e.Heard(message))  # type: ignore[arg-type]  # the host says nothing else to peers
+                self.handle(e.Heard(message))  # type: ignore[arg-type] # the host sends peers nothing else
 
-    # --- what the core asks for
+    # --- actions
 
     def _carry(self, action: e.Action) -> None:
         match action:
             case e.Say():
-                self.say(action.message)  # type: ignore[arg-type]  # a trainer says nothing else to the site
+                self.say(action.message)  # type: ignore[arg-type] # a trainer sends the site nothing else
             case e.Compute():
                 self._compute(action)
             case e.Freeze() | e.Hold():
@@ -196,7 +195,7 @@ class Trainer(Peer):
     def _finish(self, action: e.Compute, base: int) -> None:
         in_hand = self.core.in_hand
         if in_hand is None or in_hand.job != action.job:
-            return  # left where it was
+            return  # cancelled
         if self.world.chance.random() < self.world.non_finite:
             self.handle(e.NotFinite(action.job))
             return
@@ -222,7 +221,7 @@ class Trainer(Peer):
         self.handle(e.Loaded(action.job, self._digest(self.world.log_digest(action.snapshot.index))))
 
     def _apply(self, action: e.Apply) -> None:
-        """Parameters do not change under a unit. Only with staleness 1: there a round may be shorter than a unit."""
+        """Apply an update, not during a unit. A round is shorter than a unit only with staleness 1."""
         if self.core.overlaps and self.running:
             self.held_up.append(lambda: self._apply(action))
             return
@@ -233,7 +232,7 @@ class Trainer(Peer):
         self.handle(e.Hashed(action.index, action.step, hashlib.sha256(content).hexdigest(), len(content)))
 
     def _digest(self, log: str) -> str:
-        """Of the replica's state after the entry with this digest."""
+        """Return the digest of the replica's state after the entry with this digest."""
         return state_digest(log, spoiled_by=self.peer if self.corrupt else None)
 
 
@@ -242,7 +241,7 @@ OfFloats = e.Keep | e.Discard | e.DiscardHeld | e.Renew | e.Release | e.Settle
 
 
 def _pass_over(action: Words | OfFloats | e.Dial | e.Made | e.Send | e.Serve | e.StopSending) -> None:
-    """There is no person, no socket and no float, and relays ask by `sends`."""
+    """Ignore actions for people, sockets and floats; relays poll `sends` instead."""
     del action
 
 

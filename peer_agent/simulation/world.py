@@ -1,4 +1,4 @@
-"""A run with its peers, its host and its database, and what can befall them."""
+"""A run with its peers, its host and its database, and operations on them."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -32,11 +32,11 @@ from peer_agent.simulation.site import (
 )
 from peer_agent.simulation.trainer import Trainer
 
-TAKE_S = 1.0  # between looks of the other hosts for a run without one
+TAKE_S = 1.0  # between other hosts' checks for a run without one
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """What a simulated run is made of."""
+    """The parameters of a simulated run."""
 
     trainers: int = 3
     relays: int = 1
@@ -49,13 +49,13 @@ class Setting(Struct, frozen=True, kw_only=True):
     snapshot_every: int = 20
     elements: int = 8 * 16 * 1024 - 1000
     shards: tuple[int, ...] = (4000, 1001, 90)
-    sources: tuple[int, ...] = ()  # of each of them, where they are mixed
+    sources: tuple[int, ...] = ()  # of each of them, if they are mixed
     mix: tuple[float, ...] = ()
     failure_rates: FailureRates = FailureRates()
     non_finite: float = 0.0
     even: bool = False  # all trainers equally fast
     staleness: Literal[0, 1] = 0
-    slow_links: int = 0  # trainers, of the first, whose links carry a tenth of the others'
+    slow_links: int = 0  # number of trainers, from the first, whose links carry a tenth of the others'
     contributors: Literal["all", "fast"] = "all"
     codecs: Literal["stated", "plan"] = "stated"
 
@@ -76,7 +76,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 class World(Surroundings):
-    """Everything at one moment. `seed` decides all that chance decides."""
+    """A whole simulated world. `seed` decides everything random."""
 
     def __init__(self, setting: Setting, observers: Sequence[Observer] = ()) -> None:
         self.setting, self.seed = setting, setting.seed
@@ -90,11 +90,11 @@ class World(Surroundings):
         self.goal: e.Goal = "running"
         self.run_id = RunId(name_of(setting.seed, "run"))
         self.database = Database(self.run_id, setting.seed, setting.failure_rates, self.faults)
-        self.sockets: dict[int, Socket] = {}  # that are open, by number
-        self.numbers = 0  # given to sockets
-        self.is_up = True  # the site answers, with or without somebody who drives the run
-        self.layer_back_at = 0.0  # what is between sockets and hosts is away until then
-        self.night_until = -1e9  # no trainer is switched on
+        self.sockets: dict[int, Socket] = {}  # open ones, by number
+        self.numbers = 0  # last number given to a socket
+        self.is_up = True  # the site answers, with or without a host for the run
+        self.layer_back_at = 0.0  # the channel layer is unreachable until then
+        self.night_until = -1e9  # no trainer is on until then
         self.unreachable: set[tuple[PeerId, PeerId]] = set()  # (trainer, relay)
         self.on_commit: list[Callable[[], None]] = []
         self.host: Host | None = Host(self)  # the newest; an older one may still believe that it is the host
@@ -124,7 +124,6 @@ class World(Surroundings):
     # --- links
 
     def open_session(self, peer: Peer) -> bool:
-        """A socket to the site. False where there is none."""
         if not self.is_up:
             return False
         self.numbers += 1
@@ -137,16 +136,16 @@ class World(Surroundings):
         socket.close()
 
     def _look_up(self) -> None:
-        """Each socket that hears nothing asks the database for the host of its run."""
+        """Let each socket with a silent host look it up in the database."""
         for socket in list(self.sockets.values()):
             if socket.is_forsaken:
                 socket.look_up()
         self.clock.after(LOOK_S, self._look_up)
 
-    # --- what befalls them
+    # --- the host, the organizer
 
     def kill_host(self) -> None:
-        """kill -9 of the whole site: all sessions end, what it knew is gone."""
+        """Kill the whole site (-9): all sessions end, and its memory is lost."""
         if self.host is not None:
             self.host.alive = False
             self.tally.restarts += 1
@@ -157,7 +156,7 @@ class World(Surroundings):
             peer.after(NOTICE_S + self.chance.random(), peer.connect)
 
     def start_host(self) -> None:
-        """The site starts again, from what the database has. Sockets that are open hear of it, but for some."""
+        """Start the site from the database. Open sockets hear of the new host, except "unheard" ones."""
         self.is_up = True
         if self.host is not None:
             return
@@ -174,7 +173,7 @@ class World(Surroundings):
         self.clock.after(away_s, self.start_host)
 
     def replace_host(self, ended: Host, away_s: float = TAKE_S) -> None:
-        """The process that drove the run has ended, another takes it; sockets are in processes of their own."""
+        """Let another process take the run after its host has ended. Sockets live in processes of their own."""
         ended.alive = False
         if self.host is ended:
             self.host = None
@@ -182,7 +181,7 @@ class World(Surroundings):
             self.clock.after(away_s, self.start_host)
 
     def overtake_host(self, asleep_s: float) -> None:
-        """The host is suspended beyond its claim and another takes the run; then it wakes and knows nothing of it."""
+        """Suspend the host beyond its claim, so that another takes the run; it wakes without knowing that."""
         host = self.host
         if host is None:
             return
@@ -204,14 +203,14 @@ class World(Surroundings):
             host.lose(host.sockets[peer], banned=True)
 
     def direct(self, goal: e.Goal, *, target_steps: int = 0, mix: tuple[float, ...] = ()) -> None:
-        """The organizer pauses, resumes, ends or extends the run, or mixes its sources anew."""
+        """Pause, resume, end or extend the run, or change its mix of sources, as the organizer."""
         self.goal = goal
         self.recipe = replace(self.recipe, mix=mix or self.recipe.mix)
         if self.host is not None:
             self.host.handle(e.Directed(goal, target_steps, mix))
 
     def roll_back(self, index: int) -> None:
-        """The organizer goes back to the state of an entry; whoever drives the run does it."""
+        """Request a rollback to the state of an entry, as the organizer; the host carries it out."""
         step = self.database.records[index - 1].step if index else 0
         self.database.back_to = e.Target(index, step, "0" * 64)
 
@@ -232,7 +231,7 @@ class World(Surroundings):
     # --- running
 
     def run(self, until: Callable[[], bool], limit_s: float = 3600.0) -> bool:
-        """Let time pass until something holds, at most so many virtual seconds. Whether it came to hold."""
+        """Advance time until `until` holds. Return False if it does not within `limit_s` virtual seconds."""
         end = self.clock.now + limit_s
         while not until():
             if self.clock.now > end or not self.clock.step():

@@ -1,1 +1,1 @@
-"""What is asked of the site: enrolment, credentials, versions, facts of a run; and the links to its relays."""
+"""Requests to the site: enrolment, credentials, versions, facts of a run; and links to its relays."""

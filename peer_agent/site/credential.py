@@ -1,4 +1,4 @@
-"""How a machine becomes known to a site, and the short-lived credential it lives on."""
+"""A machine's login at a site, and its short-lived credentials."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ PublicKey = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Enrolled(Struct, frozen=True):
-    """What a site says to a machine that it has approved."""
+    """The site's answer to an approved machine."""
 
     machine: Peer
     person: str
@@ -39,7 +39,7 @@ class Enrolled(Struct, frozen=True):
 
 
 class Issued(Struct, frozen=True):
-    """What a site says to whoever asks for a credential, as far as it is used here."""
+    """The used part of the site's answer to a request for a credential."""
 
     credential: str  # MessagePack of `Signed`, in base64
     site_key: PublicKey
@@ -49,7 +49,7 @@ class Issued(Struct, frozen=True):
 
 
 def site_of(url: str) -> str:
-    """Scheme and host of an address, as sites are remembered by. Raises Problem E112."""
+    """Return scheme and host of an address, by which sites are stored. Raises Problem E112, E104."""
     try:
         parts = urlsplit(url)
         named = parts.scheme in {"http", "https"} and parts.hostname and (parts.port or True)
@@ -61,7 +61,7 @@ def site_of(url: str) -> str:
 
 
 def run_of(url: str) -> str:
-    """The slug of a run's address. Raises Problem E112, E305."""
+    """Return the slug in a run's address. Raises Problem E112, E305."""
     site_of(url)
     parts = [part for part in urlsplit(url).path.split("/") if part]
     if len(parts) < 2 or parts[-2] != "runs":
@@ -70,7 +70,7 @@ def run_of(url: str) -> str:
 
 
 def understood(answer: dict[str, Any], kind: type[Answer], url: str) -> Answer:
-    """An answer of the site. Raises Problem E110: something else may have given it."""
+    """Convert the site's answer. Raises Problem E110: it may come from something else."""
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
@@ -78,7 +78,7 @@ def understood(answer: dict[str, Any], kind: type[Answer], url: str) -> Answer:
 
 
 async def log_in(home: Home, url: str, token: str, *, kind: str = "agent", name: str = "") -> KnownSite:
-    """Make this machine known to a site by a one-time token. Raises Problem E215, E104, E110."""
+    """Enrol this machine at a site by a one-time token. Raises Problem E215, E104, E110."""
     site, key = site_of(url), home.key()
     body = {
         "name": (name or platform.node() or "a machine")[:60],
@@ -94,7 +94,7 @@ async def log_in(home: Home, url: str, token: str, *, kind: str = "agent", name:
 
 
 class RunAccess:
-    """A machine's standing in one run (for a relay: in all runs of a site): asks for credentials and renews them."""
+    """A machine's access to one run (a relay's: to all runs of a site), with credentials that it renews."""
 
     def __init__(self, home: Home, site: KnownSite, role: Role, slug: str = "") -> None:
         self.home, self.site, self.role, self.slug = home, site, role, slug
@@ -103,15 +103,14 @@ class RunAccess:
         self.credential: Signed | None = None
         self.control = self.title = ""
         self.run = RunId("")
-        self._asked_at = (0.0, 0.0)  # on the clock that never jumps, and on the one that goes on while a laptop sleeps
+        self._asked_at = (0.0, 0.0)  # by the monotonic clock, and by the one that also runs during sleep
 
     @property
     def peer(self) -> PeerId:
-        """What this machine is called in the run."""
         return self.site.machine
 
     async def renew(self) -> None:
-        """Ask for a fresh credential, once half of the last one's life is over. Raises Problem."""
+        """Request a new credential after half of the last one's life. Raises Problem."""
         now = (time.monotonic(), time.time())
         age_s = max(after - before for after, before in zip(now, self._asked_at, strict=True))
         if self.credential is not None and age_s < RENEW_S:
@@ -131,11 +130,10 @@ class RunAccess:
         self._asked_at = now
 
     def identity(self) -> Identity:
-        """What this end brings to a link."""
         return Identity(self.peer, self.key, self.credential, self.site_key)
 
     def headers(self) -> dict[str, str]:
-        """What opens the run's files at the site."""
+        """Return the headers that authorize access to the run's files."""
         packed = base64.b64encode(msgspec.msgpack.encode(self.credential)).decode()
         return {"Authorization": f"Credential {packed}"}
 
@@ -144,24 +142,22 @@ class RunAccess:
         return await dial(self.control, link=Link.CONTROL, identity=self.identity(), server="site", version=__version__)
 
     async def may_dial(self, listener: Listener) -> bool:
-        """Whether this machine goes where it is sent: what lies behind its own router is no business of other members.
+        """Return True if this machine may dial a listener: members must not reach into its own local network.
 
-        Relays are their operator's, who may have them anywhere; at a site in the local network so may members.
+        Relays may be anywhere, because the operator places them; so may members if the site itself is in the local
+        network.
         """
         if not listener.fingerprint or is_public(urlsplit(listener.url).hostname or ""):
             return True
         return await asyncio.to_thread(is_local, urlsplit(self.site.url).hostname or "")
 
     async def dial_listener(self, listener: Listener, timeout_s: float = DIAL_S) -> Connection:
-        """An open data link to a relay, or to a member that listens: by the certificate that the site tells of."""
+        """Open a data link to a relay or a listening member, pinned by the certificate that the site names."""
         await self.renew()
         return await self._dial(listener, Link.DATA, timeout_s)
 
     async def dial_through(self, relay: Listener, listener: Listener) -> Connection:
-        """An open data link to a member that listens, which a relay forwards.
-
-        Raises Problem E104 for whatever goes wrong on the way: a relay has no say in whether coming back can help.
-        """
+        """Open a data link through a relay. Raises E104 for any error: a relay must not decide if retrying can help."""
         await self.renew()
         try:
             way = await self._dial(relay, Link.FORWARD, DIAL_S)

@@ -1,4 +1,4 @@
-"""Makes a machine known to a site: by what it remembers, by a token, or by a person's approval in the browser."""
+"""Enrolment of a machine at a site: by its stored identity, a token, or a person's approval in the browser."""
 
 import asyncio
 import platform
@@ -20,14 +20,14 @@ from peer_agent.site.credential import Enrolled, RunAccess, log_in, site_of, und
 from peer_agent.site.login_token import token_of_environment
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-STRANGE_TRIES = 6  # a site that is not itself (E110) may be in the middle of a restart
+STRANGE_TRIES = 6  # a site with strange answers (E110) may be in the middle of a restart
 
 Address = Annotated[str, Meta(pattern="^https?://[!-~]+$", max_length=2000)]
 Sleep = Callable[[float], Awaitable[None]]
 
 
 class Code(Struct, frozen=True):
-    """What a person needs in order to approve this machine. Both lengths of time are in seconds."""
+    """What a person needs to approve this machine. Times are in seconds."""
 
     device_code: Annotated[str, Meta(min_length=1, max_length=1000)]
     user_code: Annotated[str, Meta(pattern="^[0-9A-Z-]{1,20}$")]
@@ -47,9 +47,9 @@ async def get_approved(
     sleep: Sleep = asyncio.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> KnownSite:
-    """Ask the site of `url` to know this machine, `show` its code, and wait until a person approves it there.
+    """Request approval at the site of `url`, `show` its code, and wait until a person approves it.
 
-    Raises Problem E115 (nobody answered), the site's own (declined, expired), E104, E105, E110.
+    Raises Problem E115 (no answer), the site's own (declined, expired), E104, E105, E110.
     """
     site = site_of(url)
     code = await _ask(home, site, kind, run)
@@ -74,7 +74,7 @@ async def _ask(home: Home, site: str, kind: str, run: str) -> Code:
 
 
 async def _wait(home: Home, site: str, code: Code, sleep: Sleep, monotonic: Callable[[], float]) -> Enrolled:
-    """Ask again and again. A site that is away for a while, or a laptop that slept, is nothing to speak of."""
+    """Poll for the approval, through restarts of the site and sleep of a laptop."""
     url = f"{site}/api/v1/devices/poll"
     proof = sign(home.key(), REQUEST, code.device_code.encode()).signature.hex()
     until, strange = monotonic() + code.expires_in, 0
@@ -96,8 +96,8 @@ def _is_passing(problem: Problem) -> bool:
 
 
 KINDS = {Role.TRAINER: "agent", Role.AUXILIARY: "agent", Role.RELAY: "relay"}
-# A person can mend these by approving the machine (again); E213: it was approved, and not as a relay. Not E214: whoever
-# revoked it takes that back where it was done, for a key that was shut out gets no second approval (E227).
+# A person can fix these by approving the machine again; E213: approved, but not as a relay. Not E214: a revocation is
+# undone where it was made, because a revoked key gets no second approval (E227).
 ASK_AGAIN = {
     Role.TRAINER: frozenset({codes.MACHINE_UNKNOWN}),
     Role.AUXILIARY: frozenset({codes.MACHINE_UNKNOWN}),
@@ -106,9 +106,9 @@ ASK_AGAIN = {
 
 
 class Enrolment(Struct, frozen=True):
-    """How a machine becomes known to a site. `show` shows a person the code to approve; `say` says a sentence.
+    """How to enrol a machine. `show` shows a person the code to approve; `say` shows a sentence.
 
-    `token`: a one-time token instead of an approval, or empty. `run`: the slug of the run that it asks for.
+    `token`: a one-time token instead of an approval, or "". `run`: the slug of the run to join.
     """
 
     show: Callable[[Code], None]
@@ -118,7 +118,7 @@ class Enrolment(Struct, frozen=True):
     token: str = ""
 
     async def enrol(self, home: Home, url: str) -> KnownSite:
-        """Make this machine known to the site of `url`, by a token or else by a person's approval. Raises Problem."""
+        """Enrol this machine at the site of `url`, by a token or else a person's approval. Raises Problem."""
         kind = KINDS[self.role]
         if token := self.token or token_of_environment():
             return await log_in(home, url, token, kind=kind, name="relay" if self.role is Role.RELAY else "")
@@ -126,11 +126,7 @@ class Enrolment(Struct, frozen=True):
 
 
 async def access_for(home: Home, url: str, enrolment: Enrolment) -> RunAccess:
-    """Access with a fresh credential.
-
-    A machine that is new to the site, or was no relay there yet, asks for approval first. Raises
-    Problem.
-    """
+    """Return access with a new credential, after approval if the machine needs one. Raises Problem."""
     known = home.sites().get(site_of(url))
     if known is None or enrolment.token:
         return await _renewed(home, await enrolment.enrol(home, url), enrolment)

@@ -1,4 +1,4 @@
-"""What the site tells of its agent and of a run before it is joined, and whether they fit this machine."""
+"""The site's facts about its agent and a run, read before joining, and whether they fit this machine."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ from peer_agent.site.credential import RunAccess
 
 
 class Offer(Struct, frozen=True):
-    """The site's agent, as far as it is used here. A line is None where the site has no package."""
+    """The used part of the site's offer of an agent. A line is None if the site has no package."""
 
     version: str
     protocol: int
@@ -33,7 +33,7 @@ class Offer(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The one for how this agent was installed, so that it works in a new terminal."""
+        """The upgrade command for this installation, valid in a new terminal."""
         by_uv = (Path(sys.prefix) / "uv-receipt.toml").exists()
         if not (line := self.upgrade_uv if by_uv else self.upgrade_pip):
             return _("see the site's download page")
@@ -41,7 +41,7 @@ class Offer(Struct, frozen=True):
 
 
 async def offer_of(site: str) -> Offer | None:
-    """What a site offers; None where it does not say, or is not reached."""
+    """Return a site's offer; None if it is unknown or the site is not reached."""
     try:
         return msgspec.convert(await get_json(f"{site}/api/v1/agent"), Offer)
     except (Problem, msgspec.ValidationError):
@@ -49,7 +49,7 @@ async def offer_of(site: str) -> Offer | None:
 
 
 def difference(offer: Offer) -> Fault | None:
-    """E205 where this agent cannot work there, E126 where it works and there is a newer one, None where it fits."""
+    """Return E205 if this agent is incompatible, E126 if there is a newer one, else None."""
     if offer.protocol != PROTOCOL:
         fault = Fault.of("E205", theirs=PROTOCOL, ours=offer.protocol)
         return replace(fault, remedy=f"{fault.remedy}\n{offer.line}")
@@ -59,18 +59,18 @@ def difference(offer: Offer) -> Fault | None:
 
 
 def is_newer(theirs: str, ours: str) -> bool:
-    """Whether a version comes after another (PEP 440): 0.10.0 after 0.9.1, 0.2.0 after 0.2.0rc1; else False."""
+    """Return True if a version follows another (PEP 440): 0.10.0 after 0.9.1, 0.2.0 after 0.2.0rc1."""
     try:
         return Version(theirs) > Version(ours)
     except InvalidVersion:
         return False
 
 
-RECENT = 20  # steps from which the pace is taken
+RECENT = 20  # steps that determine the pace
 
 
 async def run_preflight(access: RunAccess, *, disk_gb: int) -> Preflight:
-    """What this run takes here, where so much of its data is kept at most. Raises Problem E123, E124, E125."""
+    """Check whether a run fits here, with at most `disk_gb` of its data. Raises Problem E123, E124, E125."""
     url = f"{access.site.url}/api/v1/runs/{access.slug}"
     facts = await facts_of(url, access.headers())
     gpu = await asyncio.to_thread(usable_gpu)
@@ -83,7 +83,7 @@ async def run_preflight(access: RunAccess, *, disk_gb: int) -> Preflight:
 
 
 async def facts_of(url: str, headers: Headers) -> RunFacts | None:
-    """What the API says of the run at `url`; None where it says nothing that is understood."""
+    """Return the API's facts of the run at `url`; None if the answer is not understood."""
     try:
         run = await get_json(url, headers=headers)
         step = int(run["step"])

@@ -1,6 +1,7 @@
-"""What the owner of this machine wants of it, as its page at the site says: heard on the control link, done, answered.
+"""The owner's instructions for this machine, from its page at the site: received on the control link, applied,
+answered.
 
-One for the life of a process, over all its links and runs.
+One instance lives as long as the process, across links and runs.
 """
 
 import asyncio
@@ -36,17 +37,17 @@ from peer_agent.site.credential import RunAccess
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.5  # between looks at what goes on here
-REPORT_S = 60.0  # after which it says the same again: how much it has moved, and that it is there
+LOOK_S = 0.5  # between observations of this machine
+REPORT_S = 60.0  # after which an unchanged report is repeated, as a heartbeat with traffic
 KBPS = 1000 / 8  # bytes per second
 
 
 def _nothing(*_: object) -> None:
-    """Nobody is there to do it."""
+    """Do nothing."""
 
 
 class Refusal(NamedTuple):
-    """Who refused a contribution to which step, and why in words. A relay is its site's; others are members."""
+    """A refused contribution: step, refuser and reason. A relay belongs to the site; other refusers are members."""
 
     step: int
     by: PeerId
@@ -55,27 +56,27 @@ class Refusal(NamedTuple):
 
 
 def credible(refused: tuple[Refusal, ...]) -> tuple[str, ...]:
-    """The reasons, where a relay or two members gave them: what one member says puts no machine on hold."""
+    """Return the reasons if a relay or two members gave them: a single member must not stop a machine."""
     is_one_members = len({refusal.by for refusal in refused}) < 2 and not any(each.is_relays for each in refused)
     return () if is_one_members else tuple(sanitize(refusal.reason) for refusal in refused)
 
 
 class MachineControl:
-    """Who works is told by `on_change` that `rest`, `limits`, `is_to_finish` or `move_to` have changed."""
+    """Applies instructions; `on_change` reports changes of `rest`, `limits`, `is_to_finish` or `move_to`."""
 
     def __init__(self, home: Home, limits: Limits, tell: Callable[[str, str], None] = _nothing) -> None:
-        """`limits`: of the command line. `tell`: an event and a sentence for whoever is in front of the machine."""
+        """Start with the command line's `limits`. `tell` shows an event and a sentence to a person at the machine."""
         self.wanted, self.revision = Instructions(revision=0), -1
         self.fit(limits)
         self.tell = tell
         self.rest = Rest()
         self.is_to_finish, self.move_to = False, ""
-        self.could_not = ""  # the number of the error that kept it out of the run it was to move to
-        self.needed_bytes = 0  # of memory, by what was measured before the run was loaded
+        self.could_not = ""  # code of the error that prevented the last move
+        self.needed_bytes = 0  # of memory, estimated before the run is loaded
         self.on_change: Callable[[], None] = _nothing
         self.changed = asyncio.Event()
         self._refused: tuple[Refusal, ...] = ()
-        self._latched = Rest()  # until the owner says something new
+        self._latched = Rest()  # until the owner changes something
         self._around: Surroundings | None = None
         self._senses, self._month = Senses(), Month(home, since=TRAFFIC.sent + TRAFFIC.received)
         self._run = RunId("")
@@ -84,13 +85,13 @@ class MachineControl:
         self._said_at = 0.0
 
     def fit(self, base: Limits) -> None:
-        """What the command line allows, as far as it fits into a run; what the owner wants holds on top of it."""
+        """Set the base limits of a run; the owner's settings override them."""
         self.base, self.limits = base, narrowed(base, self.wanted.limits)
 
-    # --- the link -----------------------------------------------------------------------------------------------
+    # --- link ---------------------------------------------------------------------------------------------------
 
     def linked(self, run: RunId, say: Callable[[MachineReport], None]) -> None:
-        """A control link is open: the machine speaks first, and is answered with what is wanted of it."""
+        """Start reporting on a new control link: the machine reports first, and the site answers with instructions."""
         self._run, self._say = run, say
         self._report(again=True)
 
@@ -98,7 +99,7 @@ class MachineControl:
         self._say = _nothing
 
     def hear(self, wanted: Instructions) -> None:
-        """What the owner wants from now on. What was heard before is answered, and not done again."""
+        """Apply newer instructions. Answer old ones without applying them again."""
         if wanted.revision > self.revision:
             self.wanted, self.revision, self.could_not = wanted, wanted.revision, ""
             self._refused, self._latched = (), Rest()
@@ -125,10 +126,10 @@ class MachineControl:
             self._said, self._said_at = report, now
             self._say(report)
 
-    # --- what goes on here --------------------------------------------------------------------------------------
+    # --- observations -------------------------------------------------------------------------------------------
 
     def refused(self, refusal: Refusal) -> None:
-        """One of its contributions was refused. After so many steps in a row it rests until its owner has looked."""
+        """Count a refused contribution. After too many in a row, the machine rests until its owner acts."""
         if all(refusal.step != before.step for before in self._refused):
             self._refused = (*self._refused, refusal)[-MOST_REFUSALS:]
             self._judge()
@@ -137,7 +138,6 @@ class MachineControl:
         self._refused = ()
 
     async def watch(self) -> None:
-        """Look at this machine again and again, until cancelled."""
         try:
             while True:
                 await self.look()
@@ -170,28 +170,23 @@ class MachineControl:
         self.on_change()
 
     def _found(self) -> Rest:
-        """By the newest look, which after new instructions may know nothing of what they are about for a moment."""
-        around = self._around or Surroundings(now=datetime.now())  # noqa: DTZ005 (by the clock on the wall here)
+        """Judge the latest observation, which may lack data for brand-new instructions."""
+        around = self._around or Surroundings(now=datetime.now())  # noqa: DTZ005 (in local time)
         memory = max(around.memory_bytes, self.needed_bytes)
         return reason_to_rest(self.wanted, replace(around, refused=credible(self._refused), memory_bytes=memory))
 
 
 def _is_like(one: MachineReport, other: MachineReport | None) -> bool:
-    """Whether nothing has changed but figures that always do."""
+    """Return True if the reports differ only in traffic."""
     return other is not None and replace(one, month_bytes=0) == replace(other, month_bytes=0)
 
 
 SHOW_S = 1.0
-MOST_REPORTS = 100  # that wait for a slow link; more are lost, and said again in time
+MOST_REPORTS = 100  # queued for a slow link; more are dropped, and repeated in time
 
 
 async def stay_on_hold(access: RunAccess, control: MachineControl, show: Callable[[str], Awaitable[None]]) -> None:
-    """Rest by the owner's wish, out of the run and holding nothing of it, until it may work again, or finish or move.
-
-    `show` is told once a second why it rests.
-
-    Raises Problem where nobody can say so any more.
-    """
+    """Rest outside the run until work, finish or move; `show` gets the reason every second. Raises Problem."""
     try:
         await until_one_ends(_keep_link(access, control), _free(control), _show(control, show))
     finally:
@@ -219,13 +214,13 @@ async def _keep_link(access: RunAccess, control: MachineControl) -> None:
             speaking.cancel()
 
     def told(_: Connected | Waiting) -> None:
-        """A site that is away is tried again; nothing here waits for it."""
+        """Ignore the state: nothing here waits for the site."""
 
     await keep(access.dial_control, hear, on_state=told, random=Random())
 
 
 async def _speak(link: Connection, reports: "asyncio.Queue[m.MachineReport]") -> None:
-    with contextlib.suppress(LinkLost, Refused):  # noticed by whoever reads it
+    with contextlib.suppress(LinkLost, Refused):  # the link's reader notices
         while True:
             await link.send(await reports.get())
 

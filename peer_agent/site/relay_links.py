@@ -1,7 +1,7 @@
-"""A peer's links to whoever listens in a run: kept open, dialled when it appears and never inside a round (rule 41).
+"""A peer's links to a run's listeners: kept open, dialled when a listener appears, and never inside a round (rule 41).
 
-Relays, for the most part. A member that listens itself shows a certificate of its own, which the site has told of;
-where it cannot be dialled a relay forwards, and it is not said to be reached.
+Most listeners are relays. A listening member has its own certificate, which the site names. If it cannot be dialled, a
+relay forwards, and it does not count as reached.
 """
 
 import asyncio
@@ -23,17 +23,14 @@ from peer_agent.protocol.messages import Listener
 from peer_agent.protocol.wire import LOGGED, Frame
 from peer_agent.site.credential import RunAccess
 
-QUICK_S = 3.0  # to dial again after a link has ended, where a relay can forward: a round may be waiting
-AGAIN_S = 600.0  # until a direct link is looked for in place of a forwarded one
-BUSY_S, BUSY_LOOKS = 1.0, 600  # between looks whether a round is still open; with staleness 1 there is always one
+QUICK_S = 3.0  # deadline for redialling if a relay can forward: a round may be waiting
+AGAIN_S = 600.0  # between attempts to replace a forwarded link by a direct one
+BUSY_S, BUSY_LOOKS = 1.0, 600  # between checks for an open round; with staleness 1 there is always one
 Serve = Callable[[Connection], Awaitable[None]]
 
 
 class Dialling:
-    """The ways to one listener: directly, and through a relay where that fails (rule 27).
-
-    `relays`: to which a link is open now; `is_busy`: whether a round is open.
-    """
+    """Connects to a listener directly, or through one of the open `relays` (rule 27). `is_busy`: a round is open."""
 
     def __init__(
         self,
@@ -45,12 +42,12 @@ class Dialling:
         self.access, self.listener, self.is_busy = access, listener, is_busy
         self.may_forward = bool(listener.fingerprint) and access.role in FORWARDED
         self._relays = relays
-        self._turn = 0  # of those who forward
+        self._turn = 0  # index of the next forwarder
         self._has_failed = False  # directly, at the last attempt
         self._was_open = False
 
     async def connect(self) -> Connection:
-        """The next attempt. Of two that fail the second goes through a relay, and each time through another."""
+        """Make the next attempt. After a direct failure, go through a relay, a different one each time."""
         relays = self._relays() if self.may_forward else ()
         was_open, self._was_open = self._was_open, False
         if self._has_failed and relays:
@@ -68,7 +65,7 @@ class Dialling:
             raise
 
     async def _through(self, relays: Sequence[Listener]) -> Connection:
-        """Diallers and listeners spread over the relays."""
+        """Dial through a relay, chosen to spread pairs of dialler and listener over the relays."""
         self._has_failed = False
         ordered = sorted(relays, key=self._place)
         self._turn += 1
@@ -78,7 +75,7 @@ class Dialling:
         return sha256(f"{relay.peer} {self.access.peer} {self.listener.peer}".encode()).digest()
 
     async def hold(self, link: Connection, serve: Serve) -> None:
-        """Serve a link until it ends; a forwarded one until there is a direct one, and then that."""
+        """Serve a link until it ends. Replace a forwarded link by a direct one once that works."""
         if link.is_direct:
             return await serve(link)
         serving, looking = asyncio.ensure_future(serve(link)), asyncio.create_task(self._find_direct())
@@ -101,7 +98,7 @@ class Dialling:
             await direct.close()
 
     async def _find_direct(self) -> Connection:
-        """Outside of rounds: the listener goes over to a new link at once."""
+        """Retry a direct link outside of rounds, because the listener switches to a new link at once."""
         while True:
             await asyncio.sleep(AGAIN_S)
             for _ in range(BUSY_LOOKS):
@@ -114,13 +111,13 @@ class Dialling:
 
 log = logging.getLogger(__name__)
 
-FETCH_S = 30.0  # without a new chunk of a span that was asked for
+FETCH_S = 30.0  # without a new chunk of a requested span
 Keep = Callable[[list[bytes]], Awaitable[bool]]
 Hear = Callable[[PeerId, m.AnyMessage | Frame], Awaitable[None]]
 
 
 class _Wanted:
-    """A span on its way from a relay's log. `largest`: bytes of a chunk; whoever sends more does not have it."""
+    """A requested span of a relay's log. A chunk of more than `largest` bytes means that the relay lacks it."""
 
     def __init__(self, entry: SpanEntry, largest: int) -> None:
         self.entry, self.largest = entry, largest
@@ -136,7 +133,7 @@ class _Wanted:
 
 
 class DataLinks:
-    """`hear` gets everything that is not an answer to `fetch`."""
+    """Links to a run's listeners. `hear` gets everything except answers to `fetch`."""
 
     def __init__(
         self,
@@ -145,7 +142,7 @@ class DataLinks:
         changed: Callable[[], None] = lambda: None,
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`changed`: a link is open, or has ended. `is_busy`: a round is open, in which no link is changed."""
+        """Start without links. `changed` is called when a link opens or ends. No link changes while `is_busy`."""
         self.access, self.hear, self.changed, self.is_busy = access, hear, changed, is_busy
         self.open: dict[PeerId, Connection] = {}
         self._tasks: dict[m.Listener, asyncio.Task[None]] = {}
@@ -153,21 +150,21 @@ class DataLinks:
 
     @property
     def direct(self) -> set[PeerId]:
-        """To whom a link is open that no relay forwards: these it reaches (rule 27)."""
+        """Peers with an open link that no relay forwards: those reached (rule 27)."""
         return {peer for peer, link in self.open.items() if link.is_direct}
 
     @property
     def addresses(self) -> list[str]:
-        """Of the relays it keeps links to. Members come and go, and nothing is wrong where one is not reached."""
+        """Addresses of the relays to keep links to, without members, who come and go."""
         return sorted(relay.url for relay in self._tasks if not relay.fingerprint)
 
     @property
     def reached(self) -> list[str]:
-        """Those of them to which a link is open now."""
+        """Addresses of the relays with an open link."""
         return sorted(relay.url for relay in self._forwarders())
 
     def follow(self, relays: tuple[m.Listener, ...]) -> None:
-        """Keep a link to each of these, and to no other."""
+        """Keep a link to exactly these listeners."""
         for relay in [relay for relay in self._tasks if relay not in relays]:
             self._tasks.pop(relay).cancel()
         for relay in relays:
@@ -201,7 +198,6 @@ class DataLinks:
             log.warning("relay %s: %s", relay.url, problem)
 
     def _forwarders(self) -> list[m.Listener]:
-        """Relays of the site that are reached."""
         return [relay for relay in self._tasks if relay.peer in self.open and not relay.fingerprint]
 
     async def serve(self, peer: PeerId, link: Connection) -> None:
@@ -238,8 +234,7 @@ class DataLinks:
         return True
 
     async def fetch(self, record: RecordHead, entry: SpanEntry, keep: Keep) -> bool:
-        """A span of the log from whoever has it whole, asking its reducer first: where `keep` does not take what one
-        relay has, the next is asked. False where nobody gives it."""
+        """Fetch a span of the log, from its reducer first, until `keep` accepts it. Return True if it did."""
         for peer in sorted(self.open, key=lambda peer: (peer != entry.reducer, peer)):
             payloads = await self.ask(peer, record, entry)
             if payloads is not None and await keep(payloads):
@@ -247,7 +242,7 @@ class DataLinks:
         return False
 
     async def ask(self, peer: PeerId, record: RecordHead, entry: SpanEntry) -> list[bytes] | None:
-        """What one relay has for a span of the log, in the order of its chunks; None where it gives nothing."""
+        """Ask one relay for a span of the log. Return its chunks in order; None if it gives nothing."""
         run, index, span = record.run, record.index, entry.span
         link, place = self.open.get(peer), (peer, run, index, span)
         if link is None or place in self._wanted:
@@ -263,7 +258,7 @@ class DataLinks:
         except (LinkLost, Refused):
             return None
         except TimeoutError:
-            link.abort()  # a frozen relay is asked once; it is dialled again when it wakes
+            link.abort()  # a frozen relay is asked once, and dialled again when it wakes
             return None
         finally:
             del self._wanted[place]

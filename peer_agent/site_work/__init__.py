@@ -1,4 +1,4 @@
-"""The long work of a site, in child processes: it prepares what was brought, replays logs, evaluates and writes.
+"""The long work of a site, in child processes: prepare data, replay logs, evaluate, and generate text.
 
-Not in the package that volunteers download; `peer_agent.publishing` has what their machines do, too.
+Volunteers do not download this package. `peer_agent.publishing` has what their machines do, too.
 """

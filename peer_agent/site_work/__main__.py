@@ -1,7 +1,4 @@
-"""The site's long work, a command each: prepares data, makes models and releases, replays logs, asks the Hub, writes.
-
-What it says last is as of `peer_agent.publishing`, whose commands are here too.
-"""
+"""The site's long work, one command each, besides those of `peer_agent.publishing`, whose output format they share."""
 
 import argparse
 import contextlib
@@ -20,7 +17,7 @@ from peer_agent.recipes.preparation import parse_preparation
 if TYPE_CHECKING:
     from peer_agent.site_work.fetching import Wanted
 
-LOW = 10  # of the priorities that a process may have: after what the site does for people
+LOW = 10  # added to a process's niceness, so that work for people comes first
 
 
 def run_prepare(given: argparse.Namespace) -> msgspec.Struct:
@@ -86,7 +83,7 @@ def run_evaluate(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def run_write(given: argparse.Namespace) -> msgspec.Struct:
-    """The prompt is on standard input: no list of processes shows it."""
+    """Continue a prompt from standard input, so that no process list shows it."""
     _give_way()
 
     from peer_agent.site_work.evaluate import write

@@ -1,4 +1,4 @@
-"""A model that somebody brings: its transformers folder or a zip of it. What is read is bounded, and nothing is run."""
+"""An uploaded model: its transformers folder or a zip of it. Reads are bounded, and no code of it runs."""
 
 import hashlib
 import json
@@ -42,33 +42,33 @@ from peer_agent.site_work.fetching import (
 )
 from peer_agent.site_work.prepare_text import PreparedText, cut
 
-# The files of a model's folder, as it is or in a zip. What is read of them is bounded.
+# The files of a model's folder, plain or in a zip. Reads are bounded.
 
 MOST_JSON = 4 << 20  # bytes
-MOST_SHRUNK = 4  # times, by compression: parameters hardly shrink, and what is unpacked follows from what was uploaded
-# What zipfile raises; RuntimeError where there is a password, or a way of packing that it does not know.
+MOST_SHRUNK = 4  # compression ratio: parameters hardly shrink, and so the unpacked size is bounded by the upload
+# Errors of zipfile; RuntimeError for a password or an unknown compression method.
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
 class ModelFiles(ABC):
-    """Those that lie beside config.json, by name."""
+    """The files beside config.json, by name."""
 
     names: Collection[str]
 
     @abstractmethod
     def size_of(self, name: str) -> int:
-        """Bytes of one of them."""
+        """Return a file's size in bytes."""
 
     @abstractmethod
     def bytes_of(self, name: str) -> bytes:
-        """All of one of them."""
+        """Return a file's content."""
 
     @abstractmethod
     def paths(self, names: list[str], work: Path) -> Iterator[Path]:
-        """Each of these files in its turn, for as long as it is the turn. Raises Problem E388 where one is missing."""
+        """Yield the path of each file, valid until the next one. Raises Problem E388 if one is missing."""
 
     def read(self, name: str, most: int = MOST_JSON) -> bytes | None:
-        """A small file; None where there is none. Raises Problem E388 where it is no small one."""
+        """Return a small file, or None if it is missing. Raises Problem E388 if it is larger than `most`."""
         if name not in self.names:
             return None
         if self.size_of(name) > most:
@@ -76,7 +76,7 @@ class ModelFiles(ABC):
         return self.bytes_of(name)
 
     def values(self, name: str) -> dict[str, Any]:
-        """Of a file of JSON; empty where there is none. Raises Problem E388 where it is something else."""
+        """Return the object in a JSON file, {} if there is none. Raises Problem E388 for anything else."""
         try:
             found = json.loads(self.read(name) or b"{}")
         except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -86,7 +86,7 @@ class ModelFiles(ABC):
         return found
 
     def held(self, name: str) -> str:
-        """The name of a file that has to be there, whatever folder is said before it. Raises Problem E388."""
+        """Return a required file's name without its folder. Raises Problem E388 if it is missing."""
         last = PurePosixPath(name).name
         if last not in self.names:
             raise Problem.of("E388", reason=f"{name[:100]} is missing")
@@ -106,13 +106,13 @@ class _Folder(ModelFiles):
     def bytes_of(self, name: str) -> bytes:
         return (self._folder / name).read_bytes()
 
-    def paths(self, names: list[str], work: Path) -> Iterator[Path]:  # noqa: ARG002 (nothing has to be unpacked)
+    def paths(self, names: list[str], work: Path) -> Iterator[Path]:  # noqa: ARG002 (nothing to unpack)
         for name in names:
             yield self._folder / self.held(name)
 
 
 class _Zipped(ModelFiles):
-    """Wherever in the archive config.json lies."""
+    """The files in an archive, in whichever folder config.json lies."""
 
     def __init__(self, packed: zipfile.ZipFile) -> None:
         self._packed = packed
@@ -143,7 +143,7 @@ class _Zipped(ModelFiles):
 
 @contextmanager
 def open_model(path: Path) -> Iterator[ModelFiles]:
-    """Of a folder or a zip. Raises Problem E388 where it is neither, or no model's."""
+    """Open a model's folder or zip. Raises Problem E388 if it is neither, or not a model's."""
     try:
         if path.is_dir():
             yield _Folder(path)
@@ -156,15 +156,15 @@ def open_model(path: Path) -> Iterator[ModelFiles]:
 
 MOST_TOKENIZER = 256 << 20  # bytes
 MOST_LAYERS = 512
-# What transformers raises where a configuration is not what it takes.
+# transformers' errors for an invalid configuration.
 WRONG = (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ZeroDivisionError, StrictDataclassError)
 UNUSED = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
-# Of a tokenizer's settings what decides how text is cut, and no code: that is how transformers loads it.
+# Settings of a tokenizer that affect tokenization, and no code: transformers loads it without any.
 KEPT = ("bos_token", "eos_token", "unk_token", "pad_token", "add_bos_token", "add_eos_token")
 
 
 class Read(NamedTuple):
-    """A base, the token that ends a text in its eyes, and how it has conversations."""
+    """A base, its end-of-text token, and its chat template."""
 
     base: Base
     end: int
@@ -174,8 +174,8 @@ class Read(NamedTuple):
 def read_base(model: Path, out: Path) -> Read:
     """Write `out`/model/<digest>.safetensors with parameters and configuration, and `out`/tokenizer.
 
-    `model`: a folder or a zip. Raises Problem E388 (neither of a model), E389 (pickled), E390 (another kind, or code of
-    its own), E391 (parameters or tokenizer do not fit the configuration).
+    `model` is a folder or a zip. Raises Problem E388 (not a model), E389 (pickled), E390 (unknown kind, or custom
+    code), E391 (parameters or tokenizer do not fit the configuration).
     """
     with open_model(model) as files:
         config = _config_of(files)
@@ -187,7 +187,7 @@ def read_base(model: Path, out: Path) -> Read:
 
 
 def _config_of(files: ModelFiles) -> dict[str, Any]:
-    """What transformers is told of the model. Raises Problem E390."""
+    """Return the model's configuration for transformers. Raises Problem E390."""
     config = files.values(CONFIG_FILE)
     kind = config.get("model_type")
     if "auto_map" in config:
@@ -200,7 +200,7 @@ def _config_of(files: ModelFiles) -> dict[str, Any]:
 
 
 def _base_of(config: Mapping[str, Any]) -> Base:
-    """Raises Problem E391."""
+    """Describe the base by its configuration. Raises Problem E391."""
     kind = config["model_type"]
     try:
         read: Any = CONFIG_MAPPING[kind](**{name: value for name, value in config.items() if name != "model_type"})
@@ -228,13 +228,13 @@ def _base_of(config: Mapping[str, Any]) -> Base:
 
 
 def _write_parameters(files: ModelFiles, config: Mapping[str, Any], folder: Path) -> ModelFile:
-    """One file of all of them. Raises Problem E388, E389, E391."""
+    """Write all parameters to one file. Raises Problem E388, E389, E391."""
     shapes = _shapes_of(config)
     tensors: dict[str, torch.Tensor] = {}
     for path in files.paths(_weights_in(files), folder):
         try:
             with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - it is no dict
+                for name in file.keys():  # noqa: SIM118 - not a dict
                     if name in shapes.both and tuple(file.get_slice(name).get_shape()) == shapes.both[name]:
                         tensors[name] = file.get_tensor(name)
         except SafetensorError as error:
@@ -253,14 +253,14 @@ def _write_parameters(files: ModelFiles, config: Mapping[str, Any], folder: Path
 
 
 class _Shapes(NamedTuple):
-    """What a model of this configuration has: all its tensors, and those that no other one stands for."""
+    """The tensors of a model: all of them, and those that no tied tensor replaces."""
 
     both: dict[str, tuple[int, ...]]
     needed: set[str]
 
 
 def _shapes_of(config: Mapping[str, Any]) -> _Shapes:
-    """Raises Problem E391."""
+    """Return the tensors of a configuration. Raises Problem E391."""
     try:
         with torch.device("meta"):
             model = empty_model(config)
@@ -271,7 +271,7 @@ def _shapes_of(config: Mapping[str, Any]) -> _Shapes:
 
 
 def _weights_in(files: ModelFiles) -> list[str]:
-    """The names of the files with parameters. Raises Problem E388, E389."""
+    """Return the names of the files with parameters. Raises Problem E388, E389."""
     if WEIGHTS in files.names:
         return [WEIGHTS]
     parts = files.values(INDEX).get("weight_map")
@@ -285,7 +285,7 @@ def _weights_in(files: ModelFiles) -> list[str]:
 def _write_tokenizer(
     files: ModelFiles, folder: Path, base: Base, config: Mapping[str, Any]
 ) -> tuple[int, ChatTemplate]:
-    """Its three files; the token that ends a text, and the chat template. Raises Problem E388, E391."""
+    """Write the tokenizer's files. Return its end-of-text token and chat template. Raises Problem E388, E391."""
     content = files.read(TOKENIZER, MOST_TOKENIZER)
     if content is None:
         raise Problem.of("E388", reason=f"there is no {TOKENIZER} in it")
@@ -309,7 +309,7 @@ def _write_tokenizer(
 
 
 def _template_of(files: ModelFiles, settings: Mapping[str, Any]) -> str:
-    """How it writes conversations: a file of its own, a setting, or of several that one which has no other use."""
+    """Return the chat template: from its own file, the settings, or the default among several there."""
     alone = files.read(TEMPLATE)
     if alone is not None:
         return alone.decode(errors="replace")
@@ -321,7 +321,7 @@ def _template_of(files: ModelFiles, settings: Mapping[str, Any]) -> str:
 
 
 def _end_of(tokenizer: Tokenizer, special: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    """The token that ends a text, by the tokenizer or by the model. Raises Problem E391."""
+    """Return the end-of-text token, by the tokenizer or the model. Raises Problem E391."""
     named = special.get("eos_token")
     found = tokenizer.token_to_id(named) if isinstance(named, str) else None
     told = config.get("eos_token_id")
@@ -332,11 +332,11 @@ def _end_of(tokenizer: Tokenizer, special: Mapping[str, Any], config: Mapping[st
     return end
 
 
-# From texts and a model that is there already to shards of that model's tokens, its tokenizer and its parameters.
+# Preparation for an existing model: from texts to shards of its tokens, with its tokenizer and parameters.
 
 
 class PreparedAdapted(PreparedText, frozen=True, kw_only=True):
-    """The same for a base, which lies in `out`/model."""
+    """A prepared text and its base, which lies in `out`/model."""
 
     base: Base
 
@@ -346,8 +346,8 @@ def prepare(
 ) -> PreparedAdapted:
     """Write `out`/model, `out`/tokenizer, `out`/shards and `out`/heldout.safetensors.
 
-    `base`: the model's folder or a zip of it, whose chat template writes conversations out. Raises Problem E387 where
-    there is none, and as `read_base`, `prepare` and `open_documents`.
+    `base` is the model's folder or a zip of it, whose chat template renders conversations. Raises Problem E387 without
+    one, and like `read_base`, `prepare` and `open_documents`.
     """
     del preparation  # it has no values: all follows from the base
     if base is None:

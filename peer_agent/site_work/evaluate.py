@@ -1,4 +1,4 @@
-"""The held-out loss of a snapshot: what the model makes of data that nobody trains on."""
+"""Evaluation of a snapshot on held-out data."""
 
 import contextlib
 import logging
@@ -18,18 +18,18 @@ from peer_agent.training.loop import mean_loss, memory_or_problem
 
 log = logging.getLogger(__name__)
 
-MOST_UNITS = 200_000  # loss units, from the beginning of what is held out: it lies in random order
+MOST_UNITS = 200_000  # loss units, from the start of the held-out data, which are in random order
 TRIES = 2  # of a batch: the first one also loads what torch needs
-BUDGET_S = 600.0  # that the loss may take, and about as long again what else a model is judged by
+BUDGET_S = 600.0  # for the loss, and about as much again for the other figures
 
 
 class Evaluated(Struct, frozen=True, kw_only=True):
-    """Mean nats over so many loss units, and what else the recipe judges a model by."""
+    """Mean nats over `units` loss units, and the recipe's other figures."""
 
     loss: float
     units: int
     figures: dict[str, float]
-    written: list[str] = []  # after each prompt, for as many as there was time
+    written: list[str] = []  # one per prompt, as far as there was time
 
 
 def evaluate(
@@ -42,10 +42,10 @@ def evaluate(
     data: Path = NO_FILES,
     prompts: Sequence[str] = (),
 ) -> Evaluated:
-    """The held-out loss, with the objective of training. Raises Problem E107, E111, E310, E360, E361.
+    """Return the held-out loss and figures. Raises Problem E107, E111, E310, E360, E361.
 
-    `data`: the folder of what was prepared, for a recipe that writes: with its tokenizer it continues the prompts.
-    Of a model that is too large for this processor, fewer samples are looked at: a half of them, a quarter.
+    `data` is the prepared data of a recipe that writes; its tokenizer reads the prompts. A model too slow for this CPU
+    is evaluated on half of the samples, a quarter, and so on.
     """
     shard = training_of(recipe).load_shard(heldout)
     with memory_or_problem():
@@ -63,7 +63,7 @@ def evaluate(
 
 
 def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequence[str]) -> list[str]:
-    """What it writes; nothing where that fails: the loss is known by then."""
+    """Return the model's continuations, or none after an error, since the loss is already known."""
     try:
         return training_of(recipe).written(recipe, model, data, prompts)
     except (OSError, RuntimeError, ValueError):
@@ -72,10 +72,7 @@ def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequen
 
 
 def affordable(model: torch.nn.Module, recipe: Recipe, shard: Shard) -> tuple[int, float]:
-    """How many samples may be looked at in the budget, and about how many loss units they have; without end if all.
-
-    Raises ValueError where there are none.
-    """
+    """Return samples within the time budget and their loss units, infinity for all. Raises ValueError if none."""
     kind = training_of(recipe)
     whole, batch = recipe.samples_in(kind.size_of(shard)), next(heldout_batches(recipe, shard), None)
     if batch is None:
@@ -94,36 +91,33 @@ def _seconds(compute: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-# A released model continues what a visitor has written, within bounds of time and memory.
+# A released model continues a visitor's prompt, within bounds of time and memory.
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """What comes after a prompt. `is_whole`: the model has read all of that, and not its end alone."""
+    """The text after a prompt. `is_whole`: the model has read the whole prompt, not only its end."""
 
     text: str
     is_whole: bool
 
 
 def write(folder: Path, prompt: str, *, tokens: int, seconds: float, seed: int, memory: int = 0) -> Written:
-    """By the model of a release's folder, of at most so many tokens. Raises Problem E327.
-
-    `memory`: bytes that this process may have, where the system can hold it to that; 0 for any number.
-    """
+    """Continue a prompt by at most `tokens`, using at most `memory` bytes, 0 for any. Raises Problem E327."""
     bound_memory(memory)
     try:
         from peer_agent.recipes.text.next_token import continuation  # takes memory too
 
         text, is_whole = continuation(folder, prompt, most=tokens, seconds=seconds, seed=seed)
     except (MemoryError, OSError, RuntimeError, ValueError) as error:
-        raise Problem.of("E327", reason=type(error).__name__) from error  # its words may name folders
+        raise Problem.of("E327", reason=type(error).__name__) from error  # its text may name folders
     return Written(text=text, is_whole=is_whole)
 
 
 def bound_memory(size: int) -> None:
-    """Hold this process to so many bytes of its own from now on, where the system can."""
+    """Limit this process's memory from now on, if the system can; 0: unlimited."""
     if not size:
         return
-    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows; a system that knows no such limit
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows; a system without this limit
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))

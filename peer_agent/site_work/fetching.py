@@ -1,7 +1,7 @@
-"""A model or texts of the Hub, by the name of their repository: looked at first, then fetched into a folder.
+"""A model or texts of a Hub repository: inspect, then fetch into a folder.
 
-What is fetched goes on where an earlier try has ended, also that of a process which was killed, and is compared with
-the digests that the Hub lists. Nothing in it is run.
+A fetch resumes an earlier one, even of a killed process, and is compared with the digests that the Hub lists. No code
+of it runs.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from peer_agent.publishing.hub_client import (
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# Which files of a repository are a model's folder, or texts: decided by their names alone, the same way each time.
+# The files of a model or of texts are chosen by their names alone, the same way each time.
 
 CONFIG_FILE, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
@@ -42,7 +42,7 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 BESIDE = (CONFIG_FILE, TOKENIZER, TOKENIZER_CONFIG, SPECIAL, TEMPLATE)
 PART = re.compile(r"model-\d+-of-\d+\.safetensors")
 
-ROWS = ((".parquet",), (".jsonl", ".ndjson"), (".json",), (".txt",))  # what texts are read from, best first
+ROWS = ((".parquet",), (".jsonl", ".ndjson"), (".json",), (".txt",))  # formats of texts, best first
 NO_ROWS = {"dataset_info.json", "dataset_infos.json", "requirements.txt", "LICENSE.txt", "LICENCE.txt"}
 TRAINING = re.compile(r"(^|[/._-])train([/._-]|$)")
 MOST_FILES = 1000
@@ -50,7 +50,7 @@ NAMED = 3  # parts that a message names
 
 
 def model_files(names: Collection[str]) -> list[str]:
-    """Those of a model's folder, which is the repository itself. Raises Problem E388, E389."""
+    """Return the files of a model's folder, the repository itself. Raises Problem E388, E389."""
     for wanted in (CONFIG_FILE, TOKENIZER):
         if wanted not in names:
             raise Problem.of("E388", reason=f"there is no {wanted} in it")
@@ -66,16 +66,16 @@ def model_files(names: Collection[str]) -> list[str]:
 
 
 def tokenizer_files(names: Collection[str]) -> list[str]:
-    """Those of a model's tokenizer. Raises Problem E372."""
+    """Return the files of a model's tokenizer. Raises Problem E372."""
     if TOKENIZER not in names:
         raise Problem.of("E372", reason=f"there is no {TOKENIZER} in it")
     return [name for name in (TOKENIZER, TOKENIZER_CONFIG, SPECIAL) if name in names]
 
 
 def text_files(names: Collection[str], pattern: str, repository: str) -> list[str]:
-    """Those with rows or texts: of one sort, and where nobody said which, of the training part.
+    """Return the files with rows or texts: of one format, by default those for training.
 
-    `pattern`: a folder, or as in `data/train-*`; empty for all. Raises Problem E396 where it must be said which, E398.
+    `pattern` is a folder, or like `data/train-*`; empty for all. Raises Problem E396 if a choice is needed, E398.
     """
     found = sorted(name for name in names if name.rpartition("/")[2] not in NO_ROWS)
     folder = pattern.rstrip("/") + "/"
@@ -95,12 +95,12 @@ def text_files(names: Collection[str], pattern: str, repository: str) -> list[st
 
 
 def is_parquet(name: str) -> bool:
-    """Whether machines can read some rows of it where it lies."""
+    """Return True if machines can read single rows of the file in place."""
     return name.lower().endswith(ROWS[0])
 
 
 def _require_one_part(names: Sequence[str], repository: str) -> None:
-    """Raises Problem E396 where they lie in several folders, as of several languages."""
+    """Raise Problem E396 if the files lie in several folders, such as one per language."""
     folders = Counter(name.rpartition("/")[0] for name in names)
     if len(folders) > 1:
         first = [folder or "its own folder" for folder in list(folders)[:NAMED]]
@@ -109,15 +109,15 @@ def _require_one_part(names: Sequence[str], repository: str) -> None:
         raise Problem.of("E396", repository=repository, parts=", ".join(first) + more, example=example)
 
 
-MOST_LISTED = 20_000  # entries of a repository that are looked at
-CONVERTED = "refs/convert/parquet"  # where the Hub itself puts rows of data that are kept in another way
+MOST_LISTED = 20_000  # entries of a repository that are inspected
+CONVERTED = "refs/convert/parquet"  # where the Hub puts rows of data stored in other formats
 MEGABYTE = 1_000_000
-SAMPLE_BYTES = 256 << 20  # of streamed texts, unpacked: more than a tokenizer learns from, and some to hold out
-LICENCE = 200  # characters of what is said to be the licence
+SAMPLE_BYTES = 256 << 20  # of streamed texts, unpacked: more than a tokenizer trains on, and some to hold out
+LICENCE = 200  # characters kept of the licence
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """A repository, and which of a dataset's files: a pattern as in `data/train-*`, empty for what is usual."""
+    """A repository, and a pattern for a dataset's files such as `data/train-*`, empty for the default."""
 
     repository: str
     endpoint: str
@@ -126,9 +126,9 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """What is there: `commit` names it for good. `size` in bytes; `licence` as its card says, else empty.
+    """What a repository offers at `commit`. `size` is in bytes; `licence` is its card's, or "".
 
-    `streamed`: it is more than is fetched, and what is not stays there, where machines read it.
+    `streamed`: it is larger than the limit, and the rest stays there for machines to read.
     """
 
     commit: str
@@ -139,17 +139,14 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class Fetched(Struct, frozen=True, kw_only=True):
-    """What lies in the folder. `sha256`: of the one file, or of a list of all as `sha256sum` writes it."""
+    """The fetched folder. `sha256` is of the single file, or of a list of all in `sha256sum` format."""
 
     sha256: str
     size: int
 
 
 def look(wanted: Wanted, token: str, *, most: int) -> Found:
-    """What would be fetched, of `most` bytes, or streamed.
-
-    Raises Problem E304, E346 to E348, E388, E389, E396 to E398.
-    """
+    """Return what a fetch or streaming would bring. Raises Problem E304, E346-E348, E388, E389, E396-E398."""
     check_name(wanted.repository)
     api = api_of(token, wanted.endpoint)
     with _told(wanted):
@@ -165,20 +162,17 @@ def look(wanted: Wanted, token: str, *, most: int) -> Found:
 
 
 def _is_for_all(info: Any) -> bool:
-    """Whether a machine without a token may read it."""
+    """Return True if a machine without a token may read it."""
     return not getattr(info, "gated", False) and not getattr(info, "private", False)
 
 
 def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -> Fetched:
-    """Put the files of that commit into a folder, which may have some of them already.
-
-    Raises Problem E106 where the disk is full, E399 where bytes are not those that were listed, and as `look`.
-    """
+    """Fetch the rest of a commit's files into a folder. Raises Problem E106, E399 (bytes differ), and like `look`."""
     check_name(wanted.repository)
     api = api_of(token, wanted.endpoint)
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    # Long work may be handed out twice: whoever comes second waits, and finds everything there.
+    # A task may run twice: the second waits, and finds everything there.
     with FileLock(folder.with_name(f"{folder.name}.lock")), _told(wanted):
         _, files = _chosen(api, wanted, commit)
         if sum(file.size for file in files.values()) > most:
@@ -190,7 +184,7 @@ def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -
 
 
 def chosen_files(wanted: Wanted, commit: str) -> dict[str, Any]:
-    """The files of a public dataset that are wanted, by name. Raises Problem as `look`."""
+    """Return the selected files of a public dataset, by name. Raises Problem like `look`."""
     check_name(wanted.repository)
     with _told(wanted):
         return _chosen(api_of("", wanted.endpoint), wanted, commit)[1]
@@ -201,7 +195,7 @@ def _told(wanted: Wanted) -> Any:
 
 
 def _chosen(api: "HfApi", wanted: Wanted, commit: str) -> tuple[str, dict[str, Any]]:
-    """The commit, and its files that are wanted. Texts that the Hub alone has as rows are looked for where it has."""
+    """Return the commit and its selected files. Texts without readable files are looked up in the Hub's conversion."""
     held = held_files(api, wanted.repository, commit, kind=wanted.kind, most=MOST_LISTED)
     if wanted.kind != "dataset":
         return commit, _files(held, (model_files if wanted.kind == "model" else tokenizer_files)(held))
@@ -229,19 +223,19 @@ def _converted(api: "HfApi", wanted: Wanted) -> str | None:
 
 
 def _licence_of(info: Any) -> str:
-    """As its card says, in the Hub's words for licences."""
+    """Return the licence of its card, in the Hub's names for licences."""
     said = getattr(info.card_data, "license", None) if getattr(info, "card_data", None) is not None else None
     names = said if isinstance(said, list) else [said]
     return ", ".join(name for name in names if isinstance(name, str))[:LICENCE]
 
 
 def _name_of(number: int, name: str, wanted: Wanted) -> str:
-    """A file's name here. Those of a model decide what they are; of texts the order does."""
+    """Return a file's local name. A model's file keeps its name; texts are numbered in order."""
     return f"{number:05}" if wanted.kind == "dataset" else name
 
 
 def _fetch(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> None:
-    """One file. Raises Problem E346, E399, and what the client raises."""
+    """Fetch one file. Raises Problem E346, E399, and the client's errors."""
     import httpx2
 
     failed = 0
@@ -256,25 +250,25 @@ def _fetch(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> 
             raise Problem.of("E346", endpoint=wanted.endpoint, reason="it sends no data")
         if failed:
             time.sleep(PAUSE_S)
-    path.touch()  # one without a byte is asked for from nobody
+    path.touch()  # an empty file needs no request
     if not is_same(path, file):
         path.unlink()
         raise Problem.of("E399", repository=wanted.repository, name=file.path)
 
 
 def _go_on(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> None:
-    """What of a file is not here yet. Raises what the client raises."""
+    """Fetch the rest of a file over one connection. Raises the client's errors."""
     begin = _size_of(path)
     about: dict[str, Any] = {"kind": wanted.kind, "commit": commit, "bytes_": f"{begin}-" if begin else ""}
     with opened(api, wanted.repository, file.path, **about) as response:
         is_rest = response.status_code == 206
         left = file.size - (begin if is_rest else 0)
         with disk_errors(path), path.open("ab" if is_rest else "wb") as target:
-            for block in response.iter_bytes():  # as they come: larger ones are lost with their connection
+            for block in response.iter_bytes():  # as they come: larger blocks would be lost with their connection
                 target.write(block)
                 left -= len(block)
                 if left < 0:
-                    break  # more than it said: it is another file
+                    break  # longer than listed: another file
 
 
 def _size_of(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""From tars of images to shards of pixels and a held-out part. Streams: memory does not grow with the tars."""
+"""Preparation of images: from tars to shards of pixels and a held-out part. Memory does not grow with the tars."""
 
 import hashlib
 import io
@@ -21,19 +21,19 @@ from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.trunk import COLOURS
 from peer_agent.recipes.preparation import DataFile, Prepared
 
-# A tar of folders with images: its members in their order, each with the folder it lies in, bounded as they are read.
+# A tar of folders with images is read in order, with bounds, and each file gets its folder as class.
 #
-# What a member says of itself is a claim: names are never made paths, and nothing is unpacked.
+# A member's header is a claim: names never become paths, and nothing is unpacked.
 
 FILE_BYTES = 64 * 1024 * 1024  # of one image, at most
 FILES = 20_000_000  # in one archive, at most
 LONG = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 LONGEST_NAME = 1024 * 1024  # bytes
-HIDDEN = (".", "__MACOSX")  # names that begin so are of a file system, not of people
+HIDDEN = (".", "__MACOSX")  # names with these prefixes belong to a file system, not to people
 
 
 class Member(NamedTuple):
-    """A file of an archive. `folder`: the name of the one it lies in; `content`: empty where the file is too large."""
+    """A file of an archive. `folder` is the name of its folder; `content` is empty if the file is too large."""
 
     folder: str
     name: str
@@ -41,11 +41,11 @@ class Member(NamedTuple):
 
 
 class Header(tarfile.TarInfo):
-    """One whose further headers are as long as names are: they are read whole."""
+    """A tar header that limits its extension headers, which tarfile reads whole."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Raises ReadError."""
+        """Parse a header. Raises ReadError if a name is too long."""
         header = super().frombuf(buf, encoding, errors)
         if header.type in LONG and header.size > LONGEST_NAME:
             raise tarfile.ReadError("a name in it is too long")
@@ -53,7 +53,7 @@ class Header(tarfile.TarInfo):
 
 
 def members_of(path: Path) -> Iterator[Member]:
-    """All files in folders. Raises Problem E378 for what is no tar or is cut short, E379 for what leads out of it."""
+    """Yield the files in folders. Raises Problem E378 if the tar is incomplete, E379 if a path leads out of it."""
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*", tarinfo=Header) as archive:
             yield from _members_in(archive)
@@ -65,7 +65,7 @@ def _members_in(archive: tarfile.TarFile) -> Iterator[Member]:
     for number, entry in enumerate(archive):
         if number >= FILES:
             raise Problem.of("E378", reason=f"it has more than {FILES:,} files")
-        archive.members = []  # type: ignore[attr-defined]  # else all headers of a large archive are kept
+        archive.members = []  # type: ignore[attr-defined] # else tarfile keeps all headers of a large archive
         if entry.isdir():
             continue
         if not entry.isfile() or _leads_out(entry.name):
@@ -88,52 +88,51 @@ def _content_of(file: IO[bytes] | None, size: int) -> bytes:
     return b"" if file is None or size > FILE_BYTES else file.read()
 
 
-# Bytes of an image become pixels; whatever is wrong with them, this says so and costs no more than a large image.
+# Decoding of images: any error counts as "no image", and costs no more than a large image.
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "PPM", "TIFF")
 MOST_PIXELS = 64 * 1024 * 1024  # of an image that is read
 
 
 def pixels_of(content: bytes, side: int) -> Pixels | None:
-    """A square of red, green and blue [side, side, 3]: the shorter side, the middle of the longer. None: no image."""
+    """Decode an image to RGB [side, side, 3]: scale the shorter side, crop the longer one. None if it is no image."""
     try:
         with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            warnings.simplefilter("ignore")  # of odd metadata; the size is looked at here
+            warnings.simplefilter("ignore")  # about odd metadata; the size is checked here
             if image.width * image.height > MOST_PIXELS:
                 return None
             image.load()
             upright = _on_white(ImageOps.exif_transpose(image))
             return np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.BICUBIC), dtype=np.uint8)
-    except Exception:  # noqa: BLE001 - decoders of strangers' bytes raise whatever they like; the file is counted
+    except Exception:  # noqa: BLE001 - decoders raise anything on untrusted bytes; the file is counted
         return None
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    """Without what shines through."""
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     return image.convert("RGB")
 
 
-SHARD_BYTES, SHARD_IMAGES = 16 * 1024 * 1024, 4096  # of pixels at which a shard is closed, or of so many images
+SHARD_BYTES, SHARD_IMAGES = 16 * 1024 * 1024, 4096  # bytes of pixels, or images, at which a shard is closed
 MOST_BYTES = 32 << 30  # of pixels
 CLASSES, CLASS_NAME = 10_000, 60  # classes at most, and letters in the name of one
 HELD_OUT, HELD_OUT_MOST = 0.1, 10_000  # share of the images, and how many at most
 FEWEST = 20  # images: with fewer, none are held out
 ORDER_KEY = 0x4D616E7968616E64  # fixed: the same images give the same shards
-SHOWN = 30  # classes told to people
+SHOWN = 30  # classes shown to people
 
 
 class PreparedImages(Prepared, frozen=True, kw_only=True):
-    """Sizes are in images. `skipped` files were no images."""
+    """Prepared images; sizes are in images. `skipped` files were no images."""
 
     classes: list[str]
     skipped: int
 
 
 class Read(Struct):
-    """What came of the archives: pixels are in a file, one after another. `ends`: after how many images each ends."""
+    """The content of the archives. Pixels are in a file, end to end; `ends` are the image counts after each archive."""
 
     ends: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
@@ -144,8 +143,7 @@ class Read(Struct):
 def prepare(archive: Path, out: Path, preparation: ImagePreparation, further: Sequence[Path] = ()) -> PreparedImages:
     """Write `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E303, E378, E379, E380.
 
-    `further` archives are sources of their own: each has its shards and its held-out part. Folders of the same name are
-    one class.
+    `further` archives are separate sources with their own shards and held-out parts. Folders of one name are one class.
     """
     side, archives = preparation.side, (archive, *further)
     with disk_errors(out):
@@ -211,7 +209,7 @@ def _write(read: Read, pixels: Pixels, out: Path) -> PreparedImages:
 
 
 def _parted(ends: Sequence[int]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-    """Which images are held out, and which are learned from of each source, in an order of its own."""
+    """Return the held-out images, and the training images of each source, all shuffled."""
     held, learned = [], []
     for begin, end in zip((0, *ends), ends, strict=False):
         count = end - begin
@@ -231,7 +229,7 @@ def _write_heldout(images: Images, path: Path) -> DataFile | None:
 
 
 def _in_order(read: Read) -> tuple[list[str], NDArray[np.uint16]]:
-    """Classes by their names, and labels that count so: how an archive was packed changes nothing of the model."""
+    """Return classes by name and matching labels, independent of the order in the archives."""
     classes = sorted(read.classes)
     number_of = np.zeros(len(classes), np.uint16)
     for number, name in enumerate(classes):
@@ -251,6 +249,5 @@ def _content(images: Images) -> bytes:
 
 
 def _told(classes: Iterable[str], labels: NDArray[np.uint16]) -> list[str]:
-    """The largest classes, with how many images there are of each."""
     counted = sorted(zip(classes, np.bincount(labels), strict=True), key=lambda pair: (-pair[1], pair[0]))
     return [f"{name}: {count:,}" for name, count in counted[:SHOWN]]

@@ -1,4 +1,4 @@
-"""From uploaded texts to a tokenizer, shards and a held-out part. Streams: memory does not grow with the text."""
+"""Preparation of texts: from uploads to a tokenizer, shards and a held-out part. Memory does not grow with the text."""
 
 import hashlib
 import json
@@ -37,14 +37,14 @@ from peer_agent.recipes.text.tokens import Sentences
 from peer_agent.recipes.training import write_json
 from peer_agent.site_work.fetching import SPECIAL, TOKENIZER, TOKENIZER_CONFIG
 
-# A tokenizer that somebody brings, for a model that is trained with it from the first parameters on.
+# An uploaded tokenizer, for a model trained from scratch with it.
 #
-# It cuts a text as it always did, but adds nothing around a text, cuts none short and pads none: samples are made here.
+# It tokenizes as before, but adds no special tokens, truncation or padding: samples are made here.
 
-SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and the end of a text; what uint16 holds
+SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and the end of a text; the range of uint16
 MOST_BYTES = 64 << 20  # of its file
-ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # usual names of what ends a text
-# Roles in a model that reads, in the order in which recipes have them, and their usual names.
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # usual names of the end-of-text token
+# Roles of special tokens in a masked model, in the order of the recipes, and their usual names.
 ROLES = {
     "pad_token": ("<pad>", "[PAD]"),
     "unk_token": ("<unk>", "[UNK]"),
@@ -55,7 +55,7 @@ ROLES = {
 
 
 class Brought(NamedTuple):
-    """`end` ends a text; `special` are those of `ROLES`, for sentences."""
+    """A tokenizer with its `end` token, or with the `special` tokens of `ROLES` for sentences."""
 
     tokenizer: Tokenizer
     end: int
@@ -63,10 +63,7 @@ class Brought(NamedTuple):
 
 
 def take_tokenizer(brought: Path, out: Path, *, sentences: bool) -> Brought:
-    """Read tokenizer.json, alone or in a folder with its settings, and write its files to `out`.
-
-    Raises Problem E372.
-    """
+    """Read a tokenizer.json, alone or in a folder with settings, and write its files to `out`. Raises Problem E372."""
     path = brought / TOKENIZER if brought.is_dir() else brought
     values = _values(path)
     values |= {"truncation": None, "padding": None, "post_processor": None}
@@ -105,7 +102,7 @@ def _values(path: Path) -> dict[str, Any]:
 
 
 def _named(brought: Path) -> dict[str, str]:
-    """Tokens by their roles, as its settings say, where it has some."""
+    """Return tokens by their roles, from its settings if there are some."""
     found: dict[str, str] = {}
     for name in (SPECIAL, TOKENIZER_CONFIG) if brought.is_dir() else ():
         if (brought / name).is_file():
@@ -116,7 +113,7 @@ def _named(brought: Path) -> dict[str, str]:
 
 
 def _end(tokenizer: Tokenizer, named: Mapping[str, str]) -> dict[str, str]:
-    """What ends a text also begins it: nothing else is ever between two texts."""
+    """Return the end-of-text token, which also begins a text: only this token is ever between two texts."""
     end = _first(tokenizer, (named.get("eos_token", ""), *ENDS))
     if end is None:
         raise Problem.of("E372", reason=f"no token of it ends a text, as {ENDS[0]} does")
@@ -139,7 +136,7 @@ def _first(tokenizer: Tokenizer, names: tuple[str, ...]) -> str | None:
 
 
 def _join_by(tokenizer: Tokenizer, found: Mapping[str, str]) -> None:
-    """As samples are made: `[CLS] A [SEP] B [SEP]`."""
+    """Join parts like samples: `[CLS] A [SEP] B [SEP]`."""
     cls, sep = found["cls_token"], found["sep_token"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=[cls, "$A", sep],
@@ -148,24 +145,24 @@ def _join_by(tokenizer: Tokenizer, found: Mapping[str, str]) -> None:
     )
 
 
-TRAINED_ON = 64 << 20  # bytes of text from which the tokenizer learns, at most
-HELD_OUT, HELD_OUT_TOKENS = 0.02, 2000  # share of the text, and at least so many tokens …
-HELD_OUT_AT_MOST = 0.2  # … if that is no more than this share
-PIECE = 200  # characters shown of a random place
-SHOWN = 3  # such places
+TRAINED_ON = 64 << 20  # bytes of text on which the tokenizer trains, at most
+HELD_OUT, HELD_OUT_TOKENS = 0.02, 2000  # share of the text, and at least so many tokens ...
+HELD_OUT_AT_MOST = 0.2  # ... unless that exceeds this share
+PIECE = 200  # characters shown of a random document
+SHOWN = 3  # such documents
 UNREAD = " {count:,} rows there are left out: their row groups are too large."
 UNLISTED = " Another {count:,} tokens there are left out: a run lists no more shards."
 STREAMED = " Some {count:,} of these tokens stay on the Hub, where machines read them."
 
 
 class PreparedText(Prepared, frozen=True, kw_only=True):
-    """Sizes are in tokens."""
+    """A prepared text; sizes are in tokens."""
 
     vocab: int
     characters: int
-    unigram_entropy: float | None  # nats per token of the shards; None where no loss is of tokens alone
-    end: int = END_OF_TEXT_ID  # the token that ends a text …
-    special: tuple[int, ...] = ()  # … and those of a tokenizer that was brought, for sentences, by their roles
+    unigram_entropy: float | None  # nats per token of the shards; None if the loss is not per token
+    end: int = END_OF_TEXT_ID  # the token that ends a text ...
+    special: tuple[int, ...] = ()  # ... and the special tokens of an uploaded tokenizer for sentences, by role
 
 
 def prepare(
@@ -173,8 +170,8 @@ def prepare(
 ) -> PreparedText:
     """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E30x, E372, E381, E382.
 
-    `further` texts are sources of their own: each has its shards and its held-out part. One tokenizer learns of all, or
-    is brought: `base`. Of a source with a listing beside it, what stays on the Hub becomes shards that say where it is.
+    `further` texts are separate sources with their own shards and held-out parts. One tokenizer is trained on all, or
+    uploaded as `base`. Texts that a source's listing leaves on the Hub become shards that describe where they are.
     """
     vocab = preparation.vocab
     if base is None and not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
@@ -203,12 +200,9 @@ def _prepare_by(base: Path, texts: Sequence[Documents], out: Path, preparation: 
 def cut(
     texts: Sequence[Documents], out: Path, tokenizer: Tokenizer, *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> PreparedText:
-    """Write shards and the held-out part of texts. `end`: the token that follows each document that is no sentences.
-
-    Raises Problem E415 where conversations are on the Hub and not here.
-    """
+    """Write shards and the held-out part. `end` follows each document unless in sentences. Raises Problem E415."""
     orders = [documents.order() for documents in texts]
-    tokenizer.no_truncation()  # some files say that
+    tokenizer.no_truncation()  # some files ask for it
     tokenizer.no_padding()
     pieces, held = pieces_of(tokenizer), list[Encoded]()
     counts, shards, notes = np.zeros(pieces, dtype=np.int64), list[DataFile](), [each.note for each in texts]
@@ -239,7 +233,7 @@ def cut(
 def _portions_of(
     documents: Documents, found: int, tokenizer: Path, end: int, *, sentences: bool
 ) -> tuple[list[Portion], str]:
-    """What a source has on the Hub and not here, and what people are to know of it. `found`: tokens of what is here."""
+    """Return a source's portions on the Hub, and a note for people. `found` is the tokens of its local part."""
     listing = listing_of(documents.source)
     if listing is None:
         return [], ""
@@ -262,7 +256,7 @@ def _shown(documents: Documents, order: list[int]) -> list[str]:
 
 
 def _learned_from(documents: Documents, order: list[int], most_bytes: int) -> Iterator[str]:
-    """A fair sample, from the end of the order: what is held out lies at its beginning."""
+    """Yield a random sample from the end of the order; held-out documents are at its start."""
     left = most_bytes
     for number in reversed(order):
         left -= documents.size(number)
@@ -272,7 +266,7 @@ def _learned_from(documents: Documents, order: list[int], most_bytes: int) -> It
 
 
 def _set_aside(documents: Documents, order: list[int], encoded: Iterator[Encoded]) -> list[Encoded]:
-    """Take the held-out documents off the front; the rest stays in the iterator."""
+    """Take the held-out documents from the front of `encoded`, and leave the rest."""
     held: list[Encoded] = []
     size = tokens = 0
     for number in order:
@@ -288,7 +282,7 @@ def _set_aside(documents: Documents, order: list[int], encoded: Iterator[Encoded
 def _write_shards(
     shards: Iterable[Sentences], folder: Path, counts: NDArray[np.int64], source: int
 ) -> Iterator[DataFile]:
-    """Tokens by kind are added to `counts`."""
+    """Write shards, adding their token frequencies to `counts`."""
     folder.mkdir(parents=True, exist_ok=True)
     for shard in shards:
         yield write_shard(shard, folder, source)
@@ -296,7 +290,7 @@ def _write_shards(
 
 
 def _piece(document: str) -> str:
-    """The beginning of a document, to its last whole word."""
+    """Return the beginning of a document, cut at a word."""
     words = " ".join(document.split())
     if len(words) <= PIECE:
         return words

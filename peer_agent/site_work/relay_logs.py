@@ -1,7 +1,7 @@
-"""Averaged bytes out of relays' logs, over data links: asked for by place, believed by root.
+"""Averaged bytes from relays' logs over data links: requested by place, verified by root.
 
-For the site's replay, which runs in a process without an event loop of its own. A relay that gives other bytes than
-the record names is asked last from then on. Memory: one span at a time.
+For the site's replay, in a process without an event loop. A relay that gives wrong bytes is asked last from then on.
+Memory: one span at a time.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from peer_agent.protocol.messages import Listener
 from peer_agent.protocol.session import Identity, Link
 from peer_agent.protocol.wire import LOGGED, Frame
 
-# How a replay reaches relays: written by the site, read by the child process that replays.
+# How a replay reaches relays: written by the site, read by its child process.
 
 MOST_RELAYS = 32
 
 
 class Reach(Struct, frozen=True):
-    """Addresses, and a credential (as sealed) that the site writes anew before it runs out."""
+    """Addresses of relays, and a sealed credential that the site renews before it expires."""
 
     run: Run
     peer: Peer
@@ -39,31 +39,31 @@ class Reach(Struct, frozen=True):
 
 
 def write_reach(path: Path, reach: Reach) -> None:
-    """Write it whole or not at all."""
+    """Write a `Reach` atomically."""
     draft = path.with_suffix(".new")
     draft.write_bytes(msgspec.msgpack.encode(reach))
     draft.replace(path)
 
 
 def read_reach(path: Path) -> Reach:
-    """Read how relays are reached, as it was written last."""
+    """Read the newest `Reach` of a file."""
     return msgspec.msgpack.decode(path.read_bytes(), type=Reach)
 
 
-FETCH_S = 30.0  # for a span, and …
-SLOWEST_BPS = 64 * 1024  # … as long as its bytes take at this rate
-OTHERS = 64  # messages beside the chunks that are read before a relay is given up
+FETCH_S = 30.0  # for a span, plus ...
+SLOWEST_BPS = 64 * 1024  # ... the time for its bytes at this rate
+OTHERS = 64  # messages besides the chunks, after which a relay is given up
 
 Take = Callable[[Sequence[bytes]], bool]
 
 
 def patience_s(sizes: Sequence[int]) -> float:
-    """How long a span of these chunks may take, in seconds."""
+    """Return the deadline in seconds for a span of these chunks."""
     return FETCH_S + sum(sizes) / SLOWEST_BPS
 
 
 class RelayLogs:
-    """One run's logs on all relays. `reach`: a file of `Reach`, read before each new link."""
+    """One run's logs on all relays. `reach` is a file of `Reach`, read before each new link."""
 
     def __init__(self, reach: Path, key: Ed25519PrivateKey, site_key: bytes) -> None:
         self.run = read_reach(reach).run
@@ -80,9 +80,7 @@ class RelayLogs:
         self._runner.close()
 
     def fetch(self, index: int, span: int, first: int, sizes: Sequence[int], take: Take) -> bool:
-        """Give the payloads of a span, `sizes` bytes each from chunk `first` on, to `take` until it says that they
-        are right; whether it did.
-        """
+        """Fetch a span of chunks with `sizes` bytes from relays until `take` accepts it. Return True if it did."""
         known = read_reach(self._reach).relays
         for relay in sorted(known, key=lambda relay: self._failures[relay.peer]):
             payloads = self._runner.run(self._ask(relay, index, span, first, sizes))
@@ -94,8 +92,8 @@ class RelayLogs:
     async def _ask(
         self, relay: m.Listener, index: int, span: int, first: int, sizes: Sequence[int]
     ) -> list[bytes] | None:
-        """None where this relay cannot be reached, has not got it, or says something else."""
-        for _ in range(2):  # a link that was open may have ended meanwhile
+        """Return one relay's payloads of a span; None if it is not reached, lacks it or sends something else."""
+        for _ in range(2):  # an open link may have ended meanwhile
             is_old = relay.peer in self._links
             try:
                 async with asyncio.timeout(patience_s(sizes)):

@@ -1,7 +1,7 @@
-"""A state of a run's log, made by replaying it from a snapshot: what the site verifies, and what nobody can hand in.
+"""Replay of a run's log from a snapshot: the state that the site verifies itself instead of trusting an upload.
 
-Reads what relays keep on disk while they may be at work, and changes nothing there; what is not on this machine is
-fetched from relays. Not responsible for which records count: it is given them.
+It reads relays' files on this disk while the relays run, without changes, and fetches the rest from relays. The caller
+chooses the records.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from peer_agent.recipes.training import NO_FILES
 from peer_agent.site_work.relay_logs import RelayLogs
 from peer_agent.training.replica import OutOfOrder, Replica
 
-# The state every replica of a run begins from.
+# The initial state of every replica of a run.
 
 
 class Initial(Struct, frozen=True, kw_only=True):
-    """The step-0 snapshot, written to `<file>.safetensors`; `file` is its sha256 in hexadecimal, `size` in bytes."""
+    """The step-0 snapshot in `<file>.safetensors`. `file` is its sha256 in hexadecimal; `size` is in bytes."""
 
     file: str
     size: int
@@ -35,7 +35,7 @@ class Initial(Struct, frozen=True, kw_only=True):
 
 
 def make_initial(recipe: Recipe, out: Path, files: Path = NO_FILES) -> Initial:
-    """Write the step-0 snapshot of a recipe into a folder. Raises Problem E106, E111."""
+    """Write the step-0 snapshot of a recipe to a folder. Raises Problem E106, E111."""
     out.mkdir(parents=True, exist_ok=True)
     replica = Replica(recipe, files=files)
     part = out / "initial.safetensors"
@@ -54,7 +54,7 @@ Tell = Callable[[int], None]
 
 
 class Replayed(Struct, frozen=True, kw_only=True):
-    """The state: `file` is the sha256 of its canonical snapshot in hexadecimal, `size` in bytes."""
+    """The replayed state. `file` is the sha256 of its canonical snapshot in hexadecimal; `size` is in bytes."""
 
     file: str
     size: int
@@ -65,7 +65,7 @@ class Replayed(Struct, frozen=True, kw_only=True):
 
 
 class Logs(Struct, frozen=True):
-    """Where averaged bytes may be: this run's folder in the log of each relay on this disk, then relays elsewhere."""
+    """Sources of averaged bytes: this run's folder in the log of each relay on this disk, then remote relays."""
 
     folders: Sequence[Path] = ()
     relays: RelayLogs | None = None
@@ -86,8 +86,8 @@ def replay(
 ) -> Replayed:
     """Apply the sealed records in a folder, in the order of their names, to a snapshot whose sha256 is `begins`.
 
-    Written to `<out>/<file>.safetensors`, unless its sha256 is `expected`: then it is there already. `tell` is told
-    each step. Raises Problem E341 where bytes are nowhere, E342 where records do not follow, E218, E310, E106.
+    Writes `<out>/<file>.safetensors`, unless its sha256 is `expected` and it exists already. Calls `tell` with each
+    step. Raises Problem E341 if bytes are missing everywhere, E342 if a record does not follow, E218, E310, E106.
     """
     replica = Replica(recipe, files=files)
     replica.load(snapshot)
@@ -100,7 +100,7 @@ def replay(
 
 
 def telling(path: Path | None) -> Tell:
-    """Writes the step into a file, which the site reads; nowhere without one."""
+    """Return a function that writes the step to a file for the site, or nowhere."""
 
     def tell(step: int) -> None:
         if path is not None:
@@ -119,7 +119,7 @@ def _apply(replica: Replica, sealed: Entry, logs: Logs, site_key: bytes) -> None
             raise Problem.of("E341", step=record.step)
     gradient = assembly.gradient(record)
     try:
-        assert not isinstance(gradient, list)  # every span was filled in, or nothing came this far
+        assert not isinstance(gradient, list)  # every span was filled in, or E341 was raised
         replica.apply(record, digest_of(sealed), gradient)
     except OutOfOrder as error:
         raise Problem.of("E342", step=record.step, reason=error) from error
@@ -145,7 +145,7 @@ def _is_fetched(assembly: Assembly, record: RecordHead, entry: SpanEntry, logs: 
 
 
 def _is_filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
-    """Whether the bytes that the record names were there. Others are passed over: another relay may have them."""
+    """Fill in a span from a file. Return False for other bytes: another relay may have the right ones."""
     file = read_span(path)
     if file is None:
         return False
@@ -156,7 +156,7 @@ def _is_filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
 
 
 def _places(log: Path, record: RecordHead, entry: SpanEntry) -> list[Path]:
-    """Where a relay keeps a span, and where it does while the commit has not reached it."""
+    """Return where a relay keeps a span, committed or still tentative."""
     held = f"{record.step - 1}-*-{entry.attempt}-{entry.span}-{entry.root}.span"
     return [log / "spans" / f"{record.index:08d}-{entry.span}.span", *sorted((log / "tentative").glob(held))]
 

@@ -1,7 +1,7 @@
-"""Texts of the Hub that are too many to be fetched: what there is of them is listed, and a fair sample is fetched.
+"""Texts on the Hub that are too large to fetch: list all row groups, and fetch a random sample.
 
-Footers say where row groups lie and how large they are. The sample is learned from as any text is; what is left stays
-on the Hub, where machines read it (`text.portions`).
+Footers tell positions and sizes of row groups. The sample is prepared like any text. The rest stays on the Hub, where
+machines read it (`publishing.portions`).
 """
 
 import hashlib
@@ -22,19 +22,18 @@ from peer_agent.publishing.row_groups import GROUP_BYTES, Groups, faults_of_this
 from peer_agent.publishing.rows import CONVERSATIONS
 from peer_agent.site_work.fetching import SAMPLE_BYTES, Fetched, Wanted, chosen_files
 
-FOOTER_BYTES = 256 << 20  # that are read of a file to find its row groups …
-FOOTERS_BYTES = 4 << 30  # … and of all
+FOOTER_BYTES = 256 << 20  # read of a file to find its row groups ...
+FOOTERS_BYTES = 4 << 30  # ... and of all
 MOST_LISTED = 2_000_000  # row groups
 MOST_SAMPLED = 1000
-PARTS = ".parts"  # behind the name of a folder: what is not whole yet
+PARTS = ".parts"  # suffix of a folder name: unfinished files
 
 
 def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fetched:
-    """Put a sample into a folder, a file for each row group, and a list of all row groups beside it.
+    """Fetch a sample into a folder, one file per row group, and write a list of all row groups beside it.
 
-    `most`: bytes of the sample. Goes on where an earlier try has ended. Raises Problem E106 where the disk is full,
-    E382 where no column has texts, E396 where there are too many row groups, E414, E416, E417 where all are too large,
-    and as `fetching.fetch`.
+    `most` limits the sample in bytes. Resumes an earlier try. Raises Problem E106 (disk), E382 (no text column), E396
+    (too many row groups), E414, E416, E417 (all row groups too large), and like `fetching.fetch`.
     """
     parts = folder.with_name(folder.name + PARTS)
     with disk_errors(folder):
@@ -59,7 +58,7 @@ def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fet
 
 
 def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
-    """Row groups by file. What was listed is kept: there may be a thousand files."""
+    """Return row groups by file. Finished listings are kept, since there may be a thousand files."""
     held: Mapping[str, Any] = chosen_files(wanted, commit)
     found, read = list[RemoteFile](), 0
     for number, (name, file) in enumerate(held.items()):
@@ -78,10 +77,7 @@ def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
 
 
 def _sampled(files: list[RemoteFile], most: int) -> list[tuple[int, int]]:
-    """Row groups from everywhere, in an order that is always the same, until there are so many bytes.
-
-    Where each has more, the smallest one.
-    """
+    """Return random row groups, in a fixed order, of about `most` bytes in all; if each is larger, the smallest one."""
     sizes = {
         (number, at): sum(group.sizes.values())
         for number, file in enumerate(files)
@@ -107,7 +103,6 @@ def _without_texts(wanted: Wanted, files: list[RemoteFile]) -> Problem:
 
 
 def _copy(wanted: Wanted, commit: str, file: RemoteFile, missing: list[tuple[int, Path]], parts: Path) -> None:
-    """Row groups of one file, each to a file of its own."""
     most = FOOTER_BYTES + len(missing) * GROUP_BYTES
     with (
         disk_errors(parts),
@@ -127,7 +122,7 @@ def _remote(wanted: Wanted, commit: str, name: str, size: int, most: int) -> Any
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all."""
+    """Write a file atomically."""
     part = path.with_name("part")
     with disk_errors(path):
         part.write_bytes(content)

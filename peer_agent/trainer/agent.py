@@ -1,8 +1,7 @@
-"""The trainer's agent: sockets, threads and words around the core of a trainer (`protocol.trainer`).
+"""The trainer's agent: sockets, threads and messages around a trainer's core (`protocol.trainer`).
 
-The core is told what happens, one thing after another, and says what to do; forward and backward, the optimizer,
-encoding and files run in threads (`Jobs`). A peer never takes a step alone: parameters change by what `Follower` does,
-and by nothing else.
+The core receives events in order and returns actions. Forward and backward, optimizer, encoding and files run in
+threads (`Jobs`). A peer never takes a step alone: only `Follower` changes parameters.
 """
 
 import asyncio
@@ -41,7 +40,7 @@ from peer_agent.trainer.jobs import Jobs
 from peer_agent.trainer.listening import Listening
 from peer_agent.trainer.round import OpenRound, contribute
 
-if TYPE_CHECKING:  # torch is loaded by whoever trains
+if TYPE_CHECKING:  # torch is loaded only for training
     from peer_agent.trainer.hub_publisher import HubPublisher
 
 LOOK_S = 0.05
@@ -50,12 +49,12 @@ LOOK_S = 0.05
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
-LEAVE_S = 1.0  # for last words to a site that may not listen
-MOST_WORDS = 1000  # that wait for a slow link; more are lost, and said again in time
+LEAVE_S = 1.0  # for the last messages to a site that may not read
+MOST_WORDS = 1000  # queued for a slow link; more are dropped, and repeated in time
 
 
 def _nothing() -> None:
-    """Nobody is there to do it."""
+    """Do nothing."""
 
 
 class Agent:
@@ -64,17 +63,17 @@ class Agent:
     def __init__(
         self, home: Home, access: RunAccess, owner: MachineControl, view: View, place: Place | None = None
     ) -> None:
-        """`owner`: what is wanted of this machine. `place`: where others can dial it, if they may."""
+        """Make an agent under its owner's instructions. `place` is where others can dial this machine, if they may."""
         self.home, self.access, self.owner, self.view, self.place = home, access, owner, view, place
         self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
         self.prober = Prober(access.run, self._say)
-        self.listening: Listening | None = None  # where this machine is one that others dial
+        self.listening: Listening | None = None  # set if others dial this machine
         self.control: Connection | None = None
         self.away: Fault | None = None  # why the control link is down; None while it is open or not tried yet
         self.core = self._new_core()
         self.round: OpenRound | None = None
         self.jobs = Jobs(self)
-        self.publisher: HubPublisher | None = None  # where whoever runs this agent publishes the model
+        self.publisher: HubPublisher | None = None  # set if this agent publishes the model
         self._words: asyncio.Queue[m.Message] = asyncio.Queue(MOST_WORDS)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -84,10 +83,10 @@ class Agent:
         return core
 
     async def run(self) -> None:
-        """Join, train, leave. Raises Problem where going on cannot help."""
+        """Join, train, leave. Raises Problem if going on cannot help."""
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self.access.renew()
-        self.core = self._new_core()  # of the run that the credential names
+        self.core = self._new_core()  # for the run that the credential names
         self.owner.on_change = self._obey
         self.prober = Prober(self.access.run, self._say)
         if self.place is not None:
@@ -102,7 +101,7 @@ class Agent:
             await self._leave()
 
     def _obey(self) -> None:
-        """The owner, or what goes on at this machine, says otherwise than before. To rest, it leaves at once."""
+        """Apply changed instructions of the owner or limits of the machine. To rest, leave at once."""
         self.jobs.take_limits(self.owner.limits)
         if self.owner.rest:
             self._end()
@@ -125,7 +124,7 @@ class Agent:
             self._ended.set_exception(error)
 
     def start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something beside everything else. Where it fails, the agent ends with its error."""
+        """Run a coroutine in the background. If it fails, the agent ends with its error."""
         task = asyncio.create_task(part)
         self._tasks.add(task)
         task.add_done_callback(self._stopped)
@@ -150,16 +149,16 @@ class Agent:
         self.jobs.close()
         await asyncio.gather(*tasks, self.links.close(), return_exceptions=True)
 
-    # --- those who dial -----------------------------------------------------------------------------------------
+    # --- listening ----------------------------------------------------------------------------------------------
 
     async def _listen(self, place: Place) -> None:
-        """Raises Problem E401, E407."""
+        """Start listening. Raises Problem E401, E407."""
         self.listening = Listening(self.access, self.links, self._say, self._stop_listening)
         await self.listening.open(place)
         self.core.url, self.core.fingerprint = self.listening.url, self.listening.fingerprint
 
     def _stop_listening(self, error: BaseException) -> None:
-        """Nobody can be served here any more: the others are told, and the training goes on."""
+        """Stop reducing after an error: report that to the others, and go on training."""
         listening, self.listening = self.listening, None
         if listening is None:
             return
@@ -170,10 +169,10 @@ class Agent:
     def _reached(self) -> None:
         self.handle(e.Reached(tuple(sorted(self.links.direct - {self.access.peer}))))
 
-    # --- what happens -------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------
 
     def handle(self, event: e.Event) -> None:
-        """Tell the core, and carry out what it asks for, in order."""
+        """Pass an event to the core, and carry out its actions in order."""
         for action in advance(self.core, event, time.monotonic(), secrets.randbits(128)):
             self._carry(action)
 
@@ -227,7 +226,7 @@ class Agent:
                 self._hear_refusal(peer, body, round_)
 
     def _hear_refusal(self, peer: PeerId, body: m.SlotRefused, round_: OpenRound | None) -> None:
-        """It counts for the round that is open: of others it could be said as often as somebody likes."""
+        """Report a refused slot. Count it only for the open round: a peer could repeat the others at will."""
         fault = Fault.of("E141", chunk=body.chunk, reason=body.code)
         self.view.fault(fault)
         link = self.links.open.get(peer)
@@ -245,13 +244,13 @@ class Agent:
             await self._arrived(round_)
 
     async def _arrived(self, round_: OpenRound) -> None:
-        """One more average; once all are here the site is told, whether they are the right ones or not."""
+        """Handle a new average. Once all have arrived, report to the site, whether they are right or not."""
         round_.arrived.set()
         gathered = round_.gathered()
         if gathered is not None and round_ is self.round:
             self.handle(gathered)
 
-    # --- what the core asks for ---------------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------------------------
 
     def _carry(self, action: e.Action) -> None:
         match action:
@@ -306,7 +305,7 @@ class Agent:
                 self.jobs.add(self.jobs.change, action)
 
     def _round_of(self, plan: m.PlanHead) -> OpenRound:
-        """The open one; where this machine was not asked to it, one in which it takes averages alone."""
+        """Return the open round, or one that only takes averages if this machine was not asked to take part."""
         is_its = self.round is not None and (self.round.cut.step, self.round.cut.fence) == (plan.step, plan.fence)
         return self.round if self.round is not None and is_its else self._open_round(plan)
 
@@ -329,7 +328,7 @@ class Agent:
             round_.task = self.start(contribute(round_, self.links))
 
     def _say(self, message: m.Message) -> None:
-        """While the link is down nothing is said, and the next hello says it all."""
+        """Queue a message. While the link is down messages are dropped, because the next hello replaces them."""
         with contextlib.suppress(asyncio.QueueFull):
             self._words.put_nowait(message)
         if isinstance(message, m.Report) and self.jobs.accumulation is not None:
@@ -344,7 +343,7 @@ class Agent:
             self._words.task_done()
 
     def _forget_words(self) -> None:
-        """What was meant for a link that is gone."""
+        """Drop messages meant for a link that has ended."""
         while not self._words.empty():
             self._words.get_nowait()
             self._words.task_done()
@@ -369,7 +368,7 @@ class Agent:
     def _made(self, made: OpenedRecord) -> None:
         record = made.record
         if self.round is not None and self.round.cut.step < record.step:
-            self._end_round()  # one to which it was not asked
+            self._end_round()  # a round that did not include this machine
         self.view.step(record, made.contribution)
         if made.contribution is not None:
             self.owner.accepted()
@@ -378,20 +377,17 @@ class Agent:
 
 
 async def finish_step(agent: "Agent") -> None:
-    """Wait until what this machine holds is in the model, as long as that can be expected.
-
-    It goes on with its part of the step: the others count on it, and would do it again if it were dropped.
-    """
+    """Wait until this machine's work is in the model, if expected. Keep its part in the step, which others count on."""
     if not agent.core.has_state or not _has_something(agent):
         return
     step, until = agent.core.step, time.monotonic() + FINISH_S
     agent.view.leaves(step)
     while agent.view.made <= step and _has_something(agent) and time.monotonic() < until:  # noqa: ASYNC110
-        await asyncio.sleep(LOOK_S)  # any of several things may end it, and none of them is waited for elsewhere
+        await asyncio.sleep(LOOK_S)  # several events may end the wait, none of which is awaited elsewhere
 
 
 def _has_something(agent: "Agent") -> bool:
-    """Whether a round is open, or samples are done or in the thread, and the run is moving."""
+    """Return True if the run is moving, and a round is open or samples are computed or in hand."""
     core = agent.core
     if agent.control is None or not agent.view.is_moving:
         return False

@@ -1,7 +1,4 @@
-"""The units that a run leases to this machine, one after another, for a loop that computes them.
-
-The agent's own loop is `compute_units`; `peer_agent.collaboration` lends the place to anybody else's.
-"""
+"""The units leased to this machine, for a loop: the agent's `compute_units`, or one by `peer_agent.collaboration`."""
 
 import queue
 from collections.abc import Callable, Iterator
@@ -13,14 +10,14 @@ from msgspec import Struct
 from peer_agent.protocol.log.records import Unit
 from peer_agent.training.units import Computed, NonFinite
 
-if TYPE_CHECKING:  # torch is loaded by whoever trains
+if TYPE_CHECKING:  # torch is loaded only for training
     from peer_agent.training.loop import UnitInHand
 
-LOOK_S = 0.5  # on some systems whoever waits without a limit does not hear Ctrl-C
+LOOK_S = 0.5  # on some systems a wait without a timeout blocks Ctrl-C
 
 
 class Asked(Struct, frozen=True):
-    """Units that are to be computed in one pass, and who waits for what comes of them."""
+    """Units to compute in one pass, and the future for their result."""
 
     begin: "Callable[..., UnitInHand]"
     units: tuple[Unit, ...]
@@ -28,10 +25,10 @@ class Asked(Struct, frozen=True):
 
 
 class Collaboration:
-    """A loop takes `units()`, computes the gradient of each, and says `step()`. One loop at a time.
+    """Work for one loop: take `units()`, compute the gradient of each, call `step()`.
 
-    What it computes is one machine's part: the update is made of everybody's, and comes when all is there. So
-    parameters change between two units, and never by the loop.
+    A loop computes this machine's part. The update combines all parts, so parameters change between units, never by the
+    loop.
     """
 
     def __init__(self) -> None:
@@ -39,20 +36,20 @@ class Collaboration:
         self._asks: Asked | None = None
         self._in_hand: UnitInHand | None = None
         self._is_over = False
-        self.error: BaseException | None = None  # by which this machine left the run
+        self.error: BaseException | None = None  # why this machine left the run
 
     # --- the loop's side ----------------------------------------------------------------------------------------
 
     def units(self) -> "Iterator[UnitInHand]":
-        """Until this machine has left the run. Raises what ended it, and Problem E107, E111 of a unit.
+        """Yield units until this machine has left the run. Raises what ended it, and Problem E107, E111 of a unit.
 
-        A loop that is left in the middle of a unit gets that again when it asks anew.
+        A loop that stops in the middle of a unit gets the same unit when it starts again.
         """
         while self._has_one() or self._waits_for_one():
             assert self._asks is not None
             try:
                 self._in_hand = self._asks.begin(*self._asks.units)
-            except CancelledError:  # the agent ended while data were fetched; that is told by `end`
+            except CancelledError:  # the agent ended while data were fetched; `end` reports that
                 self._asks = None
                 continue
             except Exception as error:
@@ -65,26 +62,26 @@ class Collaboration:
             raise self.error
 
     def step(self) -> None:
-        """The unit in hand is computed; it counts if its gradient is finite. Raises ValueError, RuntimeError."""
+        """Finish the computed unit, which counts if its gradient is finite. Raises ValueError, RuntimeError."""
         if self._asks is None or self._in_hand is None:
             raise RuntimeError("there is no unit in hand")
         self._asks.result.set_result(self._in_hand.finish())  # first: Ctrl-C may come between any two of these
         self._asks = self._in_hand = None
 
     def fail(self, error: BaseException) -> None:
-        """The unit in hand cannot be computed; whoever asked for it is told."""
+        """Report that the unit in hand cannot be computed."""
         asked, self._asks, self._in_hand = self._asks, None, None
         if asked is not None:
             asked.result.set_exception(error)
 
     def _has_one(self) -> bool:
-        """Whether the loop was left in the middle of a unit that nobody was told of yet."""
+        """Return True if a loop stopped in the middle of a unit that is still open."""
         if self._asks is not None and self._asks.result.done():
             self._asks = self._in_hand = None
         return self._asks is not None
 
     def _waits_for_one(self) -> bool:
-        """False where there will be none."""
+        """Wait for a unit. Return False if none will come."""
         while not self._is_over:
             try:
                 asked = self._asked.get(timeout=LOOK_S)
@@ -100,22 +97,22 @@ class Collaboration:
     # --- the agent's side ---------------------------------------------------------------------------------------
 
     def ask(self, begin: "Callable[..., UnitInHand]", *units: Unit) -> "Future[Computed | NonFinite]":
-        """Have these computed, in one pass; a loop that is not the agent's own is asked for one at a time."""
+        """Have these units computed in one pass. A loop other than the agent's gets one unit at a time."""
         result: Future[Computed | NonFinite] = Future()
         self._asked.put(Asked(begin, units, result))
         return result
 
     def end(self, error: BaseException | None = None) -> None:
-        """There will be no unit more; the loop ends by `error`, if there is one."""
+        """End the loop, with `error` if there is one."""
         self.error = self.error or error
         self._asked.put(None)
 
 
 def compute_units(collaboration: Collaboration) -> None:
-    """The agent's loop. What goes wrong with a unit is told to whoever asked for it."""
+    """Compute units until the end: the agent's own loop. Reports an error to the waiting caller."""
     try:
         for unit in collaboration.units():
             unit.backward()
             collaboration.step()
-    except Exception as error:  # noqa: BLE001 (told where it is waited for)
+    except Exception as error:  # noqa: BLE001 (reported to the waiting caller)
         collaboration.fail(error)

@@ -1,4 +1,4 @@
-"""Files of a run that lie with the site: shards and snapshots, content-addressed, kept in the cache."""
+"""Files of a run on the site: shards and snapshots, content-addressed, kept in the cache."""
 
 import asyncio
 import contextlib
@@ -17,32 +17,30 @@ from peer_agent.protocol.errors import Problem, codes, disk_errors
 from peer_agent.protocol.recipe import Recipe
 from peer_agent.site.credential import RunAccess
 
-if TYPE_CHECKING:  # it needs torch, which is loaded by whoever trains
+if TYPE_CHECKING:  # torch is loaded only for training
     from peer_agent.training.snapshots import State
 
 log = logging.getLogger(__name__)
 
 HAND_IN_TRIES, PAUSE_S, LONGEST_PAUSE_S = 5, 1.0, 30.0
 TOKENIZER_LIMIT = 64 << 20  # bytes of a file
-STRANGE_TRIES = 6  # a site that is not itself (E110) may be in the middle of a restart
+STRANGE_TRIES = 6  # a site with strange answers (E110) may be in the middle of a restart
 
 
 async def fetch_shard(home: Home, access: RunAccess, recipe: Recipe, shard: m.Shard) -> Path:
-    """The file of a shard, as the site has it."""
     path = home.cache / "shards" / f"{shard.digest}.safetensors"
     await _fetch(access, f"shards/{shard.digest}", path, shard.digest, recipe.shard_bytes(shard.tokens))
     return path
 
 
 async def fetch_tokenizer(home: Home, access: RunAccess, digest: str) -> Path:
-    """The tokenizer.json of the run, of this digest."""
     path = home.cache / "tokenizers" / f"{digest}.json"
     await _fetch(access, "tokenizer/tokenizer.json", path, digest, TOKENIZER_LIMIT)
     return path
 
 
 async def fetch_model_files(home: Home, access: RunAccess, recipe: Recipe) -> Path:
-    """The folder of those that the recipe's model is built from; others leave the cache."""
+    """Return the folder of the files that the recipe's model is built from. Deletes others from the cache."""
     folder, names = home.cache / "models", set[str]()
     for file in recipe.files():
         path = folder / f"{file.digest}.safetensors"
@@ -55,7 +53,7 @@ async def fetch_model_files(home: Home, access: RunAccess, recipe: Recipe) -> Pa
 
 
 async def fetch_snapshot(home: Home, access: RunAccess, snapshot: m.Snapshot) -> Path:
-    """The file of a snapshot; older ones leave the cache, and what was fetched of them."""
+    """Return the file of a snapshot. Deletes older ones, and partial downloads of them, from the cache."""
     path = home.cache / "snapshots" / f"{snapshot.file}.safetensors"
     await _fetch(access, f"snapshots/{snapshot.file}", path, snapshot.file, snapshot.size)
     for other in path.parent.iterdir():
@@ -65,7 +63,7 @@ async def fetch_snapshot(home: Home, access: RunAccess, snapshot: m.Snapshot) ->
 
 
 async def _fetch(access: RunAccess, name: str, path: Path, sha256: str, size_limit: int) -> None:
-    """Have a file of the site. A site that is being restarted is waited for, as on the control link."""
+    """Fetch a file of the site into the cache. Retries during a restart of the site, like the control link."""
     tries: Counter[str] = Counter()
     while not await asyncio.to_thread(path.exists):
         try:
@@ -81,7 +79,7 @@ async def _fetch(access: RunAccess, name: str, path: Path, sha256: str, size_lim
 
 
 async def hand_in(home: Home, access: RunAccess, state: "State", view: View) -> None:
-    """Give the site this replica's state. It is taken once most replicas have reported the same digest."""
+    """Upload this replica's state. The site accepts it once most replicas have reported the same digest."""
     path = home.cache / f"state-{state.step}.safetensors"
     try:
         await asyncio.to_thread(_save, state, path)
@@ -97,7 +95,7 @@ async def hand_in(home: Home, access: RunAccess, state: "State", view: View) -> 
 
 
 def _save(state: "State", path: Path) -> None:
-    """Also clears away what an agent that was killed had left."""
+    """Write the state, after removing files that a killed agent left."""
     with disk_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         for old in path.parent.glob("state-*"):
@@ -106,7 +104,7 @@ def _save(state: "State", path: Path) -> None:
 
 
 async def _upload(access: RunAccess, path: Path, step: int) -> bool:
-    """Whether the site took it in the end."""
+    """Upload with retries. Return True if the site accepted it."""
     for attempt in range(HAND_IN_TRIES):
         try:
             await access.renew()

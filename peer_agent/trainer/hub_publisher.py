@@ -1,8 +1,7 @@
-"""The organizer's own agent publishes the model while it trains: after every snapshot step, one commit on the Hub.
+"""Publishing by the organizer's own agent: one commit on the Hub after every snapshot step, while it trains.
 
-A process of its own packs and sends, so that training goes on beside it. Whatever goes wrong there is told in words
-and never stops the agent. While one snapshot is on its way, only the newest of those that follow waits for its turn;
-where the Hub is away, the newest is sent again after longer and longer pauses.
+A child process packs and sends, so training goes on. Its errors are shown and never stop the agent. During an upload
+only the newest later snapshot waits. While the Hub is unreachable, the newest is retried with backoff.
 """
 
 import asyncio
@@ -28,18 +27,18 @@ from peer_agent.publishing.hub_client import hub_endpoint
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.files import TOKENIZER_LIMIT, fetch_shard
 
-if TYPE_CHECKING:  # torch is loaded by whoever trains
+if TYPE_CHECKING:  # torch is loaded only for training
     from peer_agent.training.replica import Replica
     from peer_agent.training.snapshots import State
 
 log = logging.getLogger(__name__)
 
 LAST_S = 1800.0  # how long the last snapshot may take after the run is finished
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0  # before it is tried again, doubling
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0  # before a retry, doubling
 
 
 class HubPublisher:
-    """Sends snapshots of one run to one repository. `view` tells the person."""
+    """Sends snapshots of one run to one repository, and reports to `view`."""
 
     def __init__(self, home: Home, access: RunAccess, repository: str, token: str, view: View) -> None:
         self.home, self.access, self.repository, self.view = home, access, repository, view
@@ -51,7 +50,7 @@ class HubPublisher:
         self._sending: asyncio.Task[None] | None = None
 
     async def committed(self, replica: "Replica", record: RecordHead) -> None:
-        """A step is in the replica: publish it where it is one of a snapshot. Returns as soon as it is copied."""
+        """Publish the replica if the step is a snapshot step. Returns once the state is copied."""
         recipe = replica.recipe
         if record.step % recipe.snapshot_every and record.step < recipe.target_steps:
             return
@@ -60,7 +59,7 @@ class HubPublisher:
             self._sending = asyncio.create_task(self._send_all())
 
     async def finish(self) -> None:
-        """Wait for what is on its way."""
+        """Wait for the upload in progress."""
         if self._sending is not None and not self._sending.done():
             self.view.say(_("Uploading the last model to the Hub. Press Ctrl-C to leave without it."))
             with contextlib.suppress(TimeoutError):
@@ -102,7 +101,7 @@ class HubPublisher:
         return str(made["url"])
 
     async def _facts(self, record: RecordHead, target_steps: int) -> CardFacts:
-        """Ask the site about the run as of this step; a site that does not answer leaves the card short."""
+        """Fetch the run's facts as of this step. Without an answer, return the few that are known here."""
         where = f"{self.access.site.url}/api/v1/runs/{self.access.slug}/facts?step={record.step}"
         try:
             await self.access.renew()
@@ -115,7 +114,7 @@ class HubPublisher:
         return facts if record.step == target_steps else unfinished(facts)
 
     async def _fetch_data(self, recipe: Recipe) -> None:
-        """What a release is made with, beside the model."""
+        """Fetch what a release needs besides the model."""
         if recipe.prepares.beside == "tokenizer":
             await self._fetch_tokenizer()
             return
@@ -143,13 +142,13 @@ class HubPublisher:
             )
 
     async def _child(self) -> dict[str, Any]:
-        """Pack and send. Raises Problem with what the child says."""
+        """Pack and send in a child process. Raises Problem with the child's error."""
         known = [f"--known={commit}"] if (commit := self._known().get(self.repository)) else []
         where = ("--endpoint", self.endpoint, "--repository", self.repository, *known)
         return await run_child(["hub-snapshot", str(self.folder), *where], secret=self._token)
 
     def _known(self) -> dict[str, str]:
-        """The commits that this machine made last, by repository: on those it may build without asking."""
+        """Return this machine's last commits by repository; a new commit may build on them without asking."""
         try:
             return msgspec.json.decode((self.home.folder / "published.json").read_bytes(), type=dict[str, str])
         except (OSError, msgspec.DecodeError):
@@ -161,7 +160,7 @@ class HubPublisher:
 
 
 def hub_token() -> str:
-    """The token of whoever runs the agent: HF_TOKEN, or the Hub's usual login. Raises Problem E353."""
+    """Return the Hub token of this machine's user: HF_TOKEN, or the usual login. Raises Problem E353."""
     from huggingface_hub import get_token
 
     token = get_token()

@@ -1,7 +1,4 @@
-"""What a trainer's core asks of the machine: parameters, gradients, files. Jobs run in order; their results go back.
-
-Not responsible for whether a result still counts: the core knows by the job's number.
-"""
+"""Jobs that a trainer's core requests, run in order. The core decides by number whether a result still counts."""
 
 import asyncio
 import logging
@@ -49,12 +46,11 @@ PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class Follower:
-    """A replica that follows the log, in the only two ways in which it moves: it loads a snapshot, it applies a record.
+    """A replica that follows the log in the only two ways: it loads a snapshot or applies a record.
 
-    `busy`: forward and backward read the parameters, which change here.
-
-    A state is not spoken of before its digest is there: whoever reported the step of a replica that a thread is just
-    changing would name work of the update before as new.
+    `busy` is held while forward and backward read the parameters, and while they change. A state is reported only once
+    its digest is known: otherwise work of the previous update could be reported as new while a thread changes the
+    replica.
     """
 
     def __init__(self, home: Home, access: RunAccess, links: DataLinks, replica: "Replica") -> None:
@@ -62,7 +58,7 @@ class Follower:
         self.busy = asyncio.Lock()
 
     async def load(self, snapshot: m.Snapshot) -> str:
-        """Take over a verified state; its digest. Raises Problem E111, E310 where the file is another, E106, E110."""
+        """Load a verified state and return its digest. Raises Problem E111, E310 for another file, E106, E110."""
         path = await fetch_snapshot(self.home, self.access, snapshot)
         try:
             async with self.busy:
@@ -71,18 +67,18 @@ class Follower:
             if digest != snapshot.state_digest:
                 raise Problem.of("E111", name=path.name, url=self.access.site.url)
         except Problem:
-            path.unlink(missing_ok=True)  # so that it is fetched anew
+            path.unlink(missing_ok=True)  # so that it is fetched again
             raise
         return digest
 
     async def apply(self, record: RecordHead, digest: str, gradient: Floats) -> str:
-        """The averages [P] that the record names, through the optimizer (rule 6); the digest of the state then."""
+        """Apply the averages [P] that the record names (rule 6), and return the digest of the new state."""
         async with self.busy:
             await asyncio.to_thread(self.replica.apply, record, digest, gradient)
             return await asyncio.to_thread(self.replica.digest)
 
     async def gather(self, record: RecordHead, assembly: Assembly, *, patient: bool) -> Floats | None:
-        """[P], with what has not come fetched from a relay's log. None where nobody has these bytes."""
+        """Return the averages [P], fetching missing spans from relays' logs; None if no relay has these bytes."""
         for attempt in range(FETCH_TRIES if patient else 1):
             for entry in assembly.missing(record):
                 await self.links.fetch(record, entry, partial(_fill, assembly, entry))
@@ -94,7 +90,7 @@ class Follower:
 
 
 async def _fill(assembly: Assembly, entry: SpanEntry, payloads: list[bytes]) -> bool:
-    """Whether these are the bytes that the record names."""
+    """Insert a fetched span. Return True if its bytes are those that the record names."""
     try:
         await asyncio.to_thread(assembly.fill, entry, payloads)
     except Problem as problem:
@@ -103,25 +99,25 @@ async def _fill(assembly: Assembly, entry: SpanEntry, payloads: list[bytes]) -> 
     return True
 
 
-LOOK_S = 0.2  # between looks whether a rest is still for something
-LONGEST_REST_S = 300.0  # after one unit, whatever share of the time is allowed
+LOOK_S = 0.2  # between checks whether the unit is still wanted
+LONGEST_REST_S = 300.0  # after one unit, whatever duty cycle is set
 
 
 class Accumulation:
-    """The floats of one replica's work: units in a thread, the sum of what was never offered, and what is offered.
+    """One replica's gradients: units computed in a thread, the sum never offered, and the offered sum.
 
-    The core says when. The two sums are the 8 bytes a parameter of rule 9: while one is frozen, the other may grow.
-    Nothing changes the replica while units are computed (`busy`).
+    The core directs it. The two sums take the 8 bytes per parameter of rule 9: while one is frozen, the other may grow.
+    The replica does not change while units are computed (`busy`).
     """
 
     def __init__(
         self, trainer: "Trainer", grid: Grid, busy: asyncio.Lock, collaboration: Collaboration | None = None
     ) -> None:
-        """`collaboration`: where somebody else's loop computes; without one the agent's does, in a thread."""
+        """Use `collaboration` for another program's loop; by default the agent's loop computes in a thread."""
         self.trainer, self.grid, self.busy = trainer, grid, busy
         self.accumulator = Accumulator(grid)
         self.speed = 0.0  # samples per second
-        self.duty_percent = 100  # of the time, in which it computes
+        self.duty_percent = 100  # of the time spent computing
         self._rests_until = 0.0
         self._computed: Computed | None = None
         self.collaboration = collaboration or _own_loop()
@@ -133,7 +129,7 @@ class Accumulation:
             self.collaboration.end()
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
-        """None where it is for nothing. Raises Problem E107, E111."""
+        """Compute units, resting first as the duty cycle requires. None if unwanted. Raises Problem E107, E111."""
         while (rest_s := self._rests_until - time.monotonic()) > 0:
             await asyncio.sleep(min(rest_s, LOOK_S))
             if not is_wanted(action.job):
@@ -146,7 +142,7 @@ class Accumulation:
         took_s = max(time.monotonic() - began, 1e-6)
         self._rests_until = time.monotonic() + min(took_s * (100 / self.duty_percent - 1), LONGEST_REST_S)
         samples = [unit.samples for unit in action.units]
-        if self.trainer.at_once:  # memory was, or turned out to be, short
+        if self.trainer.at_once:  # memory was short, or turned out to be
             self.device_batch.fits(self.trainer.at_once // max(samples))
         if not is_wanted(action.job):
             return None
@@ -160,12 +156,12 @@ class Accumulation:
         return e.Computed(action.job, result.loss_sum, result.loss_tokens, result.base_step, self.device_batch.units)
 
     def keep(self) -> None:
-        """Add the gradient that was computed last to the sum of what was never offered."""
+        """Add the last computed gradient to the sum that was never offered."""
         assert self._computed is not None
         self.trainer.keep(self._computed)
 
     def discard_held(self) -> None:
-        """Throw away what was offered and what is left of earlier offers."""
+        """Discard what was offered and the residuals of earlier offers."""
         self.accumulator = Accumulator(self.grid)
 
     def renew(self) -> None:
@@ -173,7 +169,7 @@ class Accumulation:
         self.discard_held()
 
     def freeze(self, action: e.Freeze) -> Sending | None:
-        """Add what was never offered to what is held, and encode that; in a thread. None where it is not finite."""
+        """Merge the sums and encode the offer; runs in a thread. Return None if they are not finite."""
         try:
             self.hold()
             return self.accumulator.offer(action.cut.codec, action.weights)
@@ -181,34 +177,34 @@ class Accumulation:
             return None
 
     def hold(self) -> None:
-        """Add what was never offered to what is held. Raises NotFinite where that is too much."""
+        """Add the sum that was never offered to the held one. Raises NotFinite on overflow."""
         if self.accumulator.sending is None and self.trainer.units:
             self.accumulator.add(self.trainer.take_sum().gradient_sum)
 
     def release(self) -> None:
-        """The round made no update: what was offered stays."""
+        """Void the round and keep what was offered."""
         if self.accumulator.sending is not None:
             self.accumulator.release()
 
     def remove_averaged(self, action: e.Settle) -> None:
-        """What was averaged in leaves; what was not stays."""
+        """Subtract what was averaged in, and keep the rest."""
         if self.accumulator.sending is not None:
             self.accumulator.remove_averaged(action.included)
 
 
 def _own_loop() -> Collaboration:
-    """In a thread: always the same, since glibc keeps what a thread has freed for it, and activations are large."""
+    """Start the agent's loop in one lasting thread: glibc keeps freed memory per thread, and activations are large."""
     collaboration = Collaboration()
     threading.Thread(target=compute_units, args=[collaboration], name="computing", daemon=True).start()
     return collaboration
 
 
-SETTLE_S = 1.0  # averaged chunks may still be on their way when the commit is here; then the log is asked
-MOST_JOBS = 10_000  # that wait; the core asks for one load, one update and one unit at a time
+SETTLE_S = 1.0  # for averaged chunks still on their way at the commit; then the log is asked
+MOST_JOBS = 10_000  # waiting; the core asks for one load, one update and one unit at a time
 
 
 class Surroundings(Protocol):
-    """What jobs need of the agent that they belong to."""
+    """The parts of the agent that jobs use."""
 
     home: Home
     access: RunAccess
@@ -219,21 +215,21 @@ class Surroundings(Protocol):
     publisher: "HubPublisher | None"
 
     def handle(self, event: e.Event) -> None:
-        """Tell the core what came of a job."""
+        """Pass the result of a job to the core."""
 
     def start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Do something beside everything else."""
+        """Run a coroutine in the background."""
 
 
 class Jobs:
-    """The replica and its work, once there is one."""
+    """Runs jobs in order, on the replica and its gradients once they exist."""
 
     def __init__(self, agent: Surroundings) -> None:
         self.agent = agent
         self.follower: Follower | None = None
         self.accumulation: Accumulation | None = None
         self.shards: Shards | None = None
-        self.collaboration: Collaboration | None = None  # where another loop than the agent's computes
+        self.collaboration: Collaboration | None = None  # set if another program's loop computes
         self._waiting: asyncio.Queue[Callable[[], Awaitable[None]]] = asyncio.Queue(MOST_JOBS)
         self._handing_in: asyncio.Task[Any] | None = None
         self._told_of_compiling = False
@@ -247,7 +243,6 @@ class Jobs:
                 self.accumulation.close()
 
     def add(self, job: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Do this after everything that was asked before."""
         self._waiting.put_nowait(partial(job, *arguments))
 
     def _there(self) -> tuple[Follower, Accumulation]:
@@ -255,10 +250,10 @@ class Jobs:
             raise RuntimeError("there is no replica yet")
         return self.follower, self.accumulation
 
-    # --- the state ----------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------
 
     async def load(self, action: e.Load) -> None:
-        """Make the replica, if there is none, and take over a state. Raises Problem E206, and of `Follower.load`."""
+        """Make the replica if there is none, and load a state. Raises Problem E206, and those of `Follower.load`."""
         if self.follower is None:
             self.follower, self.accumulation = await self.become_replica(action.greeting)
         try:
@@ -271,7 +266,7 @@ class Jobs:
         self.agent.handle(e.Loaded(action.job, digest))
 
     async def become_replica(self, greeting: m.Greeting) -> tuple[Follower, Accumulation]:
-        """What follows this run's log, and what computes for it. Raises Problem E206."""
+        """Build the replica that follows this run, and its gradient sums. Raises Problem E206."""
         from peer_agent.training.loop import Trainer, pick_device  # and with it torch
         from peer_agent.training.replica import Replica
 
@@ -293,8 +288,8 @@ class Jobs:
             disk_bytes=limits.disk_gb * GIGABYTE,
             view=agent.view,
         )
-        compiles = limits.compiles and self.collaboration is None  # nobody would catch it in another loop
-        if compiles:  # not where torch would put it: somebody else could have put code there before
+        compiles = limits.compiles and self.collaboration is None  # another program's loop would not catch its errors
+        if compiles:  # torch's shared default folder could hold code planted by another user
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(agent.home.cache / "compiled"))
         trainer = Trainer(
             replica,
@@ -308,12 +303,12 @@ class Jobs:
         follower = Follower(agent.home, agent.access, agent.links, replica)
         accumulation = Accumulation(trainer, grid_of(greeting.elements), follower.busy, self.collaboration)
         accumulation.duty_percent = limits.duty_percent
-        if self.collaboration is None:  # another loop is given one unit after another
+        if self.collaboration is None:  # another program's loop gets one unit at a time
             accumulation.device_batch = DeviceBatch(trainer.most_units)
         return follower, accumulation
 
     def take_limits(self, limits: Limits) -> None:
-        """Others hold from the next unit on."""
+        """Apply changed limits from the next unit on."""
         if self.shards is not None and self.accumulation is not None:
             self.shards.disk_bytes = limits.disk_gb * GIGABYTE
             self.accumulation.duty_percent = limits.duty_percent
@@ -324,7 +319,7 @@ class Jobs:
             self.shards.close()
 
     async def fetch(self, action: e.Apply, round_: OpenRound | None) -> None:
-        """Beside the jobs: have an update's averages, those that came in `round_` where it is theirs; then make it."""
+        """Gather an update's averages, beside the job queue, using those of `round_` if they match; then apply them."""
         follower, _ = self._there()
         record = action.record.record
         if round_ is not None and round_.is_of(record):
@@ -339,14 +334,14 @@ class Jobs:
             self.add(self.apply, action, gradient)
 
     async def apply(self, action: e.Apply, gradient: Floats) -> None:
-        """Make an update, unless another state was loaded meanwhile. A unit that was begun before is finished first."""
+        """Apply an update, unless another state was loaded meanwhile. Waits for the unit in hand."""
         follower, _ = self._there()
         if self.agent.core.job == action.job:
             digest = await follower.apply(action.record.record, action.record.digest, gradient)
             self.agent.handle(e.Applied(action.job, digest))
 
     async def hand_in(self) -> None:
-        """One at a time: asked again, a slow uplink is still at it."""
+        """Upload the state, unless an earlier upload on a slow uplink is still running."""
         follower, _ = self._there()
         if self._handing_in is None or self._handing_in.done():
             state = await asyncio.to_thread(follower.replica.copy_state)
@@ -354,14 +349,13 @@ class Jobs:
             self._handing_in = agent.start(hand_in(agent.home, agent.access, state, agent.view))
 
     async def hash_state(self) -> None:
-        """No copy is made: whatever changes the state is a job too, and waits for this one."""
+        """Hash the state without a copy: every change of the state is a job, and waits for this one."""
         follower, _ = self._there()
         replica = follower.replica
         sha256, size = await asyncio.to_thread(replica.state_hash)
         self.agent.handle(e.Hashed(replica.index, replica.step, sha256, size))
 
     async def publish(self, record: Record) -> None:
-        """Where whoever runs this agent publishes the model."""
         follower, _ = self._there()
         if self.agent.publisher is not None:
             await self.agent.publisher.committed(follower.replica, record)
@@ -369,17 +363,17 @@ class Jobs:
     # --- gradients ----------------------------------------------------------------------------------------------
 
     async def compute(self, action: e.Compute) -> None:
-        """Begin it, and go on: a cut does not wait for the unit in hand. The data of those after it are fetched."""
+        """Start computing without blocking the queue, so that a cut does not wait. Prefetch the data of later units."""
         if self.shards is not None and self.accumulation is not None:
             core = self.agent.core
             self.shards.prefetch([*(unit.shard for unit in (*action.units, *core.queue)), *core.coming])
             coming = tuple(islice(core.queue, core.in_one_pass))
-            are_there = all(self.shards.is_open(unit.shard) for unit in coming)  # else units before them might wait
+            are_there = all(self.shards.is_open(unit.shard) for unit in coming)  # otherwise earlier units might wait
             self.accumulation.trainer.coming = coming if are_there else ()
         self.agent.start(self._compute(action))
 
     async def _compute(self, action: e.Compute) -> None:
-        """What is not here yet is waited for before the replica is: rounds and updates go on meanwhile."""
+        """Wait for data before taking the replica, so that rounds and updates go on meanwhile."""
         _, accumulation = self._there()
         shards = [unit.shard for unit in action.units]
         if self.shards is not None and not await self.shards.ready(shards, lambda: self._is_wanted(action.job)):
@@ -403,7 +397,6 @@ class Jobs:
     async def change(
         self, action: e.Keep | e.Discard | e.DiscardHeld | e.Renew | e.Hold | e.Release | e.Settle
     ) -> None:
-        """Change what is held, one change at a time."""
         _, accumulation = self._there()
         match action:
             case e.Keep():

@@ -1,4 +1,4 @@
-"""From a run's address to a machine that trains there, cheapest checks first, and on until it leaves."""
+"""Joining: from a run's address to a machine that trains there until it leaves, cheapest checks first."""
 
 import asyncio
 import contextlib
@@ -36,11 +36,11 @@ from peer_agent.trainer.observer import Observer
 log = logging.getLogger(__name__)
 
 LOG = "agent.log"
-NOTHING = Preflight(device="")  # is asked of a machine that trains nothing
+NOTHING = Preflight(device="")  # for a machine that does not train
 
 
 class Prepared(NamedTuple):
-    """A run that this machine may join, and how it fits in."""
+    """A run that this machine may join, and the result of its checks."""
 
     enrolment: Enrolment
     access: RunAccess
@@ -58,17 +58,14 @@ async def join_run(
     place: Place | None = None,
     collaboration: Collaboration | None = None,
 ) -> None:
-    """Train until the run is finished, or somebody asks to leave; where the machine's owner wants it, in another run.
-
-    The rest as of `run_trainer`. Raises Problem.
-    """
+    """Train until the run ends or the machine must leave, also in runs to which its owner moves it. Raises Problem."""
     owner = MachineControl(leave_request.home, limits, view.tell)
     prepared = await prepare(run_url, enrolment, leave_request.home, view, disk_gb=limits.disk_gb)
     while True:
         owner.fit(replace(limits, at_once=prepared.preflight.at_once, recomputes=prepared.preflight.recomputes))
         owner.needed_bytes = prepared.preflight.memory_bytes or 0
         view.say(_("Loading PyTorch (a few seconds)…"))
-        await asyncio.to_thread(importlib.import_module, "torch")  # in a thread, so that Ctrl-C is heard meanwhile
+        await asyncio.to_thread(importlib.import_module, "torch")  # in a thread, so that Ctrl-C still works
         await run_trainer(
             prepared.access, owner, leave_request, view, publish=publish, place=place, collaboration=collaboration
         )
@@ -78,7 +75,7 @@ async def join_run(
 
 
 async def prepare(run_url: str, enrolment: Enrolment, home: Home, view: View, *, disk_gb: int | None) -> Prepared:
-    """`disk_gb`: of data that are kept at most; None of a machine that trains nothing. Raises Problem."""
+    """Check this machine for a run. `disk_gb` bounds kept data; None: it does not train. Raises Problem."""
     await compare_versions(run_url, view)
     access = await access_for(home, run_url, enrolment)
     if disk_gb is None:
@@ -89,7 +86,7 @@ async def prepare(run_url: str, enrolment: Enrolment, home: Home, view: View, *,
 
 
 async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb: int | None) -> Prepared:
-    """The run that the owner named; where that takes no such machine, `before`."""
+    """Return the run that the owner named, or `before` if that run cannot take this machine."""
     slug, owner.move_to = owner.move_to, ""
     access = before.access
     view.tell("moving", _("Moving to the run {run}.").format(run=slug))
@@ -105,7 +102,7 @@ async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb:
 
 
 async def compare_versions(run_url: str, view: View) -> None:
-    """Raises Problem E205 where this agent cannot work there."""
+    """Compare agent versions: raise Problem E205 if they are incompatible, show a newer one."""
     offer = await offer_of(site_of(run_url))
     if offer is not None and (fault := difference(offer)) is not None:
         if fault.code != codes.NEWER_AGENT:
@@ -123,11 +120,10 @@ async def run_trainer(
     place: Place | None = None,
     collaboration: Collaboration | None = None,
 ) -> None:
-    """Train until the run is finished, or until somebody asks to leave; `publish`: a repository, or empty.
+    """Train until the run is finished or the machine is asked to leave.
 
-    `owner`: what the owner wants of this machine; where it is to rest it leaves the run until it may work again, and
-    where it is to move this returns. `place`: where others may dial it. `collaboration`: where somebody else's loop
-    computes. Raises Problem.
+    While `owner` says rest, it leaves the run; to move to another run, it returns. `publish` is a repository or empty.
+    `place` is where others may dial it. `collaboration` is for another program's loop. Raises Problem.
     """
     if place is not None:
         view.say(translated(SEEN))
@@ -166,19 +162,19 @@ async def _work(agent: Agent, leave_request: LeaveRequest) -> None:
 
 
 def free_memory() -> None:
-    """What a replica took is free for others while this machine rests, also where the system's allocator kept it."""
+    """Return a replica's memory to the system while this machine rests, including what the allocator cached."""
     import torch
 
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):  # of another C library than GNU's
+        with contextlib.suppress(OSError, AttributeError):  # if the C library is not GNU's
             ctypes.CDLL(None).malloc_trim(0)
 
 
 def _publisher(agent: Agent, repository: str) -> HubPublisher:
-    """Raises Problem E348, E353: before any work, since the person is still there."""
+    """Raise Problem E348, E353 before any work, while the person is still there."""
     check_name(repository)
     return HubPublisher(agent.home, agent.access, repository, hub_token(), agent.view)
 
@@ -190,6 +186,6 @@ def _shown(view: View, home: Home) -> Iterator[None]:
 
 
 def _tell_failure(task: asyncio.Task[None]) -> None:
-    """What is shown may fail; the work goes on."""
+    """Log a failure of the view; the work goes on."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("the view stands still", exc_info=error)

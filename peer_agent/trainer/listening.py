@@ -1,7 +1,7 @@
-"""The part of a trainer that others dial: it reduces for them, in the agent's process, as a relay does.
+"""The part of a trainer that others dial: it reduces in the agent's process, like a relay.
 
-Its own chunks come, and its own averages go, over a link to itself, so that it is one contributor among the others. It
-keeps the log where the site has no relay and asks it to. Who it is says the trainer's core, which knows more.
+A link to itself carries its own chunks and averages, so it is one contributor among others. It keeps the log if the
+site has no relay and asks for it. Hellos come from the trainer's core, which knows more.
 """
 
 import asyncio
@@ -27,17 +27,14 @@ from peer_agent.site.relay_links import DataLinks
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.1  # where chunks close with the clock
-IDLE_TICKS = 5  # of these, before it is told of the time where none do
-MOST_WAITING = 4096  # events that wait for their turn; what is beyond is lost, and what matters is said again
+TICK_S = 0.1  # while chunks close at deadlines
+IDLE_TICKS = 5  # of these between ticks without deadlines
+MOST_WAITING = 4096  # queued events; more are dropped, and important ones are repeated
 OF_A_LISTENER = m.SpanDone | m.Have | m.Progress | m.Arrivals | m.SlotRefused | m.Probed
 
 
 class Listening:
-    """Others' links to this trainer, from `open` to `close`.
-
-    `say` speaks to the coordinator; `failed` is told why nobody can be served any more.
-    """
+    """Others' links to this trainer. `say` sends to the coordinator; `failed` receives the error that ends serving."""
 
     def __init__(
         self,
@@ -53,7 +50,7 @@ class Listening:
         self._server: Server
 
     async def open(self, place: Place) -> None:
-        """Be dialled from now on. Raises Problem E401, E407, E113."""
+        """Start listening. Raises Problem E401, E407, E113."""
         certificate = await asyncio.to_thread(own_certificate, self.access.home)
         self._server = await serve_data(
             place.host,
@@ -85,7 +82,7 @@ class Listening:
         await asyncio.gather(*self._tasks, self.run.close(), self._server.close(), return_exceptions=True)
 
     def hear(self, body: m.TO_PEER) -> None:
-        """What the site says to this machine, as far as it is for somebody who reduces."""
+        """Handle the messages of the site that concern a reducer."""
         if isinstance(body, m.Planned) and not body.slots:
             return  # of a round in which it has no part
         if isinstance(body, m.Probe) and not body.begins:
@@ -96,7 +93,7 @@ class Listening:
             log.warning("%s", problem)
 
     async def hear_average(self, peer: PeerId, frame: Frame) -> None:
-        """What came of another reducer: for the log, where it is kept here."""
+        """Store another reducer's average, if the log is kept here."""
         if self.run.state.keeper is not None and frame.kind is Kind.AVERAGE:
             await self.run.hear_average(peer, frame)
 
@@ -145,5 +142,5 @@ class Listening:
 
 
 def _follow_nobody(run: RunId, listeners: tuple[m.Listener, ...]) -> None:
-    """The trainer's own links are those of this machine."""
+    """Do nothing: the trainer itself dials."""
     del run, listeners

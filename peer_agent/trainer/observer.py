@@ -1,4 +1,4 @@
-"""Looks at an agent about once a second: for the view, and for whoever asks `manyhands status`."""
+"""Observes an agent about once a second, for the view and for `manyhands status`."""
 
 import asyncio
 import contextlib
@@ -24,11 +24,11 @@ LEADERBOARD_S = 10.0
 LEARNING_S = 60.0
 DISK_S = 10.0
 MOST_LINES = 1000
-MOST_WORDS = 1000  # characters of what the site says of how the run learns
+MOST_WORDS = 1000  # characters of the site's warning about training
 
 
 class LeaderboardLine(Struct, frozen=True):
-    """A person's line in the leaderboard, as far as it is used here."""
+    """The fields of a leaderboard entry that are used here."""
 
     rank: int
     name: str
@@ -36,20 +36,20 @@ class LeaderboardLine(Struct, frozen=True):
 
 
 class Heldout(Struct, frozen=True):
-    """What the site has measured of the newest snapshot."""
+    """The site's measurement of the newest snapshot."""
 
     loss: float
 
 
 class Learning(Struct, frozen=True):
-    """How a run learns, as far as it is shown here."""
+    """The fields of a run's learning progress that are shown here."""
 
     heldout: Heldout | None = None
     warning: Annotated[str, Meta(max_length=MOST_WORDS)] = ""
 
 
 class Condition(Enum):
-    """What is looked at; at most one thing is wrong with each."""
+    """The conditions observed. Each has at most one fault at a time."""
 
     SITE = auto()
     CLOCK = auto()
@@ -58,12 +58,12 @@ class Condition(Enum):
 
 
 class Observer:
-    """Changes nothing of the agent; fills `view.now` and tells `view` what is wrong."""
+    """Reads the agent without changing it; fills `view.now` and reports faults to `view`."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.view, self.now = agent, agent.view, agent.view.now
         self._rates = Rates()
-        self._found: dict[Condition, str] = {}  # the code of each that does not hold now
+        self._found: dict[Condition, str] = {}  # the current fault code of each condition
         access = agent.access
         self.now.site, self.now.run, self.now.person = access.site.url, access.slug, access.site.person
 
@@ -98,7 +98,6 @@ class Observer:
         now.accepted = max(now.accepted, self.view.accepted)
 
     def look_for_troubles(self) -> None:
-        """What is wrong with the links of this moment."""
         agent, links = self.agent, self.agent.links
         self._note(Condition.SITE, _of_site(agent.away))
         if agent.control is not None:
@@ -110,13 +109,13 @@ class Observer:
     async def _watch_disk(self) -> None:
         folder = self.agent.home.folder
         while True:
-            with contextlib.suppress(OSError):  # a disk that cannot be asked is asked again
+            with contextlib.suppress(OSError):  # retried later
                 free = (await asyncio.to_thread(shutil.disk_usage, folder)).free
                 self._note(Condition.DISK, hardware.of_disk_in_use(free, folder))
             await asyncio.sleep(DISK_S)
 
     def _note(self, condition: Condition, fault: Fault | None) -> None:
-        """Begin the trouble that was found, and end the one that was found before and is another."""
+        """Report a new fault of a condition, and end the previous one if it differs."""
         before = self._found.pop(condition, "")
         if fault is not None:
             self._found[condition] = fault.code
@@ -125,7 +124,7 @@ class Observer:
             self.view.ended(before)
 
     async def _ask_for_rank(self) -> None:
-        """The site's own count. While it is not told, this machine's stands."""
+        """Poll the site's count of accepted samples; until it answers, this machine's own count stands."""
         access = self.agent.access
         url = f"{access.site.url}/api/v1/runs/{access.slug}/leaderboard?limit={MOST_LINES}"
         while True:
@@ -135,7 +134,7 @@ class Observer:
             await asyncio.sleep(LEADERBOARD_S)
 
     async def _ask_how_it_learns(self) -> None:
-        """Held-out losses come with snapshots, which are minutes apart."""
+        """Poll held-out losses, which come with snapshots, minutes apart."""
         access = self.agent.access
         url = f"{access.site.url}/api/v1/runs/{access.slug}"
         while True:
@@ -155,7 +154,7 @@ class Observer:
 
 
 def doing(agent: Agent) -> str:
-    """One of the words of `status.SENTENCES`."""
+    """Return a key of `status.SENTENCES`."""
     view, core = agent.view, agent.core
     if view.run_state == "finished":
         return "finished"
@@ -175,5 +174,5 @@ def doing(agent: Agent) -> str:
 
 
 def _of_site(away: Fault | None) -> Fault | None:
-    """A site in the middle of a restart is not itself for a while."""
+    """Return the fault to show: an unreachable site may only be restarting."""
     return hardware.not_reached(away) if away is not None and away.code in PASSING else away

@@ -1,4 +1,4 @@
-"""A trainer's side of one open round: what it sends to the reducers, and what it gets back."""
+"""A trainer's side of one open round: what it sends to the reducers and receives from them."""
 
 import asyncio
 import contextlib
@@ -18,15 +18,15 @@ from peer_agent.protocol.trainer.events import Gathered
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.site.relay_links import DataLinks
 
-GATHER_S = 0.05  # at most, for reducers that open at about the same time to be served together
-OPENS = 1000  # that wait to be served; as many as there can be relays
+GATHER_S = 0.05  # at most, to serve reducers together that open at about the same time
+OPENS = 1000  # queued; as many as there can be relays
 
 
 class OpenRound:
-    """The bytes of a round, from the cut to commit or void: ours on their way out, averaged ones as they come."""
+    """The bytes of a round from cut to commit or void: own chunks to send, and averages as they arrive."""
 
     def __init__(self, cut: m.Cut | m.SitOut | m.PlanHead, assembly: Assembly) -> None:
-        """`cut`: what it began with; of a round to which this machine was not asked, its plan."""
+        """Open a round by its `cut`, or by its plan if this machine was not asked to take part."""
         self.cut, self.assembly = cut, assembly
         self.sending: Sending | None = None
         self.plan: m.PlanHead | None = None
@@ -38,20 +38,20 @@ class OpenRound:
         self._planned_at = 0.0
         self._reducers: dict[int, PeerId] = {}  # by span
         self._arrived: dict[PeerId, Arrived] = {}
-        self.full_s: dict[PeerId, float] = {}  # in which the way to a reducer took no more
+        self.full_s: dict[PeerId, float] = {}  # seconds in which the link to a reducer took no more
 
     def is_of(self, record: RecordHead) -> bool:
-        """Whether the record's averages are those that come in here."""
+        """Return True if the averages received here are those of the record."""
         is_next = (record.step, record.fence) == (self.cut.step + 1, self.cut.fence)
         return is_next and self.plan is not None and record.codec == self.assembly.codec
 
     def follow(self, plan: m.PlanHead, slot: int | None) -> None:
-        """Take an attempt's averages from now on, and those that came before the plan; send what `slot` is asked."""
+        """Follow an attempt: accept its averages, including early ones, and send what `slot` is asked."""
         self.stop_sending()
         self.plan, self.slot = plan, slot
         self._planned_at, self._arrived, self.full_s = time.monotonic(), {}, {}
         self._reducers = {span.span: span.reducer for span in plan.spans}
-        if plan.codec_down != self.assembly.codec:  # the plan names another than the recipe; it holds for the round
+        if plan.codec_down != self.assembly.codec:  # another codec than the recipe's holds for the round
             self.assembly = Assembly(self.assembly.grid, plan.codec_down)
         self.assembly.follow(plan)
         frames, self._early_frames = self._early_frames, []
@@ -59,7 +59,7 @@ class OpenRound:
             self.keep_chunk(frame)
 
     def keep_chunk(self, frame: Frame) -> bool:
-        """Keep an averaged chunk. One that is ahead of our plan waits for it."""
+        """Keep an averaged chunk, and return True if it is new. One ahead of the plan waits for it."""
         if (frame.step, frame.fence) != (self.cut.step, self.cut.fence):
             return False
         if self.plan is None or frame.attempt > self.plan.attempt:
@@ -72,7 +72,7 @@ class OpenRound:
         return is_new
 
     def gathered(self) -> Gathered | None:
-        """That all averages of the attempt are here, and how they came; None while one is missing."""
+        """Return the event that all averages of the attempt arrived, with timings; None while one is missing."""
         holds = self.assembly.holds() if self.plan is not None else None
         if self.plan is None or holds is None:
             return None
@@ -80,12 +80,12 @@ class OpenRound:
         return Gathered(self.plan.attempt, holds, came, departures_of(self.full_s))
 
     def serve(self, peer: PeerId, message: m.Open) -> None:
-        """Send to this reducer what it has not. One that opens without end is served when the link is anew."""
+        """Queue a reducer's request for chunks. One beyond the queue's limit is dropped; a new link repeats it."""
         with contextlib.suppress(asyncio.QueueFull):
             self.opens.put_nowait((peer, message))
 
     async def wait_for_chunks(self, record: RecordHead, patience_s: float) -> None:
-        """Wait for averaged chunks that are on their way, as long as they keep coming."""
+        """Wait for averaged chunks, until none has come for `patience_s`."""
         while self.assembly.missing(record):
             self.arrived.clear()
             try:
@@ -95,18 +95,18 @@ class OpenRound:
                 return
 
     def material(self) -> tuple[Sending, m.PlanHead, int]:
-        """What is sent, by which plan, from which slot. Only for a contributor of the plan."""
+        """Return what to send, by which plan, from which slot. Raises RuntimeError unless contributing."""
         if self.sending is None or self.plan is None or self.slot is None:
             raise RuntimeError("this machine contributes nothing to the round")
         return self.sending, self.plan, self.slot
 
     def stop(self) -> None:
-        """The round is over: let go of what it held."""
+        """End the round and release its frames."""
         self.stop_sending()
         self._early_frames = []
 
     def stop_sending(self) -> None:
-        """Nothing more of our gradient goes out in this attempt."""
+        """Stop sending the gradient in this attempt."""
         if self.task is not None:
             self.task.cancel()
             self.task = None
@@ -117,8 +117,8 @@ class OpenRound:
 async def contribute(round_: OpenRound, links: DataLinks) -> None:
     """Serve every reducer that opens, now or after a lost link, until the round ends.
 
-    One that opens later does not wait until the others have everything: its relay would take us for lost. Plain tasks
-    and no TaskGroup, whose cancelled errors would hold the round's bytes until the collector comes by.
+    A late reducer is served at once, since its relay would otherwise suspect this trainer. Plain tasks instead of a
+    TaskGroup: its cancelled errors would keep the round's bytes until garbage collection.
     """
     writers: set[asyncio.Task[None]] = set()
     try:
@@ -134,7 +134,7 @@ async def contribute(round_: OpenRound, links: DataLinks) -> None:
 
 
 async def _gathered(round_: OpenRound) -> dict[PeerId, m.Open]:
-    """The reducers that are ready: all that the plan gives us, or those that open within a moment of one another."""
+    """Return the reducers that are ready: all of the plan, or those that open within `GATHER_S`."""
     ready = dict([await round_.opens.get()])
     wanted = {span.reducer for span in round_.material()[1].spans if not span.root}
     with contextlib.suppress(TimeoutError):
@@ -154,10 +154,7 @@ async def _send(round_: OpenRound, links: DataLinks, ready: dict[PeerId, m.Open]
 
 
 def _pace(sending: Sending, plan: m.PlanHead) -> float:
-    """Bytes per second at which our chunks go: 0 is as fast as they can.
-
-    Who is far ahead of the plan fills the ways into the reducers, where those who are slow by plan would come too late.
-    """
+    """Return our pace in bytes per second, 0 for none: a sender ahead of the plan would delay planned slow ones."""
     chunks = (chunk for span in plan.spans if not span.root for chunk in range(span.first, span.stop))
     seconds = coming_s(plan)
     return plan.pace * sum(len(sending.payloads[chunk]) for chunk in chunks) / seconds if seconds else 0.0
@@ -176,7 +173,7 @@ def _leaves(round_: OpenRound) -> m.Leaves:
 
 
 def _frames(round_: OpenRound, peer: PeerId, received: set[int]) -> list[Frame]:
-    """Our chunks for one reducer in ascending order, without those that it has."""
+    """Return the chunks for one reducer in ascending order, without those that it has."""
     sending, plan, slot = round_.material()
     spans = sorted((span for span in plan.spans if span.reducer == peer and not span.root), key=lambda s: s.first)
     return [

@@ -1,4 +1,4 @@
-"""The run's shards on this machine: fetched before they are needed, so many kept on disk, so many open in memory."""
+"""The run's shards on this machine: prefetched, with bounds on those kept on disk and open in memory."""
 
 import asyncio
 import contextlib
@@ -24,28 +24,25 @@ from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.files import fetch_shard, fetch_tokenizer
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # before the Hub is asked again, doubling
-SILENT_S = 900.0  # without a byte of it, while rows are cut too, after which one try is given up
-MADE = ".made-"  # in the names of what is not whole yet
+SILENT_S = 900.0  # without a byte from the Hub, including the time to cut rows, after which a try is abandoned
+MADE = ".made-"  # in the names of unfinished files
 
 
 class Portions:
-    """Shards of texts that stay on the Hub, made on this machine of what their files say.
-
-    Makes one at a time. `view` is told while the Hub is away.
-    """
+    """Shards of texts that stay on the Hub, built here one at a time. `view` is notified while it is unreachable."""
 
     def __init__(self, home: Home, access: RunAccess, view: View | None = None) -> None:
         self.home, self.access, self.view = home, access, view
         self._making = asyncio.Lock()
 
     def sweep(self) -> None:
-        """Remove what an agent that was killed had begun: nobody else uses this home."""
+        """Remove unfinished files of a killed agent. Only one agent uses this home."""
         for path in (self.home.cache / "shards").glob(f"*{MADE}*"):
             with contextlib.suppress(OSError):
                 path.unlink()
 
     async def made(self, path: Path) -> Path:
-        """A shard's file, in the place of one that says what it is made of. Raises Problem E106, E397, E414, E416."""
+        """Build a shard in place of its description, if the file is one. Raises Problem E106, E397, E414, E416."""
         async with self._making:
             portion = await asyncio.to_thread(portion_in, path)
             if portion is not None:
@@ -66,7 +63,7 @@ class Portions:
                 self.view.ended(codes.HUB_AWAY)
 
     async def _try(self, path: Path, tokenizer: Path) -> Problem | None:
-        """What makes another try worth while, if it came to nothing."""
+        """Build once. Return the problem if another try may help."""
         out = path.with_suffix(f"{MADE}{os.getpid()}")
         command = ["shard", *map(str, (path, tokenizer, out)), "--endpoint", hub_endpoint()]
         loop = asyncio.get_running_loop()
@@ -74,7 +71,7 @@ class Portions:
             async with asyncio.timeout(SILENT_S) as limit:
 
                 async def came(count: int) -> None:
-                    """Bytes of the Hub count as all others do, and wait as they do."""
+                    """Count bytes from the Hub and pace them like all others."""
                     TRAFFIC.add(received=count)
                     await DOWNLINK.came(count)
                     limit.reschedule(loop.time() + SILENT_S)
@@ -95,13 +92,13 @@ class Portions:
         return None
 
 
-LOOK_S = 0.5  # between looks whether the agent still runs
-AHEAD = 4  # shards that are fetched before a unit of them is begun: the next two of two sources
+LOOK_S = 0.5  # between checks whether the agent still runs
+AHEAD = 4  # shards fetched before a unit of them is begun: the next two of two sources
 OPEN_BYTES = 1 << 30  # of files whose content is held in memory; the one in use is held whatever its size
 
 
 class Shards:
-    """Shards by position. What was used longest ago leaves first, memory and disk each by its own bound."""
+    """Shards by position. Least recently used shards go first, from memory and disk each by its own bound."""
 
     def __init__(
         self,
@@ -114,7 +111,7 @@ class Shards:
         disk_bytes: int,
         view: View | None = None,
     ) -> None:
-        """`disk_bytes`: of shards that lie in this home, those of other runs too. `view`: told if the Hub is away."""
+        """Bound the shards in this home, also of other runs, by `disk_bytes`. `view` is told if the Hub is away."""
         self.home, self.access, self.recipe, self.shards, self.loop = home, access, recipe, shards, loop
         self.disk_bytes = disk_bytes
         self._portions = Portions(home, access, view)
@@ -122,17 +119,17 @@ class Shards:
         self._load = training_of(recipe).load_shard
         self._open: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # content, and the size of its file
         self._fetching: dict[int, asyncio.Task[Path]] = {}
-        self._ahead: list[int] = []  # that are to be fetched before anybody asks, the first of them first
+        self._ahead: list[int] = []  # to be prefetched, in this order
         self._fetcher: asyncio.Task[None] | None = None  # of those
 
     def __getitem__(self, shard: int, /) -> Any:
-        """What it holds. Raises Problem. Asked from one thread, that which makes batches."""
+        """Return a shard's content. Raises Problem. Call only from the thread that makes batches."""
         if shard not in self._open:
             path = self._waited_for(asyncio.run_coroutine_threadsafe(self._fetched(shard), self.loop))
             try:
                 self._open[shard] = self._load(path), path.stat().st_size
             except Problem:
-                path.unlink(missing_ok=True)  # so that it is fetched anew
+                path.unlink(missing_ok=True)  # so that it is fetched again
                 raise
         self._open.move_to_end(shard)
         while len(self._open) > 1 and sum(size for _, size in self._open.values()) > OPEN_BYTES:
@@ -140,12 +137,12 @@ class Shards:
         return self._open[shard][0]
 
     async def ready(self, shards: Iterable[int], is_wanted: Callable[[], bool]) -> bool:
-        """Have the files of these here; False where nobody wants them any more. Raises Problem. From the event loop."""
+        """Fetch files; return False once unwanted. Raises Problem. Call from the event loop."""
         for shard in dict.fromkeys(shards):
             fetched = asyncio.create_task(self._fetched(shard)) if shard not in self._open else None
             while fetched is not None and not (await asyncio.wait([fetched], timeout=LOOK_S))[0]:
                 if not is_wanted():
-                    fetched.cancel()  # not what fetches it: what is on its way goes on
+                    fetched.cancel()  # the shared download goes on
                     return False
             if fetched is not None:
                 fetched.result()
@@ -155,24 +152,21 @@ class Shards:
         return shard in self._open
 
     def _waited_for(self, fetched: "Future[Path]") -> Path:
-        """Raises CancelledError where the agent ends meanwhile, also where nobody is left to say so."""
+        """Wait for a download. Raises CancelledError if the agent ends, even if its loop has stopped."""
         while not wait([fetched], LOOK_S).done:
             if not self.loop.is_running():
                 raise CancelledError
         return fetched.result()
 
     def prefetch(self, coming: Iterable[int]) -> None:
-        """Fetch the first few of these that are not open, in this order and one after another. From the event loop.
-
-        Were they fetched at once, each would come in twice its time, also the one that is needed before the others.
-        """
+        """Fetch the first missing ones in turn: two at once would delay the first. Call from the event loop."""
         known = (shard for shard in dict.fromkeys(coming) if shard < len(self.shards))  # the site says which
         self._ahead = list(islice((shard for shard in known if shard not in self._open), AHEAD))
         if self._ahead and (self._fetcher is None or self._fetcher.done()):
             self._fetcher = self.loop.create_task(self._fetch_ahead())
 
     def close(self) -> None:
-        """Nobody waits for what is on its way; what came of it is gone on with another time."""
+        """Cancel downloads; a later one resumes from the partial files."""
         self._ahead.clear()
         for task in [*self._fetching.values(), *([self._fetcher] if self._fetcher is not None else [])]:
             task.cancel()
@@ -182,7 +176,6 @@ class Shards:
             await asyncio.wait([self._begin(self._ahead.pop(0))])
 
     async def _fetched(self, shard: int) -> Path:
-        """The file of a shard. Raises Problem."""
         return await asyncio.shield(self._begin(shard))
 
     def _begin(self, shard: int) -> asyncio.Task[Path]:
@@ -194,7 +187,7 @@ class Shards:
     def _ended(self, shard: int, task: asyncio.Task[Path]) -> None:
         del self._fetching[shard]
         if not task.cancelled():
-            task.exception()  # whoever needs the shard asks again, and is told then
+            task.exception()  # the next request for the shard meets the error
 
     async def _fetch(self, shard: int) -> Path:
         path = await fetch_shard(self.home, self.access, self.recipe, self.shards[shard])
@@ -203,7 +196,7 @@ class Shards:
         return path
 
     def _used(self, path: Path) -> None:
-        """It is the newest now; the oldest leave the disk where there are too many."""
+        """Mark a file as the newest, and delete the oldest beyond the bound."""
         os.utime(path)
         wanted = {self.shards[number].digest for number in (*self._fetching, *list(self._open)[-1:])}
         found = [(file.stat(), file) for file in path.parent.glob("*.safetensors")]

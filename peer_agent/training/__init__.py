@@ -1,5 +1,4 @@
-"""What a trainer computes: model, replica, optimizer, data, inner loop. torch lives here alone.
+"""Everything that needs torch: model, replica, optimizer, data and inner loop of a trainer.
 
-Not responsible for who computes what (`protocol`), for averaging or for moving bytes: gradients leave as numpy arrays
-and averages come back as numpy arrays.
+`protocol` decides who computes what; other rooms average and move bytes. Gradients and averages are numpy arrays.
 """

@@ -1,4 +1,4 @@
-"""Other ways to compute a model's layers: again in backward, for less memory (arXiv 1604.06174), or compiled."""
+"""Memory and speed of layers: recomputation in backward (arXiv 1604.06174), and compilation."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute_layers(model: nn.Module) -> bool:
-    """Have each layer of a model keep its input alone, from now on. False where it has none. Results stay the same."""
+    """Make each layer keep only its input for backward. Return False if there are no layers. Results stay the same."""
     layers = list(layers_of(model))
     for layer in layers:
         again = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
@@ -19,32 +19,30 @@ def recompute_layers(model: nn.Module) -> bool:
 
 
 def layers_of(module: nn.Module) -> Iterator[nn.Module]:
-    """What stands in a model's outermost lists."""
+    """Yield the members of a model's outermost ModuleLists."""
     for child in module.children():
         yield from child if isinstance(child, nn.ModuleList) else layers_of(child)
 
 
 class CompiledLayers:
-    """Layers that are compiled when they are first computed, and again for another number of samples.
+    """Layers that are compiled at first use, and again for another number of samples.
 
-    The same gradients but for rounding. Updates are never compiled: replicas would not agree bit by bit any more
-    (rule 13).
-
-    `error`: why they are computed as they were without, once that could not be done; empty until then.
+    Gradients differ only by rounding. Updates are never compiled, because replicas would no longer agree bit by bit
+    (rule 13). `error` says why compilation failed; it is empty while layers are compiled.
     """
 
     def __init__(self, model: torch.nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
-        """`backend`: of torch.compile."""
+        """Replace the layers of a model; `backend` is torch.compile's."""
         self.error = ""
         self._backend = backend
         for layer in layers_of(model):
             layer.forward = self._either(layer.forward)
 
     def give_up(self, error: Exception) -> bool:
-        """Compute layers as they were, from now on. False where they are already: something else went wrong."""
+        """Stop compiling from now on. Return False if that has already happened: the error has another cause."""
         if self.error:
             return False
-        cause = getattr(error, "inner_exception", error)  # of what torch wraps
+        cause = getattr(error, "inner_exception", error)  # torch wraps it
         lines = str(cause).strip().splitlines()
         self.error = lines[0] if lines else type(cause).__name__
         return True

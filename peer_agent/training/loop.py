@@ -1,4 +1,4 @@
-"""The inner loop of a trainer: leased units in, one gradient sum out. It never changes the replica."""
+"""A trainer's inner loop: leased units in, one gradient sum out. It never changes the replica."""
 
 import math
 from collections.abc import Collection, Iterator
@@ -21,7 +21,7 @@ from peer_agent.training.units import MOST_UNITS, Batches, Computed, NonFinite, 
 
 
 class Mean(Struct, frozen=True):
-    """Nats over so many loss units."""
+    """A mean loss in nats over `units` loss units."""
 
     loss: float
     units: int
@@ -30,10 +30,7 @@ class Mean(Struct, frozen=True):
 def mean_loss(
     model: torch.nn.Module, recipe: Recipe, shard: Shard, device: torch.device, *, most: float = math.inf
 ) -> Mean:
-    """The mean loss over a shard's samples, from the first on, until there are `most` loss units.
-
-    A micro-batch at a time. Raises ValueError where there is none.
-    """
+    """Return the mean loss of the first samples, up to `most` loss units. Raises ValueError without loss units."""
     kind = training_of(recipe)
     loss_sum, loss_units = 0.0, 0
     with torch.no_grad():
@@ -48,12 +45,12 @@ def mean_loss(
 
 
 def pick_device() -> torch.device:
-    """A CUDA device where there is one, else the CPU. Apple's GPU is not used: its optimizer would differ (rule 13)."""
+    """Return a CUDA device or the CPU. Apple's GPU is excluded, since its optimizer results would differ (rule 13)."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Trainer:
-    """Adds up gradients of one replica on its device. One call at a time, and none while the replica applies."""
+    """Sums gradients of one replica on its device. One call at a time, and none while the replica applies an update."""
 
     def __init__(
         self,
@@ -66,11 +63,11 @@ class Trainer:
         recomputes: bool = False,
         compiles: bool = False,
     ) -> None:
-        """`threads`: how many CPU threads torch may use in this process; 0 leaves it as it is.
+        """Make a trainer of `replica`.
 
-        `at_once`: samples computed at a time, where memory is short; 0: a whole pass. `recomputes`: layers are
-        computed again in backward. Where memory turns out to be short, both are resorted to. `compiles`: layers are
-        compiled, as long as that can be done.
+        `threads` limits torch's CPU threads; 0: unchanged. `at_once` is the number of samples computed at a time; 0: a
+        whole pass. `recomputes`: recompute layers in backward. If memory runs out, it resorts to both. `compiles`: try
+        to compile layers.
         """
         self.threads, self._threads_now = threads, 0
         self._use_threads()
@@ -79,8 +76,8 @@ class Trainer:
         self.batches = Batches(
             lambda of, unit: batch_of(of, unit, run=run, shard=shards[unit.shard]), self._kind.loss_units_in
         )
-        self.coming: tuple[Unit, ...] = ()  # will probably be next: made while those before are computed
-        self.compiled = CompiledLayers(replica.model) if compiles else None  # before what computes them again
+        self.coming: tuple[Unit, ...] = ()  # the probable next units, whose batch is made in advance
+        self.compiled = CompiledLayers(replica.model) if compiles else None  # before recomputation wraps the layers
         self.recomputes = recomputes and recompute_layers(replica.model)
         self.half = half_of(replica.recipe, replica.device)
         if self.half is not None and replica.device.type == "cpu":
@@ -94,18 +91,18 @@ class Trainer:
 
     @property
     def most_units(self) -> int:
-        """Of one pass. Beside a processor memory cannot be tried: the system ends who takes too much (decision 28)."""
+        """The most units in one pass. CPU memory cannot be probed, as the system kills the process (decision 28)."""
         is_alone = self.replica.device.type != "cuda" or self.replica.recipe.unit_is_whole
         return 1 if is_alone else MOST_UNITS
 
     def _use_threads(self) -> None:
-        """Asked for where it computes: what another thread sets does not reach one that has begun to."""
+        """Set the thread count in the computing thread, since torch ignores changes made by other threads."""
         if self.threads and self.threads != self._threads_now:
             torch.set_num_threads(self.threads)
             self._threads_now = self.threads
 
     def _tie(self) -> None:
-        """Backward adds to gradients in place, so the buffer fills by itself."""
+        """Make the parameters' gradients views of the buffer, to which backward adds in place."""
         for piece, parameter in parameters_of(self.replica.model, self.replica.layout):
             parameter.grad = piece.of(self._fresh)
 
@@ -114,27 +111,23 @@ class Trainer:
         self._loss_tokens, self._loss_sum = 0, 0.0
 
     def begin(self, *units: Unit) -> "UnitInHand":
-        """Units of one pass with the replica as it is, and a gradient of zeros. Raises Problem E107, E111."""
+        """Return units of one pass with the current replica and a zero gradient. Raises Problem E107, E111."""
         self._use_threads()
         with memory_or_problem():
-            self._tie()  # whoever computed before may have put others there
+            self._tie()  # an earlier loop may have replaced the gradients
             self._fresh.zero_()
             return UnitInHand(self, units)
 
     def compute(self, *units: Unit) -> Computed | NonFinite:
-        """Forward and backward of the summed loss of units, in one pass; `keep` adds it to the sum.
-
-        Two calls, because what is finished after the cut is not kept. Raises Problem E107, E111.
-        """
+        """Run forward and backward in one pass; `keep` adds the result unless a cut came. Raises Problem E107, E111."""
         in_hand = self.begin(*units)
         in_hand.backward()
         return in_hand.finish()
 
     def gradient(self, recipe: Recipe, batch: Batch) -> float | None:
-        """Fill the buffer with that of a batch; the loss, NaN where one of them is not finite.
+        """Fill the gradient buffer for a batch and return the loss; NaN if either is not finite.
 
-        None where it is to be tried again: with less memory, or without compiling. Raises Problem E107 where less is
-        not possible.
+        Returns None to retry with less memory or without compiling. Raises Problem E107 if memory cannot be reduced.
         """
         try:
             with memory_or_problem():
@@ -148,15 +141,15 @@ class Trainer:
         except Problem as problem:
             if problem.fault.code != codes.NO_MEMORY or not self._takes_less(recipe, len(batch[0])):
                 raise
-        except Exception as error:  # a compiler may raise anything; what has another cause is raised again without it
+        except Exception as error:  # a compiler may raise anything; an error with another cause recurs without it
             if self.compiled is None or not self.compiled.give_up(error):
                 raise
         if self.replica.device.type == "cuda":
-            torch.cuda.empty_cache()  # what was tried is free by now, but cut into pieces that are too small
+            torch.cuda.empty_cache()  # frees the failed attempt's fragments
         return None
 
     def _filled(self, recipe: Recipe, batch: Batch) -> float:
-        """The loss of a batch in nats; its gradient is in the buffer, but for what does not move."""
+        """Compute the gradient of a batch into the buffer, zero for frozen parameters, and return the loss in nats."""
         self._fresh.zero_()
         scale = self._scale.value
         loss_sum = sum(self._add_gradient(recipe, part, scale) for part in _parts(batch, self.at_once or len(batch[0])))
@@ -166,10 +159,7 @@ class Trainer:
         return loss_sum
 
     def is_sound(self, recipe: Recipe, loss_sum: float) -> bool:
-        """Whether a loss and the gradient that a loop has left in the parameters are finite, but for what is frozen.
-
-        Raises ValueError where it has left none.
-        """
+        """Return True if a loop's loss and unfrozen gradients are finite. Raises ValueError if it left no gradient."""
         for piece, parameter in parameters_of(self.replica.model, self.replica.layout):
             buffer, gradient = piece.of(self._fresh), parameter.grad
             if gradient is not None and gradient.data_ptr() != buffer.data_ptr():
@@ -183,7 +173,7 @@ class Trainer:
         return math.isfinite(loss_sum) and are_finite(self._fresh)
 
     def _takes_less(self, recipe: Recipe, samples: int) -> bool:
-        """From now on half as many samples at a time; then layers computed again. False where neither is left."""
+        """Halve the samples at a time, or recompute layers as a last resort. Return False if neither is possible."""
         at_once = min(self.at_once or samples, samples)
         if at_once > 1 and not recipe.unit_is_whole:
             self.at_once = at_once // 2
@@ -194,19 +184,18 @@ class Trainer:
         return self.recomputes
 
     def _leave_out(self, frozen: Collection[str]) -> None:
-        """What does not move has no part in the norm by which gradients are judged and clipped."""
+        """Zero the gradients of frozen parameters, so that they do not enter the norm for checks and clipping."""
         for piece in self.replica.layout.pieces:
             if piece.name in frozen:
                 piece.of(self._fresh).zero_()
 
     def _add_gradient(self, recipe: Recipe, batch: Batch, scale: float) -> float:
-        """Forward and backward of these samples; their loss in nats."""
         loss = self.loss(recipe, batch)
         (loss * scale if scale != 1 else loss).backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
     def loss(self, recipe: Recipe, batch: Batch) -> torch.Tensor:
-        """Nats, summed over a batch: forward in the precision that the recipe has on this device."""
+        """Return the summed loss in nats, with forward in the recipe's precision on this device."""
         with self._precision():
             return self._kind.summed_loss(recipe, self.replica.model, batch, self.replica.device)
 
@@ -214,7 +203,7 @@ class Trainer:
         return torch.autocast(self.replica.device.type, dtype=self.half, enabled=self.half is not None)
 
     def keep(self, done: Computed) -> None:
-        """Add the gradient that was computed last to the sum."""
+        """Add the last computed gradient to the sum."""
         self._sum.add_(self._fresh)
         self._units += [DoneUnit(unit, done.base_step) for unit in done.units]
         self._loss_tokens += sum(done.loss_tokens)
@@ -225,25 +214,25 @@ class Trainer:
         return tuple(self._units)
 
     def take_sum(self) -> Taken:
-        """Hand out the sum, in CPU memory, and begin a new one from zero."""
+        """Return the sum in CPU memory, and start a new one."""
         gradient = self._sum.to("cpu", copy=True).numpy()
         taken = Taken(gradient, self._loss_tokens, self._loss_sum, tuple(self._units))
         self.discard()
         return taken
 
     def discard(self) -> None:
-        """Begin a new sum; what was in the old one is lost."""
+        """Drop the sum, and start a new one."""
         self._sum.zero_()
         self._forget()
 
     def evaluate(self, heldout: Shard) -> float:
-        """Mean nats over the loss units of held-out data. Raises Problem E107, ValueError where they have none."""
+        """Return mean nats over held-out data. Raises Problem E107, or ValueError without loss units."""
         with memory_or_problem(), self._precision():
             return mean_loss(self.replica.model, self.replica.recipe, heldout, self.replica.device).loss
 
 
 class UnitInHand:
-    """A leased unit and its batch: what a loop has between `begin` and `finish`. The agent's own loop has several."""
+    """Leased units and their batch, between `begin` and `finish`. Only the agent's own loop has several units."""
 
     def __init__(self, trainer: Trainer, units: tuple[Unit, ...]) -> None:
         replica = trainer.replica
@@ -256,33 +245,30 @@ class UnitInHand:
         self._loss: torch.Tensor | float | None = None
 
     def summed_loss(self) -> torch.Tensor:
-        """Nats over all loss units of the batch, whose gradient a loop makes itself: `backward()` of it, once.
-
-        It takes the memory that it takes, and in fp16 no loss is scaled.
-        """
+        """Return the loss in nats, for one `backward()` by a loop. Memory is not bounded, fp16 losses not scaled."""
         loss = self._trainer.loss(self._recipe, self.batch)
         self._loss = loss.detach()
         return loss
 
     @property
     def unit(self) -> Unit:
-        """The only one, in a loop of one's own."""
+        """The only unit, in a loop of another program."""
         return self.units[0]
 
     @property
     def loss_units(self) -> int:
-        """What the batch weighs: its tokens, crops or images that have a loss."""
+        """The weight of the batch: its tokens, crops or images that have a loss."""
         return sum(self._loss_units)
 
     def backward(self) -> None:
-        """Forward and backward, in parts where memory is short. Raises Problem E107 where that is not enough."""
+        """Run forward and backward, in parts if memory is short. Raises Problem E107 if that is not enough."""
         loss_sum = None
         while loss_sum is None:
             loss_sum = self._trainer.gradient(self._recipe, self.batch)
         self._loss = loss_sum
 
     def finish(self) -> Computed | NonFinite:
-        """What came of it. Raises ValueError where nothing was computed."""
+        """Return the result. Raises ValueError if nothing was computed."""
         if self._loss is None:
             raise ValueError("a unit is finished after its loss was computed: summed_loss() or backward()")
         if isinstance(self._loss, torch.Tensor):
@@ -296,19 +282,18 @@ class UnitInHand:
 
 
 def are_finite(values: torch.Tensor) -> bool:
-    """Whether all are. A sum that is finite has no other summands, and takes a fraction of the time to look at each."""
+    """Return True if all values are finite. A finite sum proves it, in a fraction of the time."""
     return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
 
 
 def _parts(batch: Batch, samples: int) -> Iterator[Batch]:
-    """The rows of a batch, so many at a time."""
     for start in range(0, len(batch[0]), samples):
         yield tuple(part[start : start + samples] for part in batch)
 
 
 @contextmanager
 def memory_or_problem() -> Iterator[None]:
-    """Turn what torch says when memory runs out, on a GPU or on the CPU, into Problem E107."""
+    """Convert torch's errors for exhausted memory, on GPU or CPU, to Problem E107."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""The one order in which a model's parameters lie in the flat vector."""
+"""The order in which a model's parameters lie in the flat vector."""
 
 import math
 from collections.abc import Iterator
@@ -16,23 +16,21 @@ class Piece(Struct, frozen=True, array_like=True):
 
     @property
     def stop(self) -> int:
-        """The element behind this parameter's last, in the flat vector."""
         return self.start + math.prod(self.shape)
 
     def of(self, flat: torch.Tensor) -> torch.Tensor:
-        """The view of a flat vector that is this tensor."""
+        """Return this tensor as a view of a flat vector."""
         return flat[self.start : self.stop].view(self.shape)
 
 
 class Layout(Struct, frozen=True):
-    """`named_parameters()` that learn, laid end to end, tied ones once."""
+    """The trainable `named_parameters()`, end to end, tied ones once."""
 
     pieces: tuple[Piece, ...]
     elements: int
 
 
 def layout_of(model: torch.nn.Module) -> Layout:
-    """The layout of a model's parameters, without those that a run does not change."""
     pieces, start = [], 0
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -43,6 +41,5 @@ def layout_of(model: torch.nn.Module) -> Layout:
 
 
 def parameters_of(model: torch.nn.Module, layout: Layout) -> Iterator[tuple[Piece, torch.nn.Parameter]]:
-    """Each piece of the layout with the parameter it stands for."""
     learning = (parameter for parameter in model.parameters() if parameter.requires_grad)
     return zip(layout.pieces, learning, strict=True)

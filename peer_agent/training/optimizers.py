@@ -11,24 +11,24 @@ One update of one tensor w with averaged gradient a, each operation rounded to f
     m = (m * b1) + (g * c1)                          c1 = float32(1 - beta1)
     v = (v * b2) + ((g * g) * c2)                    c2 = float32(1 - beta2)
     u = (m * ib1) / (sqrt(v * ib2) + eps)
-    u = u + (w * wd)                                 where w has two dimensions or more
+    u = u + (w * wd)                                 if w has two dimensions or more
     AdamW: w = w - (u * lr)
-    LAMB:  w = w - (u * ((|w| / |u|) * lr))          the ratio is 1 where |w| or |u| is 0
+    LAMB:  w = w - (u * ((|w| / |u|) * lr))          the ratio is 1 if |w| or |u| is 0
 
-SGD and LARC with momentum b1, where v stays 0:
+SGD and LARC with momentum b1; v stays 0:
 
-    g = g + (w * wd)                                 where w has two dimensions or more
+    g = g + (w * wd)                                 if w has two dimensions or more
     LARC: g = g * ((|w| * trust) / ((|g0| + (|w| * wd)) + eps))       g0: g before decay; g = g0 if |w| or |g0| is 0
     m = (m * b1) + g
     w = w - (m * lr)
 
-Then, of each row r of a matrix whose rows have length 1:
+Then, for each row r of a matrix whose rows have length 1:
 
     r = r / |r|
 
-Weight decay leaves biases and the gains of norms alone, as is usual in the field. LAMB's ratio is taken per tensor, of
-all tensors (arXiv 1904.00962, algorithm 2): it also holds down tensors whose true gradient is 0, such as the bias of
-attention keys, which would otherwise be moved by rounding noise.
+As usual, weight decay skips biases and the gains of norms. LAMB's ratio applies to each tensor, of all tensors (arXiv
+1904.00962, algorithm 2). It also restrains tensors whose true gradient is 0, such as the bias of attention keys, which
+rounding noise would otherwise move.
 """
 
 from collections.abc import Callable, Collection
@@ -46,14 +46,14 @@ TRUST = 0.001  # of LARC, as in arXiv 2006.09882
 
 
 class Moving(NamedTuple):
-    """The same tensor's view of the three state vectors."""
+    """One tensor's views of the three state vectors."""
 
     weight: torch.Tensor
     moment1: torch.Tensor
     moment2: torch.Tensor
 
 
-Move = Callable[[Optimizer, Scalars, Moving, torch.Tensor], None]  # the last: the gradient, clipped
+Move = Callable[[Optimizer, Scalars, Moving, torch.Tensor], None]  # the last: the clipped gradient
 
 
 def update(
@@ -66,10 +66,7 @@ def update(
     frozen: Collection[str] = (),
     unit_rows: Collection[str] = (),
 ) -> None:
-    """Change flat state vectors in place by one averaged gradient.
-
-    Parameters named in `frozen` and their moments stay as they are; rows of those in `unit_rows` get length 1.
-    """
+    """Update flat vectors in place, except `frozen` parameters. Rows of those in `unit_rows` get length 1."""
     move = _move_of(optimizer)
     with torch.no_grad():
         for piece in layout.pieces:
@@ -95,7 +92,7 @@ def _move_of(optimizer: Optimizer) -> Move:
 
 
 def square_root(values: torch.Tensor) -> torch.Tensor:
-    """In place, correctly rounded. Torch's own on a CPU is not: on some a fifth of all results are a bit off."""
+    """Take square roots in place, correctly rounded. Torch's own may be a bit off on CPUs, for a fifth of results."""
     if values.device.type == "cpu":
         np.sqrt(values.numpy(), out=values.numpy())
         return values
@@ -103,7 +100,7 @@ def square_root(values: torch.Tensor) -> torch.Tensor:
 
 
 def halving_sum(values: torch.Tensor) -> torch.Tensor:
-    """Sum as a fixed tree: padded with zeros to a power of two, then half onto half until one is left."""
+    """Sum as a fixed tree: pad with zeros to a power of two, then add half to half until one is left."""
     return _sums_of_rows(values.reshape(1, -1))[0]
 
 
@@ -119,13 +116,13 @@ def _sums_of_rows(values: torch.Tensor) -> torch.Tensor:
 
 
 def _normalize_rows(matrix: torch.Tensor) -> None:
-    """In place. A row of zeros stays one."""
+    """Scale rows to length 1 in place. A row of zeros stays zero."""
     lengths = square_root(_sums_of_rows(matrix.mul(matrix)))
     matrix.div_(torch.where(lengths > 0, lengths, torch.ones_like(lengths)).unsqueeze(1))
 
 
 def _direction(optimizer: Optimizer, scalars: Scalars, views: Moving, gradient: torch.Tensor) -> torch.Tensor:
-    """Moves the moments; returns u."""
+    """Update the moments and return u."""
     _decay_towards(views.moment1, gradient, optimizer.beta1)
     _decay_towards(views.moment2, gradient.mul(gradient), optimizer.beta2)
     denominator = square_root(views.moment2.mul(scalars.inverse_bias_2)).add_(float32(optimizer.epsilon))
@@ -179,5 +176,5 @@ def _norm(values: torch.Tensor) -> torch.Tensor:
 
 
 def _are_both(norms: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Whether neither of these is 0."""
+    """Return True where neither norm is 0."""
     return (norms[0] > 0) & (norms[1] > 0)

@@ -1,4 +1,4 @@
-"""Fewer bits where a device is faster with them: forward and backward in bf16, or in fp16 with losses that are scaled.
+"""Mixed precision where a device is faster with it: forward and backward in bf16, or in fp16 with loss scaling.
 
 Parameters, gradients and their sums stay float32 (arXiv 1710.03740).
 """
@@ -14,14 +14,14 @@ from peer_agent.protocol.recipe import Recipe
 
 FIRST, LEAST, MOST = 2.0**16, 1.0, 2.0**24
 GROWS_AFTER = 1000  # finite gradients in a row
-SIDE, TRIES = 512, 5  # of square matrices that a processor multiplies on trial, and how often
-WIDE = "sdpa_float32"  # as transformers is to know it
-LONG = 256  # tokens of a sample, from which on attention in bf16 takes a processor no longer
-PAYS = 1.5  # how many times as fast that has to be: what stays float32 takes as long as before, and casts come on top
+SIDE, TRIES = 512, 5  # of the square matrices in the speed trial, and repetitions
+WIDE = "sdpa_float32"  # the name registered in transformers
+LONG = 256  # tokens of a sample, from which bf16 attention is no longer slower on a CPU
+PAYS = 1.5  # least speedup required: float32 parts do not speed up, and casts come on top
 
 
 def half_of(recipe: Recipe, device: torch.device) -> torch.dtype | None:
-    """What a device computes this recipe in, where that is not float32."""
+    """Return the 16-bit type in which a device computes this recipe, or None for float32."""
     if recipe.precision != "mixed":
         return None
     if device.type != "cuda":
@@ -30,13 +30,13 @@ def half_of(recipe: Recipe, device: torch.device) -> torch.dtype | None:
 
 
 def kept_in(recipe: Recipe, device: torch.device) -> torch.dtype | None:
-    """What a device keeps matrices in that the run does not change, where it is a GPU that computes with 16 bits."""
+    """Return the type in which a GPU keeps matrices that the run does not change, if it computes in 16 bits."""
     return half_of(recipe, device) if device.type == "cuda" else None
 
 
 @cache
 def is_faster_in_bf16() -> bool:
-    """Whether this processor is, found by trial: some multiply so three times as fast, others more slowly."""
+    """Return True if this CPU is faster in bf16, by trial: some are three times as fast, others slower."""
     whole = min(_product_s(torch.float32) for _ in range(TRIES))
     return any(_product_s(torch.bfloat16) * PAYS < whole for _ in range(TRIES))
 
@@ -49,10 +49,10 @@ def _product_s(dtype: torch.dtype) -> float:
 
 
 def narrow_fixed(model: torch.nn.Module, half: torch.dtype) -> None:
-    """Keep matrices that a run does not change in 16 bits, in place: autocast multiplies by such copies anyway.
+    """Keep a model's fixed matrices in 16 bits, in place: autocast multiplies by such copies anyway.
 
-    Vectors, of norms and biases, are small and stay. What embeddings give is widened, so that what layers add to is
-    as many bits wide as before.
+    Vectors, of norms and biases, stay as they are. Embedding outputs are widened, so that residual sums keep their
+    precision.
     """
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -68,13 +68,13 @@ def _widened(module: torch.nn.Module, given: Sequence[Any], found: torch.Tensor)
 
 
 def widen_attention(model: torch.nn.Module) -> None:
-    """Have transformers under this model compute attention of short samples in float32, where all else is in 16 bits.
+    """Make transformers below this model compute attention of short samples in float32 under autocast.
 
-    On processors torch's takes in bf16 up to five times as long, nearly all of it backwards.
+    torch's bf16 attention takes up to five times as long on CPUs, mostly in backward.
     """
     for module in model.modules():
         if getattr(getattr(module, "config", None), "_attn_implementation", "") == "sdpa":
-            from transformers import AttentionInterface, AttentionMaskInterface  # images do without them
+            from transformers import AttentionInterface, AttentionMaskInterface  # image models do without them
             from transformers.masking_utils import sdpa_mask
 
             AttentionInterface.register(WIDE, _attention)
@@ -94,7 +94,7 @@ def _attention(
 
 
 class LossScale:
-    """A power of two by which losses are multiplied, so that fp16 keeps small gradients; 1 where it is not needed."""
+    """A power of two that scales losses, so that fp16 keeps small gradients; 1 if not needed."""
 
     def __init__(self, half: torch.dtype | None) -> None:
         self.value = FIRST if half is torch.float16 else LEAST
@@ -107,7 +107,7 @@ class LossScale:
             self._finite, self.value = 0, min(2 * self.value, self._most)
 
     def halve(self) -> bool:
-        """They were not. False where that is not because of the scale."""
+        """Halve the scale after a gradient that is not finite. Return False if the scale is not the cause."""
         self._finite = 0
         if self.value <= LEAST:
             return False

@@ -1,4 +1,4 @@
-"""A peer's copy of the run's state. It changes by averages and the optimizer, or by a snapshot; by nothing more."""
+"""A peer's copy of the run's state, which only an averaged update or a snapshot can change."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +20,11 @@ from peer_agent.training.snapshots import BLOCK, State, canonical_blocks, hash_o
 
 # The cheap digest of a replica's state on any device; equal to `protocol.digests.state_digest` (rule 17).
 
-SIGNED_POSITION = POSITION - 2**64  # the same 64 bits; torch counts in signed integers only
+SIGNED_POSITION = POSITION - 2**64  # the same 64 bits; torch has only signed integers
 
 
 def state_digest(*vectors: torch.Tensor) -> str:
-    """Wrapping sum of (bit pattern x odd constant of its position) over flat float32 vectors. 16 hexadecimal digits."""
+    """Return the wrapping sum of (bit pattern x odd constant of its position) over flat vectors, as 16 hex digits."""
     total, offset = 0, 0
     for vector in vectors:
         for start in range(0, vector.numel(), AT_A_TIME):
@@ -37,22 +37,22 @@ def state_digest(*vectors: torch.Tensor) -> str:
 
 
 class OutOfOrder(ValueError):
-    """A record that is not the one after this replica's state. Nothing was changed."""
+    """A record does not follow this replica's state. Nothing was changed."""
 
 
 class Replica:
     """Flat float32 vectors on one device; the model's parameters are views into the first.
 
-    `step` and `index` count committed updates and log entries, `log_digest` is the digest of the last record.
+    `step` and `index` count committed updates and log entries. `log_digest` is the digest of the last record.
     """
 
     def __init__(self, recipe: Recipe, device: torch.device | str = "cpu", files: Path = NO_FILES) -> None:
-        """The state at step 0 of this recipe. `files`: where those lie that its model is built from, by digest."""
+        """Build the recipe's state at step 0. `files` is the folder of the files, by digest, that its model needs."""
         self.recipe = recipe
         self.device = torch.device(device)
         self.model = model_of(recipe, files)
         if (half := kept_in(recipe, self.device)) is not None:
-            narrow_fixed(self.model, half)  # before the device has to hold it
+            narrow_fixed(self.model, half)  # before it moves to the device
         self.model.to(self.device)
         self.layout = layout_of(self.model)
         self.parameters = torch.zeros(self.layout.elements, dtype=torch.float32, device=self.device)
@@ -68,7 +68,7 @@ class Replica:
             parameter.data = view
 
     def apply(self, record: RecordHead, digest: str, gradient: NDArray[np.float32]) -> None:
-        """Make the update of `record` (`digest`: of its sealed bytes) with its averaged gradient. Raises OutOfOrder."""
+        """Apply the update of `record` by its averaged gradient; `digest` is of the sealed bytes. Raises OutOfOrder."""
         self._check_follows(record)
         if gradient.shape != (self.layout.elements,):
             raise ValueError(f"a gradient of {gradient.shape} for {self.layout.elements} parameters")
@@ -91,14 +91,10 @@ class Replica:
             raise OutOfOrder(f"step {record.step} follows {record.previous[:12]}, not {self.log_digest[:12]}")
 
     def digest(self) -> str:
-        """The cheap digest over parameters and moments, equal to `protocol.digests.state_digest` of them."""
         return state_digest(self.parameters, self.moment1, self.moment2)
 
     def state_hash(self) -> tuple[str, int]:
-        """sha256 (hexadecimal) and size in bytes of this state's canonical snapshot: equal to what `save` writes.
-
-        Takes no copy: nothing may change the replica meanwhile.
-        """
+        """Return sha256 and size of the snapshot that `save` writes, without a copy: the state must not change."""
         return hash_of(self._canonical_blocks())
 
     def _canonical_blocks(self) -> Iterator[bytes | memoryview]:
@@ -108,7 +104,7 @@ class Replica:
                 yield from canonical_blocks(vector[start : start + BLOCK].cpu().numpy())
 
     def copy_state(self) -> State:
-        """A copy in CPU memory, to be saved by a thread while training goes on."""
+        """Return a copy in CPU memory, for a thread to save while training goes on."""
         return State(
             layout=self.layout,
             step=self.step,
@@ -120,11 +116,11 @@ class Replica:
         )
 
     def save(self, path: Path) -> str:
-        """Write a snapshot; its sha256 in hexadecimal. Raises Problem E106."""
+        """Write a snapshot and return its sha256 in hexadecimal. Raises Problem E106."""
         return self.copy_state().save(path)
 
     def load(self, path: Path) -> None:
-        """Take over the state of a snapshot. Raises Problem E310, changing nothing, if it is of another model."""
+        """Load a snapshot. Raises Problem E310, changing nothing, if it is of another model."""
         state = read_state(path)
         if state.layout != self.layout:
             raise Problem.of("E310", step=state.step)

@@ -1,8 +1,8 @@
-"""A replica's state as a file: safetensors with `parameters`, `moment1`, `moment2` (flat float32) and what they are.
+"""A replica's state as a file: safetensors with `parameters`, `moment1`, `moment2` (flat float32) and metadata.
 
-Written here and not by the safetensors library, which orders metadata by chance: a content-addressed file has to have
-the same bytes whoever writes it. These are the canonical bytes that replicas hash (`StateHash`) and a keeper hands in;
-nothing local is in them, neither a device nor a time nor a name.
+Content-addressed files need the same bytes from every writer, but the safetensors library orders metadata by chance. So
+this module writes the canonical bytes, which replicas hash (`StateHash`) and keepers upload. They contain nothing
+local: no device, time or name.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ BLOCK = 1 << 22  # elements written at a time
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """A replica's state in CPU memory, apart from the replica: three flat float32 vectors and where the log stood."""
+    """A copy of a replica's state in CPU memory: three flat float32 vectors, and the position in the log."""
 
     layout: Layout
     step: int
@@ -34,7 +34,7 @@ class State(Struct, frozen=True, kw_only=True):
     moment2: NDArray[np.float32]
 
     def save(self, path: Path) -> str:
-        """Write the file whole or not at all; its sha256 in hexadecimal. Raises Problem E106."""
+        """Write the file atomically and return its sha256 in hexadecimal. Raises Problem E106."""
         part = path.with_name(path.name + ".part")
         with disk_errors(path.parent):
             try:
@@ -46,7 +46,7 @@ class State(Struct, frozen=True, kw_only=True):
         return digest
 
     def hashed(self) -> tuple[str, int]:
-        """sha256 (hexadecimal) and size in bytes of the file, without writing it."""
+        """Return sha256 (hexadecimal) and size in bytes of the file, without writing it."""
         return hash_of(self._blocks())
 
     def _write(self, path: Path) -> str:
@@ -64,7 +64,7 @@ class State(Struct, frozen=True, kw_only=True):
 
 
 def header_of(layout: Layout, *, step: int, index: int, log_digest: str) -> bytes:
-    """The file's first bytes, up to the values."""
+    """Return the file's first bytes, up to the values."""
     size = 4 * layout.elements
     metadata = {
         "step": str(step),
@@ -82,13 +82,13 @@ def header_of(layout: Layout, *, step: int, index: int, log_digest: str) -> byte
 
 
 def canonical_blocks(vector: NDArray[np.float32]) -> Iterator[memoryview]:
-    """A flat vector's bytes in the file, little-endian, a block at a time."""
+    """Yield a flat vector's bytes in the file, little-endian, a block at a time."""
     for start in range(0, vector.size, BLOCK):
         yield np.ascontiguousarray(vector[start : start + BLOCK], dtype="<f4").data.cast("B")
 
 
 def hash_of(blocks: Iterable[bytes | memoryview]) -> tuple[str, int]:
-    """sha256 in hexadecimal, and how many bytes they are."""
+    """Return sha256 in hexadecimal, and the number of bytes."""
     sha256, size = hashlib.sha256(), 0
     for block in blocks:
         sha256.update(block)
@@ -97,7 +97,7 @@ def hash_of(blocks: Iterable[bytes | memoryview]) -> tuple[str, int]:
 
 
 def read_state(path: Path) -> State:
-    """The state in a snapshot file. Raises Problem E310 where it is not one."""
+    """Return the state in a snapshot file. Raises Problem E310 if it is malformed."""
     step = "?"
     try:
         with safe_open(path, framework="numpy") as file:

@@ -1,4 +1,4 @@
-"""A causal language model: every token but a sample's first is predicted from those before it."""
+"""A causal language model: predicts every token of a sample, except the first, from those before it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -16,24 +16,22 @@ from peer_agent.recipes.text.recipe import (
     usage_of_writer,
 )
 
-# Floats that forward keeps for backward, a layer, for each token and unit of width; measured with transformers 5.
+# Floats that forward keeps for backward, per layer, token and unit of width; measured with transformers 5.
 KEPT = {"gpt2": 39.0, "llama": 27.0, "qwen3": 32.0}
 NAMES = {"gpt2": "GPT-2", "llama": "Llama", "qwen3": "Qwen"}
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A causal language model built from a transformers configuration."""
-
     family: Literal["gpt2", "llama", "qwen3"] = "gpt2"
     layers: Annotated[int, Meta(ge=1, le=64)] = 2
     width: Annotated[int, Meta(ge=16, le=8192)] = 64
     heads: Annotated[int, Meta(ge=1, le=128)] = 4
     context: Annotated[int, Meta(ge=8, le=8192)] = 64  # tokens in a sample
-    kv_heads: Annotated[int, Meta(ge=0, le=128)] = 0  # of keys and values (arXiv 2305.13245); 0: as many as heads
+    kv_heads: Annotated[int, Meta(ge=0, le=128)] = 0  # for keys and values (arXiv 2305.13245); 0: as many as heads
 
     @property
     def inside(self) -> int:
-        """Width within the second half of a layer, where it is gated: a third less for each of three matrices."""
+        """The width inside a gated feed-forward: three matrices, each a third smaller than without a gate."""
         return -(-self.width // 3) * 8
 
     @property
@@ -44,7 +42,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 @register
 class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
-    """GPT-2, Llama or Qwen from the first parameters on, on one text. A sample is `context` tokens of it."""
+    """GPT-2, Llama or Qwen trained from scratch on one text. A sample is `context` tokens of it."""
 
     summaries = ("a {name} language model of {layers} layers of width {width}, context {context}, {vocab} tokens",)
 
@@ -75,44 +73,35 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
 
     @property
     def stretch(self) -> int:
-        """All of a sample is text."""
         return self.model.context
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Tokens but the first of each sample, which nothing predicts. A shard's last sample may be cut short, but
-        predicts something.
-        """
+        """Return the bounds of the loss units: all tokens but each sample's first. A shard's last may be short."""
         each = self.model.context - 1
         return (samples - 1) * each + 1, samples * each
 
     def parameters(self) -> int:
-        """Embeddings, layers, and the last norm."""
         model, width = self.model, self.model.width
         if model.family == "gpt2":
             return (self.vocab + model.context + 2) * width + model.layers * (12 * width + 13) * width
         norms = 2 * width + (2 * (width // model.heads) if model.family == "qwen3" else 0)
         layer = 2 * width * (width + model.keys) + 3 * width * model.inside + norms
-        embeddings = 2 if model.family == "llama" else 1  # into the model and out of it, where those are not one
+        embeddings = 2 if model.family == "llama" else 1  # input and output embeddings, unless tied
         return (embeddings * self.vocab + 1) * width + model.layers * layer
 
     def operations(self, samples: int) -> float:
-        """As of every transformer."""
         return operations(self.model, vocab=self.vocab, samples=samples)
 
     def kept_floats(self, samples: int) -> float:
-        """As of every transformer."""
         return kept_floats(self.model, vocab=self.vocab, samples=samples, a_layer=KEPT[self.model.family])
 
     def recomputed_floats(self, samples: int) -> float:
-        """As of every transformer."""
         return recomputed_floats(self.model, vocab=self.vocab, samples=samples, a_layer=KEPT[self.model.family])
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
-        """The tokenizer's tokens, and which of them ends a text."""
         return replace(super().fitted(data), end=data.get("end", 0))
 
     def rules(self) -> Iterable[Rule]:
-        """Of the model's shape."""
         model = self.model
         is_gpt2, keys = model.family == "gpt2", model.kv_heads
         is_odd = not is_gpt2 and model.width // model.heads % 2 == 1
@@ -123,11 +112,9 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
         yield Rule("model.kv_heads", uneven, bool(keys) and model.heads % keys > 0)
 
     def usage(self, model: str) -> str:
-        """It writes."""
         return usage_of_writer(model)
 
     def summary(self) -> str:
-        """As in `a GPT-2 language model of 2 layers of width 64, context 64, 2,048 tokens`."""
         model = self.model
         return self.summaries[0].format(
             name=NAMES[model.family],

@@ -31,7 +31,6 @@ INTO_RESIDUAL = ("c_proj.weight", "o_proj.weight", "down_proj.weight")  # scaled
 
 
 def build_model(recipe: CausalLM) -> PreTrainedModel:
-    """A freshly initialised model in fp32."""
     model: PreTrainedModel = {"gpt2": _gpt2, "llama": _llama, "qwen3": _qwen}[recipe.model.family](recipe)
     for name, parameter in model.named_parameters():
         if parameter.ndim >= 2:
@@ -48,7 +47,7 @@ def _gpt2(recipe: CausalLM) -> PreTrainedModel:
         n_embd=shape.width,
         n_layer=shape.layers,
         n_head=shape.heads,
-        # A dropped unit cannot be keyed by sample, so a round would not equal one large batch (rule 33).
+        # Dropout cannot be keyed by sample, so a round would not equal one large batch (rule 33).
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
@@ -65,13 +64,13 @@ def _llama(recipe: CausalLM) -> PreTrainedModel:
 
 
 def _qwen(recipe: CausalLM) -> PreTrainedModel:
-    """Keys and queries are normed, and one matrix of embeddings leads in and out, as in its small models."""
+    """Normalize keys and queries and tie the embeddings, like Qwen's small models."""
     return Qwen3ForCausalLM(Qwen3Config(**_gated(recipe), tie_word_embeddings=True))
 
 
 def _gated(recipe: CausalLM) -> dict[str, Any]:
     shape = recipe.model
-    # No padding token: its embedding would never learn, and it is the end-of-text token here.
+    # No padding token: its embedding would never learn, and here it is the end-of-text token.
     return {
         "vocab_size": recipe.vocab,
         "max_position_embeddings": shape.context,
@@ -90,15 +89,14 @@ def _gated(recipe: CausalLM) -> dict[str, Any]:
 
 
 def batch_of(recipe: CausalLM, shard: Tokens, samples: Samples, place: Place) -> Batch:
-    """Ids and labels, both [samples, context]."""
-    del place  # nothing here is left to chance
+    """Return ids and labels, both [samples, context]."""
+    del place  # nothing here is random
     return rows_of(samples, tokens=shard, context=recipe.model.context)
 
 
 def figures_of(
     recipe: CausalLM, model: torch.nn.Module, heldout: Tokens, loss: float, most: int
 ) -> Mapping[str, float]:
-    """What people say instead of a loss."""
     del recipe, model, heldout, most
     return {"perplexity": perplexity(loss)}
 
@@ -107,7 +105,7 @@ def figures_of(
 
 
 def save_model(recipe: CausalLM, model: PreTrainedModel, data: Path, out: Path) -> tuple[str, ...]:
-    """The folder of a transformers model that writes by itself."""
+    """Write a transformers model with settings for sampling text, and its tokenizer."""
     settings: Any = model.generation_config
     settings.update(do_sample=True, temperature=0.8, top_k=50, pad_token_id=recipe.end, max_length=recipe.model.context)
     model.save_pretrained(out)

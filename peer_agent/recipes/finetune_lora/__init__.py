@@ -1,6 +1,6 @@
-"""Adapters for a language model that is there already: low-rank additions to its matrices (LoRA, arXiv 2106.09685).
+"""Low-rank adapters for the matrices of an existing language model (LoRA, arXiv 2106.09685).
 
-The base stays as it is on every machine; adapters alone learn, travel and are averaged. A release has them added in.
+The base never changes. Only adapters are trained, sent and averaged. A release has them merged in.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,15 +14,15 @@ from peer_agent.recipes.finetune_lora.preparation import AdaptedText
 from peer_agent.recipes.text.recipe import kept_floats, recomputed_floats, samples_in, shard_bytes, usage_of_writer
 
 Family = Literal["gpt2", "llama", "mistral", "qwen2", "qwen3"]
-KEPT = {"gpt2": 39.0, "llama": 27.0, "mistral": 27.0, "qwen2": 28.0, "qwen3": 32.0}  # as of causal_lm
+KEPT = {"gpt2": 39.0, "llama": 27.0, "mistral": 27.0, "qwen2": 28.0, "qwen3": 32.0}  # as in causal_lm
 NAMES = {"gpt2": "GPT-2", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen 2", "qwen3": "Qwen 3"}
 MOST_VOCAB = 1 << 20
 Size = Annotated[int, Meta(ge=1, le=1 << 20)]
-Shape = tuple[int, int]  # of a matrix: numbers in, numbers out
+Shape = tuple[int, int]  # of a matrix: inputs, outputs
 
 
 class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the base is: read from the files that were brought, never chosen. `file` None: nothing is there yet."""
+    """The base model, read from its files and never chosen. `file` is None before one was added."""
 
     file: ModelFile | None = None
     name: Annotated[str, Meta(max_length=120)] = ""  # for people
@@ -31,15 +31,15 @@ class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     width: Size = 64
     heads: Size = 4
     kv_heads: Size = 4
-    head: Size = 16  # width of one
-    inside: Size = 172  # width within the second half of a layer
-    context: Size = 64  # the most tokens that it takes
+    head: Size = 16  # width of one head
+    inside: Size = 172  # width inside the feed-forward
+    context: Size = 64  # the longest input in tokens
     vocab: Annotated[int, Meta(ge=2, le=MOST_VOCAB)] = 512
-    is_tied: bool = True  # one matrix of embeddings leads in and out
+    is_tied: bool = True  # input and output share one matrix of embeddings
 
     @property
     def attention(self) -> dict[str, Shape]:
-        """The matrices of a layer's first half, by the ends of their names."""
+        """The matrices of a layer's attention, by the ends of their names."""
         queries, keys = self.heads * self.head, self.kv_heads * self.head
         if self.family == "gpt2":
             return {"attn.c_attn": (self.width, 3 * self.width), "attn.c_proj": (self.width, self.width)}
@@ -48,7 +48,7 @@ class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def rest(self) -> dict[str, Shape]:
-        """The matrices of its second half."""
+        """The matrices of a layer's feed-forward, by the ends of their names."""
         into, out = (self.width, self.inside), (self.inside, self.width)
         if self.family == "gpt2":
             return {"mlp.c_fc": into, "mlp.c_proj": out}
@@ -56,14 +56,12 @@ class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class _Read(Struct, frozen=True):
-    """What the recipe takes of what was prepared."""
-
     base: Base
 
 
 @register
 class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
-    """Adapters of `rank` beside a base's matrices, on a text. A sample is `context` tokens of it."""
+    """Adapters of `rank` for a base's matrices, trained on a text. A sample is `context` tokens of it."""
 
     summaries = (
         (
@@ -98,31 +96,26 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
 
     @property
     def adapted(self) -> dict[str, Shape]:
-        """The matrices of a layer that have adapters."""
         return self.base.attention | (self.base.rest if self.matrices == "all" else {})
 
     def files(self) -> tuple[ModelFile, ...]:
-        """The base."""
         return () if self.base.file is None else (self.base.file,)
 
     def samples_in(self, size: int) -> int:
-        """Of a shard of so many tokens."""
         return samples_in(size, self.context)
 
     def least_size(self) -> int:
-        """Of the tokens that one whole sample takes."""
         return self.context
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """As of a causal language model."""
         return (samples - 1) * (self.context - 1) + 1, samples * (self.context - 1)
 
     def parameters(self) -> int:
-        """Two narrow matrices beside each that is adapted."""
+        """Return the size of the adapters: two narrow matrices for each adapted one."""
         return self.base.layers * sum(self.rank * (into + out) for into, out in self.adapted.values())
 
     def fixed_parameters(self) -> int:
-        """The base's: embeddings, matrices, norms and biases."""
+        """Return the size of the base: embeddings, matrices, norms and biases."""
         base, both = self.base, {**self.base.attention, **self.base.rest}
         is_gpt2 = base.family == "gpt2"
         embeddings = base.vocab * (1 if base.is_tied else 2) + (base.context if is_gpt2 else 0)
@@ -130,11 +123,9 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
         return embeddings * base.width + base.layers * (narrow + sum(into * out for into, out in both.values()))
 
     def kept_floats(self, samples: int) -> float:
-        """As of every transformer."""
         return kept_floats(self._shape, vocab=self.base.vocab, samples=samples, a_layer=KEPT[self.base.family])
 
     def recomputed_floats(self, samples: int) -> float:
-        """As of every transformer."""
         return recomputed_floats(self._shape, vocab=self.base.vocab, samples=samples, a_layer=KEPT[self.base.family])
 
     @property
@@ -142,29 +133,24 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
         return replace(self.base, context=self.context)
 
     def rules(self) -> Iterable[Rule]:
-        """What the base can take."""
         longer = f"the base takes {self.base.context} tokens at most"
         yield Rule("context", longer, self.base.file is not None and self.context > self.base.context)
 
     def preparation(self) -> AdaptedText:
-        """By the base's own tokenizer."""
         return AdaptedText()
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
-        """With the base that was read, and a context that it takes."""
         base = convert(data, _Read).base
         return replace(self, base=base, context=min(self.context, base.context))
 
     def shard_bytes(self, size: int) -> int:
-        """Of a shard of so many tokens, at most: four bytes each where there are many kinds."""
+        """Return the most bytes of a shard. Large vocabularies take four bytes a token."""
         return 2 * shard_bytes(size)
 
     def usage(self, model: str) -> str:
-        """It writes."""
         return usage_of_writer(model)
 
     def summary(self) -> str:
-        """As in `adapters of rank 8 for a Llama of 16 layers of width 2,048`."""
         base = self.base
         return self.summaries[not base.name].format(
             rank=self.rank,

@@ -1,4 +1,4 @@
-"""How a text is prepared for a model that is there already: with that model's own tokenizer."""
+"""Preparation of a text for an existing model, with that model's tokenizer."""
 
 from typing import ClassVar, Literal
 
@@ -7,7 +7,7 @@ from peer_agent.recipes.text.preparation import TextPreparation
 
 
 class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
-    """Shards of the base's tokens; its tokenizer and its parameters lie beside them."""
+    """Shards of the base's tokens, beside its tokenizer and its parameters."""
 
     material: ClassVar[Material] = TextPreparation.material._replace(
         takes=None,

@@ -1,4 +1,4 @@
-"""Adapters in torch: peft's, on a transformers model whose parameters are read from one file and stay as they are."""
+"""Adapters in torch: peft's, on a transformers model with fixed parameters from one file."""
 
 import json
 import warnings
@@ -22,36 +22,36 @@ from peer_agent.recipes.training import Batch, Place, Samples
 __all__ = ["load_shard", "loss_units_in", "sample_of", "size_of", "summed_loss", "written"]
 
 load_shard = load_wide_shard
-CONFIG = "config"  # the entry of the base's file that says what it is, as transformers writes it
-ADAPTER = "default"  # peft's name of the only one
+CONFIG = "config"  # metadata of the base's file: its transformers configuration
+ADAPTER = "default"  # peft's name of the only adapter
 DROPOUTS = ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout")
 
 # The model
 
 
 def build_model(recipe: FinetuneLoRA, files: Path) -> PeftModel:
-    """The base, whose parameters do not learn, and fresh adapters, which change nothing yet."""
+    """Return the base with fixed parameters, and fresh adapters that change nothing yet."""
     settings = LoraConfig(
         task_type="CAUSAL_LM",
         r=recipe.rank,
-        lora_alpha=recipe.alpha,  # type: ignore[arg-type] # a number; peft says a whole one
-        lora_dropout=0.0,  # a dropped unit cannot be keyed by sample (rule 33)
+        lora_alpha=recipe.alpha,  # type: ignore[arg-type] # a number; peft declares an integer
+        lora_dropout=0.0,  # dropout cannot be keyed by sample (rule 33)
         target_modules=list(recipe.adapted),
         fan_in_fan_out=recipe.base.family == "gpt2",
     )
     base = base_model(recipe, files)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft reads a name that transformers has given up
+        warnings.simplefilter("ignore", FutureWarning)  # peft reads a name that transformers deprecates
         model: PeftModel = get_peft_model(base, settings)
     for name, parameter in model.named_parameters():
         if f"lora_A.{ADAPTER}" in name:
-            # The spread of peft's own, which are uniform.
+            # The standard deviation of peft's own uniform values.
             draw_normal(parameter, seed=recipe.seed, name=name, spread=(3 * parameter.shape[1]) ** -0.5)
     return model
 
 
 def base_model(recipe: FinetuneLoRA, files: Path) -> PreTrainedModel:
-    """The base in fp32, in memory once. Raises Problem E111 where the file is not what the recipe says."""
+    """Load the base in fp32, in memory once. Raises Problem E111 if the file does not match the recipe."""
     assert recipe.base.file is not None
     path = files / f"{recipe.base.file.digest}.safetensors"
     try:
@@ -72,7 +72,7 @@ def base_model(recipe: FinetuneLoRA, files: Path) -> PreTrainedModel:
 
 
 def empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
-    """A model of transformers' own classes by its configuration, without dropout. Raises KeyError, ValueError."""
+    """Return a model of transformers' own classes for a configuration, without dropout. Raises KeyError, ValueError."""
     settings = {**config, **{name: 0.0 for name in DROPOUTS if name in config}}
     kind = CONFIG_MAPPING[settings.pop("model_type")]
     made: Any = AutoModelForCausalLM
@@ -84,15 +84,14 @@ def empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
 
 
 def batch_of(recipe: FinetuneLoRA, shard: Tokens, samples: Samples, place: Place) -> Batch:
-    """Ids and labels, both [samples, context]."""
-    del place  # nothing here is left to chance
+    """Return ids and labels, both [samples, context]."""
+    del place  # nothing here is random
     return rows_of(samples, tokens=shard, context=recipe.context)
 
 
 def figures_of(
     recipe: FinetuneLoRA, model: torch.nn.Module, heldout: Tokens, loss: float, most: int
 ) -> Mapping[str, float]:
-    """What people say instead of a loss."""
     del recipe, model, heldout, most
     return {"perplexity": perplexity(loss)}
 
@@ -101,7 +100,7 @@ def figures_of(
 
 
 def save_model(recipe: FinetuneLoRA, model: PeftModel, data: Path, out: Path) -> tuple[str, ...]:
-    """The folder of a transformers model: the base with its adapters added in."""
+    """Write a transformers model: the base with its adapters merged in."""
     whole: Any = model.merge_and_unload()
     whole.save_pretrained(out)
     copy_tokenizer(data / "tokenizer", out, context=recipe.base.context)

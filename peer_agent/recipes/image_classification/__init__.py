@@ -1,4 +1,4 @@
-"""A classifier of images: a ResNet and a layer that names the class, from the first parameters on."""
+"""An image classifier, trained from scratch: a ResNet and a layer that names the class."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -15,14 +15,14 @@ ClassName = Annotated[str, Meta(min_length=1, max_length=60)]
 
 @register
 class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_classification"):
-    """A ResNet on labelled images. A sample is an image, moved by a few pixels where that is wanted."""
+    """A ResNet on labelled images. A sample is an image, optionally shifted by a few pixels."""
 
     summaries = (
         "a {trunk} image classifier of width {width}, {side} by {side} pixels, {classes} classes",
         "a {trunk} image classifier of width {width}, {side} by {side} pixels",
     )
 
-    usual_passes = 30  # images are cut anew each time
+    usual_passes = 30  # augmentation differs each time
     title = "Image classifier"
     about = "Learns to name what a picture shows."
     training = "peer_agent.recipes.image_classification.training"
@@ -47,24 +47,20 @@ class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_cla
     classes: Annotated[tuple[ClassName, ...], Meta(max_length=10_000)] = ()  # set from the data
 
     def parameters(self) -> int:
-        """Of the trunk, and the layer behind it."""
         trunk = sum(layer.parameters for layer in self.layers())
         return trunk + (self.trunk.features + 1) * max(len(self.classes), 1)
 
     def kept_floats(self, samples: int) -> float:
-        """Of the trunk; the layer behind it has few."""
         return samples * self.kept_of(self.side)
 
     def rules(self) -> Iterable[Rule]:
-        """The statistics of one image are none."""
+        """Require two images or more: the batch statistics of one are meaningless."""
         yield Rule("micro_batch", "a micro batch of images has 2 of them or more", self.micro_batch < 2)
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
-        """The model tells as many classes apart as the data have."""
         return replace(self, classes=tuple(data["classes"]))
 
     def usage(self, model: str) -> str:
-        """It names what it sees."""
         return (
             "from transformers import pipeline\n"
             f'name = pipeline("image-classification", model={model})\n'
@@ -72,7 +68,6 @@ class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_cla
         )
 
     def summary(self) -> str:
-        """As in `a ResNet-18 image classifier of width 32, 32 by 32 pixels, 10 classes`."""
         trunk, side = self.trunk, self.side
         return self.summaries[not self.classes].format(
             trunk=trunk.title, width=trunk.width, side=side, classes=f"{len(self.classes):,}"

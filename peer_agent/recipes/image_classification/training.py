@@ -1,4 +1,4 @@
-"""A classifier of images in torch."""
+"""An image classifier in torch."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,6 @@ __all__ = ["load_shard", "size_of"]
 
 
 def build_model(recipe: ImageClassification) -> PreTrainedModel:
-    """A freshly initialised model in fp32."""
     names = dict(enumerate(recipe.classes or ("?",)))
     config = config_of(recipe, id2label=names, label2id={name: number for number, name in names.items()})
     model = ResNetForImageClassification(config)
@@ -33,7 +32,7 @@ def build_model(recipe: ImageClassification) -> PreTrainedModel:
 
 
 def batch_of(recipe: ImageClassification, shard: Images, samples: Samples, place: Place) -> Batch:
-    """Images [samples, side, side, 3], moved, and their classes [samples]."""
+    """Return shifted images [samples, side, side, 3], and their classes [samples]."""
     by = int(recipe.shift * recipe.side)
     images = [
         moved(shard.pixels[sample], chance_of(place, int(sample)), by=by, may_flip=bool(recipe.flip))
@@ -43,14 +42,12 @@ def batch_of(recipe: ImageClassification, shard: Images, samples: Samples, place
 
 
 def loss_units_in(batch: Batch) -> int:
-    """Images."""
     return len(batch[0])
 
 
 def summed_loss(
     recipe: ImageClassification, model: torch.nn.Module, batch: Batch, device: torch.device
 ) -> torch.Tensor:
-    """Nats of the right class, of each image."""
     del recipe
     pixels, labels = torch.from_numpy(as_floats(batch[0])).to(device), torch.from_numpy(batch[1]).to(device)
     return functional.cross_entropy(model(pixel_values=pixels).logits, labels, reduction="sum")
@@ -60,7 +57,7 @@ def summed_loss(
 def figures_of(
     recipe: ImageClassification, model: torch.nn.Module, heldout: Images, loss: float, most: int
 ) -> Mapping[str, float]:
-    """The share of images whose class it names, each as it is."""
+    """Return the share of images classified correctly, without augmentation."""
     del loss
     named = [model(pixel_values=pixels).logits.argmax(dim=-1) for pixels in whole_images(recipe, heldout, most)]
     found = torch.cat(named).numpy()
@@ -68,7 +65,6 @@ def figures_of(
 
 
 def save_model(recipe: ImageClassification, model: PreTrainedModel, data: Path, out: Path) -> tuple[str, ...]:
-    """The folder of a transformers model that names what is in an image."""
     recalibrate(model, shards_of(data / "shards"))
     model.save_pretrained(out)
     write_preprocessing(recipe, out)
@@ -76,6 +72,5 @@ def save_model(recipe: ImageClassification, model: PreTrainedModel, data: Path, 
 
 
 def sample_of(folder: Path) -> str:
-    """It writes nothing."""
     del folder
     return ""

@@ -1,4 +1,4 @@
-"""Images without labels: SwAV (arXiv 2006.09882), a ResNet that learns what crops of one image have in common."""
+"""SwAV (arXiv 2006.09882): a ResNet learns from unlabelled images what crops of one image have in common."""
 
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Self
@@ -12,11 +12,11 @@ from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.recipe import LARC, OF_TRUNK, ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk
 
-LARGE = 2  # crops of which each is assigned to prototypes, for the others to find again
+LARGE = 2  # crops assigned to prototypes, which the other crops predict
 
 
 class Multicrop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Two large crops of each image and some small ones: sides in pixels, least and most part of the image's area."""
+    """Two large crops of each image and some small ones. Sides are in pixels; areas are fractions of the image."""
 
     large_side: Annotated[int, Meta(ge=8, le=512)] = 32
     large_least: Part = 0.3
@@ -28,16 +28,15 @@ class Multicrop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """Crops of an image."""
         return LARGE + self.small
 
 
 @register
 class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
-    """A ResNet, two layers behind it and prototypes. A sample is an image, in some crops.
+    """A ResNet, two layers behind it, and prototypes. A sample is an image, in several crops.
 
-    Assignments are of a unit's images, so `micro_batch` is a part of what is learned. Whatever changes in the course
-    of a run does so by committed step, and a unit needs nothing that was computed before it (rule 33).
+    Assignments are made among a unit's images, so `micro_batch` affects what is learned. Schedules depend on committed
+    steps only, and a unit needs no earlier results (rule 33).
     """
 
     summaries = (
@@ -47,7 +46,7 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         ),
     )
 
-    usual_passes = 100  # images are cut anew each time (arXiv 2006.09882, section 4)
+    usual_passes = 100  # crops differ each time (arXiv 2006.09882, section 4)
     title = "Images without labels"
     about = "Learns from unlabelled pictures (SwAV). For researchers."
     training = "peer_agent.recipes.image_ssl.training"
@@ -100,42 +99,37 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
     queue_from: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
 
     def at(self, step: int) -> Self:
-        """There is no queue before its first step."""
+        """Return the recipe at a step: without the queue before `queue_from`."""
         return replace(self, queue=0) if self.queue and step < self.queue_from else self
 
     def frozen(self, step: int) -> tuple[str, ...]:
-        """The prototypes, at the start."""
+        """Return the parameters frozen at a step: the prototypes, at the start."""
         return self.unit_rows if step < self.frozen_steps else ()
 
     def preparation(self) -> ImagePreparation:
-        """Whatever folders they lie in."""
         return ImagePreparation(self.side, fewest_classes=1)
 
     def parameters(self) -> int:
-        """Of the trunk, the two layers behind it with a normalization between them, and the prototypes."""
         trunk = sum(layer.parameters for layer in self.layers())
         head = (self.trunk.features + 2) * self.hidden + (self.hidden + 1) * self.projection
         return trunk + head + self.projection * self.prototypes
 
     def kept_floats(self, samples: int) -> float:
-        """Of the trunk for all crops, and of what is behind it."""
         crops = LARGE * self.kept_of(self.crops.large_side) + self.crops.small * self.kept_of(self.crops.small_side)
         behind = 3 * self.hidden + 2 * self.projection + 2 * self.prototypes
         return samples * (crops + self.crops.count * behind)
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Each large crop with every other crop of its image."""
+        """Return the pairs of a large crop and any other crop of its image."""
         pairs = samples * LARGE * (self.crops.count - 1)
         return pairs, pairs
 
     def rules(self) -> Iterable[Rule]:
-        """Of the crops' areas."""
         for name in ("large", "small"):
             least, most = (getattr(self.crops, f"{name}_{end}") for end in ("least", "most"))
             yield Rule(f"crops.{name}_most", f"the most of {name} crops is below their least", most < least)
 
     def usage(self, model: str) -> str:
-        """Its features of an image."""
         return (
             "from transformers import pipeline\n"
             f'features = pipeline("image-feature-extraction", model={model}, pool=True)\n'
@@ -143,7 +137,6 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         )
 
     def summary(self) -> str:
-        """As in `a ResNet-18 trunk of width 32 that learns without labels (SwAV), 32 by 32 pixels, 60 prototypes`."""
         trunk, side = self.trunk, self.crops.large_side
         return self.summaries[0].format(
             trunk=trunk.title, width=trunk.width, side=side, prototypes=f"{self.prototypes:,}"

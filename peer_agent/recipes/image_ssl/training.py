@@ -41,19 +41,18 @@ from peer_agent.recipes.images.resnet import (
 from peer_agent.recipes.initial import draw_directions, draw_normal
 from peer_agent.recipes.training import Batch, Place, Samples, chance_of
 
-# Crops of images as a model takes them, cut and coloured on its device.
+# Crops are cut and coloured on the model's device.
 
-WIDE = 3  # sigmas, behind which nothing of a blur is seen
+WIDE = 3  # sigmas, beyond which a blur is invisible
 
 
 def cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
-    """Each crop [n, columns] of its image [n, 3, s, s] (0 to 1) as [n, 3, side, side] from -1 to 1."""
-    with torch.autocast(images.device.type, enabled=False):  # what is seen depends on no device
+    """Cut each crop [n, columns] from its image [n, 3, s, s] (0 to 1), as [n, 3, side, side] from -1 to 1."""
+    with torch.autocast(images.device.type, enabled=False):  # crops do not depend on the device's precision
         return _coloured(_boxes(images, crops, side), crops, side) * 2 - 1
 
 
 def _boxes(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
-    """By bilinear interpolation."""
     left, top, width, height, is_mirrored, *_ = crops.unbind(1)
     zero = torch.zeros_like(left)
     across = torch.stack([width * (1 - 2 * is_mirrored), zero, 2 * left + width - 1], dim=1)
@@ -74,7 +73,7 @@ def _coloured(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Ten
 
 
 def _blurred(images: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-    """`sigma` in pixels; where it is 0, nothing is."""
+    """Blur by `sigma` pixels; 0 leaves an image unchanged."""
     radius = math.ceil(WIDE * SIGMA_MOST * images.shape[-1])
     wide = sigma.clamp(min=1e-3).unsqueeze(1).expand(-1, 2)
     blurred = kornia.filters.gaussian_blur2d(images, 2 * radius + 1, wide)
@@ -85,9 +84,9 @@ def _each(values: torch.Tensor) -> torch.Tensor:
     return values.view(-1, 1, 1, 1)
 
 
-# A linear probe (arXiv 1610.01644): how much of the classes a linear classifier finds in features.
+# A linear probe (arXiv 1610.01644): how well a linear classifier finds the classes from features.
 
-DECAY = 1e-4  # of weights, beside the mean loss
+DECAY = 1e-4  # of weights, added to the mean loss
 MOST_STEPS = 200
 
 
@@ -99,10 +98,10 @@ class Labelled(NamedTuple):
 
 
 def probe_accuracy(learned: Labelled, held: Labelled) -> float:
-    """The share of `held` that a softmax regression on `learned` names rightly. The same each time.
+    """Return the accuracy on `held` of a softmax regression trained on `learned`. Deterministic.
 
-    Features are brought to mean 0 and deviation 1 of those learned from. Time: images times features times classes,
-    at most MOST_STEPS times. Raises ValueError where one of both is empty.
+    Standardizes features by the mean and deviation of `learned`. Time: images x features x classes, at most MOST_STEPS
+    times. Raises ValueError if either set is empty.
     """
     if not learned.labels.size or not held.labels.size:
         raise ValueError("a probe needs images to learn from, and others to name")
@@ -115,13 +114,13 @@ def probe_accuracy(learned: Labelled, held: Labelled) -> float:
 def _scaled(
     features: NDArray[np.float32], mean: NDArray[np.float32], deviation: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    """With a column of ones behind them. A feature that never changes is 0."""
+    """Standardize features and append a column of ones. A constant feature becomes 0."""
     steady = np.where(deviation > 0, deviation, np.inf)
     return np.hstack([(features - mean) / steady, np.ones((len(features), 1))]).astype(np.float64)
 
 
 def _fitted(features: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Weights [features, classes] of the least regularized mean loss."""
+    """Return the weights [features, classes] that minimize the regularized mean loss."""
     classes = int(labels.max()) + 1
     wanted = np.eye(classes)[labels]
 
@@ -149,7 +148,7 @@ class SwAV(nn.Module):
         super().__init__()
         self.trunk = ResNetModel(config_of(recipe))
         self.head = nn.Sequential(
-            nn.Linear(recipe.trunk.features, recipe.hidden, bias=False),  # what is normed needs none
+            nn.Linear(recipe.trunk.features, recipe.hidden, bias=False),  # redundant before a normalization
             nn.BatchNorm1d(recipe.hidden),
             nn.ReLU(),
             nn.Linear(recipe.hidden, recipe.projection),
@@ -157,14 +156,13 @@ class SwAV(nn.Module):
         self.prototypes = nn.Linear(recipe.projection, recipe.prototypes, bias=False)
 
     def forward(self, crops: list[torch.Tensor]) -> torch.Tensor:
-        """Scores [n, prototypes] of crops [., 3, side, side], a tensor for each size, which is normed at once."""
+        """Return scores [n, prototypes] of crops [., 3, side, side], one tensor and normalization batch per size."""
         features = [self.trunk(pixel_values=of_a_size).pooler_output.flatten(1) for of_a_size in crops]
         scores: torch.Tensor = self.prototypes(functional.normalize(self.head(torch.cat(features))))
         return scores
 
 
 def build_model(recipe: ImageSSL) -> SwAV:
-    """A freshly initialised model in fp32."""
     model = SwAV(recipe)
     initialise(model, recipe.seed)
     _initialise_projection(model.head, recipe.seed)
@@ -173,7 +171,7 @@ def build_model(recipe: ImageSSL) -> SwAV:
 
 
 def _initialise_projection(head: nn.Sequential, seed: int) -> None:
-    """With torch's own spread, its bias too: a bias of zeros has no length, and LARC's step is without bound then."""
+    """Initialise with torch's spread, biases too: a zero bias has norm 0, and LARC's step would be unbounded."""
     for name, values in head.named_parameters(prefix="head"):
         layer = head[int(name.split(".")[1])]
         if isinstance(layer, nn.Linear):
@@ -181,13 +179,13 @@ def _initialise_projection(head: nn.Sequential, seed: int) -> None:
 
 
 def batch_of(recipe: ImageSSL, shard: Images, samples: Samples, place: Place) -> Batch:
-    """Images [samples, 1 + queue, side, side, 3], its own first, and crops [samples, crops + queue, columns]."""
+    """Return images [samples, 1 + queue, side, side, 3], own first, and crops [samples, crops + queue, columns]."""
     drawn = [_drawn(recipe, int(sample), len(shard.labels), place) for sample in samples]
     return shard.pixels[np.stack([images for images, _ in drawn])], np.stack([crops for _, crops in drawn])
 
 
 def _drawn(recipe: ImageSSL, sample: int, images: int, place: Place) -> tuple[Samples, Crops]:
-    """The images of a sample by number, and their crops: large ones, small ones, one of each in the queue."""
+    """Return a sample's image numbers and crops: large ones, small ones, then one per queued image."""
     chance, of, looks = chance_of(place, sample), recipe.crops, recipe.looks
     large = drawn_crops(chance, LARGE, of.large_least, of.large_most, looks)
     small = drawn_crops(chance, of.small, of.small_least, of.small_most, looks)
@@ -197,13 +195,13 @@ def _drawn(recipe: ImageSSL, sample: int, images: int, place: Place) -> tuple[Sa
 
 
 def loss_units_in(batch: Batch) -> int:
-    """Pairs of a large crop and another one of its image."""
+    """Return the pairs of a large crop and another one of its image."""
     (samples, images, *_), (_, crops, _) = (part.shape for part in batch)
     return int(samples * LARGE * (crops - (images - 1) - 1))
 
 
 def summed_loss(recipe: ImageSSL, model: SwAV, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Nats of each large crop's assignment by every other crop's scores."""
+    """Return summed nats of each large crop's assignment, predicted by every other crop's scores."""
     pixels, crops = (torch.from_numpy(part).to(device) for part in batch)
     images = pixels.permute(0, 1, 4, 2, 3).float().div(255)
     own, count = images[:, 0], recipe.crops.count
@@ -221,13 +219,13 @@ def summed_loss(recipe: ImageSSL, model: SwAV, batch: Batch, device: torch.devic
 
 
 def _cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
-    """Crops [n, c, columns] of images [n, 3, s, s], all first ones first: [c * n, 3, side, side]."""
+    """Cut crops [n, c, columns] of images [n, 3, s, s], all first ones first: [c * n, 3, side, side]."""
     count = crops.shape[1]
     return cut(images.repeat(count, 1, 1, 1), crops.transpose(0, 1).flatten(0, 1), side)
 
 
 def _queue(recipe: ImageSSL, model: SwAV, images: torch.Tensor, crops: torch.Tensor) -> torch.Tensor:
-    """Scores of the images that only take part in the assignment."""
+    """Return scores of the queued images, which only take part in the assignment."""
     if not images.shape[1]:
         return crops.new_zeros(0, recipe.prototypes)
     with torch.no_grad():
@@ -237,7 +235,7 @@ def _queue(recipe: ImageSSL, model: SwAV, images: torch.Tensor, crops: torch.Ten
 
 @torch.no_grad()
 def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
-    """Of each row to prototypes, so that all of these get as much: Sinkhorn (arXiv 2006.09882, listing 1)."""
+    """Assign rows to prototypes with equal totals, by Sinkhorn (arXiv 2006.09882, listing 1)."""
     rows, columns = scores.shape
     found = ((scores - scores.max()) / recipe.sharpness).exp()
     found = found / found.sum()
@@ -249,7 +247,7 @@ def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float, most: int) -> Mapping[str, float]:
-    """What a linear probe that learns from every other image names of the rest; none where there are no classes."""
+    """Return a linear probe's accuracy, trained on every other image; nothing without classes."""
     del loss
     if heldout.labels.max() == heldout.labels.min():
         return {}
@@ -261,7 +259,7 @@ def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float, most
 
 
 def save_model(recipe: ImageSSL, model: SwAV, data: Path, out: Path) -> tuple[str, ...]:
-    """The folder of a transformers model that makes features of images: the trunk alone."""
+    """Write a transformers model that extracts features: only the trunk."""
     recalibrate(model.trunk, shards_of(data / "shards"))
     model.trunk.save_pretrained(out)
     write_preprocessing(recipe, out)
@@ -269,6 +267,5 @@ def save_model(recipe: ImageSSL, model: SwAV, data: Path, out: Path) -> tuple[st
 
 
 def sample_of(folder: Path) -> str:
-    """It writes nothing."""
     del folder
     return ""

@@ -1,1 +1,1 @@
-"""What recipes that learn from images have in common."""
+"""Shared parts of recipes that learn from images."""

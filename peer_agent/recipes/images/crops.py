@@ -1,4 +1,4 @@
-"""Crops of images with other colours, as they are drawn for learning without labels (arXiv 2006.09882, 2002.05709)."""
+"""Random crops with colour changes, for learning without labels (arXiv 2006.09882, 2002.05709)."""
 
 from typing import Annotated
 
@@ -9,34 +9,31 @@ from numpy.typing import NDArray
 Part = Annotated[float, Meta(gt=0, le=1)]
 Chance = Annotated[float, Meta(ge=0, le=1)]
 
-TRIES = 10  # of a box that fits into its image; then it is the whole image
-NARROWEST = 3 / 4  # its width / height, or the other way round
-SIGMA_LEAST, SIGMA_MOST = 0.1 / 224, 2.0 / 224  # of a blur, in parts of a crop's side: as is usual for 224 pixels
-DRAWS = 2 * TRIES + 11  # numbers that a crop takes
+TRIES = 10  # to find a box that fits into its image; else the whole image
+NARROWEST = 3 / 4  # its width / height, or the reverse
+SIGMA_LEAST, SIGMA_MOST = 0.1 / 224, 2.0 / 224  # of a blur, relative to a crop's side: usual for 224 pixels
+DRAWS = 2 * TRIES + 11  # random numbers per crop
 
 
-# The columns of a crop. Lengths are parts of the image's side; brightness, contrast and saturation are factors, and 1
-# changes nothing; hue is a turn, and 1 is once around; sigma is a blur's, in parts of the crop's own side, 0 is none.
+# The columns of a crop. Lengths are fractions of the image's side. Brightness, contrast and saturation are factors; 1
+# changes nothing. Hue is a rotation; 1 is a full turn. Sigma is a blur's, relative to the crop's side; 0 is none.
 LEFT, TOP, WIDTH, HEIGHT, MIRRORED, BRIGHTNESS, CONTRAST, SATURATION, HUE, GREY, SIGMA = range(11)
 COLUMNS = 11
 Crops = NDArray[np.float32]  # [..., COLUMNS]
 
 
 class Looks(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How colours are changed: how far, and how often. The usual values are those of SwAV."""
+    """The strength and probability of colour changes. Defaults are SwAV's."""
 
     flip: Chance = 0.5
-    jitter: Chance = 0.8  # how often brightness, contrast, saturation and hue are changed …
-    strength: Chance = 0.8  # … and how far; hue by a quarter of it
+    jitter: Chance = 0.8  # probability that brightness, contrast, saturation and hue change ...
+    strength: Chance = 0.8  # ... and by how much; hue by a quarter of it
     grey: Chance = 0.2
     blur: Chance = 0.5
 
 
 def drawn_crops(chance: np.random.Generator, count: int, least: float, most: float, looks: Looks) -> Crops:
-    """So many crops [count, columns], each of an area between these parts of the image's.
-
-    Boxes are those of torchvision's RandomResizedCrop on a square; the four colours are changed in one order.
-    """
+    """Draw crops [count, columns] like RandomResizedCrop, with areas from `least` to `most`, colours in one order."""
     numbers = chance.random((count, DRAWS))
     crops = np.zeros((count, COLUMNS))
     width, height = _sizes(numbers[:, :TRIES], numbers[:, TRIES : 2 * TRIES], least, most)
@@ -56,7 +53,7 @@ def drawn_crops(chance: np.random.Generator, count: int, least: float, most: flo
 def _sizes(
     areas: NDArray[np.float64], shapes: NDArray[np.float64], least: float, most: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Width and height of the first box of each row that fits."""
+    """Return width and height of the first box in each row that fits."""
     area, ratio = least + (most - least) * areas, NARROWEST ** (1 - 2 * shapes)
     width, height = np.sqrt(area * ratio), np.sqrt(area / ratio)
     fits = (width <= 1) & (height <= 1)

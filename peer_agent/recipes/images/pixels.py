@@ -1,4 +1,4 @@
-"""Shards of images, and images as a model takes them."""
+"""Shards of images, and images as model input."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +14,14 @@ Pixels = NDArray[np.uint8]  # [images, side, side, 3]
 
 
 class Images(NamedTuple):
-    """Images, and the number of the class that each is of."""
+    """Images, and the class number of each."""
 
     pixels: Pixels
     labels: NDArray[np.uint16]
 
 
 def load_shard(path: Path) -> Images:
-    """What a shard file holds. Raises Problem E111 where it is not one."""
+    """Return the images of a shard file. Raises Problem E111 if it is malformed."""
     try:
         with safe_open(path, framework="numpy") as file:
             images = Images(file.get_tensor("pixels"), file.get_tensor("labels"))
@@ -33,7 +33,6 @@ def load_shard(path: Path) -> Images:
 
 
 def size_of(shard: Images) -> int:
-    """In images."""
     return len(shard.labels)
 
 
@@ -45,18 +44,17 @@ def _is_sound(images: Images) -> bool:
 
 
 def shards_of(folder: Path) -> Iterator[Images]:
-    """All shards of a folder, in the order of their names."""
     for path in sorted(folder.glob("*.safetensors")):
         yield load_shard(path)
 
 
 def as_floats(pixels: Pixels) -> NDArray[np.float32]:
-    """[images, 3, side, side], from -1 to 1."""
+    """Return [images, 3, side, side] with values from -1 to 1."""
     return (pixels.astype(np.float32).transpose(0, 3, 1, 2) / np.float32(127.5) - np.float32(1)).copy()
 
 
 def moved(image: Pixels, chance: np.random.Generator, *, by: int, may_flip: bool) -> Pixels:
-    """An image [side, side, 3] that is moved by a few pixels each way, its edge repeated, and perhaps mirrored."""
+    """Shift an image [side, side, 3] by a few pixels each way, repeating its edge, and perhaps mirror it."""
     down, right = (int(chance.random() * (2 * by + 1)) for _ in range(2))
     is_flipped = may_flip and chance.random() < 0.5
     side = len(image)

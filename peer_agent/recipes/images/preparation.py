@@ -1,4 +1,4 @@
-"""How images are prepared: all of one size, in red, green and blue."""
+"""Preparation of images: one size, in RGB."""
 
 from typing import ClassVar, Literal
 
@@ -6,10 +6,10 @@ from peer_agent.protocol.recipe import Material, Preparation
 
 
 class ImagePreparation(Preparation, frozen=True, tag="images"):
-    """Shards of square images of `side` pixels, three bytes each, and the class of each.
+    """Shards of square RGB images of `side` pixels, one byte per colour, and the class of each.
 
-    The shorter side of an image is made as long as that, and the middle of the longer one is taken. `fewest_classes`:
-    folders without which nothing can be learned.
+    The shorter side is scaled to `side`, and the centre of the longer one is kept. `fewest_classes` is the least number
+    of folders needed to learn.
     """
 
     material: ClassVar[Material] = Material(

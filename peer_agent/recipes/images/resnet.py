@@ -1,4 +1,4 @@
-"""A ResNet of transformers, initialised here; its statistics are those of the batch until it is released."""
+"""A transformers ResNet, initialised here. It normalizes by batch statistics until it is released."""
 
 import itertools
 import math
@@ -18,13 +18,12 @@ from peer_agent.recipes.images.trunk import COLOURS, DEPTHS
 from peer_agent.recipes.initial import draw_normal
 from peer_agent.recipes.training import write_json
 
-AT_A_TIME = 64  # images in a batch …
-JUDGED = 4096  # held-out images, at most, that a model is judged by
-RECALIBRATED = ImagePreparation.least_beside // AT_A_TIME  # … and how many of those a release's statistics are of
+AT_A_TIME = 64  # images in a batch ...
+JUDGED = 4096  # held-out images, at most, for evaluation
+RECALIBRATED = ImagePreparation.least_beside // AT_A_TIME  # ... and batches that determine a release's statistics
 
 
 def config_of(recipe: ImageRecipe, **more: Any) -> ResNetConfig:
-    """What transformers builds the trunk from."""
     trunk = recipe.trunk
     return ResNetConfig(
         num_channels=COLOURS,
@@ -37,7 +36,7 @@ def config_of(recipe: ImageRecipe, **more: Any) -> ResNetConfig:
 
 
 def initialise(model: torch.nn.Module, seed: int) -> None:
-    """First values: He's for convolutions (arXiv 1502.01852), small ones for matrices, none for biases."""
+    """Initialise: He's for convolutions (arXiv 1502.01852), small values for matrices, zeros for biases."""
     for name, parameter in model.named_parameters():
         if parameter.ndim == 4:
             kernel = parameter.shape[0] * parameter.shape[2] * parameter.shape[3]
@@ -47,7 +46,7 @@ def initialise(model: torch.nn.Module, seed: int) -> None:
         elif name.endswith("bias"):
             torch.nn.init.zeros_(parameter)
     for norm in _norms_of(model):
-        norm.track_running_stats = False  # what a machine has seen is nothing that others have
+        norm.track_running_stats = False  # running statistics would differ between machines
 
 
 def _norms_of(model: torch.nn.Module) -> list[_BatchNorm]:
@@ -55,16 +54,13 @@ def _norms_of(model: torch.nn.Module) -> list[_BatchNorm]:
 
 
 def whole_images(recipe: ImageRecipe, images: Images, most: int) -> Iterator[torch.Tensor]:
-    """The first ones as units, each with statistics of its own: [micro batch, 3, side, side]."""
+    """Yield the first images as units, each with its own statistics: [micro batch, 3, side, side]."""
     for start in range(0, min(recipe.samples_in(len(images.labels)), JUDGED, most), recipe.micro_batch):
         yield torch.from_numpy(as_floats(images.pixels[start : start + recipe.micro_batch]))
 
 
 def recalibrate(model: PreTrainedModel, shards: Iterable[Images]) -> None:
-    """Set the running statistics of a model to those of data, for whoever uses it on one image at a time.
-
-    They are the mean over batches of fixed images, in their order: two who do it agree but for rounding.
-    """
+    """Set running statistics for single images: a mean over fixed batches, so repeats agree except for rounding."""
     for norm in _norms_of(model):
         norm.reset_running_stats()
         norm.track_running_stats, norm.momentum = True, None  # a plain mean over batches
@@ -88,7 +84,7 @@ BICUBIC = 3  # of Pillow's filters
 
 
 def write_preprocessing(recipe: ImageRecipe, out: Path) -> None:
-    """As the site prepares images: the shorter side, its middle, from -1 to 1."""
+    """Write the preprocessing that the site uses: shorter side, centre crop, values from -1 to 1."""
     middle = [0.5] * COLOURS
     write_json(
         out / PREPROCESSING,

@@ -17,35 +17,34 @@ REDUCTION = 4  # of the width inside a bottleneck
 
 
 class Trunk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything of a ResNet but its head. `width`: channels of the first stage, each further one has twice as many."""
+    """A ResNet without its head. `width` is the channels of the first stage; each further stage doubles it."""
 
     family: Family = "resnet18"
     width: Annotated[int, Meta(ge=8, le=256)] = 32
 
     @property
     def title(self) -> str:
-        """As in `ResNet-18`."""
         return self.family.replace("resnet", "ResNet-")
 
     @property
     def has_bottlenecks(self) -> bool:
-        """Whether its layers are of three convolutions instead of two."""
+        """True if its layers have three convolutions instead of two."""
         return self.family == "resnet50"
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Channels that come out of each stage."""
+        """Output channels of each stage."""
         first = self.width * (REDUCTION if self.has_bottlenecks else 1)
         return tuple(first * 2**stage for stage in range(len(DEPTHS[self.family])))
 
     @property
     def features(self) -> int:
-        """Numbers that it makes of an image."""
+        """Numbers that it computes per image."""
         return self.sizes[-1]
 
 
 class Convolution(NamedTuple):
-    """One of a trunk, with the normalization behind it: `side` is that of the square it gives."""
+    """A convolution and the normalization behind it. `side` is that of its square output."""
 
     kernel: int
     channels_in: int
@@ -54,17 +53,17 @@ class Convolution(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Its kernels, and what the normalization learns."""
+        """Weights of its kernels and of the normalization."""
         return self.kernel**2 * self.channels_in * self.channels_out + 2 * self.channels_out
 
     @property
     def outputs(self) -> int:
-        """Floats that it gives for one image."""
+        """Floats of its output for one image."""
         return self.channels_out * self.side**2
 
 
 def convolutions_of(trunk: Trunk, side: int) -> Iterator[Convolution]:
-    """All of a trunk for images of `side` pixels, in order."""
+    """Yield a trunk's convolutions for images of `side` pixels, in order."""
     side = _halved(side)
     yield Convolution(7, COLOURS, trunk.width, side)
     side, came = _halved(side), trunk.width

@@ -1,4 +1,4 @@
-"""A masked language model: words that were hidden are found again from both sides, and two parts are put in order."""
+"""A masked language model: predicts hidden words from both sides, and the order of two parts."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -12,30 +12,29 @@ from peer_agent.recipes.text.recipe import TextRecipe, even_heads, kept_floats, 
 
 Token = Annotated[int, Meta(ge=0, le=65_535)]
 
-SPECIAL = 3  # tokens of a sample that are no text: [CLS] A [SEP] B [SEP]
-# Floats that forward keeps for backward, a layer, for each token and unit of width: with transformers 5 torch saves
-# 28.0 and 16.0 of them. An agent takes 1.39 times that, as of GPT-2 (saved 28.1, taken 39); 1.28 where one layer is
-# used again and again.
+SPECIAL = 3  # tokens of a sample that are not text: [CLS] A [SEP] B [SEP]
+# Floats that forward keeps for backward, per layer, token and unit of width. With transformers 5 torch saves 28.0 and
+# 16.0 of them. An agent takes 1.39 times that, like GPT-2 (saved 28.1, taken 39); 1.28 times with one shared layer.
 KEPT = {"albert": 36.0, "bert": 22.0}
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An encoder built from a transformers configuration. ALBERT's layers are one layer, used again."""
+    """An encoder built from a transformers configuration. ALBERT uses one layer repeatedly."""
 
     family: Literal["albert", "bert"] = "albert"
     layers: Annotated[int, Meta(ge=1, le=64)] = 4
     width: Annotated[int, Meta(ge=16, le=8192)] = 128
     heads: Annotated[int, Meta(ge=1, le=128)] = 4
-    context: Annotated[int, Meta(ge=16, le=8192)] = 64  # tokens in a sample, special ones too
-    embedding: Annotated[int, Meta(ge=8, le=4096)] = 64  # of a token, before it is made as wide as the rest: ALBERT
+    context: Annotated[int, Meta(ge=16, le=8192)] = 64  # tokens in a sample, including special ones
+    embedding: Annotated[int, Meta(ge=8, le=4096)] = 64  # width of a token's embedding before projection: ALBERT
 
 
 @register
 class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
-    """ALBERT or BERT from the first parameters on: masked words and, where it is wanted, the order of two parts.
+    """ALBERT or BERT trained from scratch: masked words and, optionally, the order of two parts.
 
-    A sample is a stretch of the text as long as fits beside special tokens. How many of its words are masked is fixed,
-    so that a mean over masked words and one over samples are in one ratio everywhere.
+    A sample is as much text as fits beside special tokens. The number of masked words in it is fixed, so that means
+    over masked words and over samples have one ratio everywhere.
     """
 
     summaries = (
@@ -78,20 +77,18 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
 
     @property
     def stretch(self) -> int:
-        """Tokens of text in a sample."""
         return self.model.context - SPECIAL
 
     def masked_of(self, tokens: int) -> int:
-        """How many of so many tokens of a sample are masked."""
         return max(1, round(self.masked * tokens))
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Masked words. A shard's last sample may be cut short, but has one."""
+        """Return the bounds of masked words. A shard's last sample may be short, but has one."""
         each = self.masked_of(self.stretch)
         return (samples - 1) * each + 1, samples * each
 
     def parameters(self) -> int:
-        """Embeddings and 12 width^2 a layer, of which ALBERT has one."""
+        """Return the size: embeddings, and 12 width^2 a layer, of which ALBERT has one."""
         model = self.model
         if model.family == "bert":
             return (self.vocab + model.context) * model.width + (12 * model.layers + 2) * model.width**2
@@ -99,21 +96,18 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         return embeddings + 13 * model.width**2
 
     def operations(self, samples: int) -> float:
-        """As of every transformer; masked words alone have logits."""
+        """Return a transformer's operations; only masked words have logits."""
         return operations(self.model, vocab=self.vocab, samples=samples, predicted=self.masked)
 
     def kept_floats(self, samples: int) -> float:
-        """As of every transformer."""
         each = KEPT[self.model.family]
         return kept_floats(self.model, vocab=self.vocab, samples=samples, a_layer=each, predicted=self.masked)
 
     def recomputed_floats(self, samples: int) -> float:
-        """As of every transformer."""
         each = KEPT[self.model.family]
         return recomputed_floats(self.model, vocab=self.vocab, samples=samples, a_layer=each, predicted=self.masked)
 
     def rules(self) -> Iterable[Rule]:
-        """Of the model's shape, and of what a tokenizer can do."""
         normalizes = self.tokenizer == "bpe" and self.language != "any"
         yield even_heads(self.model)
         yield Rule("special", "each special token is another one of the vocabulary", not self._are_special())
@@ -123,15 +117,12 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         return len(set(self.special)) == len(self.special) and max(self.special) < self.vocab
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
-        """The tokenizer's tokens, and which of them are special."""
         return replace(super().fitted(data), special=tuple(data.get("special") or range(5)))
 
     def preparation(self) -> TextPreparation:
-        """By a tokenizer of its vocabulary, with the beginnings of sentences."""
         return TextPreparation(self.vocab, self.tokenizer, self.language, bool(self.lowercase), sentences=True)
 
     def usage(self, model: str) -> str:
-        """It fills in a word."""
         return (
             "from transformers import pipeline\n"
             f'fill = pipeline("fill-mask", model={model})\n'
@@ -139,14 +130,13 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         )
 
     def summary(self) -> str:
-        """As in `an ALBERT masked language model of 4 layers of width 128, context 64, 4,000 tokens`."""
         model = self.model
         return self.summaries[model.family == "bert"].format(
             layers=model.layers, width=model.width, context=f"{model.context:,}", vocab=f"{self.vocab:,}"
         )
 
 
-# arXiv 2106.10207, section 4.2, as its published code has it.
+# arXiv 2106.10207, section 4.2, with the values of its published code.
 PAPER = MaskedLM(
     model=Model(layers=24, width=1024, heads=16, context=512, embedding=128),
     optimizer=Optimizer(

@@ -15,15 +15,14 @@ from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.text.tokens import IGNORED, TOKENIZER_FILES, Sentences, copy_tokenizer, load_sentences
 from peer_agent.recipes.training import Batch, Place, Samples, chance_of, heldout_batches
 
-JUDGED = 2048  # held-out samples, about, that a model is judged by
+JUDGED = 2048  # held-out samples, about, for evaluation
 SPREAD = 0.02  # standard deviation of fresh matrices
-KEPT_SHARE, RANDOM_SHARE = 0.1, 0.1  # of masked words: left as they are, and replaced by any word
+KEPT_SHARE, RANDOM_SHARE = 0.1, 0.1  # of masked words: left unchanged, and replaced by a random word
 
 # The model
 
 
 def build_model(recipe: MaskedLM) -> PreTrainedModel:
-    """A freshly initialised model in fp32."""
     model = _albert(recipe) if recipe.model.family == "albert" else _bert(recipe)
     for name, parameter in model.named_parameters():
         if parameter.ndim >= 2:
@@ -34,7 +33,7 @@ def build_model(recipe: MaskedLM) -> PreTrainedModel:
     return model
 
 
-# No dropout: a dropped unit cannot be keyed by sample, so a round would not equal one large batch (rule 33).
+# No dropout: it cannot be keyed by sample, so a round would not equal one large batch (rule 33).
 
 
 def _albert(recipe: MaskedLM) -> PreTrainedModel:
@@ -80,33 +79,32 @@ def _bert(recipe: MaskedLM) -> PreTrainedModel:
 
 
 def load_shard(path: Path) -> Sentences:
-    """Tokens, and where sentences begin. Raises Problem E111."""
+    """Return tokens and the starts of sentences. Raises Problem E111."""
     return load_sentences(path)
 
 
 def size_of(shard: Sentences) -> int:
-    """In tokens."""
     return len(shard.tokens)
 
 
 class Sample(NamedTuple):
-    """One row: [context] each, and the label of its order."""
+    """One row: [context] each, and its order label."""
 
     ids: NDArray[np.int64]
-    labels: NDArray[np.int64]  # what was masked, IGNORED elsewhere
+    labels: NDArray[np.int64]  # masked tokens, IGNORED elsewhere
     kinds: NDArray[np.int64]  # 1 in the second part
-    mask: NDArray[np.int64]  # 0 where it is padded
+    mask: NDArray[np.int64]  # 0 at padding
     is_swapped: int
 
 
 def batch_of(recipe: MaskedLM, shard: Sentences, samples: Samples, place: Place) -> Batch:
-    """Ids, labels, kinds and mask, [samples, context] each, and which samples have their parts swapped: [samples]."""
+    """Return ids, labels, kinds and mask, [samples, context] each, and which samples are swapped, [samples]."""
     rows = [_sample(recipe, shard, int(sample), place) for sample in samples]
     return tuple(np.stack(column).astype(np.int64) for column in zip(*rows, strict=True))
 
 
 def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sample:
-    """A stretch of text as `[CLS] A [SEP] B [SEP]`, cut where a sentence begins, its parts swapped half of the time."""
+    """Return text as `[CLS] A [SEP] B [SEP]`, cut at the start of a sentence, parts swapped half of the time."""
     chance = chance_of(place, sample)
     padding, _, cls, sep, _ = recipe.special
     start = sample * recipe.stretch
@@ -130,7 +128,7 @@ def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sa
 
 
 def _cut(shard: Sentences, start: int, size: int, chance: np.random.Generator) -> int:
-    """Where the second part begins: at any sentence in the stretch, or anywhere where none begins there."""
+    """Return where the second part begins: at a random sentence of the stretch, else anywhere."""
     first, stop = np.searchsorted(shard.starts, [start + 1, start + size])
     if stop > first:
         return int(shard.starts[first + int(chance.random() * (stop - first))]) - start
@@ -140,7 +138,7 @@ def _cut(shard: Sentences, start: int, size: int, chance: np.random.Generator) -
 def _masked(
     recipe: MaskedLM, ids: NDArray[np.int64], places: NDArray[np.int64], chance: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Hide some words: most become [MASK], some any other word, some stay (arXiv 1810.04805, section 3.1)."""
+    """Mask words: most become [MASK], some a random word, some stay (arXiv 1810.04805, section 3.1)."""
     hidden = np.sort(places[np.argsort(chance.random(len(places)))[: recipe.masked_of(len(places))]])
     labels = np.full(len(ids), IGNORED, np.int64)
     labels[hidden] = ids[hidden]
@@ -153,7 +151,7 @@ def _masked(
 
 
 def _word(recipe: MaskedLM, number: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Tokens by their number among those that are not special."""
+    """Return tokens by their number among those that are not special."""
     for special in sorted(recipe.special):
         number = number + (number >= special)
     return number
@@ -163,14 +161,13 @@ def _word(recipe: MaskedLM, number: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def loss_units_in(batch: Batch) -> int:
-    """Masked words."""
     return int(np.count_nonzero(batch[1] != IGNORED))
 
 
 def summed_loss(recipe: MaskedLM, model: torch.nn.Module, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Nats of masked words, and of the order of each sample times its masked words.
+    """Return summed nats of masked words, plus each sample's order loss times its masked words.
 
-    So the mean over masked words is the mean of the one plus the mean of the other, as in the paper.
+    So the mean over masked words is the sum of both means, as in the paper.
     """
     found = _found(recipe, model, batch, device)
     words = functional.cross_entropy(found.words, found.masked, reduction="sum")
@@ -182,16 +179,16 @@ def summed_loss(recipe: MaskedLM, model: torch.nn.Module, batch: Batch, device: 
 
 
 class _Found(NamedTuple):
-    """What a model says of a batch. Masked words stand one sample after another."""
+    """A model's output for a batch. Masked words follow each other, sample by sample."""
 
     words: torch.Tensor  # logits: [masked words, vocabulary]
-    masked: torch.Tensor  # what was masked: [masked words]
-    masked_each: torch.Tensor  # how many are of each sample: [samples]
+    masked: torch.Tensor  # their tokens: [masked words]
+    masked_each: torch.Tensor  # masked words per sample: [samples]
     order: torch.Tensor  # logits: [samples, 2]
 
 
 def _found(recipe: MaskedLM, model: Any, batch: Batch, device: torch.device) -> _Found:
-    """The vocabulary is looked at for masked words alone: for all words it takes as long as a layer or more."""
+    """Run the model, with logits of masked words only: for all words they cost a layer or more."""
     ids, labels, kinds, mask, _ = (torch.from_numpy(part).to(device) for part in batch)
     is_albert = recipe.model.family == "albert"
     encoder = model.albert if is_albert else model.bert
@@ -207,7 +204,6 @@ def _found(recipe: MaskedLM, model: Any, batch: Batch, device: torch.device) -> 
 def figures_of(
     recipe: MaskedLM, model: torch.nn.Module, heldout: Sentences, loss: float, most: int
 ) -> Mapping[str, float]:
-    """The share of masked words that it finds."""
     del loss
     found = masked = 0
     for batch in heldout_batches(recipe, heldout, most=min(JUDGED, most)):
@@ -221,13 +217,11 @@ def figures_of(
 
 
 def save_model(recipe: MaskedLM, model: PreTrainedModel, data: Path, out: Path) -> tuple[str, ...]:
-    """The folder of a transformers model and its tokenizer."""
     model.save_pretrained(out)
     copy_tokenizer(data / "tokenizer", out, context=recipe.model.context)
     return ("config.json", "model.safetensors", *TOKENIZER_FILES)
 
 
 def sample_of(folder: Path) -> str:
-    """It writes nothing."""
     del folder
     return ""

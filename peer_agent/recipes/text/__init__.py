@@ -1,1 +1,1 @@
-"""What recipes that learn from text have in common."""
+"""Shared parts of recipes that learn from text."""

@@ -1,4 +1,4 @@
-"""What models have in common that predict every token of a sample but its first, from those before it."""
+"""Shared parts of models that predict every token of a sample, except the first, from those before it."""
 
 import math
 import time
@@ -15,24 +15,23 @@ from peer_agent.recipes.text.tokens import IGNORED, Tokens
 from peer_agent.recipes.training import Batch
 
 SAMPLE_TOKENS, SAMPLE_SEED = 120, 0
-WRITTEN_TOKENS, WRITING_S = 48, 120.0  # after a prompt, and for all of them
+WRITTEN_TOKENS, WRITING_S = 48, 120.0  # after a prompt, and seconds for all prompts
 SAFELY = {"local_files_only": True, "trust_remote_code": False}
-LARGEST_LOSS = 700.0  # above it, a perplexity is no number
+LARGEST_LOSS = 700.0  # above it, a perplexity overflows
 
 
 def size_of(shard: Tokens) -> int:
-    """In tokens."""
     return len(shard)
 
 
 def loss_units_in(batch: Batch) -> int:
-    """All labelled tokens but the first of a sample, which nothing predicts."""
+    """Return the number of labelled tokens, except each sample's first."""
     _, labels = batch
     return int(np.count_nonzero(labels[:, 1:] != IGNORED))
 
 
 def summed_loss(recipe: Any, model: torch.nn.Module, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Every token but a sample's first is predicted from those before it."""
+    """Return the summed nats of every token of a sample except the first."""
     del recipe
     ids, labels = (torch.from_numpy(part).to(device) for part in batch)
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
@@ -42,22 +41,18 @@ def summed_loss(recipe: Any, model: torch.nn.Module, batch: Batch, device: torch
 
 
 def perplexity(loss: float) -> float:
-    """Among how many words such a model chooses, as it were."""
     return math.exp(min(loss, LARGEST_LOSS))
 
 
 def sample_of(folder: Path) -> str:
-    """A short text by a released model that begins from nothing, the same each time."""
+    """Return a short text by a released model, without a prompt; deterministic."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return _continued(model, tokenizer, [_start(tokenizer)], SAMPLE_TOKENS).strip()
 
 
 def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list[str]:
-    """What a model writes after each prompt, without the prompt, the same each time; of slow ones, fewer texts.
-
-    `data`: what was prepared with the tokenizer.
-    """
+    """Return a continuation of each prompt, deterministic; fewer if slow. `data` has the tokenizer."""
     del recipe
     tokenizer: Any = AutoTokenizer.from_pretrained(data / "tokenizer", local_files_only=True)
     context, until, texts = model.config.max_position_embeddings, time.monotonic() + WRITING_S, list[str]()
@@ -70,10 +65,7 @@ def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list
 
 
 def continuation(folder: Path, prompt: str, *, most: int, seconds: float, seed: int) -> tuple[str, bool]:
-    """What a released model writes after a prompt, and whether it has read all of that: of a long one, the end.
-
-    At most so many tokens, in about so many seconds.
-    """
+    """Return the text after a prompt, and False if only the prompt's end was read. Takes about `seconds` at most."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder, **SAFELY, use_safetensors=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, **SAFELY)
     context = model.config.max_position_embeddings
@@ -84,7 +76,6 @@ def continuation(folder: Path, prompt: str, *, most: int, seconds: float, seed: 
 
 
 def _start(tokenizer: Any) -> int:
-    """The token that a text begins with."""
     return next((id_ for id_ in (tokenizer.bos_token_id, tokenizer.eos_token_id) if id_ is not None), 0)
 
 
@@ -97,7 +88,7 @@ def _continued(
     seed: int = SAMPLE_SEED,
     max_time: float | None = None,
 ) -> str:
-    """The text of so many tokens at most that come after these, all of them within the model's context."""
+    """Return the text that follows `ids`: at most `most` tokens, within the model's context."""
     begins = torch.tensor([list(ids)])
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)

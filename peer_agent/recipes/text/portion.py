@@ -1,6 +1,6 @@
-"""What a shard's file says where its texts stay on the Hub: some row groups of a file there, and how they are cut.
+"""A shard whose texts stay on the Hub: a description of row groups of a file there, and how to tokenize them.
 
-Such a file is safetensors without tensors, whose metadata have this as JSON. A machine makes the shard of it itself.
+The file is safetensors without tensors; its metadata hold the description as JSON. A machine builds the shard from it.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from peer_agent.protocol.errors import Problem
 
 METADATA = "portion"
 MOST_GROUPS = 10_000  # of one portion
-MOST_PARTS = 1000  # that row groups are dealt into
+MOST_PARTS = 1000  # into which row groups are dealt
 MOST_TOKENS = 1 << 25  # of a portion's shard
 
 Commit = Annotated[str, Meta(pattern="^[0-9a-f]{40}$")]
@@ -24,7 +24,7 @@ Count = Annotated[int, Meta(ge=0, le=1 << 48)]
 
 
 class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
-    """How texts become tokens: by the tokenizer.json of this sha256, `end` after each document that is no sentences."""
+    """How texts become tokens: the tokenizer's sha256, and the `end` token after each document, unless in sentences."""
 
     tokenizer: Digest
     end: Annotated[int, Meta(ge=0, lt=1 << 32)]
@@ -32,9 +32,9 @@ class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Portion(Struct, frozen=True, forbid_unknown_fields=True):
-    """Row groups `first` to `first + groups` of a file, one column of them, dealt into `parts` of which this is one.
+    """One column of row groups `first` to `first + groups` of a file. They are dealt into `parts`; this is one of them.
 
-    `size`: bytes of the file; `tokens`: how many the shard has, whatever the rows give.
+    `size` is the file's bytes. `tokens` is the shard's length, however many the rows give.
     """
 
     repository: Name
@@ -51,12 +51,12 @@ class Portion(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def portion_in(path: Path) -> Portion | None:
-    """What a shard is to be made of; None where it is made, or is none. Raises Problem E414."""
+    """Return a shard's description, or None if the file is a built shard or malformed. Raises Problem E414."""
     try:
         with safe_open(path, framework="numpy") as file:
             said = (file.metadata() or {}).get(METADATA)
     except SafetensorError:
-        return None  # whoever reads it says what is wrong
+        return None  # its reader reports the fault
     if said is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""How a text is prepared: what its tokenizer is like, and what shards hold beside tokens."""
+"""Preparation of a text: its tokenizer, and what shards contain besides tokens."""
 
 from typing import ClassVar, Literal
 
@@ -9,10 +9,10 @@ Language = Literal["any", "bengali"]
 
 
 class TextPreparation(Preparation, frozen=True, tag="text"):
-    """Shards of tokens, cut by a tokenizer that learns from the text itself: `vocab` tokens at most.
+    """Shards of tokens by a tokenizer trained on the text itself, with at most `vocab` tokens.
 
-    `bpe` cuts bytes and gives every text back; `unigram` is for models that only read, and normalizes its text as is
-    usual for the language. `sentences`: shards also say where sentences begin.
+    `bpe` works on bytes and is lossless. `unigram` is for models that only read, and normalizes text as usual for the
+    language. `sentences`: shards also mark where sentences begin.
     """
 
     material: ClassVar[Material] = Material(

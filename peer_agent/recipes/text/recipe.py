@@ -1,4 +1,4 @@
-"""What recipes that learn from a text have in common: samples are stretches of it, cut by a tokenizer of its own."""
+"""Shared parts of text recipes: samples are stretches of a text, tokenized by its own tokenizer."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -10,19 +10,17 @@ from msgspec.structs import replace
 from peer_agent.protocol.recipe import Preparation, Recipe, Rule
 from peer_agent.recipes.text.preparation import TextPreparation
 
-# Samples of a text, and its shards: a sample is `context` tokens of a shard, whose tail is a shorter one
-# if it has two tokens or more.
+# A sample is `context` tokens of a shard. The tail is a shorter sample if it has two tokens or more.
 
-HEADER_BYTES = 64 * 1024  # beside the tokens
+HEADER_BYTES = 64 * 1024  # besides the tokens
 
 
 def samples_in(tokens: int, context: int) -> int:
-    """How many samples a shard of that many tokens holds."""
     return tokens // context + (tokens % context >= 2)
 
 
 def shard_bytes(tokens: int, *, sentences: bool = False) -> int:
-    """Of a shard of that many tokens, at most, and of where its sentences begin, of which each has a token at least."""
+    """Return the most bytes of a shard. Each sentence, whose start takes 4 bytes, has a token at least."""
     return HEADER_BYTES + tokens * (2 + 4 * sentences)
 
 
@@ -39,28 +37,24 @@ class TextRecipe(Recipe, frozen=True, kw_only=True):
         """Tokens of text in a sample."""
 
     def samples_in(self, size: int) -> int:
-        """Of a shard of so many tokens."""
         return samples_in(size, self.stretch)
 
     def least_size(self) -> int:
-        """Of the tokens that one whole sample takes."""
         return self.stretch
 
     def preparation(self) -> TextPreparation:
-        """By a tokenizer of its vocabulary."""
         return TextPreparation(self.vocab)
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
-        """A small text may have fewer different pieces than were asked for; the model has exactly one row for each."""
+        """Take the tokenizer's vocabulary: a small text may have fewer tokens than requested."""
         return replace(self, vocab=data["vocab"])
 
     def shard_bytes(self, size: int) -> int:
-        """Of a shard of so many tokens, at most."""
         return shard_bytes(size, sentences=self.preparation().sentences)
 
 
 def usage_of_writer(model: str) -> str:
-    """Lines of Python that have a released language model write. `model`: its folder or name as a Python string."""
+    """Return Python lines that generate text with a released model; `model` is its folder or name, quoted."""
     return (
         "from transformers import pipeline\n"
         f'write = pipeline("text-generation", model={model})\n'
@@ -68,11 +62,11 @@ def usage_of_writer(model: str) -> str:
     )
 
 
-KEPT_LOGITS = 3.2  # of each token and entry of the vocabulary: logits, their logarithms, a gradient
+KEPT_LOGITS = 3.2  # per token and vocabulary entry: logits, their logarithms, a gradient
 
 
 class Shape(Protocol):
-    """What a recipe's model has to say for it."""
+    """The shape of a transformer."""
 
     @property
     def layers(self) -> int: ...
@@ -88,29 +82,25 @@ class Shape(Protocol):
 
 
 def kept_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
-    """About how many floats forward keeps for backward: `a_layer` of them for each token and unit of width.
+    """Estimate the floats that forward keeps for backward: `a_layer` per layer, token and unit of width.
 
-    `predicted`: the part of all tokens that have logits. Attention keeps no square of the context: torch's own kernels
-    do without.
+    `predicted` is the fraction of tokens with logits. torch's attention kernels keep no square of the context.
     """
     return samples * shape.context * (shape.layers * shape.width * a_layer + predicted * vocab * KEPT_LOGITS)
 
 
 def recomputed_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
-    """The same where each layer keeps its input, and one at a time all that it needs."""
+    """Estimate the floats if each layer keeps only its input, and one at a time everything."""
     return samples * shape.context * (shape.width * (shape.layers + a_layer) + predicted * vocab * KEPT_LOGITS)
 
 
 def operations(shape: Shape, *, vocab: int, samples: int, predicted: float = 1.0) -> float:
-    """About how many floating-point operations forward and backward take: two for each weight and token, three times.
-
-    Attention beside them looks at the whole context (arXiv 2001.08361, section 2.1).
-    """
+    """Estimate floating-point operations: 6 per weight and token, and attention (arXiv 2001.08361, section 2.1)."""
     matrices = 12 * shape.layers * shape.width**2 + predicted * vocab * shape.width
     return 6.0 * samples * shape.context * (matrices + 2 * shape.layers * shape.context * shape.width)
 
 
 def even_heads(shape: Shape) -> Rule:
-    """The heads share the width."""
+    """Return the rule that the width is a multiple of the heads."""
     uneven = f"width {shape.width} is not a multiple of heads {shape.heads}"
     return Rule("model.width", uneven, shape.width % shape.heads != 0)

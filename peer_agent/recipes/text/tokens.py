@@ -1,4 +1,4 @@
-"""Shards of tokens, and rows of samples out of them."""
+"""Shards of tokens, and rows of samples from them."""
 
 import json
 from pathlib import Path
@@ -11,27 +11,27 @@ from safetensors import SafetensorError, safe_open
 from peer_agent.protocol.errors import Problem
 from peer_agent.recipes.training import write_json
 
-IGNORED = -100  # label of a position that has no loss
+IGNORED = -100  # label of a position without loss
 
 Tokens = NDArray[np.uint16] | NDArray[np.uint32]
 Rows = tuple[NDArray[np.int64], NDArray[np.int64]]  # ids and labels, both [samples, context]
 
 
 class Sentences(NamedTuple):
-    """Tokens, and at which of them a sentence begins, in ascending order."""
+    """Tokens, and the positions of sentence starts in ascending order."""
 
     tokens: Tokens
     starts: NDArray[np.uint32]
 
 
 def load_shard(path: Path) -> Tokens:
-    """The tokens of a shard file. Raises Problem E111 where it is not one."""
+    """Return the tokens of a shard file. Raises Problem E111 if it is malformed."""
     tokens: Tokens = _vectors(path, tokens=np.uint16)[0]
     return tokens
 
 
 def load_wide_shard(path: Path) -> Tokens:
-    """The same of a file that may have more than 65,536 kinds of tokens. Raises Problem E111."""
+    """Return the tokens of a shard file with 16 or 32 bits each. Raises Problem E111."""
     try:
         return load_shard(path)
     except Problem:
@@ -40,7 +40,7 @@ def load_wide_shard(path: Path) -> Tokens:
 
 
 def load_sentences(path: Path) -> Sentences:
-    """The same of a file that says where sentences begin. Raises Problem E111."""
+    """Return tokens and sentence starts of a shard file. Raises Problem E111."""
     return Sentences(*_vectors(path, tokens=np.uint16, starts=np.uint32))
 
 
@@ -56,7 +56,7 @@ def _vectors(path: Path, **kinds: Any) -> list[Any]:
 
 
 def rows_of(samples: NDArray[np.int64], *, tokens: Tokens, context: int) -> Rows:
-    """Ids and labels of samples by number. A shorter last sample is padded with id 0, labelled IGNORED."""
+    """Return ids and labels of samples by number. A short last sample is padded with id 0, labelled IGNORED."""
     at = samples[:, None] * context + np.arange(context)
     inside = at < len(tokens)
     ids = np.where(inside, tokens[np.minimum(at, len(tokens) - 1)], 0).astype(np.int64)
@@ -67,7 +67,7 @@ TOKENIZER_FILES = ("special_tokens_map.json", "tokenizer.json", "tokenizer_confi
 
 
 def copy_tokenizer(folder: Path, out: Path, *, context: int) -> None:
-    """The same files beside a model that takes `context` tokens."""
+    """Copy a tokenizer, for a model that takes `context` tokens."""
     for name in ("tokenizer.json", "special_tokens_map.json"):
         (out / name).write_bytes((folder / name).read_bytes())
     config = json.loads((folder / "tokenizer_config.json").read_text())
