@@ -1,11 +1,11 @@
 """A run's units in a training loop of your own. The agent handles data, averaging, updates and catching up.
 
-    from peer_agent.collaboration import collaborate
+from peer_agent.collaboration import collaborate
 
-    with collaborate("https://example.org/runs/a-run/") as collaboration:
-        for unit in collaboration.units():
-            unit.summed_loss().backward()
-            collaboration.step()
+with collaborate("https://example.org/runs/a-run/") as collaboration:
+    for unit in collaboration.units():
+        unit.summed_loss().backward()
+        collaboration.step()
 """
 
 import asyncio

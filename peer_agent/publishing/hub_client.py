@@ -122,8 +122,6 @@ def api_of(token: str, endpoint: str) -> "HfApi":
 def _be_patient() -> None:
     from huggingface_hub import set_client_factory
 
-    from peer_agent.publishing.hub_client import patient_client
-
     set_client_factory(patient_client)
 
 

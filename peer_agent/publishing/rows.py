@@ -369,7 +369,6 @@ def _json_row(line: bytes, field: str, *, lists: bool) -> Row:
 
 
 def _parquet(path: Path, field: str = "", *, lists: bool = False) -> Iterator[Row]:
-
     for row in rows_of(path, field, lists=CONVERSATIONS if lists else (), longest=ROW_BYTES):
         texts = {name: text for name, text in (row or {}).items() if isinstance(text, str)}
         yield None if row is None else texts | _conversations(row)

@@ -7,7 +7,7 @@ import traceback
 
 import msgspec
 
-from peer_agent.simulation.churn import all_weathers
+from peer_agent.simulation.churn import all_conditions
 from peer_agent.simulation.simulate import Figures, Simulation
 from peer_agent.simulation.world import Setting
 
@@ -37,7 +37,7 @@ def command_of(peers: int, rounds: int, churn: float, seed: int, relays: int) ->
 def judged(peers: int, rounds: int, churn: float, seed: int, relays: int) -> Figures:
     """Simulate. Record an exception of the coordinator as a finding, with its traceback on standard error."""
     setting = setting_of(peers, rounds, seed, relays)
-    simulation = Simulation(setting, all_weathers(churn), cpu=time.process_time, wall=time.monotonic)
+    simulation = Simulation(setting, all_conditions(churn), cpu=time.process_time, wall=time.monotonic)
     try:
         simulation.run()
     except Exception as error:  # noqa: BLE001 - whatever it is, the figures up to it are the result

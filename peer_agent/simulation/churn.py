@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
-from peer_agent.simulation import deeds
+from peer_agent.simulation import effects
 from peer_agent.simulation.faults import NOBODY, Kind
 from peer_agent.simulation.site import Peer
 from peer_agent.simulation.world import World
@@ -63,7 +63,7 @@ ODDS: Mapping[Kind, float] = {
 FIRST_NIGHT_S = 300.0  # so that even a short run has one
 
 
-class Weather(Struct, frozen=True, kw_only=True):
+class Conditions(Struct, frozen=True, kw_only=True):
     """The faults of a world by kind. `nights` are the seconds at which one begins."""
 
     trainers: Mapping[Kind, Spell] = field(default_factory=dict)
@@ -73,13 +73,13 @@ class Weather(Struct, frozen=True, kw_only=True):
     nights: tuple[float, ...] = ()
 
 
-def all_weathers(churn: float = 1.0) -> Weather:
+def all_conditions(churn: float = 1.0) -> Conditions:
     """Return all known faults, `churn` times as often as usual; 0: none."""
-    return Weather() if not churn else only({*TRAINERS, *RELAYS, *SITE, *ODDS}, churn)
+    return Conditions() if not churn else only({*TRAINERS, *RELAYS, *SITE, *ODDS}, churn)
 
 
-def only(kinds: set[Kind], churn: float = 1.0) -> Weather:
-    return Weather(
+def only(kinds: set[Kind], churn: float = 1.0) -> Conditions:
+    return Conditions(
         trainers=_spells(TRAINERS, kinds, churn),
         relays=_spells(RELAYS, kinds, churn),
         site=_spells(SITE, kinds, churn),
@@ -96,17 +96,17 @@ def _spells(spells: Mapping[Kind, Spell], kinds: set[Kind], churn: float) -> dic
     }
 
 
-def befall(world: World, weather: Weather) -> Callable[[], None]:
-    """Start the faults. The returned function stops new ones; begun ones end by themselves or by `deeds.heal`."""
+def inject(world: World, conditions: Conditions) -> Callable[[], None]:
+    """Start the faults. The returned function stops new ones; begun ones end by themselves or by `effects.heal`."""
     over: list[bool] = []
-    for victims, spells in ((world.trainers, weather.trainers), (world.relays, weather.relays)):
+    for victims, spells in ((world.trainers, conditions.trainers), (world.relays, conditions.relays)):
         for kind, spell in spells.items():
             _begin(world, over, kind, spell, list(victims.values()))
-    for kind, spell in weather.site.items():
+    for kind, spell in conditions.site.items():
         _begin(world, over, kind, spell, [])
-    for after_s in weather.nights:
-        world.clock.after(after_s, lambda: None if over else deeds.befall(world, "night", NOBODY, NIGHT_S))
-    world.faults.odds = weather.odds
+    for after_s in conditions.nights:
+        world.clock.after(after_s, lambda: None if over else effects.inject(world, "night", NOBODY, NIGHT_S))
+    world.faults.odds = conditions.odds
     return lambda: over.append(True)
 
 
@@ -117,7 +117,7 @@ def _begin(world: World, over: list[bool], kind: Kind, spell: Spell, victims: li
     def strike() -> None:
         peer = victims[chance.randrange(len(victims))].peer if victims else NOBODY
         lasts_s = chance.uniform(spell.shortest_s, spell.longest_s)
-        deeds.befall(world, kind, peer, deeds.FOR_EVER_S if chance.random() < spell.for_ever else lasts_s)
+        effects.inject(world, kind, peer, effects.FOR_EVER_S if chance.random() < spell.for_ever else lasts_s)
 
     _repeat(world, over, spell.every_s / max(1, len(victims)), strike)
 

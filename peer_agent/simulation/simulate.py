@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.simulation.churn import Weather, befall
-from peer_agent.simulation.deeds import heal, obey
+from peer_agent.simulation.churn import Conditions, inject
+from peer_agent.simulation.effects import heal, obey
 from peer_agent.simulation.judge import Judge, Progress
 from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting, World
@@ -94,7 +94,7 @@ class Simulation:
     def __init__(
         self,
         setting: Setting,
-        weather: Weather | None = None,
+        conditions: Conditions | None = None,
         *,
         cpu: Callable[[], float] = lambda: 0.0,
         wall: Callable[[], float] = lambda: 0.0,
@@ -107,7 +107,7 @@ class Simulation:
         self.began_at = self.world.clock.now
         self.progress = Progress(self.world)
         obey(self.world)
-        self.clear = befall(self.world, weather) if weather is not None else lambda: None
+        self.clear = inject(self.world, conditions) if conditions is not None else lambda: None
         self.measured: tuple[int, int] | None = None  # committed and void rounds before the drain
         self.divergent = self.unsettled = 0
         self.crash = ""
@@ -175,8 +175,8 @@ class Simulation:
         )
 
 
-def simulate(setting: Setting, weather: Weather | None = None, limit_s: float = LIMIT_S) -> Figures:
-    simulation = Simulation(setting, weather)
+def simulate(setting: Setting, conditions: Conditions | None = None, limit_s: float = LIMIT_S) -> Figures:
+    simulation = Simulation(setting, conditions)
     simulation.run(limit_s)
     return simulation.figures()
 

@@ -7,12 +7,12 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
-from peer_agent.protocol.letters import OpenedCommit, own_part
 from peer_agent.protocol.log.merkle import root_over
 from peer_agent.protocol.log.records import Unit, digest_of
 from peer_agent.protocol.messages import Message, Plan
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.relay.opened import Place
+from peer_agent.protocol.sealed import OpenedCommit, own_part
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import advance
 from peer_agent.protocol.trainer.opened import opened_plan, opened_record

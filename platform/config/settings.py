@@ -82,7 +82,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
                 "web.pages.accounts.external_login.providers_shown",
-                "web.pages.site.about.tastes",
+                "web.pages.site.about.preferences",
             ],
         },
     },

@@ -21,12 +21,12 @@ NOBODY = "a former volunteer"  # replaces the name in timelines
 SETTLED = (Run.State.DRAFT, Run.State.FINISHED)
 # Verbs after a name in timelines (runs.timeline, peer_agent.protocol.coordinator). Elsewhere the same letters may be a
 # plain word.
-DEEDS = (
+ACTIONS = (
     "accepted|added|announced|brought|changed|chose|created|declined|extended|gave|invited|is|joined|left|let|mixes|"
     "organizes|paused|published|removed|reported|resumed|returned|revoked|set|took|turned|wants|withdrew"
 )
 PLACES = (  # text before the name, and after it
-    ("^", rf" (?:{DEEDS})\b| \("),
+    ("^", rf" (?:{ACTIONS})\b| \("),
     (r"\bof ", r"'s samples|$| is| joined| left"),
     (r" (?:added|removed|let) ", r"\.$| back in\.$| as (?:co-organizer|moderator)\.$"),
     (r" (?:accepted|declined) ", r"'s request to join\.$"),

@@ -58,7 +58,7 @@ def add_action(
     *,
     run: Run,
     kind: str,
-    deed: str = "",
+    action: str = "",
     text: str = "",
     by: Person | None = None,
     role: Run.Role | None = None,
@@ -67,13 +67,13 @@ def add_action(
 ) -> None:
     """Record what a person did to a run: “Amina” and “paused the run.” Such lines are only ever added.
 
-    `text` replaces name and deed; `by` defaults to the organizer, `role` to their present one; `is_internal`: trail
+    `text` replaces name and action; `by` defaults to the organizer, `role` to their present one; `is_internal`: trail
     only.
     """
     who = by or run.organizer
     acted_as = role or run.role_of(who) or ""
     name = AN_OPERATOR if acted_as == Run.Role.OPERATOR else who.username
-    told = (text or f"{name} {deed}")[:300]
+    told = (text or f"{name} {action}")[:300]
     ActivityLine.objects.create(run=run, kind=kind, text=told, by=who, by_role=acted_as, on=on, is_internal=is_internal)
 
 

@@ -17,9 +17,9 @@ from peer_agent.network.link import Connection, LinkLost, Refused, dial, socket_
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import LIFETIME_S, Credential, Role, issue, public_bytes
 from peer_agent.protocol.identifiers import ANY_RUN, PeerId
-from peer_agent.protocol.letters import CommitLetters, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.log.records import GENESIS, SpanEntry, digest_of, seal, whole
 from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.protocol.sealed import SealedCommit, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.session import Identity, Link, Session, Side
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from peer_agent.relay.process import Relay
@@ -181,7 +181,7 @@ def commits(count: int, elements: int, chunk_elements: int) -> list[m.Commit]:
         )
         entry = seal(SITE_KEY, record)
         previous = digest_of(entry)
-        sealed.append(CommitLetters(entry, record).whole(fence=1))
+        sealed.append(SealedCommit(entry, record).whole(fence=1))
     return sealed
 
 

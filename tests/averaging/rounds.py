@@ -7,7 +7,7 @@ import numpy as np
 from peer_agent.averaging.codecs import Floats
 from peer_agent.averaging.contributor import Accumulator, Sending
 from peer_agent.averaging.reducer import ClosedSpan
-from peer_agent.protocol import letters
+from peer_agent.protocol import sealed
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.merkle import pack_leaves
@@ -72,7 +72,7 @@ def plan_of(
         PlannedSpan(span=i, first=first, stop=stop, reducer=reducer, attempt=attempt)
         for i, (first, stop, reducer) in enumerate(zip(cuts, cuts[1:], reducers, strict=False))
     )
-    return letters.plan_of(
+    return sealed.plan_of(
         run=RUN,
         step=7,
         fence=3,
@@ -154,5 +154,5 @@ def record_of(plan: Plan, spans: Sequence[ClosedSpan], *, index: int = 1, previo
     )
 
 
-def sealed(record: Record) -> Entry:
+def entry_of(record: Record) -> Entry:
     return seal(SITE, record)

@@ -15,7 +15,7 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.merkle import leaf_of
 from peer_agent.protocol.log.records import GENESIS, Entry, digest_of, from_lines, seal
-from tests.averaging.rounds import RUN, averaged, contributor, plan_of, record_of, sealed
+from tests.averaging.rounds import RUN, averaged, contributor, entry_of, plan_of, record_of
 from tests.protocol.identities import SITE_PUBLIC as SITE_KEY
 
 SENDINGS = [contributor(1, 700).offer("fp16"), contributor(2, 300).offer("int8")]
@@ -30,7 +30,7 @@ def chain(length: int) -> list[Entry]:
     for index in range(1, length + 1):
         previous = digest_of(records[-1]) if records else GENESIS
         record = record_of(PLAN, SPANS, index=index, previous=previous)
-        records.append(sealed(replace(record, step=index)))
+        records.append(entry_of(replace(record, step=index)))
     return records
 
 
@@ -98,14 +98,14 @@ def test_a_gap_is_refused(log: UpdateLog) -> None:
 
 def test_a_fork_is_refused(log: UpdateLog) -> None:
     log.append(CHAIN[0])
-    other_first = sealed(replace(record_of(PLAN, SPANS), loss=9.0))
+    other_first = entry_of(replace(record_of(PLAN, SPANS), loss=9.0))
     other_second = record_of(PLAN, SPANS, index=2, previous=digest_of(other_first))
     with pytest.raises(Problem, match=r"E402: .*two different records 1"):
         log.append(other_first)
     with pytest.raises(Problem, match=r"E402: .*follows another record than 1"):
-        log.append(sealed(other_second))
+        log.append(entry_of(other_second))
     with pytest.raises(Problem, match="E402"):
-        log.append(sealed(record_of(PLAN, SPANS, index=0)))
+        log.append(entry_of(record_of(PLAN, SPANS, index=0)))
     assert log.records(RUN, 1, 10) == CHAIN[:1]
 
 
@@ -131,7 +131,7 @@ def test_a_run_that_is_no_run_is_refused(log: UpdateLog, run: str, tmp_path: Pat
 def test_runs_are_apart(log: UpdateLog) -> None:
     other = replace(record_of(PLAN, SPANS), run=RunId("cd" * 16))
     log.append(CHAIN[0])
-    log.append(sealed(other))
+    log.append(entry_of(other))
     log.append(CHAIN[1])
     assert (log.last_index(RUN), log.last_index(other.run)) == (2, 1)
 

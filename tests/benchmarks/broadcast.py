@@ -16,7 +16,7 @@ import django
 
 django.setup()
 
-from coordination.channel_layer.letters import HostSaid  # noqa: E402
+from coordination.channel_layer.messages import HostSaid  # noqa: E402
 from coordination.sockets.consumer import AgentConsumer  # noqa: E402
 from tests.benchmarks.rig.figures import Figures, publish  # noqa: E402
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from peer_agent.protocol.coordinator import events as e
-from peer_agent.simulation.churn import Weather, befall
+from peer_agent.simulation.churn import Conditions, inject
 from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting, World
 from tests.benchmarks.rig.figures import Figures, median, publish, say
@@ -43,11 +43,11 @@ class Stopwatch:
 class Timed:
     """One simulated run."""
 
-    def __init__(self, peers: int, steps: int, weather: Weather | None) -> None:
+    def __init__(self, peers: int, steps: int, conditions: Conditions | None) -> None:
         self.watch = Stopwatch()
         world = World(Setting(trainers=peers, relays=2, steps=steps, seed=1), [self.watch])
-        if weather is not None:
-            befall(world, weather)
+        if conditions is not None:
+            inject(world, conditions)
         gc.collect()
         gc.freeze()  # no host has a thousand trainers in its heap for the collector to pass over
         try:
@@ -61,16 +61,16 @@ class Timed:
 
 
 def measure(sizes: Sequence[int], steps: int, repeats: int) -> Figures:
-    """Each size calm and in bad weather, in turn."""
-    weathers = {"calm": None, "churn": Weather()}
+    """Each size calm and in bad conditions, in turn."""
+    conditions = {"calm": None, "churn": Conditions()}
     runs: defaultdict[tuple[str, int], list[Timed]] = defaultdict(list)
     for turn in range(repeats):
-        for name, weather in weathers.items():
+        for name, each in conditions.items():
             for peers in sizes:
-                runs[name, peers].append(Timed(peers, steps, weather))
+                runs[name, peers].append(Timed(peers, steps, each))
         say(f"turn {turn + 1} of {repeats}")
     figures: Figures = {"steps": steps, "repeats": repeats}
-    for name in weathers:
+    for name in conditions:
         figures[name] = {str(peers): _figures(runs[name, peers]) for peers in sizes}
         figures[name]["growth"] = _growth(runs[name, sizes[0]], runs[name, sizes[-1]])
         costs = [figures[name][str(peers)]["us_per_event"] for peers in sizes]

@@ -23,7 +23,7 @@ from tests.benchmarks.rig.processes import ROOT
 from tests.benchmarks.rig.puppet import play
 from tests.benchmarks.rig.strangers import VISITS, Ground, Visit, visit
 from tests.end_to_end.rig.swarm import Swarm
-from tests.hostile.deeds import Deed
+from tests.hostile.behaviours import Behaviour
 from tests.hostile.table import ROWS
 
 HONEST = ("ann", "ben", "cid")
@@ -35,7 +35,7 @@ SEEN = ("told", "changed")  # of what must be counted in virtual time, as far as
 REST_S = 5.0  # for what it leaves behind to be over
 ENDLESS = 100_000
 BATCH = "144"  # so that a round takes seconds, as the waits and patience of the protocol do
-WIRED: dict[str, Deed | Visit] = {
+WIRED: dict[str, Behaviour | Visit] = {
     **{row.name: row for row in ROWS if row.on_wire},
     **{row.name: row for row in VISITS},
 }
@@ -77,9 +77,9 @@ class Stage(Struct):
         return [name for name, process in self.swarm.processes.items() if process.poll() is not None]
 
 
-async def row(stage: Stage, what: Deed | Visit, alone: float, seconds: float) -> Figures:
+async def row(stage: Stage, what: Behaviour | Visit, alone: float, seconds: float) -> Figures:
     """With the puppet, between two measurements without it; `alone` is the first of these."""
-    machines = await stage.machines(what.name, what.machines if isinstance(what, Deed) else 1)
+    machines = await stage.machines(what.name, what.machines if isinstance(what, Behaviour) else 1)
     task = asyncio.create_task(_act(stage, what, machines, LEAD_S + seconds + 1))
     await asyncio.sleep(LEAD_S)
     beside = await stage.steps_per_minute(seconds)
@@ -99,18 +99,18 @@ async def row(stage: Stage, what: Deed | Visit, alone: float, seconds: float) ->
     }
 
 
-def _did_not(what: Deed | Visit, account: Counter[str]) -> list[str]:
+def _did_not(what: Behaviour | Visit, account: Counter[str]) -> list[str]:
     """What a puppet must be told, or change, and was not: a row that does nothing shows nothing. To be refused with an
     error of its own is something.
     """
-    if not isinstance(what, Deed) or any(name.startswith("refused E") for name in account):
+    if not isinstance(what, Behaviour) or any(name.startswith("refused E") for name in account):
         return []
     seen = [bite for bite in what.bites if bite.startswith(SEEN)]
     return [bite for bite in ("told Greeting", *seen) if not account[bite]]
 
 
-async def _act(stage: Stage, what: Deed | Visit, machines: list[RunAccess], seconds: float) -> Counter[str]:
-    if isinstance(what, Deed):
+async def _act(stage: Stage, what: Behaviour | Visit, machines: list[RunAccess], seconds: float) -> Counter[str]:
+    if isinstance(what, Behaviour):
         return await play(machines, what, seconds)
     ground = Ground(stage.swarm.url, stage.swarm.slug, machines[0], Counter())
     return await visit(what, ground, seconds)

@@ -1,11 +1,11 @@
-"""Whole runs of virtual peers in all weathers, at sizes that no test can afford. Described in README.md."""
+"""Whole runs of virtual peers in all conditions, at sizes that no test can afford. Described in README.md."""
 
 import argparse
 import sys
 import time
 
 from peer_agent.simulation.__main__ import command_of, setting_of
-from peer_agent.simulation.churn import all_weathers
+from peer_agent.simulation.churn import all_conditions
 from peer_agent.simulation.simulate import Figures as Judged
 from peer_agent.simulation.simulate import Simulation
 from tests.benchmarks.rig.figures import Figures, publish, say
@@ -19,7 +19,7 @@ def measure(sizes: list[tuple[int, int]], churn: float, seed: int) -> Figures:
     runs = {}
     for peers, rounds in sizes:
         simulation = Simulation(
-            setting_of(peers, rounds, seed, RELAYS), all_weathers(churn), cpu=time.process_time, wall=time.monotonic
+            setting_of(peers, rounds, seed, RELAYS), all_conditions(churn), cpu=time.process_time, wall=time.monotonic
         )
         began = time.process_time()
         simulation.run()

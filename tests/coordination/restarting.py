@@ -10,7 +10,7 @@ from typing import Any
 
 from channels.layers import get_channel_layer
 
-from coordination.channel_layer.letters import watchers_of
+from coordination.channel_layer.messages import watchers_of
 from coordination.threads import in_thread
 from runs.models import Run
 from tests.coordination.engines import PATIENCE_S

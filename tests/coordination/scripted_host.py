@@ -10,7 +10,7 @@ import pytest
 from channels.layers import get_channel_layer
 
 from coordination import store
-from coordination.channel_layer.letters import PeerSaid
+from coordination.channel_layer.messages import PeerSaid
 from coordination.channel_layer.process import HOST
 from coordination.hosts import host
 from coordination.hosts.claims import hold
@@ -106,7 +106,7 @@ async def arrived(driven: Host, *peers: PeerId) -> list[str]:
 
 
 async def heard(driven: Host, channel: str) -> Any:
-    """The next letter in a socket's channel."""
+    """The next message in a socket's channel."""
     async with asyncio.timeout(PATIENCE_S):
         return await driven.layer.receive(channel)
 

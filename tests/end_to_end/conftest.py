@@ -34,9 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin the journeys first, and mark those that only `make check` runs."""
     folder = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(folder):
-            if not item.nodeid.removeprefix("tests/end_to_end/").startswith(JOURNEYS_OF_TEST):
-                item.add_marker(pytest.mark.check)
+        journey = item.nodeid.removeprefix("tests/end_to_end/")
+        if item.path.is_relative_to(folder) and not journey.startswith(JOURNEYS_OF_TEST):
+            item.add_marker(pytest.mark.check)
     items.sort(key=lambda item: rank(item.path, folder))
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.log.records import Included, Unit
 from peer_agent.protocol.wire import Frame, Kind, encode_frame
-from tests.hostile.deeds import Deed, Memory, Word, changed, times, without, written
+from tests.hostile.behaviours import Behaviour, Memory, Word, changed, times, without, written
 
 BOUNDED = "every number is bounded where it is decoded"
 LOSS = "two offers with loss_sum 1.7e308 end a run for ever"
@@ -120,9 +120,9 @@ def _of_another_run(memory: Memory) -> Word:
     return replace(memory.hello(), run="*")
 
 
-def _bounds(name: str, value: Any, kind: type[m.Message] = m.Offer, fields: str = "loss_sum", **more: Any) -> Deed:
+def _bounds(name: str, value: Any, kind: type[m.Message] = m.Offer, fields: str = "loss_sum", **more: Any) -> Behaviour:
     """A number that no message may have."""
-    return Deed(
+    return Behaviour(
         name=name, fault=f"{BOUNDED}; {LOSS}", says=written(kind, **{fields: value}), bites=("refused E206",), **more
     )
 
@@ -135,53 +135,53 @@ BREAKING = (
     _bounds("offers_tokens_below_zero", -1, fields="loss_tokens"),
     _bounds("reports_a_step_beyond_every_number", 2**63, m.Report, "step"),
     _bounds("says_hello_with_carried_tokens_below_zero", -1, m.Hello, "carried"),
-    Deed(
+    Behaviour(
         name="says_that_links_are_slow_and_averages_others",
         fault="a receiver can be wrong about time alone, and about no more of it than has passed (rule 31)",
         adds=lambda memory: (_false_arrivals(memory),),
         bites=("arrived Arrivals",),
     ),
-    Deed(
+    Behaviour(
         name="says_that_it_reaches_nobody",
         fault="one person's word excludes at most a quarter of those who listen (rule 27)",
         adds=times(1, _reaches_nobody, every=4),
         bites=("arrived Reaches",),
     ),
-    Deed(
+    Behaviour(
         name="says_that_probes_carried_nothing",
         fault="nothing is lowered by one peer's word of a probe (rule 31)",
         adds=lambda memory: (_false_probe(memory),),
         bites=("arrived Probed",),
     ),
-    Deed(
+    Behaviour(
         name="three_that_never_have_the_averages",
         fault="a second copy has no veto (rule 5)",
         machines=3,
         says=without(m.Arrivals),
         bites=("arrived Offer",),
     ),
-    Deed(
+    Behaviour(
         name="three_that_offer_the_greatest_loss_and_norm_allowed",
         fault=LOSS,
         machines=3,
         says=changed(m.Offer, loss_sum=1e15, norm=1e45),
         bites=("changed", "arrived Offer"),
     ),
-    Deed(
+    Behaviour(
         name="offers_more_than_it_was_leased",
         fault="carried comes with the hello, checked against the last records",
         says=_more_tokens,
         bites=("told Notice E219",),
     ),
-    Deed(name="offers_twice", fault="an offer is the first one", says=_twice, bites=("changed", "arrived Offer")),
-    Deed(
+    Behaviour(name="offers_twice", fault="an offer is the first one", says=_twice, bites=("changed", "arrived Offer")),
+    Behaviour(
         name="takes_over_accumulators_of_others",
         fault="nobody gets what another's accumulator holds",
         adds=_anothers,
         bites=("told AccumulatorRevoked",),
         on_wire=False,
     ),
-    Deed(
+    Behaviour(
         name="trainer_that_speaks_as_a_relay",
         fault="who may reduce follows from what the others reach, who keeps the log from its role (rules 5 and 27)",
         says=_as_a_relay,
@@ -189,57 +189,65 @@ BREAKING = (
         bites=("arrived SpanDone", "arrived Have", "arrived SlotRefused", "arrived Progress"),
     ),
     # --- too much
-    Deed(
+    Behaviour(
         name="hello_storm",
         fault=BUDGET,
         adds=times(20, lambda memory: memory.hello()),
         bites=("told Greeting", "arrived Hello"),
     ),
-    Deed(
+    Behaviour(
         name="asks_for_the_log_from_0_again_and_again",
         fault=PAGES,
         adds=times(8, lambda memory: memory.hello(log_index=0)),
         bites=("told Commit", "arrived Hello"),
     ),
-    Deed(name="moves_its_address_all_the_time", fault=BUDGET, adds=times(20, _moved), bites=("arrived Hello",)),
-    Deed(
+    Behaviour(name="moves_its_address_all_the_time", fault=BUDGET, adds=times(20, _moved), bites=("arrived Hello",)),
+    Behaviour(
         name="hellos_with_100_000_units",
         fault=BUDGET,
         adds=times(1, _many_units, every=40),
         bites=("told AccumulatorRevoked",),
     ),
-    Deed(name="flood_of_messages", fault=BUDGET, adds=times(3000, _heartbeat, every=30), bites=("refused E370",)),
-    Deed(name="overlong_messages", fault=BUDGET, adds=times(1, _overlong, every=10), bites=("refused E210",)),
+    Behaviour(name="flood_of_messages", fault=BUDGET, adds=times(3000, _heartbeat, every=30), bites=("refused E370",)),
+    Behaviour(name="overlong_messages", fault=BUDGET, adds=times(1, _overlong, every=10), bites=("refused E210",)),
     # --- nonsense
-    Deed(name="bytes_that_are_no_message", fault=BOUNDED, adds=times(1, _garbage, every=4), bites=("refused E206",)),
-    Deed(name="a_message_of_100_000_levels", fault=BOUNDED, adds=times(1, _deep, every=4), bites=("refused E206",)),
-    Deed(name="frames_on_the_control_link", fault=BOUNDED, adds=times(1, _frame, every=4), bites=("refused E208",)),
-    Deed(
+    Behaviour(
+        name="bytes_that_are_no_message", fault=BOUNDED, adds=times(1, _garbage, every=4), bites=("refused E206",)
+    ),
+    Behaviour(
+        name="a_message_of_100_000_levels", fault=BOUNDED, adds=times(1, _deep, every=4), bites=("refused E206",)
+    ),
+    Behaviour(
+        name="frames_on_the_control_link", fault=BOUNDED, adds=times(1, _frame, every=4), bites=("refused E208",)
+    ),
+    Behaviour(
         name="says_what_only_a_host_says", fault=BOUNDED, adds=times(1, _out_of_place, every=4), bites=("refused E208",)
     ),
     # --- identities
-    Deed(
+    Behaviour(
         name="says_goodbye_and_stays",
         fault="a message of somebody who is no member is answered with Rehello",
         adds=times(1, lambda memory: m.Leave(run=memory.run), every=3),
         bites=("arrived Leave", "told Rehello", "note left"),
     ),
-    Deed(
+    Behaviour(
         name="leaves_and_joins_every_second", fault="leases' grace", link="comes and goes", bites=("went", "note left")
     ),
-    Deed(
+    Behaviour(
         name="three_that_leave_and_join_every_second",
         fault="leases' grace",
         machines=3,
         link="comes and goes",
         bites=("went", "note left"),
     ),
-    Deed(
+    Behaviour(
         name="an_old_socket_says_goodbye",
         fault="an old socket ends the new session",
         link="two sockets",
         bites=("said by an old socket",),
         never=("note left",),
     ),
-    Deed(name="a_copied_home", fault="two agents with one copied home are told", link="copied home", bites=("went",)),
+    Behaviour(
+        name="a_copied_home", fault="two agents with one copied home are told", link="copied home", bites=("went",)
+    ),
 )

@@ -1,4 +1,4 @@
-"""The puppet in virtual time: a simulated peer whose every word goes by its deed, as bytes, past what guards a site."""
+"""The puppet in virtual time: a simulated peer whose messages its behaviour changes, sent as bytes."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from peer_agent.simulation.relay import Relay
 from peer_agent.simulation.site import Socket, Surroundings
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
-from tests.hostile.deeds import TICK_S, Deed, Memory, Word
+from tests.hostile.behaviours import TICK_S, Behaviour, Memory, Word
 from tests.protocol.identities import SITE_KEY
 
 BACK_S = 1.0  # it takes no hint, and is back after so long
@@ -52,22 +52,22 @@ class Gate:
 class Puppet:
     """The part that both kinds of puppets share. `account` counts what was said, refused, and told to it."""
 
-    def __init__(self, peer: "Trainer | Relay", deed: Deed) -> None:
-        self.peer, self.deed, self.world = peer, deed, peer.world
-        self.gate = Gate(peer.peer, peer.world, deed.role)
+    def __init__(self, peer: "Trainer | Relay", behaviour: Behaviour) -> None:
+        self.peer, self.behaviour, self.world = peer, behaviour, peer.world
+        self.gate = Gate(peer.peer, peer.world, behaviour.role)
         self.account: Counter[str] = Counter()
         chance = Random(f"puppet {peer.peer}")
         self.memory = Memory(run=peer.world.run_id, me=peer.peer, chance=chance, core=peer.core)
         self.old: Socket | None = None  # one that it left open
         peer.after(TICK_S, self._tick)
-        if deed.link != "steady":
+        if behaviour.link != "steady":
             peer.after(AWAY_S, self._relink)
 
     # --- what it says
 
     def says(self, message: m.TO_SITE) -> None:
         """What its sound core would say."""
-        words = list(self.deed.says(self._remember(), message))
+        words = list(self.behaviour.says(self._remember(), message))
         self.account["changed"] += words != [message]
         self._post_all(words)
 
@@ -76,11 +76,11 @@ class Puppet:
         kind = f"{type(message).__name__} {message.code}" if isinstance(message, m.Notice) else type(message).__name__
         self.account[f"told {kind}"] += 1
         self._remember().hear(message)
-        self._post_all(self.deed.answers(self.memory, message))
+        self._post_all(self.behaviour.answers(self.memory, message))
 
     def _tick(self) -> None:
         self.memory.ticks += 1
-        self._post_all(self.deed.adds(self._remember()))
+        self._post_all(self.behaviour.adds(self._remember()))
         self.peer.after(TICK_S, self._tick)
 
     def _remember(self) -> Memory:
@@ -118,11 +118,11 @@ class Puppet:
     def _relink(self) -> None:
         peer = self.peer
         peer.after(2 * AWAY_S, self._relink)
-        if self.deed.link == "two sockets":
+        if self.behaviour.link == "two sockets":
             self._speak_by_the_old_one()
         elif peer.session is not None:
             self.account["went"] += 1
-            peer.reconnect(AWAY_S if self.deed.link == "comes and goes" else 0.0)
+            peer.reconnect(AWAY_S if self.behaviour.link == "comes and goes" else 0.0)
 
     def _speak_by_the_old_one(self) -> None:
         """Open another socket without closing the one that is there, by which it says goodbye later."""
@@ -138,19 +138,19 @@ class Puppet:
 class PuppetTrainer(Trainer):
     """With a trainer's credential."""
 
-    def __init__(self, world: World, peer: PeerId, deed: Deed) -> None:
-        pace = world.grid.chunks if deed.chunks_per_s is None else deed.chunks_per_s
+    def __init__(self, world: World, peer: PeerId, behaviour: Behaviour) -> None:
+        pace = world.grid.chunks if behaviour.chunks_per_s is None else behaviour.chunks_per_s
         super().__init__(world, peer, samples_per_s=USUAL_S, latency_s=0.03, chunks_per_s=pace)
-        self.damaged = deed.damaged
-        self.units_left = deed.computes
-        self.puppet = Puppet(self, deed)
+        self.damaged = behaviour.damaged
+        self.units_left = behaviour.computes
+        self.puppet = Puppet(self, behaviour)
 
     def say(self, message: m.TO_SITE) -> None:
-        """By way of its deed."""
+        """By way of its behaviour."""
         self.puppet.says(message)
 
     def receive(self, message: m.Message | m.Plan) -> None:
-        """Its core hears it, and the deed."""
+        """Its core hears it, and the behaviour."""
         super().receive(message)
         self.puppet.hears(message)
 
@@ -165,15 +165,15 @@ class PuppetTrainer(Trainer):
 class PuppetRelay(Relay):
     """With a relay's credential."""
 
-    def __init__(self, world: World, peer: PeerId, deed: Deed) -> None:
+    def __init__(self, world: World, peer: PeerId, behaviour: Behaviour) -> None:
         super().__init__(world, peer, world.trainers, latency_s=0.01)
-        self.puppet = Puppet(self, deed)
+        self.puppet = Puppet(self, behaviour)
 
     def say(self, message: m.TO_SITE) -> None:
-        """By way of its deed."""
+        """By way of its behaviour."""
         self.puppet.says(message)
 
     def receive(self, message: m.Message | m.Plan) -> None:
-        """Its core hears it, and the deed."""
+        """Its core hears it, and the behaviour."""
         super().receive(message)
         self.puppet.hears(message)

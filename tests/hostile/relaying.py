@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.log.records import Included
+from tests.hostile.behaviours import Behaviour, Memory, Word, changed, times, without, written
 from tests.hostile.breaking import HUGE
-from tests.hostile.deeds import Deed, Memory, Word, changed, times, without, written
 
 WEDGED = "a slot is dropped relative to the pace of that reducer; a frozen relay accuses nobody"
 
@@ -55,8 +55,8 @@ def _progress(memory: Memory) -> Word:
     return m.Progress(**memory.place(), received=((0, 1),))
 
 
-def _relays(name: str, fault: str, **more: object) -> Deed:
-    return msgspec.structs.replace(Deed(name=name, fault=fault, bites=(), role=Role.RELAY, on_wire=False), **more)
+def _relays(name: str, fault: str, **more: object) -> Behaviour:
+    return msgspec.structs.replace(Behaviour(name=name, fault=fault, bites=(), role=Role.RELAY, on_wire=False), **more)
 
 
 RELAYING = (

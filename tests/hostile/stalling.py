@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import AccumulatorId
 from peer_agent.protocol.log.records import Unit
-from tests.hostile.deeds import Deed, Memory, Word, changed, spoiled, times, without
+from tests.hostile.behaviours import Behaviour, Memory, Word, changed, spoiled, times, without
 
 STRANGE = Unit(epoch=0, shard=0, start=0, stop=4)
 
@@ -98,23 +98,25 @@ PACE = "a slot is dropped relative to the pace of that reducer; 0.2 chunks a sec
 VOTES = "votes count per person; a person whose machines differ abstains"
 
 STALLING = (
-    Deed(name="heartbeats_without_computing", fault=HANGS, computes=0, bites=("arrived Report", "told Lease")),
-    Deed(
+    Behaviour(name="heartbeats_without_computing", fault=HANGS, computes=0, bites=("arrived Report", "told Lease")),
+    Behaviour(
         name="three_that_heartbeat_without_computing",
         fault=HANGS,
         machines=3,
         computes=0,
         bites=("arrived Report", "told Lease"),
     ),
-    Deed(name="stops_computing_after_a_while", fault=HANGS, computes=6, bites=("note silent",)),
-    Deed(name="three_that_stop_computing_after_a_while", fault=HANGS, machines=3, computes=6, bites=("note silent",)),
-    Deed(
+    Behaviour(name="stops_computing_after_a_while", fault=HANGS, computes=6, bites=("note silent",)),
+    Behaviour(
+        name="three_that_stop_computing_after_a_while", fault=HANGS, machines=3, computes=6, bites=("note silent",)
+    ),
+    Behaviour(
         name="claims_1e12_samples_a_second",
         fault=SPEED,
         adds=times(1, lambda memory: spoiled(_report(memory, (), 0), samples_per_s=1e12), every=6),
         bites=("refused E206",),
     ),
-    Deed(
+    Behaviour(
         name="delivers_each_lease_at_once_and_offers_nothing",
         fault=SPEED,
         says=_boast,
@@ -122,7 +124,7 @@ STALLING = (
         computes=0,
         bites=("changed", "arrived Report"),
     ),
-    Deed(
+    Behaviour(
         name="three_that_deliver_each_lease_at_once_and_offer_nothing",
         fault=SPEED,
         machines=3,
@@ -131,108 +133,110 @@ STALLING = (
         computes=0,
         bites=("changed", "arrived Report"),
     ),
-    Deed(
+    Behaviour(
         name="reports_work_that_was_not_leased",
         fault="refusals sit out 1, 4, 16 rounds; no leases meanwhile",
         adds=times(1, lambda memory: _report(memory, (STRANGE,), memory.hello().step), every=4),
         bites=("told AccumulatorRevoked",),
     ),
-    Deed(
+    Behaviour(
         name="reports_work_of_a_step_long_ago",
         fault="refusals sit out 1, 4, 16 rounds; no leases meanwhile",
         adds=times(1, lambda memory: _report(memory, memory.hello().undone[:1], 0), every=4),
         bites=("told AccumulatorRevoked",),
     ),
-    Deed(
+    Behaviour(
         name="works_and_never_offers",
         fault="offers close by an adaptive deadline; the dropped or silent sit out one round",
         says=without(m.Offer),
         bites=("changed", "told Cut"),
     ),
-    Deed(
+    Behaviour(
         name="three_that_work_and_never_offer",
         fault="offers close by an adaptive deadline; the dropped or silent sit out one round",
         machines=3,
         says=without(m.Offer),
         bites=("changed", "told Cut"),
     ),
-    Deed(name="offers_and_never_sends_a_chunk", fault=PACE, chunks_per_s=0.0, bites=("note dropped",)),
-    Deed(
+    Behaviour(name="offers_and_never_sends_a_chunk", fault=PACE, chunks_per_s=0.0, bites=("note dropped",)),
+    Behaviour(
         name="three_that_offer_and_never_send_a_chunk",
         fault=PACE,
         machines=3,
         chunks_per_s=0.0,
         bites=("note void",),
     ),
-    Deed(name="sends_0_2_chunks_a_second", fault=PACE, chunks_per_s=0.2, bites=("note dropped",)),
-    Deed(name="sends_a_chunk_just_in_time", fault=PACE, chunks_per_s=0.26, bites=("note dropped",)),
-    Deed(name="three_that_send_0_2_chunks_a_second", fault=PACE, machines=3, chunks_per_s=0.2, bites=("note void",)),
-    Deed(
+    Behaviour(name="sends_0_2_chunks_a_second", fault=PACE, chunks_per_s=0.2, bites=("note dropped",)),
+    Behaviour(name="sends_a_chunk_just_in_time", fault=PACE, chunks_per_s=0.26, bites=("note dropped",)),
+    Behaviour(
+        name="three_that_send_0_2_chunks_a_second", fault=PACE, machines=3, chunks_per_s=0.2, bites=("note void",)
+    ),
+    Behaviour(
         name="sends_chunks_that_do_not_match",
         fault="refused work sits out 1, 4, 16 rounds, an hour at most",
         damaged=True,
         bites=("note dropped", "told AccumulatorRevoked"),
     ),
-    Deed(
+    Behaviour(
         name="three_that_send_chunks_that_do_not_match",
         fault="refused work sits out 1, 4, 16 rounds, an hour at most",
         machines=3,
         damaged=True,
         bites=("note dropped", "told AccumulatorRevoked"),
     ),
-    Deed(
+    Behaviour(
         name="is_started_anew_at_every_plan",
         fault="the dropped sit out one round and are back with their first delivered unit",
         answers=_started_anew,
         bites=("note dropped",),
     ),
-    Deed(
+    Behaviour(
         name="three_that_are_started_anew_at_every_plan",
         fault="the dropped sit out one round and are back with their first delivered unit",
         machines=3,
         answers=_started_anew,
         bites=("note dropped",),
     ),
-    Deed(
+    Behaviour(
         name="leaves_at_every_plan",
         fault="the dropped sit out one round and are back with their first delivered unit",
         answers=_goodbye,
         bites=("note dropped", "arrived Leave"),
     ),
-    Deed(
+    Behaviour(
         name="returns_what_it_offered",
         fault="units that are returned in a round are in no two updates",
         answers=_returned,
         bites=("arrived UnitsReturned",),
     ),
-    Deed(
+    Behaviour(
         name="gives_every_lease_back",
         fault="a lost lease shows; leases are not taken from the others",
         answers=_give_back,
         bites=("arrived UnitsReturned", "told Lease"),
     ),
-    Deed(
+    Behaviour(
         name="returns_units_as_not_finite",
         fault="a run diverges where no machine gets finite gradients, not where one says so",
         adds=times(20, _not_finite),
         bites=("arrived UnitsReturned", "note non-finite"),
     ),
-    Deed(name="says_another_state_digest", fault=VOTES, says=_digest, bites=("told Reload",)),
-    Deed(
+    Behaviour(name="says_another_state_digest", fault=VOTES, says=_digest, bites=("told Reload",)),
+    Behaviour(
         name="three_machines_of_one_person_say_another_state_digest",
         fault=VOTES,
         machines=3,
         says=changed(m.Report, digest="f" * 16),
         bites=("told Reload",),
     ),
-    Deed(
+    Behaviour(
         name="three_machines_of_one_person_hash_another_snapshot",
         fault="replicas report the sha256 of the snapshot; a majority of people admits it",
         machines=3,
         says=changed(m.StateHash, sha256="f" * 64),
         bites=("changed", "arrived StateHash"),
     ),
-    Deed(
+    Behaviour(
         name="never_acknowledges_a_page_of_the_log",
         fault="the log is resent in pages with acknowledgement",
         says=lambda memory, message: (
@@ -240,7 +244,7 @@ STALLING = (
         ),
         bites=("changed", "told Commit"),
     ),
-    Deed(
+    Behaviour(
         name="speaks_of_fences_and_steps_to_come",
         fault="everything names its attempt; anything else is dropped (rule 2)",
         says=_from_the_future,

@@ -16,7 +16,7 @@ from peer_agent.simulation.judge import Judge
 from peer_agent.simulation.site import Host, Peer, name_of
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import Setting, World
-from tests.hostile.deeds import Deed
+from tests.hostile.behaviours import Behaviour
 from tests.hostile.puppet import PuppetRelay, PuppetTrainer
 from tests.tier import length
 
@@ -64,12 +64,12 @@ class Outcome(Struct):
     account: Counter[str] = Counter()
 
 
-def run(deed: Deed | None) -> Outcome:
+def run(behaviour: Behaviour | None) -> Outcome:
     """All steps, and until the run is finished."""
     judge, watcher = Judge(), Watcher()
     world = World(SETTING, [judge, watcher])
     honest = tuple(world.peers.values())
-    puppets = [] if deed is None else list(_puppets(world, deed))
+    puppets = [] if behaviour is None else list(_puppets(world, behaviour))
     outcome, began_at = Outcome(world, judge, watcher, honest), world.clock.now
     world.run_steps(STEPS, LIMIT_S)
     outcome.steps, outcome.rate = world.database.step, world.database.step / (world.clock.now - began_at)
@@ -88,23 +88,23 @@ def rate_alone() -> float:
     return outcome.rate
 
 
-def _puppets(world: World, deed: Deed) -> "list[PuppetTrainer | PuppetRelay]":
+def _puppets(world: World, behaviour: Behaviour) -> "list[PuppetTrainer | PuppetRelay]":
     """As many as the row says; all are one person's. A copied home is there twice under one name."""
     person = name_of(world.seed, "puppet")[:6]
-    names = [PeerId(person + name_of(world.seed, "machine", number)[6:]) for number in range(deed.machines)]
-    names += names if deed.link == "copied home" else []
-    puppets = [_puppet(world, peer, deed) for peer in names]
+    names = [PeerId(person + name_of(world.seed, "machine", number)[6:]) for number in range(behaviour.machines)]
+    names += names if behaviour.link == "copied home" else []
+    puppets = [_puppet(world, peer, behaviour) for peer in names]
     for puppet in puppets:
         puppet.after(world.chance.random(), puppet.connect)
     return puppets
 
 
-def _puppet(world: World, peer: PeerId, deed: Deed) -> "PuppetTrainer | PuppetRelay":
-    if deed.role is Role.RELAY:
-        relay = world.relays[peer] = PuppetRelay(world, peer, deed)
+def _puppet(world: World, peer: PeerId, behaviour: Behaviour) -> "PuppetTrainer | PuppetRelay":
+    if behaviour.role is Role.RELAY:
+        relay = world.relays[peer] = PuppetRelay(world, peer, behaviour)
         world.peers[peer] = relay
         return relay
-    trainer = world.trainers[peer] = PuppetTrainer(world, peer, deed)
+    trainer = world.trainers[peer] = PuppetTrainer(world, peer, behaviour)
     world.peers[peer] = trainer
     return trainer
 

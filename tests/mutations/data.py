@@ -173,7 +173,7 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "an agent that ends in a fetch is an error",
         LENT,
-        "            except CancelledError:  # the agent ended while data were fetched; that is told by `end`",
+        "            except CancelledError:  # the agent ended while data were fetched; `end` reports that",
         "            except ZeroDivisionError:",
         TAKEN,
     ),
@@ -264,7 +264,7 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "a tokenizer's file cuts documents short",
         "peer_agent/site_work/prepare_text.py",
-        "    tokenizer.no_truncation()  # some files say that\n",
+        "    tokenizer.no_truncation()  # some files ask for it\n",
         "",
         ("tests/site_work/test_prepare_text.py",),
     ),

@@ -1,4 +1,4 @@
-"""Faults of hosting: claims, letters, what a host does with a peer, and the sockets at the other end."""
+"""Faults of hosting: claims, messages, what a host does with a peer, and the sockets at the other end."""
 
 from tests.mutations.mutation import Mutation
 
@@ -123,7 +123,7 @@ HOSTING: tuple[Mutation, ...] = (
     fault(
         "every socket asks the database",
         "sockets/polling",
-        "            await asyncio.sleep(HURRY_S)\n",
+        "            await asyncio.sleep(LEAST_PAUSE_S)\n",
         "",
         "sockets/test_polling.py",
     ),

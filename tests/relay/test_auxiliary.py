@@ -31,7 +31,7 @@ from peer_agent.relay.place import SEEN, Place, own_certificate
 from peer_agent.site.machine_control import MachineControl
 from tests.agent.program import ROOT
 from tests.agent.scripted_site import OTHER_RELAY, PATIENCE_S, RECIPE, RELAY, OwnAccess, Site, next_of, planned, site
-from tests.averaging.rounds import GRID, RUN, averaged, record_of, sealed
+from tests.averaging.rounds import GRID, RUN, averaged, entry_of, record_of
 from tests.network.loopback import how_it_ends
 from tests.protocol.identities import SITE_KEY
 from tests.protocol.test_averaged import contribution
@@ -158,7 +158,7 @@ async def test_auxiliary_averages_for_trainers_and_serves_a_relay(tmp_path: Path
         got = {frame.chunk: bytes(frame.payload) for frame in frames if isinstance(frame, Frame)}
         assert got == payloads
         assert {frame.kind for frame in frames if isinstance(frame, Frame)} == {Kind.AVERAGE}
-        await one.script.says(commit_of(sealed(_with_contributions(record_of(attempt, spans), len(sendings)))))
+        await one.script.says(commit_of(entry_of(_with_contributions(record_of(attempt, spans), len(sendings)))))
         told = await one.until("step")
         assert (told["step"], told["averaged_bytes"]) == (8, len(sendings) * 4 * GRID.elements)
 
@@ -205,7 +205,7 @@ async def test_asked_to_leave_it_sees_its_round_through(tmp_path: Path) -> None:
         one.asked.ask(one.task.cancel)
         await one.until("leaving")
         assert not one.task.done()
-        await one.script.says(commit_of(sealed(record_of(attempt, spans))))
+        await one.script.says(commit_of(entry_of(record_of(attempt, spans))))
         await one.ends()
         assert one.said("left")
 

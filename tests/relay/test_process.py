@@ -17,10 +17,10 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import PLAN, RECORD, Role, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId, RunId
-from peer_agent.protocol.letters import planned_whole, seal_plan
 from peer_agent.protocol.log.merkle import pack_leaves
 from peer_agent.protocol.log.records import digest_of
 from peer_agent.protocol.relay import events as e
+from peer_agent.protocol.sealed import planned_whole, seal_plan
 from peer_agent.protocol.wire import LOGGED, Frame, Kind
 from peer_agent.relay import process as relay_module
 from peer_agent.relay.process import Relay
@@ -40,10 +40,10 @@ from tests.averaging.driver import closed_by
 from tests.averaging.rounds import (
     RUN,
     averaged,
+    entry_of,
     frames_of,
     record_of,
     reduction_of,
-    sealed,
 )
 from tests.network.loopback import how_it_ends
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
@@ -90,7 +90,7 @@ async def test_a_span_held_before_a_restart_is_served_after_the_commit(tmp_path:
         spans, payloads = averaged(attempt, sendings)
         assert sorted(d.root for d in done) == sorted(s.root for s in spans)
         async with relaying(script, tmp_path / "relay") as relay:
-            await script.says(commit_of(sealed(record_of(attempt, spans))), REHELLO)
+            await script.says(commit_of(entry_of(record_of(attempt, spans))), REHELLO)
             while (await script.hears(m.Heartbeat)).index < 1:
                 pass
             link = await dial(relay, 0)
@@ -151,10 +151,10 @@ async def test_a_fork_is_no_storm(tmp_path: Path) -> None:
     sendings = offers()
     attempt = plan(sendings)
     spans, _ = averaged(attempt, sendings)
-    records = [sealed(record_of(attempt, spans))]
+    records = [entry_of(record_of(attempt, spans))]
     for index in range(2, 6):
-        records.append(sealed(record_of(attempt, spans, index=index, previous=digest_of(records[-1]))))
-    other = sealed(record_of(attempt, spans, index=2, previous="ff" * 32))
+        records.append(entry_of(record_of(attempt, spans, index=index, previous=digest_of(records[-1]))))
+    other = entry_of(record_of(attempt, spans, index=2, previous="ff" * 32))
     async with site() as script, relaying(script, tmp_path / "relay"):
         forked = [records[0], other, *records[2:]]
         await script.says(REHELLO, *(commit_of(record) for record in forked))
@@ -183,7 +183,7 @@ OTHER_RUN = RunId("cd" * 16)
 def signed_record(**changes: bytes) -> m.Commit:
     """A record of the site in which something is not what it must be."""
     sendings = offers()
-    payload = sealed(record_of(plan(sendings), averaged(plan(sendings), sendings)[0])).head.payload
+    payload = entry_of(record_of(plan(sendings), averaged(plan(sendings), sendings)[0])).head.payload
     for name, value in changes.items():
         payload = re.sub(rf'"{name}":[^,}}]+'.encode(), f'"{name}":'.encode() + value, payload)
     return m.Commit(run=RUN, fence=3, record=sign(SITE_KEY, RECORD, payload))
@@ -262,7 +262,7 @@ async def test_a_record_that_is_damaged_here_is_not_held_here(tmp_path: Path, di
     sendings = offers()
     attempt = plan(sendings)
     folder = tmp_path / "relay" / "log"
-    UpdateLog(folder, SITE_PUBLIC).append(sealed(record_of(attempt, averaged(attempt, sendings)[0])))
+    UpdateLog(folder, SITE_PUBLIC).append(entry_of(record_of(attempt, averaged(attempt, sendings)[0])))
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
         (folder / RUN / "records" / "00000001.json").write_bytes(b"rot")
         link = await dial(relay, 0)
@@ -306,7 +306,7 @@ async def test_a_full_disk_ends_it_with_its_number(
         running = asyncio.create_task(relay.run())
         await script.linked()
         if step == "append":
-            await script.says(commit_of(sealed(record_of(attempt, spans))))
+            await script.says(commit_of(entry_of(record_of(attempt, spans))))
         else:
             await script.says(REHELLO, planned(attempt))
             await script.hears(m.Hello)

@@ -9,7 +9,7 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.relay import run as run_module
 from tests.agent.scripted_site import OTHER_RELAY, planned
-from tests.averaging.rounds import RUN, averaged, frame, plan_of, record_of, sealed
+from tests.averaging.rounds import RUN, averaged, entry_of, frame, plan_of, record_of
 from tests.protocol.identities import SITE_PUBLIC
 from tests.relay.scenes import commit_of, greeting, heard, offers, run_of_a_relay, settled
 
@@ -40,7 +40,7 @@ async def test_averages_of_a_logless_peer_are_on_disk_before_a_commit(tmp_path: 
     await settled(run)
     haves = {message.span: message.root for message in said if isinstance(message, m.Have)}
     assert haves == {closed.span: closed.root for closed in spans}
-    await run.handle(heard(commit_of(sealed(record_of(attempt, spans)))))
+    await run.handle(heard(commit_of(entry_of(record_of(attempt, spans)))))
     await settled(run)
     assert UpdateLog(tmp_path, SITE_PUBLIC).missing(RUN, 1) == []
     await run.close()

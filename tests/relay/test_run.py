@@ -33,10 +33,10 @@ from tests.averaging.rounds import (
     RUN,
     averaged,
     contributor,
+    entry_of,
     frames_of,
     plan_of,
     record_of,
-    sealed,
 )
 from tests.protocol.identities import SITE_PUBLIC
 from tests.relay.scenes import commit_of, greeting, heard, offers, plan, run_of_a_relay, settled
@@ -144,7 +144,7 @@ async def test_encoding_residual_is_kept_to_the_commit_or_lost_at_void(tmp_path:
             await run.handle(heard(ends))
             assert (run.residuals._open, run.residuals._kept) == ({}, {})
     record = replace(record_of(made, spans), attempt=2)
-    await run.handle(heard(commit_of(sealed(record))))
+    await run.handle(heard(commit_of(entry_of(record))))
     assert sorted(run.residuals._kept) == [0, 1]
     await settled(run)
     await run.close()
@@ -219,7 +219,7 @@ async def test_what_a_relay_lacks_when_it_is_started_again_is_copied(tmp_path: P
     attempt = plan_of(sendings, reducers=(OTHER_RELAY, OTHER_RELAY))
     spans, payloads = averaged(attempt, sendings)
     log = UpdateLog(tmp_path, SITE_PUBLIC)
-    log.append(sealed(record_of(attempt, spans)))
+    log.append(entry_of(record_of(attempt, spans)))
     asked: list[tuple[PeerId, int]] = []
 
     async def ask(peer: PeerId, _: RecordHead, entry: SpanEntry) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Each fault befalls whom it is ordered for, once, and is counted; channel and database are as unkind as real ones."""
+"""Each fault affects whom it is ordered for, once, and is counted; channel and database are as unkind as real ones."""
 
 from itertools import pairwise
 from typing import get_args
@@ -13,9 +13,9 @@ from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Record
 from peer_agent.protocol.messages import Message, Plan
-from peer_agent.simulation import deeds
+from peer_agent.simulation import effects
 from peer_agent.simulation.database import CLAIM_S, RENEW_S, Database, cover
-from peer_agent.simulation.deeds import DEEDS, obey, order
+from peer_agent.simulation.effects import EFFECTS, obey, order
 from peer_agent.simulation.faults import NOBODY, Faults, Kind, LetterFault, Ordered, PeerFault, SiteFault
 from peer_agent.simulation.site import CAPACITY, LOOK_S
 from peer_agent.simulation.world import Setting, World
@@ -32,10 +32,10 @@ def _world() -> World:
 
 
 def test_every_fault_has_its_deed() -> None:
-    assert {*get_args(PeerFault), *get_args(SiteFault), "night"} == set(DEEDS)
+    assert {*get_args(PeerFault), *get_args(SiteFault), "night"} == set(EFFECTS)
 
 
-@pytest.mark.parametrize("kind", sorted(DEEDS))
+@pytest.mark.parametrize("kind", sorted(EFFECTS))
 def test_ordered_fault_happens_once_in_its_round(kind: Kind) -> None:
     world = _world()
     of_peer = kind in get_args(PeerFault)
@@ -52,9 +52,9 @@ def test_once_all_is_well_nobody_goes_for_a_night_that_has_begun() -> None:
     """Else a run whose rounds end in an evening is judged by machines that sleep."""
     world = _world()
     assert world.run_steps(2, 100)
-    deeds.befall(world, "night", NOBODY, 3600.0)
-    deeds.heal(world)
-    world.wait(deeds.EVENING_S + 1.0)
+    effects.inject(world, "night", NOBODY, 3600.0)
+    effects.heal(world)
+    world.wait(effects.EVENING_S + 1.0)
     assert [(trainer.alive, trainer.frozen) for trainer in trainers(world)] == [(True, False)] * 4
 
 
@@ -181,7 +181,7 @@ def test_nothing_passes_while_the_layer_is_away() -> None:
     world = World(Setting(trainers=1, relays=1, samples_per_s=1.0))
     world.wait(5)
     heard = Heard(world, trainers(world)[0].peer)
-    deeds.befall(world, "layer away", NOBODY, 6.0)
+    effects.inject(world, "layer away", NOBODY, 6.0)
     world.wait(0.2)
     before = len(heard.said)
     world.wait(5.5)
@@ -269,7 +269,7 @@ def _next(database: Database) -> Record:
 def test_absent_database_costs_only_the_time_of_its_absence() -> None:
     world, _ = checked_world(trainers=3, relays=1, steps=20)
     world.run_steps(2)
-    deeds.befall(world, "database away", NOBODY, 30.0)
+    effects.inject(world, "database away", NOBODY, 30.0)
     step = world.database.step
     world.wait(29)
     assert world.database.step == step

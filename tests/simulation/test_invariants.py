@@ -1,4 +1,4 @@
-"""Arbitrary orders of misfortune and bad weather: every invariant after every event, and progress after it."""
+"""Arbitrary orders of misfortune and bad conditions: every invariant after every event, and progress after it."""
 
 from collections.abc import Callable
 
@@ -7,12 +7,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from peer_agent.protocol import messages as m
-from peer_agent.simulation.churn import befall
+from peer_agent.simulation.churn import inject
 from peer_agent.simulation.database import FailureRates, Fault
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 from tests.simulation.checked_world import checked_world, relays, trainers
-from tests.simulation.weathers import restless
+from tests.simulation.conditions import restless
 from tests.tier import length
 
 FAULTS: tuple[Fault, ...] = ("failed", "answer lost", "unknown and not written")
@@ -111,7 +111,7 @@ def test_work_returned_twice_does_not_count_as_divergence() -> None:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_fifty_peers_in_bad_weather(seed: int) -> None:
+def test_fifty_peers_in_bad_conditions(seed: int) -> None:
     rates = FailureRates(failed=0.05, answer_lost=0.05)
     world, _ = checked_world(
         thorough=False,
@@ -123,18 +123,18 @@ def test_fifty_peers_in_bad_weather(seed: int) -> None:
         failure_rates=rates,
         samples_each=4,
     )
-    befall(world, restless(world.setting, trainer_s=0.7, relay_s=10, site_s=20))
+    inject(world, restless(world.setting, trainer_s=0.7, relay_s=10, site_s=20))
     assert world.run(lambda: world.tally.finished, 3000)
     computed = sum(trainer.computed for trainer in trainers(world))
     assert sum(record.samples for record in world.database.records) <= computed
 
 
 @pytest.mark.parametrize("seed", range(length(8, 4)))
-def test_few_peers_in_bad_weather(seed: int) -> None:
+def test_few_peers_in_bad_conditions(seed: int) -> None:
     count = (1, 2, 3, 7)[seed % 4]
     rates = FailureRates(failed=0.1, answer_lost=0.1)
     world, _ = checked_world(
         trainers=count, relays=1 + seed % 3, steps=25, seed=seed, non_finite=0.01, failure_rates=rates, shards=(500, 31)
     )
-    befall(world, restless(world.setting, trainer_s=max(1.0, 20 / count), relay_s=15, site_s=25))
+    inject(world, restless(world.setting, trainer_s=max(1.0, 20 / count), relay_s=15, site_s=25))
     assert world.run(lambda: world.tally.finished, 5000)

@@ -1,4 +1,4 @@
-"""A run goes back to a snapshot, in any phase and any weather: one entry, nobody left behind, nothing counted twice."""
+"""A run goes back to a snapshot in any phase: one entry, no peer left behind, nothing counted twice."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A whole simulation: calm and in every weather, the same for the same seed; a failure names what replays it."""
+"""A whole simulation: calm and in every conditions, the same for the same seed; a failure names what replays it."""
 
 import os
 import subprocess
@@ -10,20 +10,20 @@ import pytest
 
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.simulation.__main__ import command_of, judged, report, setting_of
-from peer_agent.simulation.churn import Weather, all_weathers, only
+from peer_agent.simulation.churn import Conditions, all_conditions, only
 from peer_agent.simulation.faults import Kind
 from peer_agent.simulation.simulate import Figures, Simulation, simulate
 from peer_agent.simulation.world import Setting
+from tests.simulation.conditions import ALL_KINDS, SIZES, all_at_once
 from tests.simulation.invariants import Invariants
-from tests.simulation.weathers import ALL_KINDS, SIZES, all_at_once
 
 ZERO = ("stuck_rounds", "divergent_replicas", "unsettled_leases", "uncredited_samples", "doubled_samples")
 ALONE = 3.0  # times as often as usual, where a kind of fault is the only one
 
 
-def watched_simulation(setting: Setting, weather: Weather) -> Simulation:
+def watched_simulation(setting: Setting, conditions: Conditions) -> Simulation:
     """A simulation whose invariants are checked once a round."""
-    simulation = Simulation(setting, weather)
+    simulation = Simulation(setting, conditions)
     Invariants().watch(simulation.world)
     return simulation
 
@@ -55,7 +55,7 @@ def test_a_run_survives_all_weathers_in_one_world(peers: int, rounds: int) -> No
     figures = simulation.figures()
     require_sound(figures)
     expected = set(ALL_KINDS) - {"failed", "answer lost", "unknown and not written"}
-    assert expected <= set(figures.faults), "a weather that never comes tests nothing"
+    assert expected <= set(figures.faults), "a conditions that never comes tests nothing"
 
 
 @pytest.mark.check
@@ -81,9 +81,9 @@ def figures_are_zero(figures: Figures) -> bool:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    first, second = (simulate(setting_of(6, 10, 3, 2), all_weathers()) for _ in range(2))
+    first, second = (simulate(setting_of(6, 10, 3, 2), all_conditions()) for _ in range(2))
     assert first == second
-    other = simulate(setting_of(6, 10, 4, 2), all_weathers())
+    other = simulate(setting_of(6, 10, 4, 2), all_conditions())
     assert other.trace != first.trace
 
 

@@ -24,10 +24,10 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of
-from peer_agent.protocol.letters import planned_for, seal_plan
 from peer_agent.protocol.log.records import RecordHead, Unit
 from peer_agent.protocol.messages.machine import OwnerLimits
 from peer_agent.protocol.recipe import encode_recipe
+from peer_agent.protocol.sealed import planned_for, seal_plan
 from peer_agent.protocol.trainer import advance, following
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.wire import Kind

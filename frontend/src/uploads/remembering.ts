@@ -12,9 +12,9 @@ export const remembering: UrlStorage = {
   addUpload: (print, upload: PreviousUpload) => unless(() => storage.addUpload(print, upload), ""),
 };
 
-async function unless<T>(deed: () => Promise<T>, otherwise: T): Promise<T> {
+async function unless<T>(action: () => Promise<T>, otherwise: T): Promise<T> {
   try {
-    return await deed();
+    return await action();
   } catch {
     return otherwise;
   }

@@ -23,7 +23,7 @@ from peer_agent.protocol.coordinator.agreement.snapshots import (
     take_stored,
     take_verified,
 )
-from peer_agent.protocol.coordinator.membership import LOST_S, join, lose, relieve
+from peer_agent.protocol.coordinator.membership import LOST_S, join, lose, reappoint
 from peer_agent.protocol.coordinator.probing import probe, take_probed
 from peer_agent.protocol.coordinator.reach import look_at_reach, take_reaches
 from peer_agent.protocol.coordinator.reports import nudge, take_heartbeat, take_paged, take_report, take_returned
@@ -224,7 +224,7 @@ def _tick(state: RunState, seed: int) -> list[e.Command]:
 def _sweep(state: RunState) -> list[e.Command]:
     """Visit every member: evict lost ones, mark silent ones, deal the shares."""
     state.sweep_at = state.now + SWEEP_S
-    commands = relieve(state)
+    commands = reappoint(state)
     for member in list(state.members.values()):
         if state.now - member.heard_at > LOST_S:
             text = f"nothing was heard of {member.name} for {LOST_S:.0f} seconds"

@@ -102,7 +102,7 @@ def _stand_ins(able: list[Member]) -> set[PeerId]:
     return auxiliaries or {member.peer for member in trainers[:STAND_INS]}
 
 
-def relieve(state: RunState) -> list[Command]:
+def reappoint(state: RunState) -> list[Command]:
     """Let a relay that joined during the last round keep the log alone from now on. Called with the clock."""
     before = state.listeners()
     _appoint(state)

@@ -313,7 +313,6 @@ class RunState(Struct, kw_only=True):
     ready_count: int = 0  # sums over members: trainers at the head,
     awake_count: int = 0  # those that a round may count on,
     awake_samples: int = 0  # and the samples these have done
-    rate: float = 0.0  # samples of the batch for one sample a second, when shares were last dealt
     is_lifted: bool = False  # accumulating takes too long: quotas are suspended
     has_amnesty: bool = False  # quarantines are suspended, as the batch would take too long without those machines
     amnesties: int = 0  # void rounds with suspended quarantines since the last update

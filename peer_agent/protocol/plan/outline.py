@@ -10,9 +10,7 @@ from peer_agent.protocol.plan.program import Kind
 from peer_agent.protocol.plan.solve import Limit
 
 MOST_NAMED = 8  # lines on either side, with the one that sums up the others
-OF_ONE = frozenset(
-    {Kind.UP, Kind.DOWN}
-)  # limits of one peer's direction: shown only if that is measured
+OF_ONE = frozenset({Kind.UP, Kind.DOWN})  # limits of one peer's direction: shown only if that is measured
 
 
 class Participant(Struct, frozen=True, order=True):

@@ -7,8 +7,8 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId, Run, RunId
-from peer_agent.protocol.letters import open_whole_plan
 from peer_agent.protocol.log.records import Entry, RecordHead, open_head
+from peer_agent.protocol.sealed import open_whole_plan
 
 LARGEST_COUNT = 2**16  # slots, spans: what a frame's header can name
 

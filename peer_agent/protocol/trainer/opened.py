@@ -2,8 +2,8 @@
 
 from msgspec import Struct
 
-from peer_agent.protocol import letters
 from peer_agent.protocol import messages as m
+from peer_agent.protocol import sealed
 from peer_agent.protocol.identifiers import AccumulatorId, PeerId
 from peer_agent.protocol.log.records import Contribution, RecordHead, Unit
 
@@ -42,7 +42,7 @@ class OpenedRecord(Struct, frozen=True, kw_only=True):
     digest: str
 
 
-def opened_plan(plan: letters.OpenedPlan) -> OpenedPlan:
+def opened_plan(plan: sealed.OpenedPlan) -> OpenedPlan:
     """Convert a verified plan."""
     return OpenedPlan(
         step=plan.head.step,
@@ -55,7 +55,7 @@ def opened_plan(plan: letters.OpenedPlan) -> OpenedPlan:
     )
 
 
-def opened_record(commit: letters.OpenedCommit, fence: int) -> OpenedRecord:
+def opened_record(commit: sealed.OpenedCommit, fence: int) -> OpenedRecord:
     """Convert a verified commit."""
     return OpenedRecord(
         index=commit.head.index,
@@ -80,10 +80,10 @@ def _own_part(own: Contribution | None) -> OwnPart | None:
 def open_plan(planned: m.Planned, site_key: bytes, me: PeerId) -> OpenedPlan:
     """Open a plan, whole or with our slot. Raises Problem E218 if it is unsigned, or a slot is not under its root."""
     if planned.slots:
-        return opened_plan(letters.own_part(letters.open_whole_plan(planned, site_key), me))
-    return opened_plan(letters.open_plan(planned, site_key))
+        return opened_plan(sealed.own_part(sealed.open_whole_plan(planned, site_key), me))
+    return opened_plan(sealed.open_plan(planned, site_key))
 
 
 def open_commit(commit: m.Commit, site_key: bytes, me: PeerId) -> OpenedRecord:
     """Open a commit. Raises Problem E218 if the site has not signed it, or our part is not under its root."""
-    return opened_record(letters.open_commit(commit, site_key, me), commit.fence)
+    return opened_record(sealed.open_commit(commit, site_key, me), commit.fence)

@@ -15,7 +15,7 @@ from typing import Any
 from channels.exceptions import ChannelFull
 from channels.layers import get_channel_layer
 
-from coordination.channel_layer.letters import ChannelOverflowed, Letter, ToHost, peer_of, size_of
+from coordination.channel_layer.messages import ChannelOverflowed, LayerMessage, ToHost, peer_of, size_of
 
 # A page of the log is 64 messages of at most 1 MiB together; a few rounds of broadcasts come on top.
 CAPACITY = 1_000  # messages queued for one socket
@@ -38,7 +38,7 @@ class Channel:
     def __init__(self, *, capacity: int, capacity_bytes: int, ends: bool, clock: Callable[[], float]) -> None:
         self.capacity, self.capacity_bytes, self.ends, self.clock = capacity, capacity_bytes, ends, clock
         self._first: deque[Any] = deque()
-        self._waiting: deque[tuple[float, Letter]] = deque()
+        self._waiting: deque[tuple[float, LayerMessage]] = deque()
         self.bytes = 0  # of the queue
         self._is_over = False
         self._arrived = asyncio.Event()
@@ -47,19 +47,19 @@ class Channel:
         """Return the number of queued messages, without the reader's own."""
         return len(self._waiting)
 
-    def put(self, letter: Letter) -> bool:
+    def put(self, message: LayerMessage) -> bool:
         """Append a message; return False if the queue is or was full: then the reader has to begin anew."""
-        if self._is_over or self._is_full(letter):
+        if self._is_over or self._is_full(message):
             self._overflow()
             return False
-        self._waiting.append((self.clock(), letter))
-        self.bytes += size_of(letter)
+        self._waiting.append((self.clock(), message))
+        self.bytes += size_of(message)
         self._arrived.set()
         return True
 
-    def put_first(self, letter: object) -> None:
+    def put_first(self, message: object) -> None:
         """Put the reader's own message first, however full the queue is; the reader bounds these."""
-        self._first.append(letter)
+        self._first.append(message)
         self._arrived.set()
 
     async def get(self) -> Any:
@@ -69,17 +69,17 @@ class Channel:
             await self._arrived.wait()
         if self._first:
             return self._first.popleft()
-        _, letter = self._waiting.popleft()
-        self._gone(letter)
-        return letter
+        _, message = self._waiting.popleft()
+        self._gone(message)
+        return message
 
-    def _gone(self, letter: Letter) -> None:
-        self.bytes -= size_of(letter)
+    def _gone(self, message: LayerMessage) -> None:
+        self.bytes -= size_of(message)
 
-    def _is_full(self, letter: Letter) -> bool:
+    def _is_full(self, message: LayerMessage) -> bool:
         if not self._waiting:
             return False  # an empty queue takes any message
-        if len(self._waiting) >= self.capacity or self.bytes + size_of(letter) > self.capacity_bytes:
+        if len(self._waiting) >= self.capacity or self.bytes + size_of(message) > self.capacity_bytes:
             return True
         return self.ends and self.clock() - self._waiting[0][0] > EXPIRY_S
 
@@ -100,23 +100,23 @@ class Inbox(Channel):
     def __init__(self, *, capacity: int, capacity_bytes: int, clock: Callable[[], float]) -> None:
         super().__init__(capacity=capacity, capacity_bytes=capacity_bytes, ends=False, clock=clock)
         self.dropped: Counter[str] = Counter()  # lost messages by peer, since `told`
-        self._letters: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._sizes: Counter[str] = Counter()
 
-    def put(self, letter: Letter) -> bool:
+    def put(self, message: LayerMessage) -> bool:
         """Append a host's message; return False if it is none, or the queue is full and mostly its peer's."""
-        if not isinstance(letter, ToHost):
+        if not isinstance(message, ToHost):
             return False
-        peer = peer_of(letter)
-        while self._is_full(letter) and (most := max(self._letters, key=self._part)) != peer:
-            if self._part(most) <= self._part(peer, letter):
+        peer = peer_of(message)
+        while self._is_full(message) and (most := max(self._counts, key=self._part)) != peer:
+            if self._part(most) <= self._part(peer, message):
                 break
             self._drop(most)
-        if not super().put(letter):
+        if not super().put(message):
             self.dropped[peer] += 1
             return False
-        self._letters[peer] += 1
-        self._sizes[peer] += size_of(letter)
+        self._counts[peer] += 1
+        self._sizes[peer] += size_of(message)
         return True
 
     def told(self) -> Counter[str]:
@@ -124,27 +124,27 @@ class Inbox(Channel):
         dropped, self.dropped = self.dropped, Counter()
         return dropped
 
-    def _part(self, peer: str, letter: Letter | None = None) -> float:
-        letters, size = (1, size_of(letter)) if letter is not None else (0, 0)
-        return max((self._letters[peer] + letters) / self.capacity, (self._sizes[peer] + size) / self.capacity_bytes)
+    def _part(self, peer: str, message: LayerMessage | None = None) -> float:
+        messages, size = (1, size_of(message)) if message is not None else (0, 0)
+        return max((self._counts[peer] + messages) / self.capacity, (self._sizes[peer] + size) / self.capacity_bytes)
 
     def _drop(self, peer: str) -> None:
         """Drop the peer's newest message; a busy peer's is found near the end."""
         for place in range(len(self._waiting) - 1, -1, -1):
-            letter = self._waiting[place][1]
-            if peer_of(letter) == peer:
+            message = self._waiting[place][1]
+            if peer_of(message) == peer:
                 del self._waiting[place]
-                self._gone(letter)
+                self._gone(message)
                 self.dropped[peer] += 1
                 return
 
-    def _gone(self, letter: Letter) -> None:
-        super()._gone(letter)
-        peer = peer_of(letter)
-        self._letters[peer] -= 1
-        self._sizes[peer] -= size_of(letter)
-        if not self._letters[peer]:
-            del self._letters[peer], self._sizes[peer]
+    def _gone(self, message: LayerMessage) -> None:
+        super()._gone(message)
+        peer = peer_of(message)
+        self._counts[peer] -= 1
+        self._sizes[peer] -= size_of(message)
+        if not self._counts[peer]:
+            del self._counts[peer], self._sizes[peer]
 
 
 def site_layer() -> "ProcessLayer":
@@ -205,12 +205,12 @@ class ProcessLayer:
             self.forget(channel)
             raise
 
-    async def send(self, channel: str, message: Letter) -> None:
+    async def send(self, channel: str, message: LayerMessage) -> None:
         """Send a message to one channel. Raises Undelivered."""
         if await self.send_many((channel,), message):
             raise Undelivered(channel)
 
-    async def send_many(self, channels: Iterable[str], message: Letter) -> list[str]:
+    async def send_many(self, channels: Iterable[str], message: LayerMessage) -> list[str]:
         """Send a message to many channels; return those known not to have received it."""
         lost = []
         for number, channel in enumerate(channels, 1):
@@ -232,7 +232,7 @@ class ProcessLayer:
         if not names:
             self.groups.pop(group, None)
 
-    async def group_send(self, group: str, message: Letter) -> None:
+    async def group_send(self, group: str, message: LayerMessage) -> None:
         await self.send_many(tuple(self.groups.get(group, ())), message)
 
     async def flush(self) -> None:

@@ -18,7 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from coordination.channel_layer.letters import LayerRestored, Letter
+from coordination.channel_layer.messages import LayerMessage, LayerRestored
 from coordination.channel_layer.process import CAPACITY, HOST_CAPACITY, RESTORED, ProcessLayer
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Parcel(msgspec.Struct, array_like=True):
     origin: str
     channels: list[str]
     group: str
-    letter: Letter
+    message: LayerMessage
 
 
 class RedisLayer(ProcessLayer):
@@ -70,7 +70,7 @@ class RedisLayer(ProcessLayer):
             await asyncio.wait([asyncio.ensure_future(self._subscribed.wait())], timeout=ANSWER_S)
         return await super().new_channel(prefix)
 
-    async def send_many(self, channels: Iterable[str], message: Letter) -> list[str]:
+    async def send_many(self, channels: Iterable[str], message: LayerMessage) -> list[str]:
         """Send a message to channels here, and one message to each other process for its channels."""
         here: list[str] = []
         elsewhere: dict[str, list[str]] = {}
@@ -86,7 +86,7 @@ class RedisLayer(ProcessLayer):
                 lost += names
         return lost
 
-    async def group_send(self, group: str, message: Letter) -> None:
+    async def group_send(self, group: str, message: LayerMessage) -> None:
         self._post(f"{self.prefix}.groups", Parcel(self.process, [], group, message))
         await super().group_send(group, message)
 
@@ -188,9 +188,9 @@ class RedisLayer(ProcessLayer):
             log.exception("a message of another process was not understood")
             return
         if not parcel.group:
-            await super().send_many(parcel.channels, parcel.letter)
+            await super().send_many(parcel.channels, parcel.message)
         elif parcel.origin != self.process:
-            await super().group_send(parcel.group, parcel.letter)
+            await super().group_send(parcel.group, parcel.message)
 
 
 def process_of(channel: str) -> str:

@@ -17,7 +17,7 @@ from django.db import DatabaseError
 
 from accounts.keys import site_key
 from coordination import snapshots
-from coordination.channel_layer.letters import (
+from coordination.channel_layer.messages import (
     RELAYS,
     HostAnnounced,
     HostSaid,
@@ -43,7 +43,7 @@ from peer_agent.protocol.coordinator.state import RunState
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import codes
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.letters import planned_for, planned_whole, seal_plan
+from peer_agent.protocol.sealed import planned_for, planned_whole, seal_plan
 from peer_agent.protocol.wire import decode, encode
 from runs.lifecycle.services import finish_run
 from runs.models import Run
@@ -54,7 +54,7 @@ LOOK_S = 1.0  # between polls of the database for people's requests
 MOST_NAMED = 100  # peers named on the timeline for lost messages; the log has all
 HEARD = get_args(m.TO_SITE)
 
-HostLetter = ToHost | Answered | PageRead | requests.Wishes  # from sockets, and from its own helpers
+HostMessage = ToHost | Answered | PageRead | requests.Wishes  # from sockets, and from its own helpers
 
 
 class Faulty(Exception):
@@ -120,8 +120,8 @@ class Host:
             await self.handle(e.Ticked())
             self._note_lost_words()
             self._tick_at = time.monotonic() + TICK_S
-        if (letter := await self._next(self._tick_at - time.monotonic())) is not None:
-            await self._heard(letter)
+        if (message := await self._next(self._tick_at - time.monotonic())) is not None:
+            await self._heard(message)
         await asyncio.sleep(0)
 
     def _note_lost_words(self) -> None:
@@ -129,35 +129,35 @@ class Host:
         for peer, count in self.mailbox.told().items():
             member = self.state.members.get(PeerId(peer))
             name = member.name if member is not None else peer[:8]
-            log.warning("run %s: %s letters of %s were lost, since too much waits", self.state.slug, count, name)
+            log.warning("run %s: %s messages of %s were lost, since too much waits", self.state.slug, count, name)
             if peer not in self._named and len(self._named) < MOST_NAMED:
                 self._named.add(peer)
                 self.writer.ask(e.Note("lost words", f"{name} says more than the site takes; some of it was lost"))
 
-    async def _next(self, wait_s: float) -> HostLetter | None:
+    async def _next(self, wait_s: float) -> HostMessage | None:
         """Return the next message, or None if none comes in time. A message already there is returned even late."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                letter: HostLetter = await self.mailbox.get()
-                return letter
+                message: HostMessage = await self.mailbox.get()
+                return message
         return None
 
-    async def _heard(self, letter: HostLetter) -> None:
-        match letter:
+    async def _heard(self, message: HostMessage) -> None:
+        match message:
             case PeerSaid():
-                await self._heard_peer(letter)
+                await self._heard_peer(message)
             case PeerLost():
-                await self._lost(letter)
+                await self._lost(message)
             case Answered(event=event):
                 await self._answered(event)
             case PageRead():
-                await self._say_page(letter)
+                await self._say_page(message)
             case requests.Wishes():
-                await self._looked(letter)
+                await self._looked(message)
             case LayerRestored():
                 await self.announce(again=True)
             case _:
-                assert_never(letter)
+                assert_never(message)
 
     async def _lost(self, lost: PeerLost) -> None:
         if self.channels.get(lost.peer) == lost.channel:
@@ -199,7 +199,7 @@ class Host:
             await self.handle(e.Received(said.peer, body))
         elif known is None and said.peer not in self._aside:
             rehello = encode(m.Rehello(run=self.state.run, fence=self.holding.fence))
-            await self.layer.send_many((said.channel,), self._letter(rehello))
+            await self.layer.send_many((said.channel,), self._said(rehello))
 
     # What people want
 
@@ -327,12 +327,12 @@ class Host:
     async def _say(self, peers: Iterable[PeerId], data: bytes) -> list[e.Event]:
         """Send the same data to all these peers; return a Lost event for each socket that cannot take it."""
         channels = {self.channels[peer]: peer for peer in peers if peer in self.channels}
-        lost = [channels[channel] for channel in await self.layer.send_many(channels, self._letter(data))]
+        lost = [channels[channel] for channel in await self.layer.send_many(channels, self._said(data))]
         for peer in lost:
             del self.channels[peer]
         return [e.Lost(peer) for peer in lost]
 
-    def _letter(self, data: bytes) -> HostSaid:
+    def _said(self, data: bytes) -> HostSaid:
         return HostSaid(data, self.state.run)
 
 

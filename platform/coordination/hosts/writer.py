@@ -17,9 +17,9 @@ from coordination.threads import in_thread
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.letters import CommitLetters
 from peer_agent.protocol.log.records import read_record, seal
 from peer_agent.protocol.messages import Hello
+from peer_agent.protocol.sealed import SealedCommit
 from peer_agent.protocol.wire import encode
 from runs import timeline
 from runs.models import Run
@@ -151,8 +151,8 @@ def page_of(run: Run, fence: int, command: e.Resend) -> list[bytes]:
     """Return encoded commits: at most PAGE of them and about PAGE_BYTES, at least one if there is one."""
     page: list[bytes] = []
     for entry in store.sealed_from(run, command.first, min(command.count, PAGE)):
-        letters = CommitLetters(entry, read_record(entry))
-        data = encode(letters.whole(fence) if command.whole else letters.to(command.peer, fence))
+        sealed = SealedCommit(entry, read_record(entry))
+        data = encode(sealed.whole(fence) if command.whole else sealed.to(command.peer, fence))
         if page and sum(map(len, page)) + len(data) > PAGE_BYTES:
             break
         page.append(data)

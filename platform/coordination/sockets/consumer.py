@@ -20,14 +20,14 @@ from accounts.keys import site_key
 from accounts.machine_control import forget_report, take_report
 from accounts.selectors import working_machine
 from config.proxies import visitor_in
-from coordination.channel_layer.letters import (
+from coordination.channel_layer.messages import (
     RELAYS,
     ChannelOverflowed,
     HostAnnounced,
     HostSaid,
     HostsFound,
+    LayerMessage,
     LayerRestored,
-    Letter,
     MachineRevoked,
     PeerLost,
     PeerSaid,
@@ -43,7 +43,7 @@ from coordination.hosts import claims
 from coordination.sockets import limits
 from coordination.sockets.limits import REPORTS, REST_S, Allowance, Allowances, Strangers, Takeovers, say_proved
 from coordination.sockets.listening import is_dialled, placed, silenced
-from coordination.sockets.polling import Following, Hosts, Instructing, Lookout, settled
+from coordination.sockets.polling import Following, Hosts, HostSearch, Instructing, settled
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Credential, Role, public_bytes
@@ -65,7 +65,7 @@ TOO_LATE, REFUSED, REPLACED = 4000, 4001, 4002  # close codes
 ALLOWANCES = Allowances()
 STRANGERS: Strangers["AgentConsumer"] = Strangers()
 TAKEOVERS = Takeovers()
-LOOKOUT = Lookout()
+HOST_SEARCH = HostSearch()
 INSTRUCTING = Instructing()
 
 
@@ -90,7 +90,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self._leave()
             self.layer.forget(self.channel_name)
 
-    async def dispatch(self, message: dict[str, Any] | Letter) -> None:
+    async def dispatch(self, message: dict[str, Any] | LayerMessage) -> None:
         """Handle an event of the server or a message. Channels' cleanup of database connections is not needed here."""
         if isinstance(message, dict):
             await getattr(self, get_handler_name(message))(message)
@@ -99,12 +99,12 @@ class AgentConsumer(AsyncWebsocketConsumer):
         else:
             log.warning("a socket was sent what is for others: %s", type(message).__name__)
 
-    async def _heard(self, letter: ToSocket) -> None:
-        match letter:
+    async def _heard(self, message: ToSocket) -> None:
+        match message:
             case HostSaid():
-                await self._host_said(letter)
+                await self._host_said(message)
             case HostAnnounced():
-                await self._host_announced(letter)
+                await self._host_announced(message)
             case HostsFound(runs=runs):
                 await self._ask_for_hello(runs)
             case LayerRestored():
@@ -114,11 +114,11 @@ class AgentConsumer(AsyncWebsocketConsumer):
             case SessionContested():
                 await self._contested()
             case MachineRevoked():
-                await self._revoked(letter)
+                await self._revoked(message)
             case ChannelOverflowed():
                 await self._overflowed()
             case _:
-                assert_never(letter)
+                assert_never(message)
 
     async def connect(self) -> None:
         """Send a challenge, to be answered in time. Close the link of a browser page, which has no business here."""
@@ -202,7 +202,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         sessions = sessions_of(credential.peer, credential.run)
         for group in (RESTORED, sessions, RELAYS if credential.role is Role.RELAY else group_of(credential.run)):
             await self.layer.group_add(group, self.channel_name)
-        LOOKOUT.add(self)
+        HOST_SEARCH.add(self)
         await self.layer.group_send(sessions, SessionReplaced(self.channel_name))
 
     async def _replaced(self, newer: str) -> None:
@@ -229,7 +229,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         elif isinstance(body, m.MachineReport):
             await self._report(self.credential, body)
         elif run not in self.following.hosts:
-            LOOKOUT.hurry()
+            HOST_SEARCH.wake()
         else:
             if isinstance(body, m.Hello):
                 self.following.said_hello(run, time.monotonic())
@@ -279,13 +279,13 @@ class AgentConsumer(AsyncWebsocketConsumer):
             self.session.send(m.Notice(run=hello.run, code=problem.fault.code, text=problem.fault.text))
             return encode(silenced(hello))
 
-    async def _post(self, run: str, letter: ToHost) -> None:
+    async def _post(self, run: str, message: ToHost) -> None:
         """Forward to the host. If that fails, the message is lost; look the host up again at once."""
         try:
-            await self.layer.send(self.following.hosts[run], letter)
+            await self.layer.send(self.following.hosts[run], message)
         except ChannelFull:
             self.following.unfollow(run)
-            LOOKOUT.hurry()
+            HOST_SEARCH.wake()
 
     def _said(self, known: Credential, data: bytes) -> PeerSaid:
         return PeerSaid(known.peer, self.channel_name, data, self.person, self.machine, known.role)
@@ -299,7 +299,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     async def _layer_restored(self) -> None:
         """Look up hosts and ask for hellos, since messages from and to this process may be lost."""
-        LOOKOUT.hurry()
+        HOST_SEARCH.wake()
         await self._ask_for_hello(list(self.following.hosts))
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
@@ -324,9 +324,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
 
     # To the peer
 
-    async def _host_said(self, letter: HostSaid) -> None:
-        self.following.answered(letter.run)
-        await self._say(letter.data)
+    async def _host_said(self, message: HostSaid) -> None:
+        self.following.answered(message.run)
+        await self._say(message.data)
 
     async def _revoked(self, note: MachineRevoked) -> None:
         """Close a link cut off by the owner (E214) or organizer (E308, E324), or quarantined (E371)."""
@@ -370,7 +370,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             return
         self.is_over = True
         self._is_known()
-        LOOKOUT.discard(self)
+        HOST_SEARCH.discard(self)
         if self.credential is not None:
             INSTRUCTING.discard(self.credential.peer, self)
             for run in list(self.following.hosts):

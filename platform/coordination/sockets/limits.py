@@ -14,7 +14,7 @@ STRANGERS = 500  # unauthenticated sockets of a process; one more displaces the 
 TAKEOVERS = 6  # of a session in TAKEOVERS_S by the machine's other sockets; failing networks stay below
 TAKEOVERS_S = 60.0
 REST_S = 60.0  # for both agents, once they were told
-KNOWN = 10_000  # machines whose takeovers are counted
+KNOWN = 10_000  # machines remembered: a new socket brings no new budget and no new count of takeovers
 PROVED = "manyhands.proved"  # key of the ASGI scope's extension: a function that takes the link's owner
 
 
@@ -82,7 +82,6 @@ BUDGETS = {
 }
 # Each report is written to a row. It is sent when something changes, or once a minute.
 REPORTS = Budget(messages_per_s=1, messages=20, bytes_per_s=4e3, bytes=64e3)
-KNOWN = 10_000  # machines remembered, so that a new socket brings no new budget
 
 
 class Allowance:

@@ -29,7 +29,7 @@ from runs.models import Run, Snapshot
 log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
-HURRY_S = 0.25  # between looks, however many are asked for
+LEAST_PAUSE_S = 0.25  # between looks, however many are asked for
 SETTLED_S = 30.0  # between looks for finished runs
 OVERLAP = timedelta(seconds=90)  # between two of these: better reported twice than never
 MOST_SETTLED = 1_000  # finished runs, newest first, that a new relay is told of
@@ -97,39 +97,39 @@ class Follower(Protocol):
         """Take finished runs, with the entry up to which relays may delete bytes."""
 
 
-class Lookout:
+class HostSearch:
     """Polls for hosts and finished runs while there are sockets."""
 
     def __init__(self) -> None:
         self._followers: set[Follower] = set()
-        self._hurried = asyncio.Event()
+        self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._settled_at = 0.0
 
     def add(self, follower: Follower) -> None:
         self._followers.add(follower)
         if self._task is None or self._task.done():
-            self._hurried = asyncio.Event()  # of this loop
+            self._woken = asyncio.Event()  # of this loop
             self._task = asyncio.create_task(self._work())
 
     def discard(self, follower: Follower) -> None:
         self._followers.discard(follower)
 
-    def hurry(self) -> None:
+    def wake(self) -> None:
         """Look soon, because a socket has no host or its host does not answer."""
-        self._hurried.set()
+        self._woken.set()
 
     async def _work(self) -> None:
         while self._followers:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
-                    await self._hurried.wait()
-            self._hurried.clear()
+                    await self._woken.wait()
+            self._woken.clear()
             try:
                 await self._look(time.monotonic())
             except DatabaseError:
                 log.warning("the database is away", exc_info=True)
-            await asyncio.sleep(HURRY_S)
+            await asyncio.sleep(LEAST_PAUSE_S)
 
     async def _look(self, now: float) -> None:
         hosts = await in_thread(claims.hosts_of)()

@@ -43,7 +43,7 @@ def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None
     renamed = f" It is called {quoted(title)} now." if run.title != title else ""
     if not _changed(run, title=title, purpose=purpose):
         return
-    add_action(run=run, kind="edited", deed=f"changed the description.{renamed}", by=by, role=role)
+    add_action(run=run, kind="edited", action=f"changed the description.{renamed}", by=by, role=role)
 
 
 def _changed(run: Run, **values: Any) -> bool:
@@ -60,15 +60,15 @@ def _changed(run: Run, **values: Any) -> bool:
 def change_prompts(*, run: Run, prompts: str, by: Person | None = None) -> None:
     """Change the prompts that the model continues from its next snapshot on."""
     if _changed(run, prompts=prompts):
-        add_action(run=run, kind="edited", deed="changed the prompts.", by=by)
+        add_action(run=run, kind="edited", action="changed the prompts.", by=by)
 
 
 @transaction.atomic
 def announce(*, run: Run, text: str, by: Person | None = None) -> None:
     """Set the announcement on the run's page and in its activity; an empty text removes it."""
     if _changed(run, announcement=text):
-        deed = f"announced {quoted(text)}" if text else "removed the announcement."
-        add_action(run=run, kind="announced", deed=deed, by=by, is_internal=not text)
+        action = f"announced {quoted(text)}" if text else "removed the announcement."
+        add_action(run=run, kind="announced", action=action, by=by, is_internal=not text)
 
 
 @transaction.atomic
@@ -76,10 +76,10 @@ def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> N
     """Set the number of training machines below which the run's managers are alerted; None: never."""
     if not _changed(run, least_machines=machines):
         return
-    deed = (
+    action = (
         f"set an alert for fewer than {machines:,} machines." if machines else "turned off the alert for few machines."
     )
-    add_action(run=run, kind="edited", deed=deed, by=by, is_internal=True)
+    add_action(run=run, kind="edited", action=action, by=by, is_internal=True)
 
 
 @transaction.atomic
@@ -136,7 +136,7 @@ def change_draft(
     if not is_known:
         prepare_anew(text, recipe)
     if dataset is not None or encode_recipe(recipe).decode() != draft.recipe:
-        add_action(run=run, kind="edited", deed=f"changed the {'text' if dataset else 'recipe'}.", by=by)
+        add_action(run=run, kind="edited", action=f"changed the {'text' if dataset else 'recipe'}.", by=by)
     run.refresh_from_db()
 
 
@@ -178,7 +178,7 @@ def take_back(*, run: Run, by: Person | None = None) -> None:
     now.marks.all().delete()
     now.coverage.all().delete()
     move(run, Why.TAKEN_BACK, waiting_for="", opened_at=None, elements=0)
-    add_action(run=run, kind="taken back", deed="returned the run to a draft.", by=by)
+    add_action(run=run, kind="taken back", action="returned the run to a draft.", by=by)
     folder = storage.snapshots_folder(run)
     transaction.on_commit(lambda: shutil.rmtree(folder, ignore_errors=True))
 
@@ -226,7 +226,7 @@ def set_base(*, run: Run, base: Dataset, by: Person | None = None) -> None:
     wanted = require_base(draft, base.filename, base.on_hub)
     _put_base(draft, base)
     what = f"the {wanted.name} {quoted(base.filename)}"
-    add_action(run=run, kind="edited", deed=f"brought {what}.", by=by)
+    add_action(run=run, kind="edited", action=f"brought {what}.", by=by)
     run.refresh_from_db()
 
 
@@ -237,7 +237,7 @@ def remove_base(*, run: Run, by: Person | None = None) -> None:
     if (before := draft.dataset.base) is None:
         return
     _put_base(draft, None)
-    add_action(run=run, kind="edited", deed=f"took {quoted(before.filename)} off.", by=by)
+    add_action(run=run, kind="edited", action=f"took {quoted(before.filename)} off.", by=by)
     run.refresh_from_db()
 
 
@@ -265,7 +265,7 @@ def add_source(*, run: Run, source: Dataset, by: Person | None = None) -> None:
     recipe = draft.parsed_recipe
     Dataset.objects.filter(pk=source.pk).update(first=draft.dataset)
     _change(draft, replace(recipe, mix=(*recipe.mix, USUAL_WEIGHT) if recipe.mix else ()))
-    add_action(run=run, kind="edited", deed=f"added {quoted(source.filename)}.", by=by)
+    add_action(run=run, kind="edited", action=f"added {quoted(source.filename)}.", by=by)
     run.refresh_from_db()
 
 
@@ -280,7 +280,7 @@ def remove_source(*, run: Run, source: UUID, by: Person | None = None) -> None:
     forget_text(sources[place])
     mix = tuple(weight for at, weight in enumerate(recipe.mix) if at != place)
     _change(draft, replace(recipe, mix=mix if len(mix) > 1 and any(mix) else ()))
-    add_action(run=run, kind="edited", deed=f"took {quoted(sources[place].filename)} off.", by=by)
+    add_action(run=run, kind="edited", action=f"took {quoted(sources[place].filename)} off.", by=by)
     run.refresh_from_db()
 
 
@@ -310,7 +310,7 @@ def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None)
     run.refresh_from_db()
     named = recipe.material.named(len(sources))
     told = ", ".join(f"{line.percent} of {quoted(line.dataset.filename)}" for line in source_lines(run))
-    add_action(run=run, kind="mixed", deed=f"mixes the {named} anew: {told}.", by=by)
+    add_action(run=run, kind="mixed", action=f"mixes the {named} anew: {told}.", by=by)
 
 
 def state_weights(run: Run) -> None:

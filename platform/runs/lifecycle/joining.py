@@ -128,8 +128,8 @@ def accept(*, request: JoinRequest, by: Person | None = None) -> None:
     if not JoinRequest.objects.filter(pk=request.pk, declined_at=None).delete()[0] or is_removed(run, person):
         return
     Member.objects.get_or_create(run=run, person=person)
-    deed = f"accepted {person.username}'s request to join."
-    add_action(run=run, kind=MEMBER, deed=deed, by=by, on=person)
+    action = f"accepted {person.username}'s request to join."
+    add_action(run=run, kind=MEMBER, action=action, by=by, on=person)
     _tell(Event.ACCEPTED, run, person)
 
 
@@ -140,8 +140,8 @@ def decline(*, request: JoinRequest, by: Person | None = None) -> None:
     waiting = JoinRequest.objects.filter(pk=request.pk, declined_at=None)
     if not waiting.update(declined_at=timezone.now(), message=""):
         return
-    deed = f"declined {person.username}'s request to join."
-    add_action(run=run, kind=MEMBER, deed=deed, by=by, on=person, is_internal=True)
+    action = f"declined {person.username}'s request to join."
+    add_action(run=run, kind=MEMBER, action=action, by=by, on=person, is_internal=True)
     _tell(Event.DECLINED, run, person)
 
 

@@ -65,7 +65,7 @@ def create_invitation(
     )
     uses = "any number of people" if most_uses is None else "one person" if most_uses == 1 else f"{most_uses:,} people"
     until = f", until {expires_at:%d %b %Y, %H:%M} UTC" if expires_at else ""
-    add_action(run=run, kind=MEMBER, deed=f"created an invitation link for {uses}{until}.", by=by, is_internal=True)
+    add_action(run=run, kind=MEMBER, action=f"created an invitation link for {uses}{until}.", by=by, is_internal=True)
     return IssuedInvitation(invitation, secret)
 
 
@@ -74,8 +74,8 @@ def revoke_invitation(*, invitation: Invitation, by: Person | None = None) -> No
     """Revoke an invitation link; people who joined by it stay."""
     if Invitation.objects.filter(pk=invitation.pk, revoked_at=None).update(revoked_at=timezone.now()):
         made = f"{invitation.created_at:%d %b %Y, %H:%M} UTC"
-        deed = f"revoked the invitation link created {made}."
-        add_action(run=invitation.run, kind=MEMBER, deed=deed, by=by, is_internal=True)
+        action = f"revoked the invitation link created {made}."
+        add_action(run=invitation.run, kind=MEMBER, action=action, by=by, is_internal=True)
 
 
 def invitation_to(*, slug: str, secret: str) -> Invitation:
@@ -112,7 +112,7 @@ def add_member(*, run: Run, name: str, by: Person | None = None) -> Member:
     facts = {"removed_at": None, "joined_at": timezone.now()}
     member, _ = Member.objects.update_or_create(run=run, person=person, defaults=facts)
     forget_request(run, person)
-    add_action(run=run, kind=MEMBER, deed=f"added {person.username}.", by=by, on=person)
+    add_action(run=run, kind=MEMBER, action=f"added {person.username}.", by=by, on=person)
     return member
 
 
@@ -139,10 +139,10 @@ def remove_member(*, member: Member, by: Person | None = None) -> None:
     if not Member.objects.filter(pk=member.pk, removed_at=None).update(removed_at=timezone.now()):
         return
     forget_request(run, person)
-    add_action(run=run, kind=MEMBER, deed=f"removed {person.username}.", by=by, on=person)
+    add_action(run=run, kind=MEMBER, action=f"removed {person.username}.", by=by, on=person)
     if run.roles.filter(person=person).delete()[0] and role is not None:
-        deed = f"removed {person.username} as {role}."
-        add_action(run=run, kind=ROLE, deed=deed, by=by, on=person, is_internal=True)
+        action = f"removed {person.username} as {role}."
+        add_action(run=run, kind=ROLE, action=action, by=by, on=person, is_internal=True)
 
 
 @transaction.atomic
@@ -158,8 +158,8 @@ def remove_person(*, run: Run, name: str, by: Person | None = None) -> Member:
 @transaction.atomic
 def let_back(*, member: Member, by: Person | None = None) -> None:
     if Member.objects.filter(pk=member.pk).exclude(removed_at=None).update(removed_at=None):
-        deed = f"let {member.person.username} back in."
-        add_action(run=member.run, kind=MEMBER, deed=deed, by=by, on=member.person)
+        action = f"let {member.person.username} back in."
+        add_action(run=member.run, kind=MEMBER, action=action, by=by, on=member.person)
 
 
 def forget_request(run: Run, person: Person) -> None:

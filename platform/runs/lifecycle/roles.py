@@ -46,8 +46,8 @@ def invite(*, run: Run, name: str, role: Run.Role, by: Person | None = None) -> 
     if (reason := _why_not(now, person, role)) is not None:
         raise Problem.of("E359", name=person.username, role=ARTICLE[role], reason=reason)
     offered = RunRole.objects.create(run=now, person=person, role=role, invited_by=who)
-    deed = f"invited {person.username} to be {ARTICLE[role]}."
-    add_action(run=now, kind=ROLE, deed=deed, by=who, on=person, is_internal=True)
+    action = f"invited {person.username} to be {ARTICLE[role]}."
+    add_action(run=now, kind=ROLE, action=action, by=who, on=person, is_internal=True)
     return offered
 
 
@@ -74,8 +74,8 @@ def accept(*, offered: RunRole) -> None:
     if RunRole.objects.filter(pk=offered.pk, accepted_at=None).update(accepted_at=timezone.now()):
         Member.objects.get_or_create(run=run, person=person)
         forget_request(run, person)
-        deed = f"accepted to be {ARTICLE[role]}."
-        add_action(run=run, kind=ROLE, deed=deed, by=person, is_internal=True)
+        action = f"accepted to be {ARTICLE[role]}."
+        add_action(run=run, kind=ROLE, action=action, by=person, is_internal=True)
 
 
 @transaction.atomic
@@ -87,8 +87,8 @@ def give_up(*, offered: RunRole, why: str = "") -> None:
         return
     held.delete()
     what = "gave up the role of" if held.accepted_at else "declined the role of"
-    deed = f"{what} {role}{why}."
-    add_action(run=run, kind=ROLE, deed=deed, by=person, role=role, is_internal=True)
+    action = f"{what} {role}{why}."
+    add_action(run=run, kind=ROLE, action=action, by=person, role=role, is_internal=True)
 
 
 @transaction.atomic
@@ -102,8 +102,8 @@ def take_back(*, given: RunRole, by: Person | None = None) -> None:
         return
     held.delete()
     name = person.username
-    deed = f"removed {name} as {role}." if held.accepted_at else f"withdrew {name}'s invitation as {role.label}."
-    add_action(run=run, kind=ROLE, deed=deed, by=by, on=person, is_internal=True)
+    action = f"removed {name} as {role}." if held.accepted_at else f"withdrew {name}'s invitation as {role.label}."
+    add_action(run=run, kind=ROLE, action=action, by=by, on=person, is_internal=True)
 
 
 def successors(person: Person) -> list[RunRole]:

@@ -78,7 +78,7 @@ def create_run(
     )
     save_with_address(run)
     Head.objects.create(run=run)
-    add_action(run=run, kind="created", deed=f"created this run from {quoted(dataset.filename)}.")
+    add_action(run=run, kind="created", action=f"created this run from {quoted(dataset.filename)}.")
     enqueue_preparation(dataset)
     return run
 
@@ -106,7 +106,7 @@ def open_run(*, run: Run, by: Person | None = None) -> None:
     if run.dataset.state == Dataset.State.READY:
         require_data(run.parsed_recipe, run.dataset)
     if move(run, Why.WANTED_OPEN, waiting_for=""):
-        add_action(run=run, kind="opened", deed="published the run.", by=by, is_internal=True)
+        add_action(run=run, kind="opened", action="published the run.", by=by, is_internal=True)
         queue.enqueue_on_commit(TaskName.PREPARE_RUN, run.pk)
 
 
@@ -147,13 +147,13 @@ def _begin(run: Run, made: dict[str, Any]) -> None:
 def pause_run(*, run: Run, by: Person | None = None) -> None:
     """Pause the run: no further round begins, but one under way may still commit."""
     if move(run, Why.PAUSED):
-        add_action(run=run, kind="paused", deed="paused the run.", by=by)
+        add_action(run=run, kind="paused", action="paused the run.", by=by)
 
 
 @transaction.atomic
 def resume_run(*, run: Run, by: Person | None = None) -> None:
     if move(run, Why.RESUMED):
-        add_action(run=run, kind="resumed", deed="resumed the run.", by=by)
+        add_action(run=run, kind="resumed", action="resumed the run.", by=by)
 
 
 @transaction.atomic
@@ -224,8 +224,8 @@ def extend_run(*, run: Run, target_steps: int, by: Person | None = None) -> None
     longer = msgspec.structs.replace(recipe, target_steps=target_steps)
     Run.objects.filter(pk=run.pk).update(recipe=encode_recipe(longer).decode(), automatic_steps=False)
     run.refresh_from_db()
-    deed = f"extended the run: {target_steps:,} steps instead of {recipe.target_steps:,}."
-    add_action(run=run, kind="extended", deed=deed, by=by)
+    action = f"extended the run: {target_steps:,} steps instead of {recipe.target_steps:,}."
+    add_action(run=run, kind="extended", action=action, by=by)
 
 
 @transaction.atomic
@@ -243,7 +243,7 @@ def end_run(*, run: Run, by: Person | None = None) -> None:
         raise Problem.of("E320")
     move(run, Why.ENDED)
     where = f"at step {step:,}, or after the step under way"
-    add_action(run=run, kind="ending", deed=f"is ending the run {where}.", by=by)
+    add_action(run=run, kind="ending", action=f"is ending the run {where}.", by=by)
 
 
 # Rollback to a snapshot: the run's host does it within a second
@@ -283,4 +283,4 @@ def ask_rollback(*, run: Run, index: int, by: Person | None = None) -> None:
     if target is None:
         raise Problem.of("E412", reason="this snapshot is no longer stored, or its steps were undone")
     Run.objects.filter(pk=run.pk).update(rollback_index=index)
-    add_action(run=run, kind=ROLLING_BACK, deed=f"is rolling the run back to step {target.step:,}.", by=by)
+    add_action(run=run, kind=ROLLING_BACK, action=f"is rolling the run back to step {target.step:,}.", by=by)

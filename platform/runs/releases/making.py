@@ -173,5 +173,5 @@ def release_best(*, run: Run, best: bool, by: Person | None = None) -> None:
     if not is_other:
         return
     step = wanted.step if wanted is not None else run.head.step
-    add_action(run=run, kind="release", deed=f"chose the model of step {step:,} for the release.", by=by)
+    add_action(run=run, kind="release", action=f"chose the model of step {step:,} for the release.", by=by)
     queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, run.pk)

@@ -215,8 +215,8 @@ def ask_to_publish(
         },
     )
     often = f", with a checkpoint every {checkpoint_every:,} steps" if checkpoint_every else ""
-    deed = f"wants the model on the Hub as {quoted(repository)}{' (private)' if private else ''}{often}."
-    add_action(run=run, kind="publishing", deed=deed, by=who, is_internal=True)
+    action = f"wants the model on the Hub as {quoted(repository)}{' (private)' if private else ''}{often}."
+    add_action(run=run, kind="publishing", action=action, by=who, is_internal=True)
     queue.enqueue_on_commit(TaskName.PUBLISH_RELEASE, run.pk)
     if checkpoint_every:
         queue.enqueue_on_commit(TaskName.PUBLISH_CHECKPOINT, run.pk)

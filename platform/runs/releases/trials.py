@@ -62,8 +62,8 @@ def size_of(run: Run) -> int:
 @transaction.atomic
 def set_allowed(*, run: Run, allowed: bool, by: Person | None = None) -> None:
     Run.objects.filter(pk=run.pk).update(can_be_tried=allowed)
-    deed = "let visitors try the model." if allowed else "let nobody try the model any more."
-    add_action(run=run, kind="trial", deed=deed, by=by, is_internal=True)
+    action = "let visitors try the model." if allowed else "let nobody try the model any more."
+    add_action(run=run, kind="trial", action=action, by=by, is_internal=True)
 
 
 def release_to_try(run: Run) -> Release | None:

@@ -13,7 +13,7 @@ from uuid import UUID
 from channels.layers import get_channel_layer
 from django.db import DatabaseError
 
-from coordination.channel_layer.letters import watchers_of
+from coordination.channel_layer.messages import watchers_of
 from coordination.threads import in_thread
 from web.feed.changes import change_message, changes, picture_message
 from web.run_picture.loading import ENGLISH, look

@@ -22,10 +22,10 @@ from peer_agent.protocol.coordinator.advance import TICK_S, advance
 from peer_agent.protocol.coordinator.facts import StoredFacts, restored
 from peer_agent.protocol.coordinator.probing import MOST_PROBES
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.letters import CommitLetters, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.log.records import GENESIS, Contribution, Entry, Record, seal
 from peer_agent.protocol.plan import Pair
 from peer_agent.protocol.recipe import Codec, Recipe, encode_recipe
+from peer_agent.protocol.sealed import SealedCommit, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.session import Link
 from tests.benchmarks.rig.machines import admitted
 from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
@@ -282,9 +282,9 @@ class Coordinator:
 
     def _resend(self, command: e.Resend) -> None:
         for entry, record in self.entries[command.first - 1 : command.first - 1 + command.count]:
-            letters = CommitLetters(entry, record)
+            sealed = SealedCommit(entry, record)
             fence = self.state.fence
-            self._say((command.peer,), letters.whole(fence) if command.whole else letters.to(command.peer, fence))
+            self._say((command.peer,), sealed.whole(fence) if command.whole else sealed.to(command.peer, fence))
         self._later(e.Paged(command.peer, command.first + command.count - 1))
 
 

@@ -1,6 +1,6 @@
-"""The hostile puppet over real links: the rig's contributor, whose every word to the site goes by its deed.
+"""The hostile puppet over real links: the rig's contributor, whose every word to the site goes by its behaviour.
 
-The deeds are those of `tests/hostile`. What it sends to relays is noise, sound as far as a relay can see.
+The behaviours are those of `tests/hostile`. What it sends to relays is noise, sound as far as a relay can see.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.letters import open_plan
+from peer_agent.protocol.sealed import open_plan
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.advance import heard
 from peer_agent.protocol.trainer.state import new_trainer
 from peer_agent.protocol.wire import Frame, encode
 from peer_agent.site.credential import RunAccess
 from tests.benchmarks.rig.contributor import Contributor
-from tests.hostile.deeds import TICK_S, Deed, Memory, Word
+from tests.hostile.behaviours import TICK_S, Behaviour, Memory, Word
 
 BACK_S = 1.0  # it takes no hint, and is back after so long
 UNIT_S = 0.1  # in which it computes a unit
@@ -39,12 +39,12 @@ ENDED = (LinkLost, Refused, Problem, ConnectionError, TimeoutError)
 class Puppet(Contributor):
     """One process of one machine. `account` counts what was said and told to it, and why its links ended."""
 
-    def __init__(self, access: RunAccess, deed: Deed, account: Counter[str]) -> None:
+    def __init__(self, access: RunAccess, behaviour: Behaviour, account: Counter[str]) -> None:
         super().__init__(access, grid_of(1))
-        self.deed, self.account = deed, account
+        self.behaviour, self.account = behaviour, account
         self.core = new_trainer(access.run, access.peer, time.monotonic(), secrets.randbits(128))
         self.memory = Memory(run=access.run, me=access.peer, chance=Random(access.peer), core=self.core)
-        self.units_left = deed.computes
+        self.units_left = behaviour.computes
 
     async def run(self) -> None:
         """Until it is cancelled: dial, speak and listen, and dial again."""
@@ -65,7 +65,7 @@ class Puppet(Contributor):
         await self.access.renew()
         self.site = await self.access.dial_control()
         ends = [self._listen(self.site), self._tick()]
-        if self.deed.link in {"comes and goes", "copied home"}:
+        if self.behaviour.link in {"comes and goes", "copied home"}:
             ends.append(asyncio.sleep(AWAY_S))
         tasks = [asyncio.ensure_future(end) for end in ends]
         try:
@@ -88,14 +88,14 @@ class Puppet(Contributor):
             await self._take(heard(body, self.access.site_key, self.access.peer))
             known = open_plan(body, self.access.site_key).head if isinstance(body, m.Planned) else body
             self.memory.hear(known)
-            await self._post(self.deed.answers(self.memory, known))
+            await self._post(self.behaviour.answers(self.memory, known))
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             await self._take(e.Ticked())
             self.memory.ticks += 1
-            await self._post(self.deed.adds(self.memory))
+            await self._post(self.behaviour.adds(self.memory))
 
     async def _post(self, words: Iterable[Word]) -> None:
         """What goes out, whether the site could decode it or not."""
@@ -112,7 +112,7 @@ class Puppet(Contributor):
     async def _carry(self, action: e.Action) -> None:
         match action:
             case e.Say():
-                words = list(self.deed.says(self.memory, action.message))
+                words = list(self.behaviour.says(self.memory, action.message))
                 self.account["changed"] += words != [action.message]
                 await self._post(words)
             case e.Load():
@@ -127,7 +127,7 @@ class Puppet(Contributor):
                 self.accumulator = Accumulator(self.grid)
             case e.HashState():
                 await self._take(e.Hashed(action.index, action.step, "0" * 64, 1))
-            case e.Send() if self.deed.chunks_per_s == 0:
+            case e.Send() if self.behaviour.chunks_per_s == 0:
                 pass
             case e.Warn() | e.Began() | e.Quit() | e.HandIn():
                 self.account[type(action).__name__] += 1
@@ -161,7 +161,7 @@ class Puppet(Contributor):
 
     async def _freeze(self, action: e.Freeze, round_: Any) -> None:
         await super()._freeze(action, round_)
-        if self.deed.damaged and round_.sending is not None:
+        if self.behaviour.damaged and round_.sending is not None:
             payloads = round_.sending.payloads
             payloads[:] = [bytes(len(payload)) for payload in payloads]
 
@@ -181,11 +181,11 @@ class Puppet(Contributor):
             self.account[f"job {type(error).__name__}"] += 1
 
 
-async def play(accesses: list[RunAccess], deed: Deed, seconds: float) -> Counter[str]:
+async def play(accesses: list[RunAccess], behaviour: Behaviour, seconds: float) -> Counter[str]:
     """Puppets for so long; what they counted."""
     account: Counter[str] = Counter()
-    twice = 2 if deed.link in {"copied home", "two sockets"} else 1
-    tasks = [asyncio.create_task(Puppet(access, deed, account).run()) for access in accesses * twice]
+    twice = 2 if behaviour.link in {"copied home", "two sockets"} else 1
+    tasks = [asyncio.create_task(Puppet(access, behaviour, account).run()) for access in accesses * twice]
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):

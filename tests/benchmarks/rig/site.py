@@ -17,10 +17,10 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.letters import CommitLetters, plan_of, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.log.records import GENESIS, ChunkRange, Contribution, SpanEntry, Unit, digest_of, seal, whole
 from peer_agent.protocol.plan import spans_of
 from peer_agent.protocol.recipe import Codec, encode_recipe
+from peer_agent.protocol.sealed import SealedCommit, plan_of, planned_for, planned_whole, seal_plan
 from peer_agent.protocol.session import Link
 from peer_agent.recipes.causal_lm import CausalLM, Model
 from tests.averaging.rounds import SCALARS
@@ -210,12 +210,12 @@ class Site:
             samples=1,
             exact=True,
         )
-        sealed = seal(SITE_KEY, record)
-        self.index, self.digest = record.index, digest_of(sealed)
-        letters = CommitLetters(sealed, record)
+        entry = seal(SITE_KEY, record)
+        self.index, self.digest = record.index, digest_of(entry)
+        sealed = SealedCommit(entry, record)
         for peer, link in self.contributors.items():
-            await link.send(letters.to(peer, fence=1))
-        await self._tell(self.relays.values(), letters.whole(fence=1))
+            await link.send(sealed.to(peer, fence=1))
+        await self._tell(self.relays.values(), sealed.whole(fence=1))
 
     async def _tell(self, links: Iterable[Connection], message: m.Message) -> None:
         for link in links:

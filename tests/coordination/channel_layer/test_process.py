@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from coordination.channel_layer import process as layers
-from coordination.channel_layer.letters import ChannelOverflowed, HostSaid, PeerSaid
+from coordination.channel_layer.messages import ChannelOverflowed, HostSaid, PeerSaid
 from coordination.channel_layer.process import HOST, Inbox, ProcessLayer, Undelivered
 from peer_agent.protocol.identifiers import PeerId
 
@@ -200,6 +200,6 @@ async def test_a_broadcast_lets_others_go_on(small: ProcessLayer) -> None:
 
 async def test_the_same_letter_reaches_all_as_it_is(small: ProcessLayer) -> None:
     channels = [await small.new_channel() for _ in range(3)]
-    letter = said(b"encoded once")
-    await small.send_many(channels, letter)
-    assert [await small.receive(channel) for channel in channels] == [letter] * 3
+    message = said(b"encoded once")
+    await small.send_many(channels, message)
+    assert [await small.receive(channel) for channel in channels] == [message] * 3

@@ -11,7 +11,7 @@ import pytest
 from django.db import OperationalError
 
 from coordination import snapshots, store
-from coordination.channel_layer.letters import LayerRestored, MachineRevoked, PeerLost, PeerSaid, RunMoved, group_of
+from coordination.channel_layer.messages import LayerRestored, MachineRevoked, PeerLost, PeerSaid, RunMoved, group_of
 from coordination.hosts import claims, host, requests, writer
 from coordination.hosts.claims import CLAIM_S, MARGIN_S, Holding
 from coordination.hosts.host import Faulty, Host
@@ -22,7 +22,7 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Member
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.letters import CommitLetters
+from peer_agent.protocol.sealed import SealedCommit
 from peer_agent.protocol.wire import decode, encode
 from runs.models import RelayAddress
 from tests.coordination.engines import PATIENCE_S
@@ -285,7 +285,7 @@ class TestTheDatabase:
             return [sealed(record)] * count
 
         monkeypatch.setattr(store, "sealed_from", sealed_from)
-        monkeypatch.setattr(writer, "PAGE_BYTES", 10 * len(encode(CommitLetters(sealed(record), record).to(TEO, 1))))
+        monkeypatch.setattr(writer, "PAGE_BYTES", 10 * len(encode(SealedCommit(sealed(record), record).to(TEO, 1))))
         script.answer = lambda event: [e.Resend(TEO, 1, 10_000)] if isinstance(event, e.Joined) else []
         async with driving(driven):
             (channel,) = await arrived(driven, TEO)
@@ -507,8 +507,8 @@ class TestSnapshots:
     async def test_where_a_relay_can_be_dialled_is_kept(self, driven: Host, script: Script) -> None:
         greeting = m.Hello(run=driven.run.run_id, accumulator=ACCUMULATOR, url="ws://here:1/", keeps_log=True)
         for peer, role in ((TEO, Role.RELAY), (NOOR, Role.TRAINER)):
-            letter = said(peer, greeting, await driven.layer.new_channel(), role)
-            await driven.layer.send(driven.holding.owner, letter)
+            message = said(peer, greeting, await driven.layer.new_channel(), role)
+            await driven.layer.send(driven.holding.owner, message)
         async with driving(driven):
             await until(lambda: script.count(e.Joined) == 2)
         kept = await in_thread(lambda: list(RelayAddress.objects.values_list("peer", "url")))()

@@ -18,7 +18,7 @@ from django.db.models.functions import Now
 
 from accounts.services import revoke_machine
 from coordination import presence, store
-from coordination.channel_layer.letters import RunMoved, watchers_of
+from coordination.channel_layer.messages import RunMoved, watchers_of
 from coordination.hosts import claims, host, supervisor
 from coordination.models import Election, Presence
 from coordination.snapshots import admit_hash

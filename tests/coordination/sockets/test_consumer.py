@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from uvicorn.protocols.utils import ClientDisconnected
 
 from accounts.services import revoke_machine
-from coordination.channel_layer.letters import (
+from coordination.channel_layer.messages import (
     RELAYS,
     HostAnnounced,
     HostSaid,
@@ -58,7 +58,7 @@ def hello(run: Run) -> m.Hello:
 
 
 async def received(layer: Any, channel: str) -> Any:
-    """The next letter in a host's channel."""
+    """The next message in a host's channel."""
     async with asyncio.timeout(PATIENCE_S):
         return await layer.receive(channel)
 
@@ -240,10 +240,10 @@ class TestMessages:
         async with linked(teo) as link:
             assert await link.hear() == m.Rehello(run=example.run.run_id, fence=fence or 0)
             await link.say(hello(example.run))
-            letter = await received(layer, host)
-        assert decode(letter.data) == hello(example.run)
+            message = await received(layer, host)
+        assert decode(message.data) == hello(example.run)
         peer = PeerId(example.teo.machine.peer_id)
-        assert letter == PeerSaid(peer, letter.channel, letter.data, "Teo", "laptop", Role.TRAINER)
+        assert message == PeerSaid(peer, message.channel, message.data, "Teo", "laptop", Role.TRAINER)
 
     @pytest.mark.parametrize("role", [Role.AUXILIARY, Role.TRAINER])
     async def test_a_member_that_listens_is_told_of_where_it_is_seen(
@@ -256,9 +256,9 @@ class TestMessages:
             host = await self.announce(layer, example.run, 1)
             await link.hear()
             await link.say(said)
-            letter = await received(layer, host)
-        assert letter.role is role
-        assert decode(letter.data) == replace(said, url="wss://203.0.113.7:7100/")
+            message = await received(layer, host)
+        assert message.role is role
+        assert decode(message.data) == replace(said, url="wss://203.0.113.7:7100/")
 
     async def test_unusable_address_is_removed_and_its_member_told_why(self, example: Example, layer: Any) -> None:
         member = identity_of(credential_of(example.teo, example.run, Role.AUXILIARY), example.teo.key)
@@ -314,8 +314,8 @@ class TestMessages:
         async with linked(teo) as link:
             host = await self.announce(layer, example.run, 1)
             await link.hear()
-        letter = await received(layer, host)
-        assert letter == PeerLost(example.teo.machine.peer_id, letter.channel)
+        message = await received(layer, host)
+        assert message == PeerLost(example.teo.machine.peer_id, message.channel)
         await layer.send(host, LayerRestored())
         assert await received(layer, host) == LayerRestored(), "it learns so once"
 
@@ -343,8 +343,8 @@ class TestMessages:
             host = await self.announce(layer, example.run, 3, group=RELAYS)
             assert await link.hear() == m.Rehello(run=example.run.run_id, fence=3)
             await link.say(hello(example.run))
-            letter = await received(layer, host)
-            assert (letter.role, decode(letter.data)) == (Role.RELAY, hello(example.run))
+            message = await received(layer, host)
+            assert (message.role, decode(message.data)) == (Role.RELAY, hello(example.run))
 
     async def test_a_trainer_hears_of_its_own_run_alone(self, example: Example, teo: Identity, layer: Any) -> None:
         other = await in_thread(opened)(example.run.organizer, slug="riddles")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from coordination.channel_layer.letters import RELAYS, ChannelOverflowed, HostAnnounced, HostSaid, LayerRestored
+from coordination.channel_layer.messages import RELAYS, ChannelOverflowed, HostAnnounced, HostSaid, LayerRestored
 from coordination.hosts import claims
 from coordination.sockets import consumer as consumers
 from coordination.sockets import limits, polling
@@ -47,7 +47,7 @@ def noor(example: Example) -> Identity:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks come at once."""
     monkeypatch.setattr(polling, "LOOK_S", 0.01)
-    monkeypatch.setattr(polling, "HURRY_S", 0.0)
+    monkeypatch.setattr(polling, "LEAST_PAUSE_S", 0.0)
 
 
 async def hosted(layer: Any, example: Example) -> tuple[str, int]:
@@ -124,7 +124,7 @@ class TestHosts:
     async def test_one_that_is_gone_is_looked_up_at_once(
         self, example: Example, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(polling, "HURRY_S", 0.0)
+        monkeypatch.setattr(polling, "LEAST_PAUSE_S", 0.0)
         monkeypatch.setattr(polling, "LOOK_S", 1e6)
         old, fence = await hosted(layer, example)
         async with linked(teo) as link:

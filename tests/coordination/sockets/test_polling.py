@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from accounts import machine_control, services
 from accounts.models import MachineControl
-from coordination.channel_layer.letters import HostAnnounced, group_of
+from coordination.channel_layer.messages import HostAnnounced, group_of
 from coordination.hosts import claims
 from coordination.sockets import polling
-from coordination.sockets.polling import LONGEST_S, UNANSWERED_S, Following, Hosts, Lookout, settled
+from coordination.sockets.polling import LONGEST_S, UNANSWERED_S, Following, Hosts, HostSearch, settled
 from coordination.threads import in_thread
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
@@ -39,14 +39,14 @@ SOON_S = 1.0  # in which a machine is to answer
 class Hurried:
     """A socket that is never content."""
 
-    def __init__(self, here: Lookout) -> None:
+    def __init__(self, here: HostSearch) -> None:
         self.here, self.found = here, asyncio.Event()
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
         """Asks for another look at once."""
         del hosts, asked_at
         self.found.set()
-        self.here.hurry()
+        self.here.wake()
 
     async def announce_finished(self, notes: Sequence[Snapshotted]) -> None:
         """It has no log."""
@@ -61,11 +61,11 @@ async def test_however_many_are_in_a_hurry_there_is_a_pause(monkeypatch: pytest.
 
     monkeypatch.setattr(claims, "hosts_of", hosts_of)
     monkeypatch.setattr(polling, "settled", lambda _: ())
-    monkeypatch.setattr(polling, "HURRY_S", 1e6)
-    here = Lookout()
+    monkeypatch.setattr(polling, "LEAST_PAUSE_S", 1e6)
+    here = HostSearch()
     socket = Hurried(here)
     here.add(socket)
-    here.hurry()
+    here.wake()
     async with asyncio.timeout(PATIENCE_S):
         await socket.found.wait()
         for _ in range(TURNS):
@@ -150,7 +150,7 @@ def relay(example: Example) -> Identity:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks come at once."""
-    for name in ("LOOK_S", "HURRY_S", "SETTLED_S"):
+    for name in ("LOOK_S", "LEAST_PAUSE_S", "SETTLED_S"):
         monkeypatch.setattr(polling, name, 0.01)
 
 

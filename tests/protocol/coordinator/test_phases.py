@@ -11,12 +11,12 @@ from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator import phases
 from peer_agent.protocol.coordinator.phases import TRANSITIONS, Impossible, Why, enter
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.simulation.churn import befall
+from peer_agent.simulation.churn import inject
 from peer_agent.simulation.database import FailureRates
 from peer_agent.simulation.world import Setting, World
 from tests.protocol.coordinator.stage import Stage
 from tests.simulation.checked_world import relays, run_to
-from tests.simulation.weathers import restless
+from tests.simulation.conditions import restless
 
 Arrows = dict[tuple[Phase, Why], Phase]
 
@@ -45,7 +45,7 @@ def test_every_arrow_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
             failure_rates=FailureRates(failed=0.2, answer_lost=0.1),
         )
         world = World(setting)
-        befall(world, restless(setting, trainer_s=3, relay_s=8, site_s=40))
+        inject(world, restless(setting, trainer_s=3, relay_s=8, site_s=40))
         world.run(lambda world=world: world.tally.finished, 2000)  # type: ignore[misc]
     still = World(Setting(trainers=2, steps=2))
     run_to(still, Phase.REDUCE)

@@ -4,8 +4,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from peer_agent.protocol import letters
 from peer_agent.protocol import messages as m
+from peer_agent.protocol import sealed
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.log.records import GENESIS, Scalars, SpanEntry, open_head, seal, whole
@@ -50,12 +50,12 @@ def plan_of(step: int = 7, fence: int = 3, attempt: int = 1, reducer: PeerId = M
         "codec_down": "fp32",
         "duration_s": 0,
     }
-    plan = letters.plan_of(**(facts | changes))
+    plan = sealed.plan_of(**(facts | changes))
     return OpenPlan(plan, plan.slots)
 
 
 def planned(plan: m.Plan) -> m.Planned:
-    return letters.planned_whole(letters.seal_plan(SITE_KEY, plan))
+    return sealed.planned_whole(sealed.seal_plan(SITE_KEY, plan))
 
 
 def entry_of(span: int, reducer: PeerId = OTHER) -> SpanEntry:

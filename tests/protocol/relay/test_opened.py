@@ -10,8 +10,8 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import PLAN, RECORD, Signed, sign
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import RunId
-from peer_agent.protocol.letters import head_of
 from peer_agent.protocol.relay.opened import OpenCommit, Opened, OpenPlan, open_message, run_of
+from peer_agent.protocol.sealed import head_of
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
 from tests.protocol.relay.stage import ME, OTHER, RUN, commit_of, plan_of, planned
 

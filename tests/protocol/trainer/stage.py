@@ -4,8 +4,8 @@ from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
 
-from peer_agent.protocol import letters
 from peer_agent.protocol import messages as m
+from peer_agent.protocol import sealed
 from peer_agent.protocol.grid import grid_of
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import GENESIS, ChunkRange, Contribution, Record, Scalars, SpanEntry, Unit, whole
@@ -113,7 +113,7 @@ class Stage:
 
     def plans(self, **changes: Any) -> None:
         """A plan with a slot of ours."""
-        self.handle(e.PlanHeard(opened_plan(letters.own_part(plan(**({"step": self.core.step} | changes)), ME))))
+        self.handle(e.PlanHeard(opened_plan(sealed.own_part(plan(**({"step": self.core.step} | changes)), ME))))
 
     def hears_commit(self, index: int, **changes: Any) -> None:
         self.handle(e.CommitHeard(commit(index, **changes)))
@@ -211,7 +211,7 @@ def plan(*, peer: PeerId = ME, root: bytes = b"r" * 32, **changes: Any) -> m.Pla
         "duration_s": 0.0,
         "spans": (m.PlannedSpan(span=0, first=0, stop=CHUNKS, reducer=RELAY, attempt=1),),
     }
-    return letters.plan_of(**(usual | changes))
+    return sealed.plan_of(**(usual | changes))
 
 
 def record(index: int, own: dict[str, Any] | None = None, **changes: Any) -> Record:
@@ -262,4 +262,4 @@ def commit(index: int, own: dict[str, Any] | None = None, *, fence: int = 1, **f
     """An opened commit."""
     made = record(index, own)
     part = made.contributions[0] if made.contributions else None
-    return opened_record(letters.OpenedCommit(made, "0" * 64, part, **flags), fence)
+    return opened_record(sealed.OpenedCommit(made, "0" * 64, part, **flags), fence)

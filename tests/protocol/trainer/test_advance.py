@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.letters import own_part
 from peer_agent.protocol.log.records import Unit
+from peer_agent.protocol.sealed import own_part
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.opened import opened_plan
 from peer_agent.protocol.trainer.speaking import HEARTBEAT_S

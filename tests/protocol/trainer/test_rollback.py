@@ -4,8 +4,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from peer_agent.protocol import letters
 from peer_agent.protocol import messages as m
+from peer_agent.protocol import sealed
 from peer_agent.protocol.log.records import Restored
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.opened import opened_record
@@ -18,7 +18,7 @@ AFTER = replace(SNAPSHOT, index=6, step=2)  # the state of step 2, at the entry 
 
 def rollback(index: int = 6, step: int = 2, fence: int = 2) -> e.CommitHeard:
     head: Any = record(index, step=step, kind="rollback", restored=Restored(2, "0" * 64), spans=())
-    return e.CommitHeard(opened_record(letters.OpenedCommit(head, "0" * 64), fence))
+    return e.CommitHeard(opened_record(sealed.OpenedCommit(head, "0" * 64), fence))
 
 
 def new_host(stage: Stage, **changes: Any) -> m.Greeting:

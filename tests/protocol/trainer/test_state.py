@@ -3,7 +3,7 @@
 import pytest
 
 from peer_agent.protocol import messages as m
-from peer_agent.protocol.letters import own_part
+from peer_agent.protocol.sealed import own_part
 from peer_agent.protocol.trainer import events as e
 from peer_agent.protocol.trainer.opened import opened_plan
 from peer_agent.protocol.trainer.state import accumulator_of, new_trainer

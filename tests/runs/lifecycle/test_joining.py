@@ -165,9 +165,9 @@ class TestAnswering:
 
     def test_moderators_answer_and_others_do_not(self, asked: Run, volunteer: Person, stranger: Person) -> None:
         request = joining.ask(run=asked, person=volunteer)
-        for deed in (joining.accept, joining.decline):
+        for action in (joining.accept, joining.decline):
             with pytest.raises(PermissionDenied):
-                deed(request=request, by=stranger)
+                action(request=request, by=stranger)
         given_role(asked, stranger, Run.Role.MODERATOR)
         joining.accept(request=request, by=stranger)
         assert membership.members_of(asked).filter(person=volunteer).exists()
@@ -188,9 +188,9 @@ class TestAnswering:
         request = joining.ask(run=run, person=Person.objects.create_user("Teo", None))
         start = threading.Barrier(2)
 
-        def answer(deed: Callable[..., None]) -> None:
+        def answer(action: Callable[..., None]) -> None:
             start.wait(10)
-            deed(request=request, by=amina)
+            action(request=request, by=amina)
 
         other = in_other_thread(lambda: answer(joining.decline))
         answer(joining.accept)

@@ -12,7 +12,7 @@ from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.simulation.simulate import simulate
 from peer_agent.simulation.world import Setting, World
 from tests.simulation.checked_world import checked_world, run_to, state, trainers
-from tests.simulation.weathers import all_at_once
+from tests.simulation.conditions import all_at_once
 
 Contributors = Literal["all", "fast"]
 Codecs = Literal["stated", "plan"]

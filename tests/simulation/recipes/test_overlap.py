@@ -1,4 +1,4 @@
-"""Runs with staleness 1: sound in every weather, quicker where the exchange takes long, and never too old."""
+"""Runs with staleness 1: sound in every conditions, quicker where the exchange takes long, and never too old."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,8 @@ from peer_agent.simulation.simulate import simulate
 from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting
 from tests.simulation.checked_world import checked_world, relays, run_to, trainers
+from tests.simulation.conditions import ALL_KINDS, all_at_once
 from tests.simulation.test_simulate import ALONE, require_sound, watched_simulation
-from tests.simulation.weathers import ALL_KINDS, all_at_once
 
 
 @pytest.mark.check

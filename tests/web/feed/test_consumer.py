@@ -16,7 +16,7 @@ from django.test import Client
 
 from accounts.deactivation import close_account
 from accounts.models import Person
-from coordination.channel_layer.letters import RunMoved, watchers_of
+from coordination.channel_layer.messages import RunMoved, watchers_of
 from coordination.threads import in_thread
 from runs.lifecycle.membership import add_member, remove_member
 from runs.models import Run

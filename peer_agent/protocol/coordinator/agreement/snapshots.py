@@ -5,9 +5,9 @@ from peer_agent.protocol.coordinator.agreement.digests import cast, has_majority
 from peer_agent.protocol.coordinator.events import Admitted, Command, Elected, Finish, Note, Replay, Send, Verified
 from peer_agent.protocol.coordinator.state import Ballot, Keeper, Member, RunState
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.letters import CommitLetters
 from peer_agent.protocol.log.records import read_record
 from peer_agent.protocol.messages import Snapshot
+from peer_agent.protocol.sealed import SealedCommit
 
 SNAPSHOT_S = 60.0  # an elected keeper that has not uploaded its state by then is replaced
 REPLAY_S = 10.0  # of waiting for a trainer that can upload the last state
@@ -102,9 +102,9 @@ def _ask_again(state: RunState, keeper: PeerId) -> list[Command]:
     if state.hashes is None or state.hashes[0] != state.index:
         state.hashes = state.index, state.step, Ballot()
     others = tuple(p.peer for p in state.ready() if p.peer != keeper and p.peer not in state.hashes[2].votes)
-    letters = CommitLetters(state.sealed, read_record(state.sealed))
-    asked = Send((keeper,), letters.to(keeper, state.fence, snapshot=True, hash_state=True))
-    return [asked, *(Send((peer,), letters.to(peer, state.fence, hash_state=True)) for peer in others)]
+    sealed = SealedCommit(state.sealed, read_record(state.sealed))
+    asked = Send((keeper,), sealed.to(keeper, state.fence, snapshot=True, hash_state=True))
+    return [asked, *(Send((peer,), sealed.to(peer, state.fence, hash_state=True)) for peer in others)]
 
 
 def _replay(state: RunState) -> list[Command]:

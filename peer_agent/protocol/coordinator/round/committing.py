@@ -13,8 +13,8 @@ from peer_agent.protocol.coordinator.state import Phase, RunState
 from peer_agent.protocol.coordinator.workers.conduct import look_soon, recount_all
 from peer_agent.protocol.coordinator.workers.settlement import close_round, grace, settle_leases
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.letters import CommitLetters
 from peer_agent.protocol.log.records import Record, digest_of
+from peer_agent.protocol.sealed import SealedCommit
 
 PERSIST_PAUSE_S = 1.0  # before the database is asked again; doubles
 PERSIST_PAUSES_S = 30.0  # up to this
@@ -90,7 +90,7 @@ def _tell(state: RunState, record: Record, before: int, seed: int) -> list[e.Com
     assert state.sealed is not None
     is_snapshot = is_due(state)
     commands, keeper = elect(state, seed) if is_snapshot else ([], None)
-    letters, whole = CommitLetters(state.sealed, record), list[PeerId]()
+    sealed, whole = SealedCommit(state.sealed, record), list[PeerId]()
     for member in state.members.values():
         if before == member.log_index:
             member.resent_at = state.now
@@ -98,12 +98,12 @@ def _tell(state: RunState, record: Record, before: int, seed: int) -> list[e.Com
             member.resent_to = state.index
         asked = {"snapshot": member.peer == keeper, "hash_state": is_snapshot and member.trains}
         if not member.takes_all:
-            commands.append(e.Send((member.peer,), letters.to(member.peer, state.fence, **asked)))
+            commands.append(e.Send((member.peer,), sealed.to(member.peer, state.fence, **asked)))
         elif any(asked.values()):
-            commands.append(e.Send((member.peer,), letters.whole(state.fence, **asked)))
+            commands.append(e.Send((member.peer,), sealed.whole(state.fence, **asked)))
         else:
             whole.append(member.peer)
-    return [*commands, e.Send(tuple(whole), letters.whole(state.fence))] if whole else commands
+    return [*commands, e.Send(tuple(whole), sealed.whole(state.fence))] if whole else commands
 
 
 def _sentence(record: Record) -> str:

@@ -17,8 +17,8 @@ from peer_agent.protocol.coordinator.round.outlining import begin_outline
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 from peer_agent.protocol.deadlines import AHEAD_OF_PLAN, FAR_AHEAD, MOST_SIGMA
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.letters import plan_of
 from peer_agent.protocol.plan import Limit, Limits, Party, Shares, judged, solve, spans_of
+from peer_agent.protocol.sealed import plan_of
 
 CHANGED = 0.02  # of its rate: an agent is not told of smaller changes
 

@@ -10,7 +10,6 @@ from peer_agent.protocol.coordinator.workers.settlement import close_round
 from peer_agent.protocol.identifiers import PeerId
 
 REPEAT_S = 5.0  # after which a message without effect is sent again
-REPEATS = 6  # doublings of that
 
 
 def is_current(state: RunState, message: m.Attempted) -> bool:

@@ -191,20 +191,22 @@ def revoke_invitation(request: HttpRequest, slug: str, invitation_id: int) -> Ht
 # Answers
 
 
-def managed(request: HttpRequest, run: Run, deed: Callable[[], object]) -> HttpResponse:
+def managed(request: HttpRequest, run: Run, action: Callable[[], object]) -> HttpResponse:
     """Carry out an action; show a failure at the top of the page."""
     try:
-        deed()
+        action()
     except Problem as problem:
         return manage_page(request, run, fault=problem.fault)
     return redirect("web:manage", slug=run.slug)
 
 
-def named(request: HttpRequest, run: Run, form: MemberForm, deed: Callable[..., Member], *, wrong: str) -> HttpResponse:
+def named(
+    request: HttpRequest, run: Run, form: MemberForm, action: Callable[..., Member], *, wrong: str
+) -> HttpResponse:
     """Carry out an action on the person that the form names; show a failure beside the name in the form `wrong`."""
     if form.is_valid():
         try:
-            member = deed(run=run, name=form.cleaned_data["name"], by=person_in(request))
+            member = action(run=run, name=form.cleaned_data["name"], by=person_in(request))
         except Problem as problem:
             if wrong == "removal_form" and run.members_only:  # sent from the leaderboard
                 return manage_page(request, run, fault=problem.fault)
@@ -215,13 +217,13 @@ def named(request: HttpRequest, run: Run, form: MemberForm, deed: Callable[..., 
 
 
 def asked_once_more(
-    request: HttpRequest, run: Run, page: str, deed: Callable[[], object], answer: HttpResponse, **facts: Any
+    request: HttpRequest, run: Run, page: str, action: Callable[[], object], answer: HttpResponse, **facts: Any
 ) -> HttpResponse:
     """Show a page that asks for confirmation; carry out the action on POST, or show why it failed."""
     fault = None
     if request.method == "POST":
         try:
-            deed()
+            action()
         except Problem as problem:
             fault = problem.fault
         else:
@@ -339,7 +341,7 @@ def roll_back(request: HttpRequest, slug: str, index: int) -> HttpResponse:
     facts = {"target": target, "undone": max(run.head.step - target.step, 0)}
     answer, person = redirect("web:manage", slug=slug), person_in(request)
 
-    def deed() -> None:
+    def action() -> None:
         ask_rollback(run=run, index=index, by=person)
 
-    return asked_once_more(request, run, "web/runs/manage_parts/roll_back.html", deed, answer, **facts)
+    return asked_once_more(request, run, "web/runs/manage_parts/roll_back.html", action, answer, **facts)

@@ -123,10 +123,10 @@ def own_request(request: HttpRequest, slug: str) -> HttpResponse:
 def answer(request: HttpRequest, slug: str, request_id: int) -> HttpResponse:
     """Accept or decline a request; leave one that was answered or withdrawn meanwhile."""
     run = run_or_404(access_moderated_run, request, slug)
-    deed = ANSWERS.get(request.POST.get("answer", ""))
-    if deed is None:
+    action = ANSWERS.get(request.POST.get("answer", ""))
+    if action is None:
         raise Http404
     asked = joining.waiting_in(run).filter(pk=request_id).first()
     if asked is not None:
-        deed(request=asked, by=person_in(request))
+        action(request=asked, by=person_in(request))
     return redirect(f"/runs/{run.slug}/manage/#requests")

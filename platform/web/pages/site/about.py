@@ -130,7 +130,7 @@ def wheel_file(request: HttpRequest, name: str) -> HttpResponseBase:
     return send_file(request, wheel.path, sha256=wheel.sha256, name=wheel.name, kind=WHEEL_TYPE)
 
 
-def tastes(request: HttpRequest) -> dict[str, object]:
+def preferences(request: HttpRequest) -> dict[str, object]:
     chosen, language = request.COOKIES.get(COOKIE, ""), get_language() or settings.LANGUAGE_CODE
     chosen = chosen if chosen in THEMES else ""
     return {

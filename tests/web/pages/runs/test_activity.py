@@ -21,7 +21,7 @@ from web.pages.runs import activity
 
 ENTRY = re.compile(r"<span>(line \d+)</span>")
 TRAIL = "/runs/proverbs/trail/"
-DEEDS = [  # address below the run, what is posted, the line of it, whether everybody reads it too
+ACTIONS = [  # address below the run, what is posted, the line of it, whether everybody reads it too
     ("manage/", {"action": "pause"}, "paused the run.", True),
     ("manage/", {"action": "resume"}, "resumed the run.", True),
     ("extend/", {"target_steps": "200"}, "extended the run: 200 steps instead of 100.", True),
@@ -129,7 +129,7 @@ def test_each_public_or_private_action_names_its_author(run: Run, laptop: Owned,
     committed(run, (laptop.machine, 4))
     given_role(run, volunteer, Run.Role.CO_ORGANIZER)
     client = as_(volunteer)
-    for place, fields, told, is_public in DEEDS:
+    for place, fields, told, is_public in ACTIONS:
         last = {
             "{member}": membership.removed_from(run).first(),
             "{role}": RunRole.objects.order_by("pk").last(),
@@ -200,7 +200,7 @@ def test_a_name_does_not_outlive_its_account(run: Run, organizer: Person, volunt
 def test_it_has_pages(run: Run, organizer: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("web.pages.runs.activity.TRAIL_PAGE", 2)
     for number in range(5):
-        add_action(run=run, kind="edited", deed=f"changed number {number}.")
+        add_action(run=run, kind="edited", action=f"changed number {number}.")
         add_line(run=run, kind="joined", text="Teo joined")
     client, seen, place = as_(organizer), "", TRAIL
     for _ in range(3):

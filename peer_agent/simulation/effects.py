@@ -19,7 +19,7 @@ PING_S = 30.0  # until the site notices that a closed laptop does not answer
 End = Callable[[], None]
 
 
-class Struck(NamedTuple):
+class Target(NamedTuple):
     """A fault's victim and its duration in virtual seconds. `peer` is NOBODY if it is the site."""
 
     world: World
@@ -40,12 +40,12 @@ class Struck(NamedTuple):
         return self.world.trainers[self.peer]
 
 
-def befall(world: World, kind: Kind, peer: PeerId, lasts_s: float) -> None:
+def inject(world: World, kind: Kind, peer: PeerId, lasts_s: float) -> None:
     """Start a fault, and end it after its virtual seconds. Dead and frozen peers are skipped."""
     if peer and (not world.peers[peer].alive or world.peers[peer].frozen):
         return
     world.faults.fired[kind] += 1
-    end = DEEDS[kind](Struck(world, peer, lasts_s))
+    end = EFFECTS[kind](Target(world, peer, lasts_s))
     if end is not None:
         world.clock.after(lasts_s, end)
 
@@ -54,8 +54,8 @@ def obey(world: World) -> None:
     """Carry out ordered faults at the start of their round. Message faults are applied by the sockets instead."""
 
     def begin_round() -> None:
-        for fault in world.faults.due(frozenset(DEEDS), world.database.step + 1):
-            befall(world, fault.kind, fault.peer, fault.lasts_s)
+        for fault in world.faults.due(frozenset(EFFECTS), world.database.step + 1):
+            inject(world, fault.kind, fault.peer, fault.lasts_s)
 
     world.on_commit.append(begin_round)
     begin_round()
@@ -97,59 +97,59 @@ def start(world: World, peer: Peer) -> None:
 # --- peers
 
 
-def _kill(struck: Struck) -> End:
-    struck.victim.kill()
-    return lambda: start(struck.world, struck.victim)
+def _kill(target: Target) -> End:
+    target.victim.kill()
+    return lambda: start(target.world, target.victim)
 
 
-def _freeze(struck: Struck) -> End:
-    struck.victim.freeze()
-    return struck.victim.thaw
+def _freeze(target: Target) -> End:
+    target.victim.freeze()
+    return target.victim.thaw
 
 
-def _hang(struck: Struck) -> End:
-    struck.victim.hang()
-    return struck.victim.resume
+def _hang(target: Target) -> End:
+    target.victim.hang()
+    return target.victim.resume
 
 
-def _part(struck: Struck) -> End:
+def _part(target: Target) -> End:
     """Cut its links to the last relay."""
-    pair = struck.peer, list(struck.world.relays)[-1]
-    struck.world.unreachable.add(pair)
-    return lambda: struck.world.unreachable.discard(pair)
+    pair = target.peer, list(target.world.relays)[-1]
+    target.world.unreachable.add(pair)
+    return lambda: target.world.unreachable.discard(pair)
 
 
-def _damage(struck: Struck) -> End:
-    struck.trainer.damaged = True
-    return lambda: setattr(struck.trainer, "damaged", False)
+def _damage(target: Target) -> End:
+    target.trainer.damaged = True
+    return lambda: setattr(target.trainer, "damaged", False)
 
 
-def _slow(struck: Struck) -> End:
-    struck.victim.pace = SLOW
-    return lambda: setattr(struck.victim, "pace", 1.0)
+def _slow(target: Target) -> End:
+    target.victim.pace = SLOW
+    return lambda: setattr(target.victim, "pace", 1.0)
 
 
-def _fill(struck: Struck) -> End:
-    struck.victim.disk_full = True
-    return lambda: setattr(struck.victim, "disk_full", False)
+def _fill(target: Target) -> End:
+    target.victim.disk_full = True
+    return lambda: setattr(target.victim, "disk_full", False)
 
 
 # --- the site
 
 
-def _kill_site(struck: Struck) -> End:
-    struck.world.kill_host()
-    return struck.world.start_host
+def _kill_site(target: Target) -> End:
+    target.world.kill_host()
+    return target.world.start_host
 
 
-def _replace_host(struck: Struck) -> None:
+def _replace_host(target: Target) -> None:
     """End the process, whose claim must expire; sockets stay open."""
-    if struck.world.host is not None:
-        struck.world.replace_host(struck.world.host, struck.lasts_s)
+    if target.world.host is not None:
+        target.world.replace_host(target.world.host, target.lasts_s)
 
 
-def _freeze_host(struck: Struck) -> End | None:
-    host = struck.world.host
+def _freeze_host(target: Target) -> End | None:
+    host = target.world.host
     if host is None:
         return None
     host.freeze()
@@ -159,13 +159,13 @@ def _freeze_host(struck: Struck) -> End | None:
 # --- the night
 
 
-def _night(struck: Struck) -> End | None:
+def _night(target: Target) -> End | None:
     """Remove all trainers until morning: they leave, are killed, or have their lids closed."""
-    world = struck.world
+    world = target.world
     if world.clock.now < world.night_until + DAY_S:
         return None
-    world.night_until = world.clock.now + struck.lasts_s
-    ways = (Trainer.leave, Trainer.kill, partial(_close_lid, struck))
+    world.night_until = world.clock.now + target.lasts_s
+    ways = (Trainer.leave, Trainer.kill, partial(_close_lid, target))
     for number, trainer in enumerate(world.trainers.values()):
         trainer.after(_some_time(world), partial(_go, world, partial(ways[number % len(ways)], trainer)))
     return partial(_morning, world)
@@ -186,10 +186,10 @@ def _some_time(world: World) -> float:
     return world.faults.chance.uniform(0, EVENING_S)
 
 
-def _close_lid(struck: Struck, trainer: Trainer) -> None:
+def _close_lid(target: Target, trainer: Trainer) -> None:
     trainer.freeze()
-    struck.world.clock.after(PING_S, lambda: trainer.disconnect() if trainer.frozen else None)
-    struck.world.clock.after(struck.lasts_s + _some_time(struck.world), partial(_open_lid, trainer))
+    target.world.clock.after(PING_S, lambda: trainer.disconnect() if trainer.frozen else None)
+    target.world.clock.after(target.lasts_s + _some_time(target.world), partial(_open_lid, trainer))
 
 
 def _open_lid(trainer: Trainer) -> None:
@@ -197,22 +197,22 @@ def _open_lid(trainer: Trainer) -> None:
     trainer.connect()
 
 
-DEEDS: dict[Kind, Callable[[Struck], End | None]] = {
+EFFECTS: dict[Kind, Callable[[Target], End | None]] = {
     "killed": _kill,
-    "reconnected": lambda struck: struck.victim.reconnect(struck.lasts_s),
+    "reconnected": lambda target: target.victim.reconnect(target.lasts_s),
     "frozen": _freeze,
-    "gave back": lambda struck: struck.trainer.give_back(),
+    "gave back": lambda target: target.trainer.give_back(),
     "hung": _hang,
     "far": _part,
     "damaged": _damage,
-    "differs": lambda struck: setattr(struck.trainer, "corrupt", True),  # until it reloads
+    "differs": lambda target: setattr(target.trainer, "corrupt", True),  # until it reloads
     "slow": _slow,
     "full": _fill,
     "site killed": _kill_site,
     "host replaced": _replace_host,
     "host frozen": _freeze_host,
-    "host overtaken": lambda struck: struck.world.overtake_host(struck.lasts_s),
-    "layer away": lambda struck: setattr(struck.world, "layer_back_at", struck.until),
-    "database away": lambda struck: setattr(struck.world.database, "back_at", struck.until),
+    "host overtaken": lambda target: target.world.overtake_host(target.lasts_s),
+    "layer away": lambda target: setattr(target.world, "layer_back_at", target.until),
+    "database away": lambda target: setattr(target.world.database, "back_at", target.until),
     "night": _night,
 }

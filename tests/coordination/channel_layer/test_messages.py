@@ -1,17 +1,17 @@
-"""Letters between processes: what another version of this site sends is read, or lost alone."""
+"""Messages between processes: what another version of this site sends is read, or lost alone."""
 
 from typing import Any, get_args
 
 import msgspec
 import pytest
 
-from coordination.channel_layer.letters import (
+from coordination.channel_layer.messages import (
     ChannelOverflowed,
     HostAnnounced,
     HostSaid,
     HostsFound,
+    LayerMessage,
     LayerRestored,
-    Letter,
     MachineRevoked,
     PeerLost,
     PeerSaid,
@@ -25,8 +25,8 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId, RunId
 
 TEO, RUN = PeerId("0a" * 16), RunId("0b" * 16)
-# As processes of version 0.2 write them: a name that is changed here is a letter that is lost during an upgrade.
-WRITTEN: list[tuple[Letter, dict[str, Any]]] = [
+# As processes of version 0.2 write them: a name that is changed here is a message that is lost during an upgrade.
+WRITTEN: list[tuple[LayerMessage, dict[str, Any]]] = [
     (
         PeerSaid(TEO, "a!1", b"hello", "Teo", "laptop", Role.RELAY),
         {
@@ -50,14 +50,14 @@ WRITTEN: list[tuple[Letter, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("letter", "written"), WRITTEN, ids=lambda part: type(part).__name__)
-def test_every_letter_is_written_and_read_by_its_names(letter: Letter, written: dict[str, Any]) -> None:
-    assert msgspec.to_builtins(letter, builtin_types=(bytes,)) == written
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(written), type=Letter) == letter
+@pytest.mark.parametrize(("message", "written"), WRITTEN, ids=lambda part: type(part).__name__)
+def test_every_letter_is_written_and_read_by_its_names(message: LayerMessage, written: dict[str, Any]) -> None:
+    assert msgspec.to_builtins(message, builtin_types=(bytes,)) == written
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(written), type=LayerMessage) == message
 
 
 def test_no_letter_is_left_out_here() -> None:
-    assert {type(letter) for letter, _ in WRITTEN} == set(get_args(Letter))
+    assert {type(message) for message, _ in WRITTEN} == set(get_args(LayerMessage))
 
 
 @pytest.fixture
@@ -70,12 +70,12 @@ async def layer(monkeypatch: pytest.MonkeyPatch) -> RedisLayer:
 
 
 @pytest.mark.parametrize(
-    "letter",
+    "message",
     [{"type": "host.sang"}, {"data": b""}, {"type": "peer.said", "peer": 3}, {"type": "peer.said", "role": "king"}, 7],
 )
-async def test_what_is_no_letter_is_lost_alone(layer: RedisLayer, letter: object, caplog: Any) -> None:
+async def test_what_is_no_letter_is_lost_alone(layer: RedisLayer, message: object, caplog: Any) -> None:
     host = await layer.new_channel(HOST)
-    await layer._deliver(msgspec.msgpack.encode(["other", [host], "", letter]))
+    await layer._deliver(msgspec.msgpack.encode(["other", [host], "", message]))
     assert "was not understood" in caplog.text
     await layer._deliver(msgspec.msgpack.encode(Parcel("other", [host], "", PeerLost(TEO, "a!1"))))
     assert await layer.receive(host) == PeerLost(TEO, "a!1")

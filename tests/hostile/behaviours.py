@@ -1,6 +1,6 @@
-"""What a hostile puppet is: a sound core of a trainer or a relay, and a deed that changes what is said for it.
+"""What a hostile puppet is: a sound core of a trainer or a relay, and a behaviour that changes what it says.
 
-A deed is data and plain functions (what it knows) -> (what is said). It knows neither sockets nor clocks, so that the
+A behaviour is data and plain functions (what it knows) -> (what is said). It knows neither sockets nor clocks: the
 virtual puppet of `puppet.py` and the real one of `tests/benchmarks/hostile.py` carry out the same.
 """
 
@@ -92,7 +92,7 @@ def nothing(memory: Memory) -> Iterable[Word]:
     return ()
 
 
-class Deed(Struct, frozen=True, kw_only=True):
+class Behaviour(Struct, frozen=True, kw_only=True):
     """One row: a fault, what the puppet does about it, and what must be counted, or it did nothing.
 
     `computes`: units before computing hangs; None: all. `chunks_per_s`: at which a slot is sent; None: as others do.

@@ -92,16 +92,16 @@ ToSocket = (
     | LayerRestored
     | ChannelOverflowed
 )
-Letter = ToHost | ToSocket | RunMoved
+LayerMessage = ToHost | ToSocket | RunMoved
 
 
-def peer_of(letter: Letter) -> str:
-    return letter.peer if isinstance(letter, PeerSaid | PeerLost) else ""
+def peer_of(message: LayerMessage) -> str:
+    return message.peer if isinstance(message, PeerSaid | PeerLost) else ""
 
 
-def size_of(letter: Letter) -> int:
+def size_of(message: LayerMessage) -> int:
     """Return the bytes of the message's data; the rest is a few names."""
-    return len(letter.data) if isinstance(letter, PeerSaid | HostSaid) else 0
+    return len(message.data) if isinstance(message, PeerSaid | HostSaid) else 0
 
 
 def group_of(run: str) -> str:

@@ -124,7 +124,7 @@ class OpenedCommit(Struct, frozen=True):
     hash_state: bool = False
 
 
-class CommitLetters:
+class SealedCommit:
     """One entry, ready to be sent to each peer. The tree over its contributions is built once, on first use."""
 
     def __init__(self, entry: Entry, record: Record) -> None:

@@ -6,8 +6,9 @@ from msgspec import structs
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.identifiers import PeerId
-from peer_agent.protocol.letters import (
-    CommitLetters,
+from peer_agent.protocol.log.records import Contribution, SpanEntry, Unit, seal, whole
+from peer_agent.protocol.sealed import (
+    SealedCommit,
     open_commit,
     open_plan,
     open_whole_commit,
@@ -17,7 +18,6 @@ from peer_agent.protocol.letters import (
     planned_whole,
     seal_plan,
 )
-from peer_agent.protocol.log.records import Contribution, SpanEntry, Unit, seal, whole
 from peer_agent.protocol.wire import encode
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC, STRANGERS_KEY
 from tests.protocol.log.entries import SAMPLE
@@ -74,16 +74,16 @@ def test_a_reducer_takes_no_other_slots(slots: tuple[m.Slot, ...]) -> None:
 
 
 def test_everybody_learns_its_own_contribution() -> None:
-    letters = CommitLetters(ENTRY, RECORD)
+    sealed = SealedCommit(ENTRY, RECORD)
     for number, peer in enumerate(PEERS):
-        assert open_commit(letters.to(peer, 1), SITE_PUBLIC, peer).own == PARTS[number]
-    assert open_commit(letters.to(STRANGER, 1), SITE_PUBLIC, STRANGER).own is None
-    assert open_whole_commit(letters.whole(1), SITE_PUBLIC) == RECORD
+        assert open_commit(sealed.to(peer, 1), SITE_PUBLIC, peer).own == PARTS[number]
+    assert open_commit(sealed.to(STRANGER, 1), SITE_PUBLIC, STRANGER).own is None
+    assert open_whole_commit(sealed.whole(1), SITE_PUBLIC) == RECORD
 
 
 @pytest.mark.parametrize("change", [{"position": 2}, {"contribution": PARTS[2]}, {"path": ()}])
 def test_another_contribution_is_refused(change: dict[str, object]) -> None:
-    commit = CommitLetters(ENTRY, RECORD).to(PEERS[1], 1)
+    commit = SealedCommit(ENTRY, RECORD).to(PEERS[1], 1)
     with pytest.raises(Problem, match="E218"):
         open_commit(structs.replace(commit, **change), SITE_PUBLIC, PEERS[1])
 
@@ -104,7 +104,7 @@ def test_what_a_thousand_trainers_are_told_of_a_step_is_bounded() -> None:
     parts = tuple(structs.replace(PARTS[0], peer=peer, slot=n, units=units) for n, peer in enumerate(peers))
     made = {name: getattr(SAMPLE, name) for name in SAMPLE.__struct_fields__ if name not in MADE}
     record = whole(contributions=parts, **made | {"spans": entries})
-    sealed, letters = seal_plan(SITE_KEY, plan), CommitLetters(seal(SITE_KEY, record), record)
-    told = sum(len(encode(planned_for(sealed, peer))) + len(encode(letters.to(peer, 1))) for peer in peers)
+    sealed, commit = seal_plan(SITE_KEY, plan), SealedCommit(seal(SITE_KEY, record), record)
+    told = sum(len(encode(planned_for(sealed, peer))) + len(encode(commit.to(peer, 1))) for peer in peers)
     print(f"{told / 1e6:.1f} MB")
     assert told <= MOST_BYTES
