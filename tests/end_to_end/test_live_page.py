@@ -13,9 +13,10 @@ from tests.end_to_end.rig.browser import LIVE, POLLING, Reader, chromium, sign_i
 from tests.end_to_end.rig.stalls import Heartbeat, Span, stalled_s
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm
 from tests.golden import golden
+from tests.tier import length
 
 PROMPT_S = 2.0
-MORE_STEPS = 10
+MORE_STEPS = length(10, 5)
 # Some tens of samples a second on a busy machine: a step every second or two, as in a small real run.
 SLOW = {"width": "96", "layers": "2", "target_batch": "96", "warmup_steps": "5"}
 # Notes every step and rank that the page shows, and when.

@@ -44,6 +44,7 @@ class Handler(BaseHTTPRequestHandler):
     """Leaves every answer to the test."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
     server: "Site"
 
     def answer(self) -> None:

@@ -244,7 +244,7 @@ def send():
 for each in (read, send):
     threading.Thread(target=each, daemon=True).start()
 silence, began = Silence(sender, time.monotonic()), time.monotonic()
-while time.monotonic() < began + 5:
+while time.monotonic() < began + 3:
     assert not silence.is_too_long(time.monotonic())
     time.sleep(0.1)
 waits, _ = silence._unacknowledged()

@@ -53,7 +53,7 @@ async def running(
     control = await coordinator.listen("127.0.0.1")
     for peer in (*TRAINERS, RELAY) if known else ():
         for way in WAYS:
-            coordinator.state.capacities[peer, way] = Capacity(1e6, is_floor=False, measured_at=0)
+            coordinator.state.capacities[peer, way] = Capacity(1.5e6, is_floor=False, measured_at=0)
     relays = OwnAccess(folder / "relay", RELAY, keeper or Role.RELAY, control)
     certificate = own_certificate(relays.home) if keeper is Role.AUXILIARY else None
     relay = Relay(relays.home, relays, host="127.0.0.1", port=0, advertise="", certificate=certificate)
@@ -62,7 +62,9 @@ async def running(
     for number, peer in enumerate(TRAINERS):
         own = access(folder / peer, peer, Role.TRAINER, control)
         place = Place("127.0.0.1") if number < listening else None
-        tasks.append(asyncio.create_task(Contributor(own, grid_of(ELEMENTS), 0.01, place, failures.append).run()))
+        contributor = Contributor(own, grid_of(ELEMENTS), 0.01, place, failures.append)
+        contributor.further_s = 0.3
+        tasks.append(asyncio.create_task(contributor.run()))
     try:
         yield coordinator
     finally:

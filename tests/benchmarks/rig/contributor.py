@@ -38,11 +38,12 @@ from tests.benchmarks.rig.processes import leave_with_parent
 from tests.protocol.identities import RUN
 
 PATIENCE_S = 30.0
-FURTHER_S = 15.0  # until a second unit of the same step
 
 
 class Contributor:
     """The shipped core of a trainer, from cut to commit, again and again. Its clock does not tick: a script talks."""
+
+    further_s = 15.0  # until a second unit of the same step
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class Contributor:
             return
         self._worked_at = place
         async with self._free if overlaps else contextlib.nullcontext():
-            await asyncio.sleep(FURTHER_S if is_further else self.unit_s)
+            await asyncio.sleep(self.further_s if is_further else self.unit_s)
         if self.core.in_hand is None or self.core.in_hand.job != action.job:
             return  # the round was cut meanwhile
         (unit,) = action.units

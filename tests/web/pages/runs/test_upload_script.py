@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, Route, StorageState, expect
 
 from tests.end_to_end.rig.browser import PATIENCE_MS, chromium
 from tests.server.test_serve import serving, where
@@ -30,15 +30,26 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
-@pytest.fixture
-def form(browser: Browser, site: str, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """The new-run form, in front of somebody new."""
+@pytest.fixture(scope="module")
+def signed_in(browser: Browser, site: str) -> StorageState:
+    """Cookies of somebody new."""
     page = browser.new_context().new_page()
-    page.set_default_timeout(PATIENCE_MS)
     page.goto(f"{site}/signup/?next=/runs/new/")
-    page.fill("#id_username", f"p{abs(hash(request.node.name)) % 10**8}")
+    page.fill("#id_username", "amina")
     page.fill("#id_password", "correct horse battery staple")
     page.click("main button")
+    page.wait_for_selector("#id_text")
+    kept = page.context.storage_state()
+    page.context.close()
+    return kept
+
+
+@pytest.fixture
+def form(browser: Browser, site: str, signed_in: StorageState) -> Iterator[Page]:
+    """The new-run form in a browser that has kept nothing else."""
+    page = browser.new_context(storage_state=signed_in).new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(f"{site}/runs/new/")
     page.wait_for_selector("#id_text")
     yield page
     page.context.close()
@@ -88,6 +99,7 @@ def test_a_text_is_there_before_the_form_is_sent(form: Page, text: Path) -> None
     form.wait_for_url("**/runs/words*/manage/")
 
 
+@pytest.mark.check
 def test_the_form_waits_for_the_text(form: Page, text: Path) -> None:
     form.fill("#id_title", "Words in time")
     form.fill("#id_licence", "CC0")
@@ -107,6 +119,7 @@ def test_it_waits_for_the_network_and_goes_on(form: Page, text: Path) -> None:
     assert wire.offsets == [piece * 1_000_000 for piece in range(PIECES)]
 
 
+@pytest.mark.check
 @pytest.mark.parametrize(
     ("status", "words"),
     [
@@ -140,6 +153,7 @@ def test_it_goes_on_after_a_reload_with_the_same_file(form: Page, text: Path) ->
     assert wire.offsets == [3_000_000, 4_000_000]
 
 
+@pytest.mark.check
 def test_a_site_that_stumbles_after_a_reload_is_waited_for(form: Page, text: Path) -> None:
     wire = Wire(form, until=3)
     form.set_input_files("#id_text", text)
@@ -156,6 +170,7 @@ def test_a_site_that_stumbles_after_a_reload_is_waited_for(form: Page, text: Pat
     assert wire.offsets == [3_000_000, 4_000_000]
 
 
+@pytest.mark.check
 @pytest.mark.parametrize("status", [0, 409])
 def test_a_piece_whose_answer_was_lost_is_not_sent_again(form: Page, text: Path, status: int) -> None:
     """As the line breaks, and as after a second tab has sent the same piece."""
@@ -181,6 +196,7 @@ def test_a_piece_whose_answer_was_lost_is_not_sent_again(form: Page, text: Path,
     assert sent == [piece * 1_000_000 for piece in range(PIECES)]
 
 
+@pytest.mark.check
 def test_another_file_takes_the_place_of_one_under_way(form: Page, text: Path, tmp_path: Path) -> None:
     wire = Wire(form, until=2)
     form.set_input_files("#id_text", text)
@@ -200,6 +216,7 @@ def test_another_file_takes_the_place_of_one_under_way(form: Page, text: Path, t
     assert form.input_value("[name=upload]") not in ("", first)
 
 
+@pytest.mark.check
 def test_a_page_that_comes_back_can_be_sent_again(form: Page, text: Path) -> None:
     form.set_input_files("#id_text", text)
     said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
@@ -208,6 +225,7 @@ def test_a_page_that_comes_back_can_be_sent_again(form: Page, text: Path) -> Non
     expect(form.locator("#id_text")).to_be_enabled()
 
 
+@pytest.mark.check
 def test_a_browser_that_can_keep_nothing_sends_it_too(form: Page, text: Path) -> None:
     full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
     form.evaluate(f"void ({full})")  # since the page was opened
@@ -236,6 +254,7 @@ def test_what_is_wrong_with_a_file_is_said_in_words(form: Page, tmp_path: Path, 
     assert form.url.endswith("/runs/new/")
 
 
+@pytest.mark.check
 def test_a_file_that_was_changed_meanwhile_is_not_waited_for(form: Page, text: Path) -> None:
     """The browser does not read it any more, and says no more than that no answer came."""
     Wire(form, until=2)
