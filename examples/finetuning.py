@@ -1,4 +1,4 @@
-"""What both scripts share: a model is fine-tuned from the weights of a run and from fresh ones, which are compared."""
+"""Code of both scripts: fine-tune a model from a run's weights and from fresh ones, and compare the two."""
 
 import argparse
 import copy
@@ -40,7 +40,7 @@ class Settings:
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Of both scripts."""
+    """Return the parser of both scripts' arguments."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("model", help="folder of a released model, or its name on the Hub")
     parser.add_argument("--train", type=Path, required=True)
@@ -57,7 +57,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def settings_of(given: argparse.Namespace) -> Settings:
-    """As they were given."""
+    """Return the arguments as they were given."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return Settings(tuple(given.learning_rate), given.batch, given.epochs, given.patience, device)
 

@@ -20,7 +20,7 @@ COLUMNS = ("step", "samples", "loss", "gradient_norm", "seconds")
 
 
 def gradient_norm(model: torch.nn.Module) -> float:
-    """Of all parameters that learn, of the unit's summed loss."""
+    """Return the norm of the unit's gradient over all parameters that learn."""
     gradients = [each.grad for each in model.parameters() if each.grad is not None]
     return float(torch.nn.utils.get_total_norm(gradients))
 
@@ -46,7 +46,7 @@ def train(run_url: str, out: Path, most: int | None) -> int:
 
 
 def main() -> int:
-    """What was written, in words."""
+    """Train in the run until it ends; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_url", help="the address of the run's page")
     parser.add_argument("--out", type=Path, default=Path("units.csv"), help="a table with a line for each unit")

@@ -30,7 +30,6 @@ def texts_of(path: Path) -> list[tuple[str, str]]:
 
 
 def main() -> None:
-    """Fine-tune and compare."""
     given = arguments(__doc__ or "").parse_args()
     settings, tokenizer = settings_of(given), AutoTokenizer.from_pretrained(given.model)
     texts = {name: texts_of(path) for name, path in vars(given).items() if isinstance(path, Path)}

@@ -23,7 +23,7 @@ Entity = tuple[int, int, int, str]  # sentence, first word, word after the last,
 
 
 def sentences_of(path: Path) -> list[Sentence]:
-    """What a file holds. Lines without a tag are passed over."""
+    """Return the sentences of a file. Skip lines without a tag."""
     found: list[Sentence] = [([], [])]
     for line in open_text(path):
         word, _, tag = line.rpartition("\t")
@@ -36,7 +36,7 @@ def sentences_of(path: Path) -> list[Sentence]:
 
 
 def rows_of(sentences: Iterable[Sentence], numbers: dict[str, int], tokenizer: Any, length: int) -> list[Row]:
-    """Of each word the first piece has its tag."""
+    """Return token rows in which the first piece of each word has the word's tag."""
     rows = []
     for words, tags in sentences:
         cut = tokenizer(words, is_split_into_words=True, truncation=True, max_length=length)
@@ -69,13 +69,12 @@ def entities(tags_of_all: Iterable[Sequence[str]]) -> set[Entity]:
 
 
 def f1(said: Iterable[Sequence[str]], true: Iterable[Sequence[str]]) -> float:
-    """Of whole entities: twice those that are right, by all that were said and all that there are."""
+    """Return F1 over whole entities: twice the correct ones, divided by the predicted plus the true ones."""
     ours, theirs = entities(said), entities(true)
     return 2 * len(ours & theirs) / max(len(ours) + len(theirs), 1)
 
 
 def main() -> None:
-    """Fine-tune and compare."""
     given = arguments(__doc__ or "").parse_args()
     settings, tokenizer = settings_of(given), AutoTokenizer.from_pretrained(given.model)
     texts = {name: sentences_of(path) for name, path in vars(given).items() if isinstance(path, Path)}

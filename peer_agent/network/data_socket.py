@@ -174,7 +174,7 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
 
 
 class Dialled(WideSocket, ClientConnection):
-    """The dialling end."""
+    """The dialling end of a data link."""
 
 
 async def send_all(connection: Socket, messages: Sequence[bytes]) -> None:

@@ -34,7 +34,7 @@ FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # roles whose links relay
 
 
 class Credential(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the site vouches for. Times are seconds of UTC; `key` is the machine's Ed25519 public key."""
+    """Claims that the site vouches for. Times are seconds of UTC; `key` is the machine's Ed25519 public key."""
 
     person: Short
     machine: Peer

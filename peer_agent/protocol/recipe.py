@@ -66,7 +66,7 @@ OnHub = Literal["", "dataset", "model", "tokenizer"]
 
 
 class Material(NamedTuple):
-    """What people bring for a recipe to learn from, in words."""
+    """The data that people bring for a recipe, in words."""
 
     name: str  # as in `the text`
     unit: str  # what sizes are counted in: tokens, images
@@ -81,7 +81,7 @@ class Material(NamedTuple):
 
     @property
     def brought(self) -> "Material | None":
-        """What must or may be brought besides the data."""
+        """The material that people must or may bring besides the data."""
         return self.adapts or self.takes
 
     def named(self, count: int) -> str:
@@ -157,7 +157,7 @@ class Recipe(
 
     @property
     def material(self) -> Material:
-        """What the recipe learns from, in words."""
+        """The data that the recipe learns from, in words."""
         return self.prepares.material
 
     @property

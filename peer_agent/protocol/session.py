@@ -102,7 +102,7 @@ Event = Opened | MessageReceived | Failed
 
 
 class Identity(Struct, frozen=True):
-    """What one end brings: its name, key and credential (none for the site), and the site's public key."""
+    """The credentials of one end: its name, key and credential (none for the site), and the site's public key."""
 
     name: str
     key: Ed25519PrivateKey

@@ -38,7 +38,7 @@ SAID_WAITING = 4096  # messages for the site; more are dropped, and important on
 
 
 def _nothing(_: object) -> None:
-    """Ignore the argument."""
+    """Ignore what is reported."""
 
 
 class Watch(Struct, frozen=True):

@@ -27,7 +27,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 
 class Code(Struct, frozen=True):
-    """What a person needs to approve this machine. Times are in seconds."""
+    """The facts that a person needs to approve this machine. Times are in seconds."""
 
     device_code: Annotated[str, Meta(min_length=1, max_length=1000)]
     user_code: Annotated[str, Meta(pattern="^[0-9A-Z-]{1,20}$")]

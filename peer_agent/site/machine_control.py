@@ -43,7 +43,7 @@ KBPS = 1000 / 8  # bytes per second
 
 
 def _nothing(*_: object) -> None:
-    """Do nothing."""
+    """Ignore what is reported."""
 
 
 class Refusal(NamedTuple):

@@ -126,7 +126,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """What a repository offers at `commit`. `size` is in bytes; `licence` is its card's, or "".
+    """The content of a repository at `commit`. `size` is in bytes; `licence` is its card's, or "".
 
     `streamed`: it is larger than the limit, and the rest stays there for machines to read.
     """

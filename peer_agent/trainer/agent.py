@@ -54,7 +54,7 @@ MOST_WORDS = 1000  # queued for a slow link; more are dropped, and repeated in t
 
 
 def _nothing() -> None:
-    """Do nothing."""
+    """Ignore what is reported."""
 
 
 class Agent:

@@ -1,4 +1,4 @@
-"""What owners want of their machines, and what the machines report."""
+"""Owners' limits for their machines, and the machines' reports."""
 
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta

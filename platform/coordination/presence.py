@@ -1,4 +1,4 @@
-"""Who is in a run now: written by its host, read by pages and the API. Only this module accesses it."""
+"""Present members of a run: written by its host, read by pages and the API. Only this module accesses it."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta

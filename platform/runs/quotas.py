@@ -27,7 +27,7 @@ class Quotas(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What a person uses and may use. `most` is None for operators."""
+    """A person's use and quota. `most` is None for operators."""
 
     drafts: int
     disk_mb: int

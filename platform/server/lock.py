@@ -18,7 +18,7 @@ from peer_agent.protocol.errors import Problem
 
 
 class Place(NamedTuple):
-    """What one process keeps for itself. `number` counts from 1."""
+    """A resource that one process keeps for itself. `number` counts from 1."""
 
     folder: Path
     number: int

@@ -46,7 +46,7 @@ def usual_limits() -> Limits:
 
 
 class Guest(Protocol, Hashable):
-    """A connection."""
+    """A connection that can be closed."""
 
     def turn_out(self) -> None:
         """End it at once; a regular close would take as long again."""

@@ -1,4 +1,4 @@
-"""URLs of pages."""
+"""URLs of all pages."""
 
 from django.urls import path
 from django.views.decorators.http import require_http_methods

@@ -10,7 +10,7 @@ from peer_agent.protocol.wire import HEADER
 
 
 class Arrived(Struct):
-    """What came from one sender: bytes with their headers, and when the first and the last of them came."""
+    """Bytes received from one sender, headers included, with the times of the first and the last."""
 
     size: int
     first_at: float

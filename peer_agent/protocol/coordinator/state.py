@@ -182,7 +182,7 @@ class Round(Struct):
 
 
 class Ballot(Struct):
-    """What machines report of one thing (a state's digest, a snapshot's hash), counted by person (rule 17)."""
+    """Machines' reports of one thing (a state's digest, a snapshot's hash), counted by person (rule 17)."""
 
     votes: dict[PeerId, tuple[str, str]] = field(default_factory=dict)  # machine -> person, value
     persons: dict[str, Counter[str]] = field(default_factory=dict)  # person -> value -> machines

@@ -53,7 +53,7 @@ class Included(Struct, frozen=True, array_like=True):
 
 
 class ChunkRange(Struct, frozen=True, array_like=True, gc=False):
-    """Chunks [first, stop)."""
+    """The chunks from `first` to before `stop`."""
 
     first: Medium
     stop: Medium
@@ -72,7 +72,7 @@ class SpanEntry(Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Scalars(Struct, frozen=True, kw_only=True):
-    """What the optimizer needs besides the averaged gradient. Every value is an exact float32."""
+    """The values that the optimizer needs besides the averaged gradient. Every value is an exact float32."""
 
     learning_rate: Scalar
     clip: Scalar

@@ -28,7 +28,7 @@ class Why(StrEnum):
 
 
 class Blind(StrEnum):
-    """What a machine cannot measure, so that a limit on it has no effect there."""
+    """Quantities that a machine cannot measure: a limit on one has no effect there."""
 
     IDLE = "idle"
     BATTERY = "battery"
@@ -43,7 +43,7 @@ class Hours(Struct, frozen=True, array_like=True):
 
 
 class OwnerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a machine may use. 0 and empty: the command line's value, or no limit without one."""
+    """The resources that a machine may use. 0 and empty: the command line's value, or no limit without one."""
 
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     duty_percent: Annotated[int, Meta(ge=LEAST_DUTY, le=100)] = 100  # of the time: the part in which it computes
@@ -71,7 +71,7 @@ class Instructions(Message, frozen=True, kw_only=True):
 
 
 class MachineReport(Message, frozen=True, kw_only=True):
-    """What a machine does about the last instructions it received (-1: none). Sent whenever that changes."""
+    """A machine's response to the last instructions it received (-1: none). Sent whenever that changes."""
 
     run: Run
     revision: Index = -1

@@ -247,7 +247,7 @@ class Reload(Message, frozen=True, kw_only=True):
 
 
 class State(Message, frozen=True, kw_only=True):
-    """What the run does now, and why it waits."""
+    """The run's present state, and why it waits."""
 
     run: Run
     state: Literal["running", "waiting", "paused", "finishing", "finished"]

@@ -129,7 +129,7 @@ class Weight(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Offer(Attempted, frozen=True, kw_only=True):
-    """What a contributor holds at the cut: the digest first, the bytes later (rules 1 and 9)."""
+    """A contributor's sum at the cut: the digest first, the bytes later (rules 1 and 9)."""
 
     accumulator: Accumulator
     units: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)]

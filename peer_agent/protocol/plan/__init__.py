@@ -1,4 +1,4 @@
-"""Who contributes, and who reduces how much of the vector in which chunks: pure arithmetic for the coordinator.
+"""Contributors, reducers and the chunks that each reducer averages: pure arithmetic for the coordinator.
 
 `choose` finds contributors (rule 30), `solve` shares (rules 25 to 29), `spans_of` chunks, `outline_of` a summary.
 """

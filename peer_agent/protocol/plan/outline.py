@@ -23,14 +23,14 @@ class Participant(Struct, frozen=True, order=True):
 
 
 class Averager(Struct, frozen=True):
-    """Who averages which part of the vector (0 to 1)."""
+    """A reducer and its part of the vector (0 to 1)."""
 
     who: Participant
     part: float
 
 
 class Bottleneck(Struct, frozen=True):
-    """What the round waits for. Of a pair the sender comes first. A household's members are not named."""
+    """A limit that the round waits for. Of a pair the sender comes first. A household's members are not named."""
 
     kind: Kind
     who: tuple[Participant, ...]

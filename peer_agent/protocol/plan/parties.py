@@ -1,4 +1,4 @@
-"""Who takes part in a round, and what their links carry: the input of a plan. Bytes, and bytes per second."""
+"""Participants of a round and the capacity of their links: the input of a plan. Bytes, and bytes per second."""
 
 from collections.abc import Sequence
 

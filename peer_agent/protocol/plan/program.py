@@ -30,7 +30,7 @@ class Kind(StrEnum):
 
 
 class Row(Struct, frozen=True):
-    """What a row limits, and whose: one peer's, a pair's (sender first), a household's."""
+    """The limit that a row states, and its owner: one peer's, a pair's (sender first), a household's."""
 
     kind: Kind
     peers: tuple[PeerId, ...]

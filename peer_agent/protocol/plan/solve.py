@@ -17,7 +17,7 @@ MOST_NAMED = 8  # limits that a plan names
 
 
 class Limit(Struct, frozen=True):
-    """What the round waits for. `part`: its part of the time that a round would save if all limits were wider."""
+    """A limit that the round waits for. `part`: the part of the round's time saved if all limits were wider."""
 
     kind: Kind
     peers: tuple[PeerId, ...]  # one; of a pair the sender and the receiver; of a household all members

@@ -211,7 +211,7 @@ class Quit(Struct, frozen=True):
 
 
 class Show(Struct, frozen=True):
-    """What the run does, and why it waits."""
+    """The run's state to display, and why it waits."""
 
     state: str
     reason: str

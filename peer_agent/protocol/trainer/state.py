@@ -1,4 +1,4 @@
-"""What a trainer knows of its run and of itself. Only `advance` owns and changes it."""
+"""The state of a trainer: its run, its rounds and itself. Only `advance` owns and changes it."""
 
 from collections import deque
 from enum import StrEnum
@@ -140,7 +140,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def loss_sum(self) -> float:
-        """Nats over `loss_tokens`."""
+        """The summed loss over `loss_tokens`, in nats."""
         return loss_of(self.kept) + loss_of(self.fresh)
 
     @property

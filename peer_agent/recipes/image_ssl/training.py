@@ -1,4 +1,4 @@
-"""SwAV in torch."""
+"""Training with SwAV in torch."""
 
 import math
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Checks of an uploaded replica state: hashed while it is written, then checked a block at a time.
 
 Memory does not grow with the model. The admitted hash says which bytes are right; these checks reject states that would
-harm whoever loads them, although admitted.
+harm the process that loads them, although admitted.
 """
 
 import hashlib

@@ -272,7 +272,7 @@ class NamedFile(Schema):
 
 
 class TokenizerOut(Schema):
-    """The run's tokenizer."""
+    """The files of the run's tokenizer."""
 
     files: list[NamedFile]
 
@@ -287,14 +287,14 @@ class SnapshotTaken(Schema):
 
 
 class RunList(Schema):
-    """Runs, newest first."""
+    """A page of runs, newest first."""
 
     items: list[RunOut]
     next: str | None
 
 
 class StepList(Schema):
-    """Steps, oldest first."""
+    """A page of steps, oldest first."""
 
     items: list[StepOut]
     next: str | None
@@ -323,7 +323,7 @@ class LinkList(Schema):
 
 
 class SnapshotList(Schema):
-    """Snapshots, oldest first."""
+    """A page of snapshots, oldest first."""
 
     items: list[SnapshotOut]
     next: str | None

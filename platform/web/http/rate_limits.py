@@ -60,9 +60,7 @@ def forgive(what: str, who: str) -> None:
 
 
 class View(Protocol[Rest]):
-    def __call__(self, request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase:
-        """Answer a request."""
-        ...
+    def __call__(self, request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase: ...
 
 
 def limited(

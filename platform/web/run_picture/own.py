@@ -1,4 +1,4 @@
-"""What only the reader sees of a run: their machines' links, their place, their machines' progress."""
+"""Parts of a run's page for its reader alone: their machines' links, their place, their machines' progress."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -69,7 +69,7 @@ def _longest_row(missed: Sequence[tuple[int, int]]) -> int:
 
 
 class _Share(Struct, frozen=True):
-    """What the plan has a slot send to one reducer."""
+    """The part of a slot that the plan sends to one reducer."""
 
     peer: PeerId
     chunks: int

@@ -1,4 +1,4 @@
-"""What pages show of the round planned last, from its plan to its end."""
+"""The outline that pages show of the round planned last, from its plan to its end."""
 
 from peer_agent.protocol.coordinator.state import Round, RunState
 from peer_agent.protocol.identifiers import PeerId

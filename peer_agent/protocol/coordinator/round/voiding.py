@@ -1,4 +1,4 @@
-"""What all parts of a round share: which attempt is open, and how a round ends without an update."""
+"""Functions that all parts of a round share: which attempt is open, and how a round ends without an update."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Send

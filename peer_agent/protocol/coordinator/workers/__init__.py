@@ -1,1 +1,1 @@
-"""Who works, and for how much: pace and silence, leasing, settlement, credit."""
+"""Members that work, and their credit: pace and silence, leasing, settlement, credit."""

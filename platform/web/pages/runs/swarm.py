@@ -127,7 +127,7 @@ class Asking(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What rows show of a machine. `is_public`: leaderboard or plan name it too."""
+    """The facts of a machine that rows show. `is_public`: leaderboard or plan name it too."""
 
     name: str
     is_relay: bool
