@@ -1,4 +1,4 @@
-"""The feed's socket: who is let in, what comes, and what a watcher may say. Real rows, both channel layers."""
+"""The feed's socket: who is admitted, what is sent, and what a watcher may say, on both channel layers."""
 
 import asyncio
 import ipaddress
@@ -41,7 +41,7 @@ def example(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_look_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is told moves the feed, so that nothing here depends on when a second is over."""
+    """Have messages alone move the feed, so that no test depends on the clock."""
     monkeypatch.setattr(watch, "LOOK_S", 2 * PATIENCE_S)
     monkeypatch.setattr(watch, "REST_S", 0.0)
     monkeypatch.setattr(watch, "RESTS", 0)
@@ -93,7 +93,7 @@ async def watching(run: Run, query: bytes = b"", /, **headers: str) -> AsyncIter
 
 
 async def a_step(example: Example, layer: Any, loss: float) -> None:
-    """As a host commits one, and says so."""
+    """Commit a step and announce it, as a host does."""
     await in_thread(committed)(example.run, (example.teo.machine, 3), (example.noor.machine, 1), loss=loss)
     await layer.group_send(watchers_of(example.run.run_id), RunMoved())
 
@@ -218,7 +218,7 @@ async def test_a_run_that_becomes_private_is_asked_for_anew(example: Example, la
 
 
 class TestWhoLosesTheRun:
-    """Somebody watches a private run as its member, and then may not."""
+    """A watcher of a private run who loses access to it."""
 
     @pytest.fixture(autouse=True)
     def asked_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ class TestWhoLosesTheRun:
 
 
 def let_in(run: Run, name: str) -> str:
-    """A member of the run, which is private from now on; the cookie of their session."""
+    """Make the run private, add a member, and return the member's session cookie."""
     Run.objects.filter(pk=run.pk).update(visibility="private")
     add_member(run=run, name=name)
     return cookie_of(name)
