@@ -1,4 +1,4 @@
-"""How much people have to do: an action is a click, or a field that is filled in."""
+"""The number of actions that people need: an action is a click or a field that is filled in."""
 
 import re
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ PRINTED = re.compile(r"^ +(http://\S+/approve/\S+)$", re.MULTILINE)
 
 
 class Counted:
-    """A page that counts what somebody does on it."""
+    """A page that counts the actions on it."""
 
     def __init__(self, page: Page, *, touches: bool) -> None:
         self.page, self.touches, self.actions = page, touches, list[str]()
 
     def press(self, selector: str) -> None:
-        """Click, or tap; what is not on the screen is scrolled to, as anybody would."""
+        """Click or tap. Playwright scrolls to what is not on the screen."""
         self.actions.append(selector)
         (self.page.tap if self.touches else self.page.click)(selector)
 
@@ -41,7 +41,7 @@ class Counted:
 
 
 def axe_finds(reader: Reader) -> list[str]:
-    """Return what axe-core finds on the page that is open."""
+    """Return what axe-core finds on the open page."""
     reader.page.evaluate(AXE.read_text())
     return violations(reader, "light")
 
@@ -92,7 +92,7 @@ def test_from_the_front_page_to_a_run_that_takes_volunteers(
 def test_from_a_link_to_credit(
     site: tuple[Swarm, Browser], english: str, device: dict[str, Any], record_property: Any
 ) -> None:
-    """Besides signing in: copy the page's line into a terminal, open the address it shows, approve."""
+    """After signing in: copy the page's line into a terminal, open the address it shows, approve."""
     swarm, browser = site
     organizer, name = swarm.sign_up("Ida" if device else "Amina"), "Lea" if device else "Teo"
     swarm.open_endless_run(organizer, english)
