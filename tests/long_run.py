@@ -78,7 +78,6 @@ class Crew:
 
     @property
     def batch(self) -> int:
-        """Samples of a step."""
         return UNIT * len(self.machines)
 
     def units(self, step: int) -> Iterator[Unit]:

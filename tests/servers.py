@@ -94,7 +94,6 @@ def private_redis() -> Iterator[str]:
 
 @contextmanager
 def redis_at(port: int) -> Iterator[None]:
-    """Run an empty Redis on this loopback port while the block runs."""
     with short_folder() as folder:
         command = (find_redis(), "--bind", "127.0.0.1", "--port", str(port), "--dir", folder, "--save", "")
         with guarded(command, folder, "", lambda: redis_answers(f"redis://127.0.0.1:{port}/0")):

@@ -31,8 +31,6 @@ DOMAIN = "train.example.org"
 
 
 class Instruction(NamedTuple):
-    """One instruction of a Dockerfile, its lines joined."""
-
     name: str
     rest: str
 
@@ -60,7 +58,6 @@ def last(stage: list[Instruction], name: str) -> str:
 
 
 def composed() -> dict[str, Any]:
-    """Return compose.yaml with MANYHANDS_DOMAIN set."""
     text = re.sub(r"\$\{MANYHANDS_DOMAIN(:\?[^}]*)?\}", DOMAIN, (FOLDER / "compose.yaml").read_text())
     assert "${" not in text
     found: dict[str, Any] = yaml.safe_load(text)
@@ -205,7 +202,6 @@ def test_manyhands_knows_the_relays_command() -> None:
 
 
 def known_settings() -> set[str]:
-    """Return every name that the site looks for in its environment."""
     text = "".join(path.read_text() for path in (ROOT / "platform" / "config").glob("*.py"))
     return set(re.findall(r'environment\.\w+\(\s*"([A-Z_]+)"', text))
 

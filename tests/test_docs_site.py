@@ -15,8 +15,6 @@ pytestmark = pytest.mark.check
 
 
 class Page(HTMLParser):
-    """Collects a page's links and anchors."""
-
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.links: set[str] = set()

@@ -143,7 +143,7 @@ def test_a_translation_that_lacks_a_place_is_told(one: str, other: str, is_fault
 
 @pytest.mark.parametrize("language", messages.LANGUAGES)
 def test_the_terminal_is_translated(language: str) -> None:
-    """All but errors; of these, the ones that agents meet most."""
+    """Only errors that agents rarely meet may lack a translation."""
     catalogue = messages.read(AGENT.catalogue(language), language)
     lacking = {message.id for message in catalogue if message.id and not all(messages.as_tuple(message.string))}
     of_errors = {getattr(entry, part) for entry in CATALOGUE.values() for part in ("title", "cause", "means", "remedy")}

@@ -58,7 +58,6 @@ def definitions(file: Path) -> frozenset[str]:
 
 
 def is_a_test(named: str, root: Path = ROOT) -> bool:
-    """Return True if the file exists and has such a test."""
     file, _, name = named.partition("::")
     is_test = all(part.startswith(("test_", "Test")) for part in name.split("::"))
     return is_test and (root / file).is_file() and name in definitions(root / file)

@@ -76,7 +76,7 @@ def test_nothing_in_it_needs_what_is_left_out(wheel: Path) -> None:
 
 
 def test_it_helps_and_joins_by_itself(wheel: Path, tmp_path: Path) -> None:
-    """It ends at the model that fits nowhere (E123), with everything but torch loaded."""
+    """The agent ends at a model that fits nowhere (E123), with everything but torch loaded."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(wheel), "MANYHANDS_HOME": str(tmp_path)}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -159,7 +159,7 @@ def test_a_build_that_fails_leaves_the_old_wheel(checkout: Path, tmp_path: Path)
 
 
 def test_setup_builds_it_in_every_profile() -> None:
-    """Also the last line of a setup with nothing else to do, and after the translations that the wheel contains."""
+    """The wheel is built even if a setup has nothing else to do, and after the translations that it contains."""
     code = (
         "from scripts import setup\n"
         "setup.is_ready = lambda *_: True\n"

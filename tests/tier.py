@@ -6,5 +6,4 @@ IN_CHECK = os.environ.get("MANYHANDS_CHECK") == "1"
 
 
 def length(full: int, short: int) -> int:
-    """Return the full length in `make check`, otherwise the short one."""
     return full if IN_CHECK else short

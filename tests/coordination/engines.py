@@ -122,7 +122,6 @@ class Aside(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Work, then close the thread's connection."""
         try:
             self.result = self.work()
         except BaseException as error:  # noqa: BLE001 - `outcome` raises it
@@ -131,7 +130,6 @@ class Aside(threading.Thread):
             connection.close()
 
     def outcome(self) -> Any:
-        """Return or raise what the work returned or raised."""
         self.join(PATIENCE_S)
         assert not self.is_alive(), "it did not end"
         if self.error is not None:

@@ -34,15 +34,12 @@ SCALARS = Scalars(learning_rate=0.5, clip=1.0, inverse_bias_1=1.0, inverse_bias_
 
 @dataclass
 class Example:
-    """A run and its two volunteers' machines."""
-
     run: Run
     teo: Owned
     noor: Owned
 
 
 def example_run(**changes: Any) -> Example:
-    """Create an open run and two volunteers with a machine each."""
     run = opened(Person.objects.create_user("Amina", None), **changes)
     return Example(run, *(owned(Person.objects.create_user(name, None)) for name in ("Teo", "Noor")))
 
@@ -106,7 +103,6 @@ def record_of(parts: Sequence[Part], **facts: Any) -> Record:
 
 
 def sealed(record: Record) -> Entry:
-    """Sign the record with the site's key."""
     return seal(site_key(), record)
 
 

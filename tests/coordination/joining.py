@@ -57,7 +57,6 @@ class Wire:
             raise Closed(1006) from lost
 
     async def say(self, message: m.Message) -> None:
-        """Send a message. Raise Closed."""
         try:
             await self.connection.send(message)
         except (LinkLost, Refused) as lost:
@@ -75,7 +74,6 @@ class NewRelay(Reducer):
 
     @property
     def index(self) -> int:
-        """The index up to which the log goes."""
         assert self.core.keeper is not None
         return self.core.keeper.index
 
@@ -97,7 +95,6 @@ class NewRelay(Reducer):
             await super()._do(action)
 
     async def until(self, index: int) -> None:
-        """Wait until the log reaches the index."""
         async with self.grown:
             await self.grown.wait_for(lambda: self.index >= index)
 
@@ -136,7 +133,6 @@ class Seen:
     most_bytes: int = 0
 
     def of(self, peer: PeerId) -> list[Page]:
-        """Return the pages of one peer."""
         return [page for page in self.pages if page.peer == peer]
 
 

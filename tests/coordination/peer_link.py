@@ -108,7 +108,6 @@ class PeerLink:
             return output
 
     async def send(self, data: bytes) -> None:
-        """Send raw bytes."""
         await self.wire.send_input({"type": "websocket.receive", "bytes": data})
 
     async def say(self, message: m.Message) -> None:
@@ -135,7 +134,6 @@ class PeerLink:
         raise AssertionError("it said more after a refusal")
 
     async def leave(self) -> None:
-        """Drop the socket."""
         self.is_over = True
         await self.wire.send_input({"type": "websocket.disconnect", "code": 1006})
         await self.wire.wait(PATIENCE_S)
@@ -143,7 +141,6 @@ class PeerLink:
 
 @asynccontextmanager
 async def connecting(identity: Identity, **headers: str) -> AsyncIterator[PeerLink]:
-    """Yield a link that is not open yet; drop its socket at the end."""
     link = PeerLink(identity, **headers)
     try:
         yield link
@@ -153,7 +150,6 @@ async def connecting(identity: Identity, **headers: str) -> AsyncIterator[PeerLi
 
 @asynccontextmanager
 async def linked(identity: Identity) -> AsyncIterator[PeerLink]:
-    """Yield an open link."""
     async with connecting(identity) as link:
         assert isinstance(event := await link.open(), Opened), event
         yield link

@@ -29,7 +29,6 @@ TICK_S = 0.5
 
 
 def record_in(commit: m.Commit) -> RecordHead:
-    """Return the record head in a commit message."""
     return read_head(commit.record)
 
 
@@ -45,7 +44,6 @@ class Peer(ABC):
         self.refused = ""
 
     async def live(self) -> None:
-        """Handle messages until the link ends."""
         try:
             while not isinstance(body := await self.link.hear(), Failed):
                 await self.handle(body)
@@ -86,7 +84,6 @@ class Reducer(Peer):
         self.core = RelayState(run=run, me=me, url="ws://127.0.0.1:1/", reducer=RelaysReducer(), keeper=Keeper())
 
     async def live(self) -> None:
-        """Handle messages, and tick in between."""
         ticking = asyncio.create_task(self._tick())
         try:
             await super().live()
@@ -101,7 +98,7 @@ class Reducer(Peer):
                 await self._happens(relays.Ticked())
 
     async def hello(self) -> None:
-        """Report where it listens and how far its log goes."""
+        """Report the relay's address and the extent of its log."""
         await self.link.say(relay.hello(self.core))
 
     async def handle(self, body: m.AnyMessage) -> None:
@@ -151,7 +148,6 @@ class Contributor(Peer):
         self.snapshots_asked: list[int] = []
 
     async def live(self) -> None:
-        """Handle messages, and tick in between."""
         ticking = asyncio.create_task(self._tick())
         try:
             await super().live()
@@ -170,7 +166,6 @@ class Contributor(Peer):
         """Do nothing: the core takes the record."""
 
     async def report(self) -> None:
-        """Report progress now."""
         for action in speaking.report(self.core, at_once=True):
             await self._carry(action)
 

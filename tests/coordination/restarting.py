@@ -31,12 +31,10 @@ class Redis:
         self._life.enter_context(redis_at(self.port))
 
     def end(self) -> None:
-        """Kill the server and its connections."""
         self._life.close()
 
 
 def settings_of(redis: Redis) -> dict[str, Any]:
-    """Return CHANNEL_LAYERS for a site over this Redis."""
     config = {"hosts": [redis.url], "prefix": f"t{uuid.uuid4().hex[:8]}"}
     return {"default": {"BACKEND": "coordination.channel_layer.redis.RedisLayer", "CONFIG": config}}
 

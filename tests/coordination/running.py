@@ -80,7 +80,6 @@ async def until_step(step: int) -> None:
 
 
 async def steps_on(more: int = 3) -> None:
-    """Wait until the run has made more steps."""
     await until_step((await in_thread(head)()).step + more)
 
 

@@ -70,7 +70,6 @@ async def driven(example: Example) -> AsyncIterator[Host]:
 
 @asynccontextmanager
 async def driving(driven: Host) -> AsyncIterator["asyncio.Task[None]"]:
-    """Drive the host while the block runs."""
     stop = asyncio.Event()
     task = asyncio.create_task(driven.drive(stop))
     try:
@@ -106,7 +105,6 @@ async def arrived(driven: Host, *peers: PeerId) -> list[str]:
 
 
 async def heard(driven: Host, channel: str) -> Any:
-    """Return the next message in a socket's channel."""
     async with asyncio.timeout(PATIENCE_S):
         return await driven.layer.receive(channel)
 

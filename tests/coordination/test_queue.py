@@ -22,7 +22,6 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str
 
 
 def live(life: str, environment: dict[str, str]) -> str:
-    """Run one process and return its output."""
     command = [sys.executable, str(PROGRAM), life]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr

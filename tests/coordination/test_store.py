@@ -157,7 +157,6 @@ class Cut:
     was_cut: bool = False
 
     def commit(self, original: Callable[[], None]) -> None:
-        """Replace the driver's COMMIT."""
         if self.was_cut:
             return original()
         self.was_cut = True
@@ -182,7 +181,6 @@ class Cut:
 
 @contextmanager
 def cut(url: str, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterator[Cut]:
-    """Cut the connection at this thread's next COMMIT."""
     connection.ensure_connection()
     severed = Cut(url, after)
     original = type(connection._connections[connection._alias])._commit  # type: ignore[attr-defined]
@@ -424,7 +422,6 @@ def test_whoever_may_not_work_any_more(example: Example) -> None:
 
 
 def careless(run: Run, seal: Entry, record: Record, *, duration_s: float, attempts: int) -> store.Outcome:
-    """Commit without checking the head."""
     with transaction.atomic():
         Head.objects.filter(run=run).update(index=record.index - 1, step=record.step - 1, digest=record.previous)
         Head.objects.filter(run=run).update(fence=record.fence)

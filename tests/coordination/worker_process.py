@@ -18,7 +18,6 @@ PATIENCE_S = 120.0
 
 
 def wait_for(done: Callable[[], object]) -> None:
-    """Poll rows until the condition holds."""
     until = time.monotonic() + PATIENCE_S
     while not done():
         if time.monotonic() > until:
@@ -70,7 +69,6 @@ def work() -> dict[str, Any]:
 
 
 def main(life: str) -> None:
-    """Run one of the two lives."""
     from django import setup
     from django.core.management import call_command
 

@@ -54,7 +54,6 @@ def _forked_agents(warm: Warm | None) -> None:
 
 @pytest.fixture(scope="session")
 def english() -> str:
-    """Return about 150,000 characters."""
     return python_text()[:150_000]
 
 

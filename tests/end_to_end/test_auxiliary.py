@@ -83,7 +83,7 @@ def _beside_a_relay(swarm: Swarm) -> None:
 
 
 def test_two_that_listen_need_no_relay(tmp_path: Path, english: str) -> None:
-    """Each averages for the other, and both keep the log."""
+    """Each trainer averages for the other, and both keep the log."""
     with Swarm(tmp_path) as swarm:
         swarm.start_site(options="--no-relay")
         organizer = swarm.sign_up("organizer")

@@ -48,7 +48,6 @@ class Here(NamedTuple):
         return found
 
     def command(self, name: str) -> list[str]:
-        """Return the image's entry point and the service's command."""
         entry = [MANYHANDS] if name == "relay" else [sys.executable, str(ROOT / "manage.py")]
         told = {"0.0.0.0": "127.0.0.1", "8000": str(self.ports.get(name)), "9000": str(self.ports["relay"])}
         return entry + [told.get(word, word) for word in self.services()[name]["command"]]
@@ -105,7 +104,6 @@ def caddy(here: Here) -> Iterator[None]:
 
 
 def start_site(swarm: Swarm, here: Here) -> None:
-    """Create the tables, then start the two site processes and the worker."""
     subprocess.run(here.command("migrate"), env=here.environment("migrate"), check=True, timeout=300)
     for name in (*SITES, "worker"):
         swarm.start(name, [*here.command(name), "--attached"], here.environment(name), here.folder)

@@ -23,7 +23,6 @@ USUAL = {"PATH", "HOME", "MANYHANDS_HOME", "MANYHANDS_TOKEN"}  # others can read
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
-    """Start `manage.py demo`."""
     command = [sys.executable, "-u", str(ROOT / "manage.py"), "demo", "--port", "0", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -63,7 +62,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
 
 
 def look_at(agent: psutil.Process, seen: dict[int, dict[str, Any]]) -> None:
-    """Record an agent's environment and the sockets at which it listens."""
     try:
         listening = [c.laddr for c in agent.net_connections("all") if c.status == psutil.CONN_LISTEN]
         facts = seen.setdefault(agent.pid, {"environment": set(agent.environ()), "listening": [], "looks": 0})
@@ -127,7 +125,6 @@ def test_everything_ends_with_the_demo_when_it_is_killed() -> None:
 
 
 def family_of(demo: "subprocess.Popen[str]") -> list[psutil.Process]:
-    """Return the demo and all processes that it has started."""
     family = [psutil.Process(demo.pid), *psutil.Process(demo.pid).children(recursive=True)]
     assert len(family) >= 4, "demo, site, relay, agent"
     return family

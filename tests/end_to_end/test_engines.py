@@ -19,7 +19,6 @@ def hosted(swarm: Swarm, site: str) -> list[tuple[int, int]]:
 
 
 def relay_of(swarm: Swarm, site: str) -> Path:
-    """Return the home of a site process's relay."""
     return swarm.data / ("relay" if site == SITES[0] else "relay-2")
 
 

@@ -80,7 +80,6 @@ MACHINES = (("quick", "", 2), ("old", "default", 1), ("slow", "avx2", 1))
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, Visitor]]:
-    """Yield a site for all runs, and their organizer."""
     with Swarm(tmp_path_factory.mktemp("exactness")) as swarm:
         swarm.start_site()
         yield swarm, swarm.sign_up("organizer")
@@ -150,7 +149,6 @@ def loss_apart(export: Path, losses: list[float]) -> float:
 
 
 def distance(export: Path, final: Path, reference: Callable[[Path], dict[str, torch.Tensor]] = main) -> float:
-    """Return the largest difference of a weight from the reference's."""
     return furthest(reference(export), final)
 
 
@@ -273,7 +271,7 @@ def test_replicas_agree_on_lossy_bytes(site: tuple[Swarm, Visitor], tmp_path: Pa
 def test_what_overlaps_the_rounds_is_made_again_from_the_records(
     site: tuple[Swarm, Visitor], tmp_path: Path, english: str
 ) -> None:
-    """Such steps are not exact, but the records name the units that were one step old."""
+    """Overlapped steps are not exact, but their records name the units that were one step old."""
     export = tmp_path / "export"
     final, digests = train(site, export, english[:LESS_THAN_IS_TRAINED], steps=STEPS, staleness="1")
     records = [to_json(from_lines(path.read_bytes())) for path in (export / "records").iterdir()]

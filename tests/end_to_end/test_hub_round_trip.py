@@ -65,7 +65,6 @@ def train(swarm: Swarm, hub: Hub, english: str) -> None:
 
 
 def fetched(hub: Hub, repository: str, folder: Path) -> Path:
-    """Download a repository without a token."""
     snapshot_download(repository, endpoint=hub.url, local_dir=folder, token=False)
     return folder
 
@@ -100,7 +99,6 @@ def assert_same_card(released: Path, snapshot: Path) -> None:
 
 
 def compare_with_site(swarm: Swarm, folder: Path) -> None:
-    """Require that the files from the Hub equal those that the site offers."""
     offered = {file.name: file for file in next(swarm.data.glob("storage/runs/*/release-*")).iterdir()}
     names = {path.name for path in folder.iterdir() if path.is_file() and path.name != ".gitattributes"}
     assert names == set(offered) - {f"{swarm.slug}.zip"}
@@ -118,5 +116,4 @@ def assert_nobody_else_saw(swarm: Swarm) -> None:
 
 
 def digest(path: Path) -> str:
-    """Return the sha256 in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -48,7 +48,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
-    """Yield a site for all tests. Each adds its own people and runs."""
     with Swarm(tmp_path_factory.mktemp("mishaps")) as swarm:
         swarm.start_site()
         yield swarm
@@ -62,7 +61,6 @@ def site(shared: Swarm, browser: Browser) -> Iterator[tuple[Swarm, Browser]]:
 
 
 def person(site: tuple[Swarm, Browser], name: str) -> Reader:
-    """Sign up a new person in a browser."""
     swarm, browser = site
     reader = Reader(browser)
     sign_up(reader, swarm.url, name, PASSWORD)
@@ -91,14 +89,12 @@ def types(reader: Reader, swarm: Swarm, code: str) -> str:
 
 
 def let_expire(swarm: Swarm, code: str) -> None:
-    """Expire one code."""
     with contextlib.closing(sqlite3.connect(next(swarm.data.glob("*.sqlite3")), timeout=20)) as database, database:
         query = "update accounts_devicerequest set expires_at = '2020-01-01 00:00:00' where user_code = ?"
         assert database.execute(query, (code.replace("-", ""),)).rowcount == 1
 
 
 def machines_of(swarm: Swarm, name: str) -> int:
-    """Return how many active machines a person has."""
     people = swarm.rows("select id, username from accounts_person")
     owners = [row[0] for row in swarm.rows("select person_id from accounts_machine where revoked_at is null")]
     return sum(owners.count(found) for found, username in people if username == name)
@@ -264,7 +260,7 @@ def test_markup_and_right_to_left_text_are_shown_as_text(site: tuple[Swarm, Brow
 
 
 def test_machine_is_removed_and_restored_and_a_run_starts_over(site: tuple[Swarm, Browser]) -> None:
-    """The organizer does so on pages, while the host holds the run and a machine waits for a second one."""
+    """The organizer acts on pages while the host holds the run and a machine waits for a second one."""
     swarm, browser = site
     organizer, volunteer = swarm.sign_up("Noor"), swarm.sign_up("Zoe")
     swarm.open_run(organizer, python_text()[:50_000], trainers=2, steps=4)

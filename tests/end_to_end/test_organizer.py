@@ -32,7 +32,6 @@ def press(person: Visitor, page: str, action: str, **fields: str) -> str:
 
 
 def ledger_of(swarm: Swarm, reader: Visitor) -> list[str]:
-    """Return the people in the ledger, in order."""
     return [row["person"] for row in reader.read_items(f"runs/{swarm.slug}/ledger")]
 
 

@@ -82,7 +82,6 @@ def says_so_while_it_runs(swarm: Swarm, reader: Reader) -> None:
 
 
 def status(swarm: Swarm) -> str:
-    """Return the output of the volunteer's `manyhands status`."""
     home = bare_environment(swarm.folder / "teo")
     command = [MANYHANDS, "status"]
     return subprocess.run(command, env=home, capture_output=True, text=True, timeout=60, check=True).stdout

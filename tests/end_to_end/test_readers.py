@@ -62,7 +62,6 @@ def run(tmp_path_factory: pytest.TempPathFactory, english: str) -> Iterator[Run]
 
 
 def watch(swarm: Swarm, reader: Reader) -> Reader:
-    """Open the run's live page with the recorder running."""
     reader.page.goto(f"{swarm.url}/runs/{swarm.slug}/")
     reader.page.wait_for_selector(LIVE, state="attached")
     reader.page.evaluate(RECORDER)
@@ -77,7 +76,6 @@ def is_up_to_date(swarm: Swarm, reader: Reader) -> None:
 
 
 def moves(swarm: Swarm, reader: Reader) -> None:
-    """Require that the page is up to date now and two steps later."""
     is_up_to_date(swarm, reader)
     swarm.wait_for_step(swarm.head() + 2)
     is_up_to_date(swarm, reader)

@@ -41,7 +41,6 @@ def test_the_release_appears_without_any_volunteer(tmp_path: Path, english: str)
 
 
 def check_release(swarm: Swarm, final: Path) -> None:
-    """Require that the archive holds the snapshot's weights."""
     archive, model = swarm.folder / "release.zip", swarm.folder / "model.safetensors"
     Visitor(swarm.url).download(f"/api/v1/runs/{swarm.slug}/release/{swarm.slug}.zip", archive)
     with zipfile.ZipFile(archive) as zipped:

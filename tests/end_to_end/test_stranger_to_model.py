@@ -94,7 +94,6 @@ def first_ledger_row_s(swarm: Swarm, volunteer: Reader, home: Path) -> float:
 
 
 def saved(download: Download, folder: Path) -> Path:
-    """Save a download and return its path."""
     path = folder / download.suggested_filename
     download.save_as(path)
     return path

@@ -17,7 +17,6 @@ LARGE = {"width": "128", "layers": "4", "vocab": "4096", "target_batch": "24", "
 
 
 def begin(swarm: Swarm, english: str, *, trainers: tuple[str, ...], relays: tuple[str, ...] = (), **site: str) -> None:
-    """Start a site, its relay and further ones, a run, and its trainers."""
     swarm.start_site(**site)
     organizer = swarm.sign_up("organizer")
     if relays:
@@ -57,7 +56,6 @@ def hit(swarm: Swarm, victim: str, moment: Callable[[], bool]) -> None:
 
 
 def stands_still(pid: int) -> None:
-    """Wait until a signal has stopped the process."""
     while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
         time.sleep(0.0005)
 

@@ -39,7 +39,6 @@ def begun(site: tuple[Swarm, Visitor]) -> Iterator[tuple[Swarm, Visitor]]:
 
 
 def begin(site: tuple[Swarm, Visitor], english: str, *names: str, trainers: int = 1) -> Swarm:
-    """Open a new run and start these agents for it."""
     swarm, organizer = site
     swarm.open_endless_run(organizer, english, trainers=trainers)
     for name in names:
@@ -48,7 +47,6 @@ def begin(site: tuple[Swarm, Visitor], english: str, *names: str, trainers: int 
 
 
 def ask(swarm: Swarm, agent: str, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a second command in an agent's home."""
     home = swarm.folder / agent
     return subprocess.run(
         [MANYHANDS, *command], env=bare_environment(home), capture_output=True, text=True, timeout=120, check=False
@@ -63,7 +61,6 @@ def status(swarm: Swarm, agent: str) -> dict[str, Any]:
 
 
 def makes(swarm: Swarm, agent: str, step: int, what: str) -> None:
-    """Wait until an agent has applied a step."""
     swarm.wait(lambda: swarm.made(agent) >= step, 120, what)
 
 

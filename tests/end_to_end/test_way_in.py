@@ -25,7 +25,6 @@ from tests.end_to_end.rig.swarm import PASSWORD, Swarm
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[str]:
-    """Yield the address of a site with a built wheel."""
     with Swarm(tmp_path_factory.mktemp("way-in"), {"MANYHANDS_DOWNLOADS": str(wheel)}) as swarm:
         swarm.start_site()
         yield swarm.url
@@ -47,7 +46,6 @@ def environment(tmp_path: Path) -> Path:
 
 
 def typed(line: str, home: Path) -> str:
-    """Return the output of a line typed into a new shell."""
     return told(["sh", "-c", line], home, {"PATH": os.defpath, "HOME": str(home)})
 
 

@@ -21,8 +21,6 @@ from tests.notices.webhook_double import WebhookDouble, status
 
 
 class Clock:
-    """A clock that tests set."""
-
     def __init__(self) -> None:
         self.now = timezone.now()
 
@@ -40,7 +38,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def hooked(volunteer: Person, double: WebhookDouble) -> Person:
-    """Return a volunteer who has chosen every event by webhook."""
     services.save_webhook(person=volunteer, address=double.address())
     services.choose(person=volunteer, wanted=[(event, Way.WEBHOOK) for event in CHOSEN])
     return volunteer
@@ -48,7 +45,6 @@ def hooked(volunteer: Person, double: WebhookDouble) -> Person:
 
 @pytest.fixture
 def mailed(volunteer: Person, sends_mail: None) -> Person:
-    """Return a volunteer who has chosen every event by e-mail."""
     Mailbox.objects.create(person=volunteer, address="teo@example.org", confirmed_at=timezone.now())
     services.choose(person=volunteer, wanted=[(event, Way.EMAIL) for event in CHOSEN])
     return volunteer
@@ -233,8 +229,6 @@ class TestClaims:
         list(seen)  # evaluated, as a second worker has read it
 
         class Read:
-            """A queryset that returns the stale rows."""
-
             def select_related(self, *_: str) -> Any:
                 return list(seen)
 

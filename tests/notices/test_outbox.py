@@ -26,7 +26,6 @@ def choose(person: Person, *ways: Way, event: Event = Event.FINISHED) -> None:
 
 @pytest.fixture
 def reached(volunteer: Person) -> Person:
-    """Return a volunteer with a confirmed address and a webhook who has chosen every way."""
     Mailbox.objects.create(person=volunteer, address="teo@example.org", confirmed_at=NOW)
     Webhook.objects.create(
         person=volunteer, sealed_address="", sealed_secret="", host="hook.example", service="generic"

@@ -154,7 +154,6 @@ def test_of_several_addresses_the_next_is_tried(double: WebhookDouble, monkeypat
 
 
 def certificate(folder: Path, name: str) -> Path:
-    """Write a self-signed certificate and its key to one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)

@@ -13,8 +13,6 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Posted:
-    """One received request."""
-
     path: str
     headers: dict[str, str]
     body: bytes
@@ -97,7 +95,6 @@ class WebhookDouble:
 
 
 def status(code: int, *headers: str) -> bytes:
-    """Return a response without a body."""
     return "\r\n".join([f"HTTP/1.1 {code} Words", "Content-Length: 0", *headers, "", ""]).encode()
 
 

@@ -57,8 +57,6 @@ RECIPE = CausalLM(model=Model(context=8), target_batch=4, micro_batch=2, target_
 
 @dataclass
 class Owned:
-    """A machine and its key."""
-
     machine: Machine
     key: Ed25519PrivateKey
 
@@ -69,13 +67,11 @@ class Owned:
 
 
 def owned(person: Person, name: str = "laptop", kind: Machine.Kind = Machine.Kind.AGENT) -> Owned:
-    """Create a machine for a person."""
     key = Ed25519PrivateKey.generate()
     return Owned(Machine.objects.create(person=person, name=name, public_key=public_bytes(key), kind=kind), key)
 
 
 def draft(organizer: Person, **changes: Any) -> Run:
-    """Create a draft on a prepared text."""
     dataset = Dataset.objects.create(
         organizer=organizer,
         title="Proverbs",
@@ -110,7 +106,6 @@ def draft(organizer: Person, **changes: Any) -> Run:
 
 
 def opened(organizer: Person, **changes: Any) -> Run:
-    """Create a run that can be joined, with its first snapshot."""
     run = draft(organizer, **{"state": Run.State.OPEN, "elements": ELEMENTS, **changes})
     content = state_bytes(step=0, index=0, log_digest=GENESIS)
     file = hashlib.sha256(content).hexdigest()
@@ -184,7 +179,6 @@ def state_bytes(
 
 
 def state_file(path: Path, **facts: Any) -> Path:
-    """Write a replica's state to a file."""
     path.write_bytes(state_bytes(**facts))
     return path
 
@@ -245,7 +239,6 @@ def run(organizer: Person, data_folder: Path) -> Run:
 
 @contextmanager
 def default_database(url: str) -> Iterator[None]:
-    """Use PostgreSQL as the database `default` while the block runs."""
     handler: Any = connections
     described = handler.configure_settings({"default": postgresql(url)})["default"]
     before, other = handler["default"], load_backend(described["ENGINE"]).DatabaseWrapper(described, "default")
@@ -260,7 +253,6 @@ def default_database(url: str) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_url: str, django_db_blocker: Any) -> str:
-    """Create a database with all tables and return its URL."""
     name = f"contract_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(postgres_url, autocommit=True) as server:
         server.execute(f"CREATE DATABASE {name}")

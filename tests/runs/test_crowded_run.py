@@ -17,7 +17,6 @@ MEMBERS, STEPS = 20, 250
 
 @pytest.fixture
 def crowded(migrated_postgres: str, data_folder: Any, django_db_blocker: Any) -> Any:
-    """Yield a crowded run on PostgreSQL, whose SQL generates the rows."""
     with django_db_blocker.unblock(), default_database(migrated_postgres), transaction.atomic():
         yield crowded_run(Person.objects.create_superuser("Ines"), slug="crowded", members=MEMBERS, steps=STEPS)
         transaction.set_rollback(True)

@@ -22,14 +22,11 @@ SLACK = 100  # rows: a thinned curve gains and loses points as it grows
 
 
 class Cost(NamedTuple):
-    """Number of queries, and of the rows that they returned."""
-
     questions: int
     rows: int
 
 
 def cost_of(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> Cost:
-    """Return the cost of the work in queries and rows."""
     rows: list[int] = []
     original = compiler.cursor_iter
 

@@ -174,8 +174,6 @@ def test_a_change_is_between_steps_of_which_none_is_in_both() -> None:
 
 
 class TestOverfitting:
-    """Overfitting: held-out loss rises while training loss falls."""
-
     def test_is_told_with_the_best_and_the_newest_snapshot(self) -> None:
         found = overfitting(FALLING, measured(4.0, 3.3, 3.6, 4.3))
         assert found is not None
@@ -195,7 +193,7 @@ class TestOverfitting:
         assert overfitting(FALLING, measured(*losses)) is None, why
 
     def test_is_not_told_where_training_loss_rises_as_well(self) -> None:
-        """The model diverges, which is another problem."""
+        """Rising training loss means that the model diverges, which is another problem."""
         rising = [Point(point.step, 20 - point.loss) for point in FALLING]
         assert overfitting(rising, measured(4.0, 3.3, 3.6, 4.3)) is None
 

@@ -20,13 +20,11 @@ SNAPSHOT = "/api/v1/runs/proverbs/snapshots/1"
 
 
 async def inner(scope: Any, receive: Any, send: Any) -> None:
-    """Answer 299, as the application behind the guard."""
     await send({"type": "http.response.start", "status": 299, "headers": []})
     await send({"type": "http.response.body", "body": b""})
 
 
 def cookie_of(person: Person) -> dict[str, str]:
-    """Return the cookie header of a logged-in person."""
     client = Client()
     client.force_login(person)
     return {"cookie": f"sessionid={client.cookies['sessionid'].value}"}
@@ -38,7 +36,6 @@ def ask(method: str, path: str, **headers: str) -> tuple[int, str]:
 
 
 def asked_of(guard: LengthGuard, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
-    """Return status and body of the answer of an existing guard."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> Any:

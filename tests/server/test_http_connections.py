@@ -18,7 +18,6 @@ GET = b"GET / HTTP/1.1\r\nhost: here\r\n"
 
 
 async def reading(_: Any, receive: Any, send: Any) -> None:
-    """Read the body and answer with its length."""
     size, more = 0, True
     while more:
         event = await receive()
@@ -34,14 +33,12 @@ Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def connected(limits: Limits) -> AsyncIterator[Ends]:
-    """Yield one connection to a server of its own."""
     async with serving(reading, limits) as place, opened(place) as ends:
         yield ends
 
 
 @asynccontextmanager
 async def opened(place: tuple[str, int]) -> AsyncIterator[Ends]:
-    """Yield a connection and close it at the end."""
     reader, writer = await asyncio.open_connection(*place)
     try:
         yield reader, writer
@@ -52,7 +49,6 @@ async def opened(place: tuple[str, int]) -> AsyncIterator[Ends]:
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
-    """Return everything until the other end closes or resets."""
     heard = bytearray()
     async with asyncio.timeout(PATIENCE_S):
         with contextlib.suppress(ConnectionError):
@@ -179,8 +175,6 @@ async def test_connections_beyond_the_limit_are_turned_away() -> None:
 
 
 class Guest:
-    """A connection that records that it was closed."""
-
     is_out = False
 
     def turn_out(self) -> None:

@@ -30,7 +30,6 @@ PATIENCE_S = 60
 
 @contextmanager
 def serving(data: Path, *options: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start a site on a free port and kill it at the end."""
     command = [sys.executable, str(ROOT / "manage.py"), "serve", "--port", "0", *options]
     own = {**os.environ, "MANYHANDS_DATA": str(data), "DATABASE_URL": "", "REDIS_URL": "", **environment}
     with subprocess.Popen(
@@ -113,8 +112,6 @@ def test_what_a_site_keeps_is_for_its_own_account_alone(tmp_path: Path) -> None:
 
 @dataclass
 class Site:
-    """A running site."""
-
     data: Path
     process: "subprocess.Popen[str]"
     url: str

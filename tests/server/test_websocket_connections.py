@@ -37,7 +37,6 @@ async def counting(scope: Any, receive: Any, send: Any) -> None:
 
 @asynccontextmanager
 async def linked(path: str, limits: Limits = LIMITS, **options: Any) -> AsyncIterator[ClientConnection]:
-    """Yield a socket to a server as `serve` starts it."""
     async with (
         serving(counting, limits) as (host, port),
         connect(f"ws://{host}:{port}{path}", proxy=None, **options) as link,
@@ -47,7 +46,6 @@ async def linked(path: str, limits: Limits = LIMITS, **options: Any) -> AsyncIte
 
 @asynccontextmanager
 async def serving(application: Any, limits: Limits) -> AsyncIterator[tuple[str, int]]:
-    """Start a server and yield its host and port."""
     stop, started = asyncio.Event(), asyncio.Event()
     with bound_socket("127.0.0.1", 0) as bound:
         bound.listen()
@@ -88,12 +86,10 @@ async def test_what_is_packed_small_is_no_way_around_it() -> None:
 
 
 def pieces(size: int, parts: int) -> list[bytes] | bytes:
-    """Return a message of `size` bytes, as one frame or in `parts` frames."""
     return b"a" * size if parts == 1 else [b"a" * (size // parts)] * parts
 
 
 async def ended(link: ClientConnection) -> int | None:
-    """Read until the other end closes, and return the close code."""
     async with asyncio.timeout(PATIENCE_S):
         with contextlib.suppress(ConnectionClosed):
             async for _ in link:

@@ -394,8 +394,6 @@ PUT   /api/v1/runs/<slug>/snapshots/<step>           private   401    404      2
 
 
 class Row(NamedTuple):
-    """One line of the table."""
-
     method: str
     address: str
     visibility: str
@@ -414,7 +412,6 @@ def rows() -> list[Row]:
 
 
 def _by_request(row: Row) -> Row:
-    """Return the row for a run by request."""
     others = BY_REQUEST.get(f"{row.method} {row.address}", {})
     return row._replace(visibility="request", answers=row.answers | others)
 

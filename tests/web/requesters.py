@@ -63,7 +63,6 @@ class World:
 
     @property
     def draft(self) -> Run:
-        """The draft, with the same people."""
         return Run.objects.get(slug="draft")
 
     def address(self, route: str) -> str:
@@ -96,7 +95,6 @@ def routes(resolver: URLResolver | None = None, before: str = "/") -> Iterator[s
 
 
 def gaps(route: str) -> list[str]:
-    """Return the names between < and >."""
     return [part.partition(">")[0] for part in route.split("<")[1:]]
 
 
@@ -175,7 +173,6 @@ def team_of(leader: Person) -> dict[str, str]:
 
 
 def wheel() -> str:
-    """Write the agent's package and return its name."""
     path = Path(settings.DOWNLOADS) / "manyhands-0.1.0-py3-none-any.whl"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"a package")
@@ -183,7 +180,6 @@ def wheel() -> str:
 
 
 def tokenizer_of(dataset: Dataset) -> str:
-    """Write the tokenizer's files and return the name of the first."""
     folder = storage.tokenizer_folder(dataset)
     folder.mkdir(parents=True)
     for name in TOKENIZER:
@@ -192,13 +188,11 @@ def tokenizer_of(dataset: Dataset) -> str:
 
 
 def own_shard(run: Run, other: Run) -> str:
-    """Return a shard that only this run has."""
     other.dataset.shards.all().delete()
     return run.dataset.shards.get().digest
 
 
 def own_snapshot(run: Run, other: Run) -> str:
-    """Return a snapshot that only this run has."""
     other.snapshots.all().delete()
     return run.snapshots.get().file
 
@@ -220,7 +214,6 @@ def released(run: Run) -> str:
 
 
 def nobody(_: World) -> Requester:
-    """Return a requester without session and machine."""
     return Requester(Client())
 
 
@@ -273,8 +266,6 @@ def asking(method: str) -> Ask:
 
 
 def posting(**fields: str) -> Ask:
-    """Post a form with these fields."""
-
     def post(requester: Requester, _: World, address: str) -> Any:
         return requester.client.post(address, fields, headers={} if requester.person else requester.headers)
 
@@ -282,7 +273,6 @@ def posting(**fields: str) -> Ask:
 
 
 def delete_account(requester: Requester, _: World, address: str) -> Any:
-    """Post the form with the requester's own name."""
     name = requester.person.username if requester.person else ""
     headers = {} if requester.person else requester.headers
     return requester.client.post(address, {"name": name, "password": PASSWORD}, headers=headers)
@@ -296,13 +286,11 @@ def answer_machine(requester: Requester, _: World, address: str) -> Any:
 
 
 def announce(requester: Requester, _: World, address: str) -> Any:
-    """Announce an upload."""
     headers = {**TUS, LENGTH: str(len(PIECE)), **({} if requester.person else requester.headers)}
     return requester.client.post(address, headers=headers)
 
 
 def send_piece(requester: Requester, _: World, address: str) -> Any:
-    """Send the first piece of a text."""
     headers = {**TUS, OFFSET: "0", **({} if requester.person else requester.headers)}
     return requester.client.patch(address, PIECE, KIND, headers=headers)
 
@@ -313,12 +301,10 @@ def ask_for_offset(requester: Requester, _: World, address: str) -> Any:
 
 
 def terminate(requester: Requester, _: World, address: str) -> Any:
-    """Delete the upload."""
     return requester.client.delete(address, headers={**TUS, **({} if requester.person else requester.headers)})
 
 
 def post_new_run(requester: Requester, _: World, address: str) -> Any:
-    """Post the new-run form with a text."""
     fields = {"title": "Another", "visibility": "public", "licence": "CC0", "may_share": "on"}
     numbers = {"target_batch": "4", "micro_batch": "2"}
     text = SimpleUploadedFile("text.txt", b"Many hands make light work. " * 200)
@@ -328,21 +314,18 @@ def post_new_run(requester: Requester, _: World, address: str) -> Any:
 
 
 def add_text(requester: Requester, _: World, address: str) -> Any:
-    """Post the form with one more text for a draft."""
     text = SimpleUploadedFile("text.txt", b"Many hands make light work. " * 200)
     fields = {"licence": "CC0", "may_share": "on", "text": text}
     return requester.client.post(address, fields, headers={} if requester.person else requester.headers)
 
 
 def requested(key: Ed25519PrivateKey) -> devices.Asked:
-    """Request approval for a machine."""
     return devices.request_approval(
         name="desk", public_key=public_bytes(key), system="Linux", run="", address="192.0.2.7", now=timezone.now()
     )
 
 
 def request_machine(requester: Requester, _: World, address: str) -> Any:
-    """Request a code for an unknown machine."""
     key = public_bytes(Ed25519PrivateKey.generate()).hex()
     body = json.dumps({"name": "desk", "system": "Linux", "run": "", "public_key": key})
     return Client().post(address, body, "application/json", headers=requester.headers)

@@ -18,7 +18,6 @@ from tests.web.requesters import World, make_world
 
 @pytest.fixture
 def world(organizer: Person, volunteer: Person) -> World:
-    """Return a private run with a step, a machine, a text and a release."""
     return make_world(organizer, volunteer, "private")
 
 

@@ -65,7 +65,7 @@ def packed_bytes(page: str) -> int:
 
 
 def test_the_built_page_has_its_script_and_it_is_small(client: Client, run: Run) -> None:
-    """Requires `make setup`, which builds it."""
+    """`make setup` must have built the front end."""
     assert 10_000 < packed_bytes(client.get(f"/runs/{run.slug}/").content.decode()) <= MOST_BYTES
 
 

@@ -50,19 +50,16 @@ def member(volunteer: Person) -> Person:
 
 @pytest.fixture
 def people(stranger: Person, member: Person, organizer: Person, operator: Person) -> dict[str, Person]:
-    """Return the people who can log in, by column."""
     return {"stranger": stranger, "member": member, "organizer": organizer, "operator": operator}
 
 
 @pytest.fixture
 def banned(db: None) -> Person:
-    """Return the person whom the organizer removes."""
     return Person.objects.create_user("Zahra", PASSWORD)
 
 
 @pytest.fixture
 def columns(people: dict[str, Person], banned: Person) -> dict[str, Column]:
-    """Return how each requester is made."""
     organizer = people["organizer"]
     made: dict[str, Column] = {name: partial(logged_in, person) for name, person in people.items()}
     made |= {"revoked": partial(revoked, organizer), "closed": partial(closed, organizer)}
@@ -129,7 +126,6 @@ def test_every_address_and_method_is_in_the_table(organizer: Person, operator: P
 
 
 def methods(row: Row) -> tuple[str, ...]:
-    """Return the methods that a row covers."""
     return METHODS if row.method == "ANY" else (row.method,)
 
 
@@ -201,7 +197,6 @@ def test_a_personal_token_opens_what_its_persons_session_opens(
 
 
 def bearer(person: Person | None) -> dict[str, str]:
-    """Return the header with a new personal token."""
     assert person is not None
     return {"Authorization": f"Bearer {create_token(person=person, purpose=Token.Purpose.API).secret}"}
 

@@ -142,7 +142,6 @@ def finish(run: Run, person: Person) -> None:
 
 
 def questions(client: Client, path: str) -> int:
-    """Return the number of queries of a page."""
     client.get(path)  # fill what is kept between requests
     with CaptureQueriesContext(connection) as asked:
         answer = client.get(path)

@@ -17,7 +17,6 @@ FORMS = (*RUN_FORMS, "mix/", "texts/")
 
 @pytest.fixture
 def helper(db: None) -> Person:
-    """Return the person who gets the role."""
     return Person.objects.create_user("Zoe", PASSWORD)
 
 

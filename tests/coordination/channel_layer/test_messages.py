@@ -62,7 +62,6 @@ def test_no_letter_is_left_out_here() -> None:
 
 @pytest.fixture
 async def layer(monkeypatch: pytest.MonkeyPatch) -> RedisLayer:
-    """Return a Redis layer that never connects."""
     monkeypatch.setattr(RedisLayer, "_start", lambda _: None)
     found = RedisLayer(hosts=["redis://127.0.0.1:1/0"])
     found.is_up = False

@@ -13,8 +13,6 @@ DAY_S = 25 * 3600.0
 
 
 class Clock:
-    """A clock that tests set."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -29,7 +27,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def small(clock: Clock) -> ProcessLayer:
-    """Return a layer with room for three messages a socket and five a host."""
     return ProcessLayer(capacity=3, host_capacity=5, clock=clock)
 
 

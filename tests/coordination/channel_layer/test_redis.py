@@ -18,7 +18,6 @@ RESTARTS = 2
 
 @pytest.fixture
 def redis(settings: Any) -> Iterator[Redis]:
-    """Yield a Redis server of this test's own."""
     found = Redis()
     found.start()
     settings.CHANNEL_LAYERS = settings_of(found)

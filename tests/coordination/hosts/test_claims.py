@@ -25,7 +25,6 @@ def example(database: str) -> Example:
 
 
 def expire(run: Run) -> None:
-    """Make the claim expire."""
     Head.objects.filter(run=run).update(claim_expires=Now() - timedelta(seconds=1))
 
 

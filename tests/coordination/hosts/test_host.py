@@ -252,7 +252,7 @@ class TestTheDatabase:
         assert (len(asked), script.count(e.Persisted)) == (1, 1), "asked for twice meanwhile, done once"
 
     async def test_is_not_written_by_a_host_whose_claim_is_over(self, example: Example, driven: Host) -> None:
-        """Words have no fence, so this host would overwrite the next host's."""
+        """The text of `waiting_for` has no fence, so this host would overwrite the next host's."""
         driven.writer.ask(e.Waiting("for a relay"))
         driven.writer.drain()
         driven.holding.is_lost = True
@@ -297,7 +297,7 @@ class TestTheDatabase:
     async def test_tells_of_each_page_when_it_is_said(
         self, records: int, example: Example, driven: Host, script: Script, monkeypatch: Any
     ) -> None:
-        """A full page too: its peer may have been sent a commit before it."""
+        """A full page is reported too, since its peer may have been sent a commit before it."""
         record = await in_thread(next_record)(example.run, (example.teo, (UNIT,)))
         monkeypatch.setattr(store, "sealed_from", lambda *_: [sealed(record)] * records)
         script.answer = lambda event: [e.Resend(TEO, 7, 3)] if isinstance(event, e.Joined) else []

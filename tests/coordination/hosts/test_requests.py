@@ -43,7 +43,6 @@ class World:
             notices.choose(person=person, wanted=chosen)
 
     def here(self, *owners: Any, role: Role = Role.TRAINER) -> None:
-        """Make these machines the only members."""
         self.state.members = {
             owner.machine.peer_id: Member(
                 owner.machine.peer_id, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0, step=0

@@ -33,7 +33,6 @@ UNITS = [UNIT, *(Unit(0, 0, 2 * n, 2 * n + 2) for n in range(1, 12))]
 
 @pytest.fixture
 def example(database: str) -> Example:
-    """Return a run of five steps with verified snapshots at steps 2 and 4."""
     found = example_run()
     claims.claim(found.run, "host")
     for step in range(1, 6):
@@ -179,7 +178,7 @@ def test_a_wish_that_was_taken_back_is_not_fulfilled(example: Example) -> None:
 
 
 def test_a_wish_for_what_was_undone_is_forgotten(example: Example) -> None:
-    """Otherwise the host would try it again every second."""
+    """A wish that is kept would be tried again every second."""
     run = example.run
     record = wish(run)
     run.snapshots.filter(index=2).update(is_undone=True)

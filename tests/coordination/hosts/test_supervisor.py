@@ -68,7 +68,6 @@ def engine(request: pytest.FixtureRequest, settings: Any, tmp_path: Path) -> Ite
 
 @pytest.fixture
 async def messages(engine: str) -> AsyncIterator[Any]:
-    """Yield the channel layer and close it at the end."""
     layer: Any = get_channel_layer()
     yield layer
     await layer.flush()
@@ -264,7 +263,6 @@ class TestARun:
 
 
 def fences_of(run: Run) -> list[int]:
-    """Return the fence of each commit."""
     return [msgspec.json.decode(sealed.head.payload)["fence"] for sealed in store.sealed_from(run, 1, 1000)]
 
 
@@ -324,7 +322,6 @@ class Asked:
 
 
 async def finished(waited: list["asyncio.Task[Any]"]) -> None:
-    """Wait until the tasks end by themselves."""
     _, pending = await asyncio.wait(waited, timeout=PATIENCE_S)
     assert not pending, "it goes on"
 

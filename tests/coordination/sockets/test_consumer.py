@@ -58,7 +58,6 @@ def hello(run: Run) -> m.Hello:
 
 
 async def received(layer: Any, channel: str) -> Any:
-    """Return the next message in a host's channel."""
     async with asyncio.timeout(PATIENCE_S):
         return await layer.receive(channel)
 
@@ -226,10 +225,7 @@ class TestWhatIsRefused:
 
 
 class TestMessages:
-    """Messages between a peer's socket and the channel of its run's host."""
-
     async def announce(self, layer: Any, run: Run, fence: int, *, group: str = "") -> str:
-        """Announce a host to the run's peers and return the host's channel."""
         channel: str = await layer.new_channel()
         note = HostAnnounced(RunId(run.run_id), fence, channel)
         await layer.group_send(group or group_of(run.run_id), note)

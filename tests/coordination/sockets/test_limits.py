@@ -45,7 +45,6 @@ def noor(example: Example) -> Identity:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for hosts without pauses."""
     monkeypatch.setattr(polling, "LOOK_S", 0.01)
     monkeypatch.setattr(polling, "LEAST_PAUSE_S", 0.0)
 
@@ -255,7 +254,7 @@ def test_who_is_heard_is_not_among_the_oldest() -> None:
 
 
 def test_an_auxiliary_has_a_budget_of_its_own() -> None:
-    """It reports each span and slot of one run: more than a trainer, less than a relay."""
+    """An auxiliary reports each span and slot of one run: more than a trainer, less than a relay."""
     trainer, auxiliary, relay = (BUDGETS[role] for role in (Role.TRAINER, Role.AUXILIARY, Role.RELAY))
     assert trainer.messages < auxiliary.messages < relay.messages
     assert Allowances().of("a", "run", Role.AUXILIARY, 0.0).budget is auxiliary

@@ -43,7 +43,6 @@ class Hurried:
         self.here, self.found = here, asyncio.Event()
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
-        """Ask for another look at once."""
         del hosts, asked_at
         self.found.set()
         self.here.wake()
@@ -149,7 +148,6 @@ def relay(example: Example) -> Identity:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look without pauses."""
     for name in ("LOOK_S", "LEAST_PAUSE_S", "SETTLED_S"):
         monkeypatch.setattr(polling, name, 0.01)
 

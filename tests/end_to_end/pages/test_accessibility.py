@@ -113,8 +113,6 @@ MENUS_BESIDE_THE_SCREEN = """() => [...document.querySelectorAll("details.menu")
 
 
 class Site(NamedTuple):
-    """A site with a run, and a browser."""
-
     swarm: Swarm
     browser: Browser
     places: dict[str, str]
@@ -141,7 +139,6 @@ def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[Site
 
 
 def drafted(swarm: Swarm, organizer: Visitor) -> dict[str, str]:
-    """Create a draft by invitation, a link into it, and a team."""
     swarm.draft(organizer, python_text()[:150_000], trainers=1, steps=9, visibility="private", title="Not yet")
     draft = f"/runs/{swarm.slug}/"
     swarm.wait(lambda: "Three random pieces" in organizer.read(f"{draft}manage/"), 60, "the text is prepared")
@@ -154,7 +151,6 @@ def drafted(swarm: Swarm, organizer: Visitor) -> dict[str, str]:
 
 
 def requested(swarm: Swarm, organizer: Visitor) -> str:
-    """Open a run by request that a person has asked to join."""
     swarm.open_run(organizer, python_text()[:150_000], trainers=1, steps=9, visibility="request", title="By request")
     path = f"/runs/{swarm.slug}/"
     swarm.sign_up("Teo").submit(path, {"message": "I have two machines"}, action=f"{path}request/")
@@ -162,7 +158,6 @@ def requested(swarm: Swarm, organizer: Visitor) -> str:
 
 
 def reset(swarm: Swarm) -> str:
-    """Return the operator's password link for a person."""
     command = [sys.executable, str(ROOT / "manage.py"), "reset_password", "Noor"]
     own = {**os.environ, "MANYHANDS_DATA": str(swarm.data)}
     said = subprocess.run(command, env=own, check=True, capture_output=True, text=True).stdout
@@ -170,7 +165,6 @@ def reset(swarm: Swarm) -> str:
 
 
 def finished(swarm: Swarm, organizer: Visitor) -> str:
-    """Finish a run and return its address."""
     swarm.open_run(organizer, python_text()[:150_000], trainers=1, steps=3, title="Done")
     swarm.start_agent("amina", token=swarm.token_of(organizer))
     swarm.wait_finished()
@@ -179,7 +173,6 @@ def finished(swarm: Swarm, organizer: Visitor) -> str:
 
 
 def asked(swarm: Swarm) -> str:
-    """Start a machine that asks for approval and return its code."""
     home = swarm.folder / "asking"
     home.mkdir()
     swarm.start("asking", [MANYHANDS, "login", swarm.url], bare_environment(home), home)
@@ -230,7 +223,6 @@ def stands_in_nobodys_way(reader: Reader, scheme: Scheme, width: int) -> None:
 
 
 def violations(reader: Reader, scheme: Scheme) -> list[str]:
-    """Return axe-core's findings in words."""
     found = reader.page.evaluate("(options) => axe.run(options).then((result) => result.violations)", OPTIONS[scheme])
     return [f"{one['id']}: {json.dumps([node['html'] for node in one['nodes']][:3])}" for one in found]
 

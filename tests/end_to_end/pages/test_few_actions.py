@@ -19,8 +19,6 @@ PRINTED = re.compile(r"^ +(http://\S+/approve/\S+)$", re.MULTILINE)
 
 
 class Counted:
-    """A page that counts the actions on it."""
-
     def __init__(self, page: Page, *, touches: bool) -> None:
         self.page, self.touches, self.actions = page, touches, list[str]()
 
@@ -30,18 +28,15 @@ class Counted:
         (self.page.tap if self.touches else self.page.click)(selector)
 
     def fill(self, selector: str, text: str) -> None:
-        """Type into a field."""
         self.actions.append(selector)
         self.page.fill(selector, text)
 
     def choose(self, selector: str, file: Path) -> None:
-        """Choose a file."""
         self.actions.append(selector)
         self.page.set_input_files(selector, file)
 
 
 def axe_finds(reader: Reader) -> list[str]:
-    """Return what axe-core finds on the open page."""
     reader.page.evaluate(AXE.read_text())
     return violations(reader, "light")
 

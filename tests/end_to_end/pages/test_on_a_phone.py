@@ -57,7 +57,6 @@ def on_phone(swarm: Swarm, browser: Browser, who: str = "") -> Reader:
 
 
 def tap(reader: Reader, selector: str) -> None:
-    """Tap a control that leads to another page, and wait for it."""
     with reader.page.expect_navigation():
         reader.page.tap(selector)
 

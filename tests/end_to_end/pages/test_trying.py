@@ -44,7 +44,6 @@ def on_the_runs_page(swarm: Swarm, reader: Reader) -> None:
 
 
 def without_a_script(swarm: Swarm, reader: Reader) -> None:
-    """Write with a form and a page that reloads itself."""
     reader.page.goto(f"{swarm.url}/runs/{swarm.slug}/try/")
     reader.page.fill("textarea[name=prompt]", MARKUP)
     reader.page.click("[data-try] button")
@@ -67,7 +66,6 @@ def through_a_restart(swarm: Swarm) -> None:
 
 
 def is_written(visitor: Visitor, path: str) -> bool:
-    """Return True if the page of a text shows it."""
     try:
         return "Link to this text" in visitor.read(path)
     except Refused:

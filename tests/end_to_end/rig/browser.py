@@ -46,7 +46,6 @@ class Reader:
         self._open()
 
     def another_tab(self) -> Self:
-        """Open a second page of the same person, with its own faults and requests."""
         tab = copy.copy(self)
         tab._open()
         return tab
@@ -78,7 +77,6 @@ class Reader:
 
 
 def sign_in(reader: Reader, site: str, name: str, password: str) -> None:
-    """Log in as a person does."""
     reader.page.goto(f"{site}/login/")
     reader.page.fill("input[name=username]", name)
     reader.page.fill("input[name=password]", password)
@@ -87,7 +85,6 @@ def sign_in(reader: Reader, site: str, name: str, password: str) -> None:
 
 
 def sign_up(reader: Reader, site: str, name: str, password: str) -> None:
-    """Sign up as a person does."""
     reader.page.goto(f"{site}/signup/")
     reader.page.fill("input[name=username]", name)
     reader.page.fill("input[name=password]", password)

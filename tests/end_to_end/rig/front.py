@@ -19,7 +19,6 @@ class Front:
         self.ready = threading.Event()
 
     def run(self) -> None:
-        """Serve until the loop is stopped."""
         asyncio.set_event_loop(self.loop)
         self.loop.run_until_complete(self._listen())
         self.ready.set()
@@ -65,7 +64,6 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 @contextmanager
 def front(backends: Sequence[int]) -> Iterator[str]:
-    """Run a balancer before these ports and yield its address."""
     balancer = Front(backends)
     thread = threading.Thread(target=balancer.run, name="front", daemon=True)
     thread.start()

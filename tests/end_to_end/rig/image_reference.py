@@ -126,7 +126,6 @@ def main(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def replayed(folder: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """Return the final parameters and the mean loss of each step."""
     losses = []
     r, shards = (json.loads((folder / name).read_text()) for name in ("recipe.json", "shards.json"))
     (model := model_of(r)).load_state_dict(weights_of(folder / "step0.safetensors"), strict=False)

@@ -54,7 +54,6 @@ class Machine:
         return json.loads(found[0][0]) if found and found[0][0] else {}
 
     def shown(self) -> str:
-        """Return the machine's line on the page."""
         return " ".join(re.sub(r"<[^>]+>", " ", self.owner.read("/machines/")).split())
 
     def press(self, name: str, value: str = "1") -> None:
@@ -67,7 +66,6 @@ class Machine:
 
     @property
     def revision(self) -> int:
-        """The revision of the owner's instructions."""
         return int(self.kept("revision"))
 
     def kept(self, column: str) -> Any:
@@ -82,13 +80,11 @@ class Machine:
         return time.monotonic() - began
 
     def works(self) -> None:
-        """Wait until the machine makes steps again."""
         self.until("")
         head = self.swarm.head()
         self.swarm.wait(lambda: self.swarm.made("laptop") >= head + 2, 120, "the laptop takes part")
 
     def process(self) -> psutil.Process:
-        """Return the agent's process."""
         outer = psutil.Process(self.swarm.processes["laptop"].pid)
         inner = (child for child in outer.children(recursive=True) if "manyhands" in " ".join(child.cmdline()))
         return next(inner, outer)
@@ -102,7 +98,6 @@ def moved() -> tuple[int, int]:
 
 
 def rates(seconds: float) -> tuple[float, float]:
-    """Return the rates up and down, in Mb/s."""
     before = moved()
     time.sleep(seconds)
     return tuple(8e-6 * (after - first) / seconds for first, after in zip(before, moved(), strict=True))  # type: ignore[return-value]

@@ -38,7 +38,6 @@ class Adapters:
 
 
 def replayed(folder: Path, brought: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """Return the final adapters and each step's loss."""
     r, shards = (json.loads((folder / name).read_text()) for name in ("recipe.json", "shards.json"))
     model, fresh = Adapters(brought, r), weights_of(folder / "step0.safetensors")
     with torch.no_grad():

@@ -43,15 +43,12 @@ class Laptop:
         self.ip("link", "set", "laptop", "up")
 
     def ip(self, *words: str) -> None:
-        """Run ip(8) in the laptop's namespace."""
         subprocess.run([*self.inside, "ip", *words], check=True)
 
     def cut(self) -> None:
-        """Take the link down, as out of reach of the Wi-Fi."""
         self.ip("link", "set", "laptop", "down")
 
     def reach(self) -> None:
-        """Bring the link up."""
         self.ip("link", "set", "laptop", "up")
 
     def move(self) -> None:
@@ -61,7 +58,6 @@ class Laptop:
 
 
 def ip(*words: str) -> None:
-    """Run ip(8) in the site's namespace."""
     subprocess.run(["ip", *words], check=True)
 
 
@@ -137,7 +133,6 @@ def change_network(swarm: Swarm, roaming: Laptop) -> int:
 
 
 def comes_back(swarm: Swarm) -> None:
-    """Wait until the laptop makes steps again."""
     head = swarm.head()
     swarm.wait(lambda: swarm.made("laptop") >= head + 2, 180, "the laptop is back")
 
@@ -147,7 +142,6 @@ def said(swarm: Swarm, words: str) -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the journey in the named folder."""
     with laptop() as roaming, Swarm(Path(arguments[0])) as swarm:
         print(json.dumps(journey(swarm, roaming)), flush=True)
 

@@ -60,7 +60,6 @@ class Heartbeat:
 
 
 def merged(spans: Sequence[Span]) -> list[Span]:
-    """Return the same seconds as ordered spans without overlaps."""
     whole: list[Span] = []
     for start, end in sorted(spans):
         if whole and start <= whole[-1][1]:
@@ -71,5 +70,4 @@ def merged(spans: Sequence[Span]) -> list[Span]:
 
 
 def stalled_s(stalls: Sequence[Span], start: float, end: float) -> float:
-    """Return the stalled seconds of a span."""
     return sum(max(0.0, min(end, late) - max(start, began)) for began, late in stalls)

@@ -187,35 +187,29 @@ class Swarm:
             self.start(name, [*inside, MANYHANDS, *arguments], environment | more, home)
 
     def start_relay(self, name: str, token: str = "", **more: str) -> None:
-        """Start another relay beside the site's own."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
         command = [MANYHANDS, "relay", self.url, "--attached"]
         self.start(name, command, bare_environment(home) | in_variable(token) | more, home)
 
     def kill(self, name: str) -> None:
-        """Kill with SIGKILL and wait for the end."""
         self.processes[name].kill()
         self.processes[name].wait()
 
     def log(self, name: str) -> str:
-        """Return the output of a process."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def logs(self) -> str:
-        """Return the ends of all logs."""
         return "\n".join(f"--- {name}\n{self.log(name)[-LAST:]}" for name in self.processes)
 
     # --- people -------------------------------------------------------------------------------------------------
 
     def sign_up(self, name: str) -> Visitor:
-        """Sign a person up."""
         person = Visitor(self.url)
         person.submit("/signup/", {"username": name, "password": PASSWORD})
         return person
 
     def token_of(self, person: Visitor) -> str:
-        """Return a one-time token for a machine."""
         found = TOKEN.search(person.submit("/machines/", {}))
         assert found is not None
         return found[0]
@@ -227,7 +221,6 @@ class Swarm:
         return person
 
     def operator_link(self) -> str:
-        """Return the path of the first operator's link."""
         return next(link[0] for name in self.processes if (link := OPERATOR.search(self.log(name))))
 
     def open_run(
@@ -253,7 +246,6 @@ class Swarm:
         self.open_run(organizer, text, trainers=trainers, steps=ENDLESS, **{"snapshot_every": "1000", **recipe})
 
     def draft(self, organizer: Visitor, data: str | Uploaded, *, trainers: int, steps: int, **recipe: str) -> None:
-        """Create a draft on a text or another file."""
         fields = {
             **SMALL,
             "title": "A run",
@@ -279,27 +271,21 @@ class Swarm:
             return {"state": "away", "step": -1, "loss": None}
 
     def items(self, what: str) -> list[dict[str, Any]]:
-        """Return a list of the API."""
         return Visitor(self.url).read_items(f"runs/{self.slug}/{what}")
 
     def head(self) -> int:
-        """Return the number of committed steps."""
         return int(self.facts()["step"])
 
     def wait_for_step(self, step: int, limit_s: float = 300) -> None:
-        """Wait until that many steps are committed."""
         self._poll(lambda: self.head() >= step, limit_s, f"step {step}", ASK_S)
 
     def wait_finished(self, limit_s: float = 600) -> None:
-        """Wait until the run is finished."""
         self.wait_for_state("finished", limit_s)
 
     def wait_for_state(self, state: str, limit_s: float) -> None:
-        """Wait until the run is in this state."""
         self._poll(lambda: self.facts()["state"] == state, limit_s, f"the run is {state}", ASK_S)
 
     def wait(self, done: Callable[[], object], limit_s: float, what: str) -> None:
-        """Poll for at most `limit_s`."""
         self._poll(done, limit_s, what, LOOK_S)
 
     def _poll(self, done: Callable[[], object], limit_s: float, what: str, every_s: float) -> None:
@@ -318,7 +304,6 @@ class Swarm:
         return max(self.digests(agent), default=0)
 
     def said(self, agent: str, words: str) -> int:
-        """Return how often an agent's log has these words."""
         return self.log(agent).count(words)
 
     def last_code(self, name: str) -> str:
@@ -358,7 +343,6 @@ class Swarm:
         return [json.loads(head) | {"contributions": json.loads(parts)} for head, _, parts, *_ in lines]
 
     def timeline(self) -> list[str]:
-        """Return all lines of the run's timeline."""
         return [row[0] for row in self.rows(f"select text from runs_activityline where {self.of_run()} order by id")]
 
     def of_run(self) -> str:
@@ -444,5 +428,4 @@ def slowed(pid: int, run_s: float = 0.05, rest_s: float = 0.05) -> Iterator[None
 
 
 def in_variable(token: str) -> dict[str, str]:
-    """Return the environment of an agent with this token, or none."""
     return {VARIABLE: token} if token else {}

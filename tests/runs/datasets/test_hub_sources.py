@@ -219,7 +219,6 @@ def test_a_deleted_draft_leaves_nothing(hub: Hub, organizer: Person, django_capt
 
 
 def rows(count: int) -> bytes:
-    """Return a Parquet file of texts in row groups of 200."""
     said = [f"Many hands make light work, {number} times." for number in range(count)]
     file = io.BytesIO()
     parquet.write_table(pa.table({"text": said}), file, row_group_size=200, compression="none")

@@ -36,7 +36,6 @@ MADE = {"size": 900, "ready": "Ready.", "vocab": 300, "shards": [{"digest": "d" 
 
 
 def prepared(arguments: list[str]) -> dict[str, Any]:
-    """Answer as `prepare` does for a text."""
     out = Path(arguments[2])
     (out / "shards").mkdir(parents=True)
     (out / "shards" / f"{'d' * 64}.safetensors").write_bytes(b"tokens")
@@ -53,13 +52,11 @@ def prepared(arguments: list[str]) -> dict[str, Any]:
 
 
 def initial(arguments: list[str]) -> dict[str, Any]:
-    """Answer as `initial` does for a recipe."""
     Path(arguments[2], f"{'f' * 64}.safetensors").write_bytes(b"state")
     return {"file": "f" * 64, "size": 5, "elements": 64, "state_digest": "1" * 16, "parameters": 64}
 
 
 def released(arguments: list[str]) -> dict[str, Any]:
-    """Answer as `release` does."""
     assert parse_facts(Path(arguments[6]).read_bytes()).slug == "proverbs"
     out = Path(arguments[4])
     out.mkdir()

@@ -77,7 +77,6 @@ def record_of(run: Run, machine: Owned, step: int, previous: str, start: int) ->
 
 @pytest.fixture
 def audited(run: Run, laptop: Owned) -> Run:
-    """Return a run with three correct steps."""
     previous = GENESIS
     for step in (1, 2, 3):
         record = record_of(run, laptop, step, previous, start=4 * step)

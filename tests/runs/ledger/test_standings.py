@@ -24,7 +24,6 @@ PEOPLE = 4
 
 @pytest.fixture
 def machines(db: None) -> list[Machine]:
-    """Return machines of four people, of whom the first has two."""
     people = [Person.objects.create_user(f"hand {number}", None) for number in range(PEOPLE)]
     return [owned(person).machine for person in [*people, people[0]]]
 

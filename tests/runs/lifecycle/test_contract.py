@@ -19,13 +19,11 @@ TEXT = "Many hands, много рук.\n".encode() * 50
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start no task."""
     monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
 
 
 @pytest.fixture
 def amina(data_folder: Any, any_database: str) -> Person:
-    """Return an organizer on each database."""
     return Person.objects.create_user("Amina", None)
 
 

@@ -30,12 +30,10 @@ __all__ = ["database"]
 
 @pytest.fixture
 def asked(organizer: Person) -> Run:
-    """Return a run that is joined by request."""
     return opened(organizer, slug="asked", visibility=Run.Visibility.REQUEST)
 
 
 def later(request: JoinRequest, delay: timedelta) -> None:
-    """Move the time of the refusal back."""
     JoinRequest.objects.filter(pk=request.pk).update(declined_at=timezone.now() - delay)
 
 

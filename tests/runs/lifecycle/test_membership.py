@@ -21,7 +21,6 @@ PUBLIC, UNLISTED, PRIVATE = Run.Visibility.PUBLIC, Run.Visibility.UNLISTED, Run.
 
 @pytest.fixture
 def run(run: Run) -> Run:
-    """Return a run that is joined by invitation."""
     Run.objects.update(visibility=PRIVATE)
     run.refresh_from_db()
     return run

@@ -23,7 +23,6 @@ AT_ONCE_S = 1.0  # how long a thread that must wait for a lock has to go wrong
 
 
 def told(run: Run) -> list[str]:
-    """Return the run's trail, oldest first."""
     return [line.text for line in trail_of(run).reverse()]
 
 
@@ -119,7 +118,6 @@ class TestOnEachDatabase:
 class TestRanks:
     @pytest.fixture
     def helpers(self, run: Run, volunteer: Person, stranger: Person) -> tuple[Person, Person]:
-        """Return a co-organizer and a moderator."""
         given_role(run, volunteer, CO)
         given_role(run, stranger, MODERATOR)
         return volunteer, stranger

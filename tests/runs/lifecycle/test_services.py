@@ -28,7 +28,6 @@ TEXT = b"Many hands make light work.\n" * 100
 
 @pytest.fixture(autouse=True)
 def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, UUID]]:
-    """Return the list of tasks that are enqueued."""
     calls: list[tuple[str, UUID]] = []
     monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append((task.value.rsplit(".", 1)[-1], row)))
     return calls
@@ -267,7 +266,6 @@ class TestEarlier:
 
 @pytest.fixture
 def trained(run: Run, laptop: Owned) -> Run:
-    """Return a run of six steps with a snapshot at every second one."""
     for step in range(1, 7):
         committed(run, (laptop.machine, 4))
         if step % 2 == 0:

@@ -29,7 +29,6 @@ SIZES = (300, 700)  # tokens of the sources after preparation
 
 @pytest.fixture(autouse=True)
 def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return the list of tasks that are enqueued."""
     calls: list[Any] = []
     monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append((task.value.rsplit(".", 1)[-1], row)))
     return calls
@@ -70,7 +69,6 @@ def text(organizer: Person, name: str, *, licence: str = "CC0") -> Dataset:
 
 @pytest.fixture
 def run(organizer: Person, data_folder: Any, started: list[list[str]]) -> Run:
-    """Return a draft on a prepared text."""
     first = text(organizer, "proverbs.txt")
     made = services.create_run(organizer=organizer, dataset=first, title="Words", purpose="", recipe=RECIPE)
     preparation.prepare_dataset(first.pk)
@@ -79,7 +77,6 @@ def run(organizer: Person, data_folder: Any, started: list[list[str]]) -> Run:
 
 @pytest.fixture
 def mixed(run: Run) -> Run:
-    """Return a draft on two prepared texts."""
     drafts.add_source(run=run, source=text(run.organizer, "riddles.txt", licence="MIT"))
     preparation.prepare_dataset(run.dataset_id)
     return Run.objects.get()
@@ -94,7 +91,6 @@ def opened(run: Run) -> Run:
 
 
 def restored(run: Run, monkeypatch: pytest.MonkeyPatch) -> StoredFacts:
-    """Return the facts that a host reads of a run."""
     found: list[StoredFacts] = []
     monkeypatch.setattr(store, "restored", found.append)
     store.load(run, fence=1)
@@ -293,11 +289,8 @@ def test_the_card_says_what_was_learned_of_each(mixed: Run) -> None:
 
 
 class TestBase:
-    """A base model that is adapted with the text."""
-
     @pytest.fixture
     def adapting(self, run: Run, enqueued: list[Any]) -> Run:
-        """Return an adapting draft that lacks its base model."""
         drafts.change_draft(run=run, recipe=FinetuneLoRA(target_batch=4, micro_batch=2, context=8), licence="CC0")
         preparation.prepare_dataset(run.dataset_id)
         return Run.objects.get()

@@ -59,7 +59,6 @@ def overfitted(run: Run, laptop: Owned, given: list[Any], asked: list[str]) -> R
 
 
 def finish(run: Run, laptop: Owned, *measured: float | None) -> Run:
-    """Return a released run with a snapshot after each step that has the given held-out loss."""
     for loss, heldout in zip((5.0, 4.0, 3.0, 2.0), measured, strict=True):
         entry = committed(run, (laptop.machine, 4), loss=loss)
         storage.snapshot_path(run, f"{entry.step:064d}").write_bytes(b"state")
@@ -77,7 +76,6 @@ def finish(run: Run, laptop: Owned, *measured: float | None) -> Run:
 
 @pytest.fixture
 def told(organizer: Person, volunteer: Person, stranger: Person) -> None:
-    """Have all three people choose notices of finished runs."""
     for person in (organizer, volunteer, stranger):
         notices.choose(person=person, wanted=[(Event.FINISHED, Way.BROWSER)])
 
@@ -180,7 +178,7 @@ def test_it_is_made_again_at_a_start_where_that_was_interrupted(finished: Run, a
 
 @pytest.mark.parametrize("changes", [{"state": Snapshot.State.ADMITTED}, {"is_stored": False}])
 def test_a_snapshot_that_cannot_be_released_is_not_offered(finished: Run, changes: dict[str, Any]) -> None:
-    """It is unverified, or its file is gone."""
+    """A snapshot is not offered if it is unverified or its file is gone."""
     finished.snapshots.filter(step=2).update(**changes)
     assert making.better_snapshot(finished) is None
     with pytest.raises(Problem, match="E315"):
@@ -270,8 +268,6 @@ def test_the_best_and_the_released_snapshot_are_kept(finished: Run, laptop: Owne
 
 
 class TestPage:
-    """The release section of the run's page."""
-
     def test_everybody_gets_the_best_and_its_organizer_releases_it(self, finished: Run, client: Client) -> None:
         text = client.get("/runs/proverbs/").content.decode()
         assert "Step 2 has the best held-out loss (3.30)" in text

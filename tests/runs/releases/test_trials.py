@@ -71,8 +71,6 @@ def large(layers: int) -> str:
 
 
 class TestWho:
-    """Which models can be tried."""
-
     def test_small_ones_can_unless_their_organizer_says_no(self, run: Run) -> None:
         assert (trials.is_allowed(run), trials.may_be_allowed(run)) == (True, True)
         for allowed in (False, True):
@@ -105,8 +103,6 @@ class TestWho:
 
 
 class TestQueue:
-    """Trials that wait."""
-
     def test_one_at_a_time_of_everybody(self, released: Run, asked: list[str]) -> None:
         trials.ask(run=released, asker="a", prompt="one")
         with pytest.raises(trials.NotNow, match="One text at a time"):
@@ -161,8 +157,6 @@ class TestQueue:
 
 
 class TestWriting:
-    """Trials as they are written."""
-
     def test_it_is_written_once_within_bounds(self, released: Run, children: list[tuple[list[str], str]]) -> None:
         trial = trials.ask(run=released, asker="a", prompt=RTL_AND_MARKUP)
         for _ in range(2):

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def with_text(run: Run) -> Run:
-    """Return the run with some of its text held out."""
     Dataset.objects.update(heldout={"digest": "e" * 64, "tokens": 100})
     return Run.objects.select_related("dataset", "head").get(pk=run.pk)
 

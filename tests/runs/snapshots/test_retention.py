@@ -77,7 +77,6 @@ def touched(path: Path, ago_s: float) -> None:
 
 @pytest.fixture
 def long_run(run: Run, laptop: Owned) -> Run:
-    """Return a run with thirty old snapshots."""
     touched(storage.snapshot_path(run, run.snapshots.get().file), LONG_AGO)
     for _ in range(29):
         handed_in(run, laptop)

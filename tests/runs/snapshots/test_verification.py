@@ -330,7 +330,7 @@ class TestARunThatWasTakenBack:
         tasks.verify_snapshots(taken_back.pk.hex)
 
     def test_is_not_asked_for_a_state(self, taken_back: Run) -> None:
-        """The request comes from a host that has not noticed yet."""
+        """The host that asks has not noticed yet that the run is a draft."""
         request_replay(taken_back, index=0, step=0)
         assert verify_next(taken_back.pk) == Outcome.DONE
 

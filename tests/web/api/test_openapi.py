@@ -52,7 +52,6 @@ EXAMPLES = settings(
 
 @pytest.fixture
 def world(organizer: Person, volunteer: Person) -> World:
-    """Return a run with something at every address."""
     return make_world(organizer, volunteer, "public")
 
 
@@ -98,7 +97,6 @@ def test_answers_to_what_breaks_the_description_are_as_described(described: Any,
 
 @pytest.fixture(params=["token", "credential"])
 def proof(request: pytest.FixtureRequest, world: World, laptop: Owned) -> dict[str, str]:
-    """Return a header that authenticates."""
     if request.param == "credential":
         return laptop.credential(world.run, now=int(time.time()))
     return {"Authorization": f"Bearer {create_token(person=world.laptop.person, purpose=Token.Purpose.API).secret}"}
@@ -150,7 +148,6 @@ def test_a_refusal_has_a_title_and_one_of_three_severities() -> None:
 
 
 def takes_anything(method: str, path: str) -> bool:
-    """Return True if some input could be malformed."""
     operation = DESCRIPTION["paths"][path][method]
     return "requestBody" in operation or bool(operation.get("parameters"))
 

@@ -35,7 +35,6 @@ def true_vectors() -> dict[str, Any]:
 
 @pytest.fixture
 def entry(run: Run, laptop: Owned) -> LogEntry:
-    """Commit step 1 with the state digest that the replicas reported."""
     return committed(run, (laptop.machine, 4), state_digest=state_digest(*true_vectors().values()))
 
 
@@ -195,7 +194,7 @@ class TestWhichBytes:
     def test_no_values_that_are_not_finite(
         self, run: Run, elected: Owned, entry: LogEntry, name: str, value: float
     ) -> None:
-        """Even if most replicas report them."""
+        """Non-finite values are refused even if most replicas report them."""
         vector = np.ones(ELEMENTS, "<f4")
         vector[-1] = value
         given: dict[str, Any] = {name: vector}

@@ -32,7 +32,6 @@ WHY = [str(vector["why"]) for vector in VECTORS]
 
 
 def carried(value: Any) -> Any:
-    """Return the value as it arrives at the other end."""
     return json.loads(json.dumps(value))
 
 

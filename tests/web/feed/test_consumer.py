@@ -48,8 +48,6 @@ def no_look_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Watcher:
-    """One socket."""
-
     def __init__(self, run: Run, query: bytes = b"", /, **headers: str) -> None:
         named = {"host": "localhost", **headers}
         scope = {
@@ -93,7 +91,6 @@ async def watching(run: Run, query: bytes = b"", /, **headers: str) -> AsyncIter
 
 
 async def a_step(example: Example, layer: Any, loss: float) -> None:
-    """Commit a step and announce it, as a host does."""
     await in_thread(committed)(example.run, (example.teo.machine, 3), (example.noor.machine, 1), loss=loss)
     await layer.group_send(watchers_of(example.run.run_id), RunMoved())
 
@@ -218,8 +215,6 @@ async def test_a_run_that_becomes_private_is_asked_for_anew(example: Example, la
 
 
 class TestWhoLosesTheRun:
-    """A watcher of a private run who loses access to it."""
-
     @pytest.fixture(autouse=True)
     def asked_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(consumer, "ASK_S", 0.02)
@@ -259,7 +254,6 @@ class TestWhoLosesTheRun:
 
 
 def let_in(run: Run, name: str) -> str:
-    """Make the run private, add a member, and return the member's session cookie."""
     Run.objects.filter(pk=run.pk).update(visibility="private")
     add_member(run=run, name=name)
     return cookie_of(name)

@@ -48,14 +48,11 @@ def cells(table: str) -> list[tuple[str, str, str]]:
 
 @dataclass
 class World:
-    """A run, the requesters, and their machines."""
-
     run: Run
     people: dict[str, Person]
     machines: dict[str, Owned]
 
     def cookie(self, name: str) -> dict[str, str]:
-        """Return the session cookie, if the requester has one."""
         if name not in self.people:
             return {}
         client = Client()
@@ -75,13 +72,11 @@ def role_of(name: str) -> Role:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    """Yield `assemble`, on a fresh database."""
     with fresh_database("sqlite", request, tmp_path):
         yield assemble
 
 
 def assemble(visibility: str) -> World:
-    """Create all requesters and a run of the organizer."""
     names = ("stranger", "member", "removed", "organizer")
     people = {name: Person.objects.create_user(name, None) for name in names}
     people["operator"] = Person.objects.create_superuser("operator", None)
@@ -98,7 +93,7 @@ def assemble(visibility: str) -> World:
 
 
 async def watched(world: World, name: str, **headers: str) -> str:
-    """Return whether a page, or a program without a session, may watch."""
+    """Return OPEN if a page, or a program without a session, may watch; otherwise SHUT."""
     watcher = Watcher(world.run, **await in_thread(world.cookie)(name), **headers)
     if not await watcher.connect():
         return SHUT

@@ -34,7 +34,6 @@ def relay(operator: Person) -> Machine:
 
 @pytest.fixture
 def spare(stranger: Person) -> Machine:
-    """Return a stranger's machine in a public run."""
     return owned(stranger, "attic").machine
 
 
@@ -54,7 +53,6 @@ def machines(run: Run, person: Person | None) -> list[str]:
 
 
 def read(run: Run, client: Client) -> dict[str, str]:
-    """Return all that a client can read of a run."""
     addresses = {
         "page": f"/runs/{run.slug}/",
         "own": f"/runs/{run.slug}/links.json",

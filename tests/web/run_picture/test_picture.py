@@ -178,12 +178,10 @@ def training(run: Run, *names: str) -> None:
 
 
 def crowd(count: int) -> list[str]:
-    """Return names that sort before the cast's, in reverse order."""
     return [f"A{at:03}" for at in reversed(range(count))]
 
 
 def bars(text: str) -> list[tuple[str, int]]:
-    """Return the names and samples that a page shows."""
     found = re.findall(r'<li><span class="who">([^<]+)</span><span class="figure">([\d,]+)</span> <svg', text)
     return [(name, int(done)) for name, done in found]
 

@@ -65,7 +65,6 @@ class OpenIDDouble(ThreadingHTTPServer):
         return {"access_token": access, "token_type": "Bearer", "id_token": signed}
 
     def keys(self) -> dict[str, Any]:
-        """Return the public key as JSON."""
         key = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return {"keys": [{**key, "kid": KEY_ID, "use": "sig", "alg": "RS256"}]}
 
@@ -81,8 +80,6 @@ class Refusal(Exception):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The HTTP side of the provider."""
-
     server: OpenIDDouble
 
     def do_GET(self) -> None:
@@ -146,7 +143,6 @@ def flat(query: str) -> dict[str, str]:
 
 @contextmanager
 def openid_double() -> Iterator[OpenIDDouble]:
-    """Serve the provider on a free port while the block runs."""
     with OpenIDDouble() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

@@ -168,7 +168,7 @@ class TestTheWholeWay:
         assert Machine.objects.get().revoked_at is None
 
     def test_the_key_of_a_closed_account_is_approved_by_nobody(self, agent: Agent, volunteer: Person) -> None:
-        """Also if another person has the machine by then."""
+        """The key is refused even if the machine has another owner by then."""
         say(as_(volunteer), agent, "approve")
         agent.poll()
         agent.ask()

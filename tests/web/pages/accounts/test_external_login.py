@@ -27,7 +27,6 @@ START = "/login/with/oidc/"
 
 @pytest.fixture
 def provider(settings: Any, db: None) -> Iterator[OpenIDDouble]:
-    """Yield a provider, configured as an operator does."""
     with openid_double() as double:
         settings.SOCIALACCOUNT_PROVIDERS = login_providers(environ=environment(double.url))
         yield double
@@ -52,7 +51,6 @@ def come_back(client: Client, start: str = START) -> Any:
 
 
 def name_in(client: Client) -> str:
-    """Return the name of the logged-in person."""
     found = re.search(r'class="me"[^>]*>(\w+)<', page(client.get("/")))
     return found[1] if found else ""
 
@@ -138,8 +136,6 @@ def ways_in(person: Person) -> list[str]:
 
 
 class TestConnecting:
-    """A person with an account and a password here, and an account there."""
-
     def test_both_lead_to_the_same_account(self, provider: OpenIDDouble, stranger: Person) -> None:
         client, elsewhere = as_(stranger), Client()
         answer = come_back(client, offered(client))

@@ -39,7 +39,6 @@ def confirmed(mailbox: Mailbox) -> Mailbox:
 
 
 def boxes(text: str) -> dict[str, bool]:
-    """Return the form's checkboxes and whether each is ticked."""
     found = re.findall(r'<input type="checkbox" name="wanted" value="([^"]+)"( checked)?>', text)
     return {value: bool(checked) for value, checked in found}
 
@@ -129,7 +128,7 @@ class TestTheLinkThatEndsIt:
         return mail.link(confirmed, STOP).removeprefix("http://testserver")
 
     def test_one_post_ends_it_without_cookie_or_token(self, volunteer: Person, address: str) -> None:
-        """Mail programs unsubscribe so (RFC 8058)."""
+        """Mail programs unsubscribe with one POST (RFC 8058)."""
         client = Client(enforce_csrf_checks=True)
         answer = client.post(address, {"List-Unsubscribe": "One-Click"})
         assert answer.status_code == 200

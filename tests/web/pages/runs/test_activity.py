@@ -103,8 +103,6 @@ def test_guests_are_named_to_guests_alone(run: Run, stranger: Person) -> None:
 
 
 class TestFeed:
-    """The RSS feed."""
-
     def test_has_what_happened_but_for_steps(self, busy: Run, client: Client) -> None:
         answer = client.get("/runs/proverbs/feed.rss")
         assert answer["Content-Type"].startswith("application/rss+xml")

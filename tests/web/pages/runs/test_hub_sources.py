@@ -37,7 +37,6 @@ def _enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def filled(**changes: Any) -> dict[str, Any]:
-    """Return the form for a new run on a text of the Hub."""
     words = {"title": "Words", "visibility": "public", "may_share": "on", "hub": "amina/proverbs"}
     return words | {"target_batch": "4", "micro_batch": "2"} | changes
 

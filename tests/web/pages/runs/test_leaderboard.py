@@ -156,7 +156,6 @@ def test_its_organizer_removes_people_from_where_they_stand(crowd: Run, client: 
 
 @pytest.fixture
 def unread() -> None:
-    """Drop the cached boards of a period."""
     loading.period_boards.cache_clear()
 
 

@@ -31,14 +31,12 @@ ROLLED, ASK = "/runs/proverbs/manage/", "/runs/proverbs/rollback/2/"
 
 @pytest.fixture
 def closed(run: Run) -> Run:
-    """Return a run that is joined by invitation."""
     Run.objects.update(visibility=Run.Visibility.PRIVATE)
     run.refresh_from_db()
     return run
 
 
 def link_of(organizer: Person, **fields: str) -> str:
-    """Create an invitation link on the page and return it."""
     answer = as_(organizer).post("/runs/proverbs/invitations/", {"most_uses": "", "lifetime": "", **fields})
     found = LINK.search(page(answer))
     assert found is not None
@@ -406,8 +404,6 @@ class TestTextsInPieces:
 
 
 class TestAccess:
-    """The sentences about who may join."""
-
     def test_a_draft_is_not_said_to_be_listed(self, organizer: Person) -> None:
         draft(organizer, slug="proverbs")
         text = page(as_(organizer).get(MANAGE))
@@ -539,7 +535,6 @@ def test_what_is_no_number_of_machines_stays_in_its_field(run: Run, organizer: P
 
 @pytest.fixture
 def trained(run: Run, laptop: Owned) -> Run:
-    """Return a run of five steps with a snapshot at the second and the fourth."""
     for step in range(1, 6):
         committed(run, (laptop.machine, 4))
         if step in (2, 4):

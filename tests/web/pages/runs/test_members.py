@@ -104,8 +104,6 @@ def test_a_role_of_another_run_is_not_reached_through_ones_own(run: Run, volunte
 
 
 class TestRemoving:
-    """Removing a person with one click, and the message that undoes it."""
-
     BOARD = "/runs/proverbs/leaderboard/"
 
     @pytest.mark.usefixtures("organizer")
@@ -175,7 +173,6 @@ class TestRemoving:
 
 @pytest.fixture
 def asked(organizer: Person) -> Run:
-    """Return a run that is joined by request."""
     return opened(organizer, slug="asked", visibility=Run.Visibility.REQUEST)
 
 

@@ -136,7 +136,6 @@ def opened_png(content: bytes) -> Image.Image:
 
 
 def area(image: Image.Image, ink: str, box: tuple[int, int, int, int]) -> int:
-    """Return the number of pixels near a colour within a box."""
     wanted = ImageColor.getrgb(ink)
     return sum(
         count
@@ -237,7 +236,6 @@ PATH = "/runs/proverbs/curve.png"
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Shown]:
-    """Record all images that are drawn."""
     shown: list[Shown] = []
 
     def draw(this: Shown) -> bytes:

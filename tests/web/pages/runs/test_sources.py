@@ -31,7 +31,6 @@ def proverbs(organizer: Person) -> Run:
 
 
 def filled(**changes: Any) -> dict[str, Any]:
-    """Return the form for one more text."""
     return {"text": SimpleUploadedFile("riddles.txt", RIDDLES), "licence": "MIT", "may_share": "on"} | changes
 
 
@@ -47,7 +46,6 @@ def make_ready(run: Run) -> None:
 
 @pytest.fixture
 def mixed(proverbs: Run) -> Run:
-    """Return a draft with two texts."""
     Dataset.objects.create(
         organizer=proverbs.organizer,
         title="R",
@@ -164,8 +162,6 @@ class TestWeights:
 
 
 class TestModel:
-    """The page on which an organizer brings a base model."""
-
     MODEL = "/runs/proverbs/model/"
 
     @pytest.fixture

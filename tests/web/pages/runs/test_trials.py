@@ -68,7 +68,6 @@ def test_what_is_too_long_or_no_text_is_refused_in_words(
 
 
 def test_more_than_the_site_reads_is_refused_in_words(released: Run, client: Client) -> None:
-    """The server refuses it earlier (`server.body_limits`)."""
     answer = client.post(ADDRESS, {"prompt": "x" * 2_000_000})
     assert answer.status_code == 413
     assert "The request is too large" in page(answer)

@@ -16,7 +16,6 @@ PIECES = 5
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[str]:
-    """Serve a real site and yield its address."""
     data = tmp_path_factory.mktemp("site")
     shutil.copy(migrated_sqlite, data)
     with serving(data, MANYHANDS_UPLOAD_LIMIT_MB="6") as process:
@@ -25,14 +24,12 @@ def site(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Ite
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Yield Chromium without a window."""
     with chromium() as browser:
         yield browser
 
 
 @pytest.fixture(scope="module")
 def signed_in(browser: Browser, site: str) -> StorageState:
-    """Sign up and return the cookies."""
     page = browser.new_context().new_page()
     page.goto(f"{site}/signup/?next=/runs/new/")
     page.fill("#id_username", "amina")
@@ -46,7 +43,6 @@ def signed_in(browser: Browser, site: str) -> StorageState:
 
 @pytest.fixture
 def form(browser: Browser, site: str, signed_in: StorageState) -> Iterator[Page]:
-    """Yield the new-run form in a browser that stores only the cookies."""
     page = browser.new_context(storage_state=signed_in).new_page()
     page.set_default_timeout(PATIENCE_MS)
     page.goto(f"{site}/runs/new/")
@@ -57,7 +53,6 @@ def form(browser: Browser, site: str, signed_in: StorageState) -> Iterator[Page]
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """Write a text of several pieces."""
     path = tmp_path / "words.txt"
     path.write_bytes((b"Many hands make light work.\n" * 40_000 * PIECES)[: PIECES * 1_000_000])
     return path

@@ -248,8 +248,6 @@ def test_a_piece_from_another_site_is_refused(organizer: Person) -> None:
 
 
 class Sender:
-    """A client with a browser's cookies and its own socket."""
-
     def __init__(self, url: str) -> None:
         self.address = urlsplit(url).netloc
         visitor = Visitor(url)
@@ -271,7 +269,6 @@ class Sender:
         return answer
 
     def announce(self, size: int) -> str:
-        """Announce an upload and return its address."""
         lines = {name.replace("-", "_"): value for name, value in announcement(size).items()}
         return str(self.ask("POST", "/uploads/", b"", **lines).headers["Location"])
 
@@ -284,13 +281,11 @@ class Sender:
             line.sendall(f"PATCH {path} HTTP/1.1\r\n{head}\r\n".encode() + piece)
 
     def offset(self, path: str) -> int:
-        """Return the offset that the site has."""
         return int(self.ask("HEAD", path).headers["Upload-Offset"])
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[tuple[Path, Sender]]:
-    """Yield a real site's data folder and a client of it."""
     data = tmp_path_factory.mktemp("site")
     shutil.copy(migrated_sqlite, data)
     with serving(data) as site:

@@ -29,7 +29,6 @@ def names(text: str) -> list[str]:
 
 
 def here(run: Run, *names: str, role: str = "trainer") -> None:
-    """Show these people in the run."""
     members = [
         {"peer": f"{place}" * 32, "name": name, "role": role, "state": "ready", "done": 0, "samples_per_s": 1.0}
         for place, name in enumerate(names)
@@ -38,8 +37,6 @@ def here(run: Run, *names: str, role: str = "trainer") -> None:
 
 
 class TestRuns:
-    """Which runs are listed, and in which order."""
-
     def test_those_that_need_volunteers_come_first(self, organizer: Person, client: Client) -> None:
         runs = {name: opened(organizer, slug=name) for name in ("few", "many", "paused", "alone", "done")}
         here(runs["few"], "Teo")
@@ -86,8 +83,6 @@ class TestRuns:
 
 
 class TestSearch:
-    """Search by words, recipe and state."""
-
     @pytest.fixture(autouse=True)
     def runs(self, organizer: Person) -> None:
         opened(organizer, slug="proverbs", title="Proverbs of the coast", purpose="Swahili sayings")
@@ -123,8 +118,6 @@ class TestSearch:
 
 
 class TestFigures:
-    """Current figures, and the losses of runs."""
-
     def test_listed_people_and_machines_count_once_without_relays(self, organizer: Person, client: Client) -> None:
         here(opened(organizer, slug="one"), "Teo", "Ida", "Teo")
         here(opened(organizer, slug="two"), "Teo")
