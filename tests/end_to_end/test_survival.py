@@ -31,7 +31,7 @@ def begin(swarm: Swarm, english: str, *, trainers: tuple[str, ...], relays: tupl
 
 
 def in_mid_reduce(log: Path, after_step: int) -> Callable[[], bool]:
-    """Return a predicate: a relay holds a span after step `after_step` that no record names yet."""
+    """Return a predicate: a relay holds a span of step `after_step` or later that no record names yet."""
 
     def now() -> bool:
         held = (path.name for path in (log / "tentative").glob("*.span"))
