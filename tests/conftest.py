@@ -1,4 +1,4 @@
-"""Fixtures for every room. Whatever is started here ends with the tests, also when they are killed."""
+"""Fixtures for every room. All processes started here end with the tests, also if these are killed."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import sys
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ["MANYHANDS_LANGUAGE"] = "en"  # whatever the developer speaks
+os.environ["MANYHANDS_LANGUAGE"] = "en"  # whatever the developer's language
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,19 +22,19 @@ from tests.warm.client import Warm
 
 __all__ = ["migrated_sqlite", "postgres_url", "redis_url"]
 
-# The same examples on every run: a red test is of the change. New ones: pytest --hypothesis-profile=explore
+# The same examples on every run, so a failure comes from the change. New ones: pytest --hypothesis-profile=explore
 settings.register_profile("explore")
 settings.register_profile("steady", derandomize=True)
 settings.load_profile("steady")
 
 
-# Folders and files that only `make check` runs; a single test or case there has the marker `check` instead.
+# Folders and files for `make check` alone. A single test or case has the marker `check` instead.
 ONLY_IN_CHECK = ("benchmarks", "emulation", "examples", "test_docker.py", "test_servers.py")
-SERVERS = ("postgres", "redis")  # in the names of fixtures and of cases that start one
+SERVERS = ("postgres", "redis")  # parts of the names of fixtures and cases that start a server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what only `make check` runs: the folders above, and what asks for a server."""
+    """Mark what only `make check` runs: the folders above, and tests that ask for a server."""
     here = Path(__file__).parent
     for item in items:
         place = item.path.relative_to(here).parts[0]
@@ -49,20 +49,21 @@ def engines_of(item: pytest.Item) -> list[str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Python 3.11.2, as Debian 12 has it, ends a test's loop before it lets go of a socket that was just cut."""
-    if sys.version_info < (3, 11, 7):  # the oldest with which that was not seen
+    """Ignore a warning of Python 3.11.2 (Debian 12), which ends a test's loop before it closes a socket that was
+    cut."""
+    if sys.version_info < (3, 11, 7):  # the oldest without that warning
         config.addinivalue_line("filterwarnings", "ignore:unclosed (transport|<socket):ResourceWarning")
 
 
 @pytest.fixture(autouse=True)
 def _english() -> None:
-    """A language that an earlier test's request chose stays with the thread."""
+    """Reset the language: the choice of an earlier test's request stays with the thread."""
     translation.activate("en")
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """A PostgreSQL to use as one likes; DATABASE_URL overrides it."""
+    """Yield the URL of a PostgreSQL for tests; DATABASE_URL overrides it."""
     if url := os.environ.get("DATABASE_URL"):
         yield url
         return
@@ -72,7 +73,7 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """A Redis to use as one likes; REDIS_URL overrides it."""
+    """Yield the URL of a Redis for tests; REDIS_URL overrides it."""
     if url := os.environ.get("REDIS_URL"):
         yield url
         return
@@ -82,7 +83,7 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm | None]:
-    """The process that has loaded torch and forks; None where the system cannot pass it what it needs."""
+    """Yield the process that has loaded torch and forks; None if the system cannot pass it descriptors."""
     if sys.platform != "linux":
         yield None
         return

@@ -1,7 +1,7 @@
-"""A run with many people and many steps, as rows: 500 members with 10,000 ledger rows each in a few minutes.
+"""Rows of a run with many people and many steps: 500 members with 10,000 ledger rows each in a few minutes.
 
-PostgreSQL alone, which makes most rows by itself. Everything is there that pages read; records, coverage and leases,
-which none reads, are not. `tests/long_run.py` makes whole books, of fewer rows.
+PostgreSQL only, which makes most rows by itself. All rows that pages read exist. Records, coverage and leases, which
+no page reads, do not. `tests/long_run.py` makes whole books of fewer rows.
 """
 
 from datetime import timedelta
@@ -21,15 +21,15 @@ from runs.lifecycle.membership import create_invitation
 from runs.models import ActivityLine, AveragedTotal, Dataset, Head, Member, NamedVolunteer, Run, Snapshot
 from tests.runs.factories import opened
 
-ONE_IN = 10  # steps somebody's work is in
+ONE_IN = 10  # each person has work in one of so many steps
 STEP_S = 30
 UNIT, CONTEXT, ELEMENTS = 8, 256, 8_000_000
 SNAPSHOTS_EVERY = 50
-JOINED, VOIDED = 200, 25  # of so many steps one has such a line in the timeline
+JOINED, VOIDED = 200, 25  # steps per line of this kind in the timeline
 WRITTEN = "Many hands make light work, and a stitch in time saves nine. " * 8
 SHOWN = 7  # machines on each side of the drawn plan
 AVERAGING = 20  # people whose machines average for others
-AHEAD = timedelta(days=1)  # of the clock is what says who is there, so that it stays fresh
+AHEAD = timedelta(days=1)  # the time of the stored presence is in the future, so that it stays fresh
 
 CROWD = """
     CREATE TEMPORARY TABLE crowd AS
@@ -69,7 +69,7 @@ AT_ONCE = 5_000  # steps whose ledger rows are written in one statement
 
 
 def crowded_run(organizer: Person, *, slug: str, members: int, steps: int) -> Run:
-    """A run by invitation of the organizer, who trains too; every third has two machines, all are there now."""
+    """Create a private run whose organizer trains too. All machines are online; every third person has two."""
     run = opened(organizer, slug=slug, visibility=Run.Visibility.PRIVATE)
     _recipe(run, members, steps)
     people = Person.objects.bulk_create(Person(username=f"helper{place}", password="!") for place in range(members - 1))
@@ -97,7 +97,7 @@ def _recipe(run: Run, members: int, steps: int) -> None:
 
 
 def _in_sql(run: Run, people: list[Person], steps: int) -> None:
-    """Log, ledger, and what commits sum up."""
+    """Fill the log, the ledger, and the totals of commits."""
     facts: dict[str, Any] = {
         "run": run.pk,
         "steps": steps,
@@ -110,7 +110,7 @@ def _in_sql(run: Run, people: list[Person], steps: int) -> None:
         "one_in": ONE_IN,
     }
     with connection.cursor() as cursor:
-        cursor.execute("SET session_replication_role = replica")  # rows of our own need no checks of keys
+        cursor.execute("SET session_replication_role = replica")  # our own rows need no checks of keys
         cursor.execute(CROWD, [[person.pk for person in people]])
         cursor.execute(LOG, facts)
         for first in range(1, steps + 1, AT_ONCE):
@@ -122,7 +122,7 @@ def _in_sql(run: Run, people: list[Person], steps: int) -> None:
 
 
 def _belonging(run: Run, people: list[Person]) -> None:
-    """Members, one removed; all in one team; most named; some average; invitations."""
+    """Add members (one removed), a team of all, named volunteers, averaging machines, and invitations."""
     Member.objects.bulk_create(Member(run=run, person=person) for person in people[1:])
     Member.objects.filter(run=run, person=people[-1]).update(removed_at=timezone.now())
     team = Team.objects.create(slug="many", name="Many", leader=people[0])
@@ -137,7 +137,7 @@ def _belonging(run: Run, people: list[Person]) -> None:
 
 
 def _of_steps(run: Run, steps: int) -> None:
-    """Snapshots that were measured and have written, and the timeline."""
+    """Add measured snapshots with written texts, and the timeline."""
     Snapshot.objects.bulk_create(
         Snapshot(
             run=run,
@@ -160,7 +160,7 @@ def _of_steps(run: Run, steps: int) -> None:
 
 
 def _here(run: Run, machines: list[Machine]) -> None:
-    """Everybody trains now, with links that were measured; the last plan is drawn as far as it ever is."""
+    """Show all machines training, with measured links and a plan as large as one is drawn."""
     shown = {"role": "trainer", "state": "ready", "done": 3, "samples_per_s": 2.0}
     members = [{"peer": machine.peer_id, "name": machine.person.username, **shown} for machine in machines]
     link = Link("trainer", Carried(2_500_000, is_floor=False), Carried(12_500_000, is_floor=True))

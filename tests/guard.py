@@ -1,7 +1,7 @@
-"""Run a command for as long as the process that started this one lives, then clear its folder away.
+"""Run a command while the process that started this one lives, then delete its folder.
 
 `python guard.py FOLDER USER COMMAND...`, with a pipe as standard input. The pipe closes when its other end
-goes, also by SIGKILL and on every system; a parent-death signal would be Linux only.
+dies, also by SIGKILL and on every system; a parent-death signal would be Linux only.
 """
 
 import pwd
@@ -16,7 +16,7 @@ GRACE_S = 10
 
 
 def as_user(name: str) -> dict[str, Any]:
-    """Arguments for `subprocess` that drop from root to a user; none where the name is empty."""
+    """Return arguments for `subprocess` that drop from root to a user; none for an empty name."""
     if not name:
         return {}
     return {"user": name, "group": pwd.getpwnam(name).pw_gid, "extra_groups": []}

@@ -1,7 +1,7 @@
-"""A long run with many machines, as rows: what 10,000 steps of 200 machines leave in a database, in seconds.
+"""Rows of a long run with many machines: 10,000 steps of 200 machines in a database, in seconds.
 
-Every record is whole, signed and chained; ledger, totals, coverage and marks are what commits would have written, so
-that the audit finds no fault. Works on SQLite and PostgreSQL alike.
+Every record is whole, signed and chained. Ledger, totals, coverage and marks are those that commits would write, so
+the audit finds no fault. Works on SQLite and PostgreSQL.
 """
 
 import random
@@ -48,13 +48,13 @@ from runs.models import (
     Snapshot,
 )
 
-AT_ONCE = 200  # records of some 54 kB in memory
+AT_ONCE = 200  # records of about 54 kB in memory
 SHARD_TOKENS = 1 << 17
 ELEMENTS = 8_000_000
 CONTEXT = 256
 UNIT = 8  # samples
 SNAPSHOTS_EVERY = 50
-JOINED, VOIDED = 40, 25  # of so many steps one has such a line in the timeline
+JOINED, VOIDED = 40, 25  # steps per line of this kind in the timeline
 SCALARS = Scalars(learning_rate=0.5, clip=1.0, inverse_bias_1=1.0, inverse_bias_2=1.0, inverse_tokens=0.5)
 
 LEDGER = """
@@ -70,7 +70,7 @@ TOTALS = """
 
 @dataclass
 class Crew:
-    """Machines in their slots; each of them gives the same every step, of `places` in the order of the data."""
+    """Machines in their slots. Each gives the same samples every step, in the order of the data."""
 
     run: Run
     machines: list[Machine]
@@ -78,11 +78,10 @@ class Crew:
 
     @property
     def batch(self) -> int:
-        """Samples of a step."""
         return UNIT * len(self.machines)
 
     def units(self, step: int) -> Iterator[Unit]:
-        """A unit for each machine; shard after shard, epoch after epoch."""
+        """Yield a unit for each machine, shard after shard, epoch after epoch."""
         each = self.sizes[0]
         for slot in range(len(self.machines)):
             whole, start = divmod((step - 1) * self.batch + slot * UNIT, each)
@@ -91,7 +90,7 @@ class Crew:
 
 
 def long_run(run: Run, *, steps: int, machines: int, shards: int = 32) -> Crew:
-    """Fill an opened run with so many steps; two machines in three are their person's only one."""
+    """Fill an opened run with so many steps. Every second person has two machines."""
     _recipe(run, steps, machines)
     crew = Crew(run, _machines(run, machines), _shards(run, shards))
     digest = "0" * 64
@@ -136,7 +135,7 @@ def _shards(run: Run, number: int) -> list[int]:
 
 
 def _entries(crew: Crew, steps: range, previous: str) -> str:
-    """Log entries and their records; the last digest."""
+    """Write log entries and their records; return the last digest."""
     key, begun, sealed = site_key(), timezone.now() - timedelta(days=30), list[Entry]()
     entries = []
     for step in steps:
@@ -210,7 +209,7 @@ def _contribution(machine: Machine, slot: int, unit: Unit) -> Contribution:
 
 
 def _ledger(crew: Crew, steps: int) -> None:
-    """Totals of one step first: the database makes a row of each of them for each entry."""
+    """Write the totals of one step; the database multiplies them into a ledger row for each entry."""
     counted: set[int] = set()
     totals = []
     for machine in crew.machines:
@@ -228,7 +227,7 @@ def _ledger(crew: Crew, steps: int) -> None:
 
 
 def _coverage(crew: Crew, steps: int) -> None:
-    """Shards are used one after another: all whole but the last."""
+    """Mark shards as used one after another: all whole but the last."""
     each, used = crew.sizes[0], steps * crew.batch
     whole, rest = divmod(used, each)
     ends = [each] * whole + ([rest] if rest else [])
@@ -240,7 +239,7 @@ def _coverage(crew: Crew, steps: int) -> None:
 
 
 def _pages(crew: Crew, steps: int) -> None:
-    """Snapshots, the timeline, and who is there."""
+    """Add snapshots, the timeline, and the machines online."""
     run, places = crew.run, range(SNAPSHOTS_EVERY, steps + 1, SNAPSHOTS_EVERY)
     measured = {"heldout_loss": 3.5, "is_stored": False}
     Snapshot.objects.bulk_create(

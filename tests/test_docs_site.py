@@ -1,4 +1,4 @@
-"""The documentation builds as a site without a warning, and each of its internal links leads somewhere."""
+"""The documentation builds as a site without a warning, and its internal links resolve."""
 
 import subprocess
 import sys
@@ -15,8 +15,6 @@ pytestmark = pytest.mark.check
 
 
 class Page(HTMLParser):
-    """Collects what a page links to, and which fragments of it can be linked to."""
-
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.links: set[str] = set()

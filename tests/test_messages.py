@@ -1,4 +1,4 @@
-"""Messages that extraction would miss, or that no catalogue could hold: only words as they stand are looked up."""
+"""Messages for translation: only literals and marked constants are looked up, and catalogues are complete."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ USUAL = (
     *("E124", "E126", "E134", "E135", "E136", "E138", "E204", "E205", "E214"),
 )
 CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
-# Of tables whose words are marked there, or are found by `scripts.messages.add_recipes`.
+# From tables whose words are marked there, or are found by `scripts.messages.add_recipes`.
 OF_TABLES = {
     *("field.label", "field.help", "kind.title", "quantity.told", "each.name", "shown"),
     *("material.name", "material.unit", "material.file", "material.more", "material.shown[0]", "material.shown[1]"),
@@ -32,13 +32,13 @@ PLACE = re.compile(r"\{\w+\}")
 
 
 def faults(source: str, *, of_trainer: bool = False) -> Iterator[str]:
-    """Lines in which something else than words, or a constant of them, is looked up. `of_trainer`: `Tell` does so."""
+    """Yield lines that look up anything but words or a constant of them. `of_trainer`: `Tell` looks up, too."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         told = of_trainer and name == "Tell"
-        if isinstance(node.func, ast.Attribute) and not told:  # the standard library's, with what it is given
+        if isinstance(node.func, ast.Attribute) and not told:  # the standard library's, with an argument passed on
             continue
         for argument in node.args[: 1 if told else MESSAGES.get(name, 0)]:
             if not (is_words(argument) or is_constant(argument) or ast.unparse(argument) in OF_TABLES):
@@ -46,14 +46,14 @@ def faults(source: str, *, of_trainer: bool = False) -> Iterator[str]:
 
 
 def is_words(node: ast.expr) -> bool:
-    """A literal with nothing in its places but their names: more than that is for `format`'s arguments."""
+    """Return True for a literal whose places hold only names. Formatting belongs to `format`'s arguments."""
     if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value):
         return False
     return "{" not in PLACE.sub("", node.value)
 
 
 def is_constant(node: ast.expr) -> bool:
-    """One that is marked where it is made: NAME, NAME[key], module.NAME."""
+    """Return True for a constant that is marked where it is defined: NAME, NAME[key], module.NAME."""
     while isinstance(node, ast.Subscript):
         node = node.value
     name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
@@ -116,7 +116,7 @@ def test_what_is_found_is_not(line: str) -> None:
 @pytest.mark.parametrize("language", messages.LANGUAGES)
 @pytest.mark.parametrize("domain", messages.DOMAINS, ids=lambda domain: domain.name)
 def test_a_catalogue_has_all_messages_that_there_are(domain: messages.Domain, language: str) -> None:
-    """Else: python -m scripts.messages."""
+    """On failure run: python -m scripts.messages."""
     assert domain.catalogue(language).read_bytes() == messages.updated(domain, language)
 
 
@@ -143,7 +143,7 @@ def test_a_translation_that_lacks_a_place_is_told(one: str, other: str, is_fault
 
 @pytest.mark.parametrize("language", messages.LANGUAGES)
 def test_the_terminal_is_translated(language: str) -> None:
-    """All that is no error's; of the errors those that agents meet most."""
+    """Only errors that agents rarely meet may lack a translation."""
     catalogue = messages.read(AGENT.catalogue(language), language)
     lacking = {message.id for message in catalogue if message.id and not all(messages.as_tuple(message.string))}
     of_errors = {getattr(entry, part) for entry in CATALOGUE.values() for part in ("title", "cause", "means", "remedy")}

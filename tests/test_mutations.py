@@ -1,4 +1,5 @@
-"""The list of faults that tests must catch is not stale. What catches them is run by `python -m tests.mutations`."""
+"""The list of faults that tests must catch is up to date. `python -m tests.mutations` runs the tests that catch
+them."""
 
 from pathlib import Path
 

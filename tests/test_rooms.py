@@ -1,4 +1,4 @@
-"""Rooms keep their directions: every package has its contract, no file outgrows a reader, pure modules have tests."""
+"""Rooms keep their import contracts, files stay short, and pure modules have tests."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ def test_no_file_is_longer_than_eight_hundred_lines() -> None:
 
 
 def decides(path: Path) -> bool:
-    """Whether a module has a function with more in it than a docstring and a return: the rest declares."""
+    """Return True if a function of the module holds more than a docstring and one statement."""
     functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
     return any(len([part for part in function.body if not is_docstring(part)]) > 1 for function in functions)
 
@@ -49,7 +49,7 @@ def test_every_module_of_a_pure_room_that_decides_has_its_tests(room: str) -> No
 
 
 def test_every_package_has_a_contract_for_all_its_modules() -> None:
-    """import-linter holds the contracts; of a package without one it would say nothing."""
+    """import-linter checks the contracts and ignores a package without one."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     packages = {path.parent.name for path in (ROOT / "platform").glob("*/__init__.py")} | {"peer_agent"}
     contracts = [contract for contract in settings["contracts"] if contract.get("exhaustive")]

@@ -1,4 +1,4 @@
-"""Every rule that is cited stands in docs/rules.md, and every rule there names tests that exist."""
+"""Every cited rule is in docs/rules.md, and every rule there names tests that exist."""
 
 import ast
 import re
@@ -23,7 +23,7 @@ MANY = re.compile(rf"\brules{GAP}(\d+(?:(?:,?{GAP}and{GAP}|,{GAP}|\s?[-–]\s?)\
 
 
 def entries(text: str) -> dict[int, str]:
-    """Each rule's number and what stands below its heading; the last of two with one number."""
+    """Return each rule's number and text; of two rules with one number, the last."""
     return {int(number): body for number, _, body in _sections(text)}
 
 
@@ -36,7 +36,7 @@ def _sections(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def cited(text: str) -> Iterator[int]:
-    """The numbers that a text cites: "rule 7", "rules 2, 3 and 4", "rules 28-31"."""
+    """Yield the numbers that a text cites: "rule 7", "rules 2, 3 and 4", "rules 28-31"."""
     yield from (int(found[1]) for found in ONE.finditer(text))
     for found in MANY.finditer(text):
         for part in re.split(rf",?{GAP}and{GAP}|,{GAP}", found[1]):
@@ -46,7 +46,7 @@ def cited(text: str) -> Iterator[int]:
 
 @cache
 def definitions(file: Path) -> frozenset[str]:
-    """What a module of tests defines: functions, classes, and `Class::method`."""
+    """Return what a module of tests defines: functions, classes, and `Class::method`."""
     found = set()
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -58,7 +58,6 @@ def definitions(file: Path) -> frozenset[str]:
 
 
 def is_a_test(named: str, root: Path = ROOT) -> bool:
-    """Whether there is such a file, and in it such a test."""
     file, _, name = named.partition("::")
     is_test = all(part.startswith(("test_", "Test")) for part in name.split("::"))
     return is_test and (root / file).is_file() and name in definitions(root / file)

@@ -1,4 +1,4 @@
-"""The private servers themselves: they answer, and they go when the tests do."""
+"""The private servers: they answer, and they end with the tests."""
 
 import re
 import shutil

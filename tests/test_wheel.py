@@ -1,4 +1,4 @@
-"""What volunteers download: the agent alone, the same bytes wherever it is built, built again only when it must be."""
+"""The agent's wheel: it carries the agent alone, is reproducible, and is rebuilt only if needed."""
 
 import ast
 import os
@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A small project that builds in the same way, with a leftover of an earlier build in it."""
+    """Return a small project that builds in the same way, with a leftover of an earlier build."""
     root = tmp_path / "checkout"
     package = root / build_wheel.PACKAGE
     package.mkdir(parents=True)
@@ -76,7 +76,7 @@ def test_nothing_in_it_needs_what_is_left_out(wheel: Path) -> None:
 
 
 def test_it_helps_and_joins_by_itself(wheel: Path, tmp_path: Path) -> None:
-    """As far as the model that fits nowhere: everything but torch is loaded by then."""
+    """The agent ends at a model that fits nowhere (E123), with everything but torch loaded."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(wheel), "MANYHANDS_HOME": str(tmp_path)}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -159,7 +159,7 @@ def test_a_build_that_fails_leaves_the_old_wheel(checkout: Path, tmp_path: Path)
 
 
 def test_setup_builds_it_in_every_profile() -> None:
-    """The last line of a setup that had nothing else to do, too; after the translations, which are in it."""
+    """The wheel is built even if a setup has nothing else to do, and after the translations that it contains."""
     code = (
         "from scripts import setup\n"
         "setup.is_ready = lambda *_: True\n"

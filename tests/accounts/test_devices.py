@@ -1,4 +1,4 @@
-"""A machine asks, a person answers, the machine collects the answer, once."""
+"""Device approval: a machine asks, a person answers, the machine collects the answer once."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -41,7 +41,7 @@ def key() -> Ed25519PrivateKey:
 
 
 class TestContract:
-    """What every database must do alike."""
+    """Behaviour that every database must share."""
 
     def test_ask_approve_collect_once(self, any_database: str, key: Ed25519PrivateKey) -> None:
         person, asked = services.sign_up(username="Amina", password=PASSWORD), ask(key)
@@ -68,7 +68,7 @@ class TestContract:
 
 
 class TestRoom:
-    """However many ask, the table stays small, and it is not the others who pay."""
+    """Limits on the table of requests: the address with most requests loses its oldest ones."""
 
     @pytest.fixture(autouse=True)
     def few(self, monkeypatch: pytest.MonkeyPatch) -> None:

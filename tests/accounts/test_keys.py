@@ -1,4 +1,4 @@
-"""Keys are made once, read by all, and by their owner alone."""
+"""Site keys and secrets: created once, identical for all readers, readable by the owner alone."""
 
 import stat
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Rows of what owners want: revisions go up, reports are bounded and forgotten with the link that said them."""
+"""Owners' instructions and machines' reports: revisions grow; a report is bounded and ends with its link."""
 
 from datetime import timedelta
 
@@ -57,7 +57,6 @@ def test_what_is_to_be_done_once_is_asked_of_one_process(machine: Machine) -> No
 
 
 def test_what_was_wanted_meanwhile_stays(machine: Machine) -> None:
-    """The machine answers an older revision, while its owner has asked for something new."""
     control.change(machine=machine, to=lambda wanted: replace(wanted, finish=True))
     control.change(machine=machine, to=lambda wanted: replace(wanted, move_to="other"))
     report(machine, said(1))

@@ -1,4 +1,4 @@
-"""Signing up, tokens, machines: who may do what, on both databases."""
+"""Sign-up, tokens, machine enrolment and credentials, on both databases."""
 
 from datetime import timedelta
 from typing import Any
@@ -21,14 +21,14 @@ RUN = RunId("a" * 32)
 
 
 def enrolled(secret: str, key: Ed25519PrivateKey, **changes: Any) -> Machine:
-    """A machine that signs the token as it should, but for what is changed."""
+    """Enrol a machine with a valid proof; `changes` replace single fields."""
     proof = sign(key, REQUEST, secret.encode()).signature
     facts = {"secret": secret, "name": "laptop", "public_key": public_bytes(key), "proof": proof}
     return services.enrol_machine(**{**facts, **changes})
 
 
 class TestContract:
-    """What every database must do alike."""
+    """Behaviour that every database must share."""
 
     def test_a_person_signs_up_and_enrols_a_machine(self, any_database: str) -> None:
         person = services.sign_up(username="Amina", password=PASSWORD)
@@ -162,7 +162,7 @@ class TestMachines:
 
 @pytest.mark.django_db
 class TestKeysThatWereShutOut:
-    """Revoke, enrol again with the same key: whoever's token it is."""
+    """Enrolling a revoked key again, with its owner's token or another person's."""
 
     def again(self, person: Person, key: Ed25519PrivateKey) -> Machine:
         return enrolled(services.create_machine_token(person=person).secret, key)

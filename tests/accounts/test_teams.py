@@ -1,4 +1,4 @@
-"""Somebody is in one team at a time; a link lets people in until there is another one."""
+"""Teams: a person is in one team at a time; an invitation link works until it is replaced."""
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -99,7 +99,7 @@ def test_an_empty_team_lets_nobody_in(team: Team, volunteer: Person, stranger: P
 def test_whoever_comes_into_an_empty_team_leads_it(team: Team, volunteer: Person, stranger: Person) -> None:
     teams.leave_team(person=volunteer)
     team.refresh_from_db()
-    secret = teams.new_link(team=team)  # by its leader, who had the page open
+    secret = teams.new_link(team=team)  # the leader still had the page open
     teams.join_team(slug=team.slug, secret=secret, person=stranger)
     team.refresh_from_db()
     assert team.leader == stranger

@@ -1,4 +1,4 @@
-"""Settings from the environment fail loudly."""
+"""Settings from the environment: invalid values raise E405."""
 
 import os
 import re
@@ -123,7 +123,6 @@ def test_a_local_site_works_without_encryption() -> None:
 
 
 def test_every_setting_stands_in_the_docs_for_operators() -> None:
-    """By its whole name, in the first column; and nothing stands there that is no setting."""
     root = Path(__file__).resolve().parents[2]
     code = "".join(source.read_text() for source in (root / "platform").rglob("*.py"))
     settings = set(re.findall(r"\b(?:environment\.\w+|text)\(\s*\"([A-Z_]+)\"", code))

@@ -1,4 +1,4 @@
-"""Whose address counts: that of the last hop which is no proxy of the site's own."""
+"""The client address: that of the last hop which is not a trusted proxy."""
 
 import ipaddress
 from typing import Any

@@ -1,6 +1,6 @@
 """The engines that a site may run on: SQLite or PostgreSQL, messages in memory or over Redis.
 
-Rows are really committed and seen by every thread, so each test has a database of its own.
+Rows are really committed and visible to every thread, so each test has its own database.
 """
 
 import shutil
@@ -20,12 +20,12 @@ from django.db.utils import load_backend
 
 from config.environment import postgresql, sqlite
 
-PATIENCE_S = 120.0  # for what must happen; never how long a good run takes
+PATIENCE_S = 120.0  # a deadline for what must happen, not the expected duration
 
 
 @contextmanager
 def everywhere(described: dict[str, Any]) -> Iterator[None]:
-    """A database under the name `default` in every thread, for a while."""
+    """Make a database `default` in every thread while the block runs."""
     handler: Any = connections
     whole = handler.configure_settings({"default": described})["default"]
     before_settings, before = handler.settings["default"], handler["default"]
@@ -42,7 +42,7 @@ def everywhere(described: dict[str, Any]) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Path:
-    """A file with all tables, to be copied into the data folder of a site."""
+    """Return an SQLite file with all tables, to be copied into a site's data folder."""
     path = tmp_path_factory.mktemp("sqlite") / "db.sqlite3"
     with django_db_blocker.unblock(), everywhere(sqlite(str(path))):
         call_command("migrate", verbosity=0)
@@ -51,7 +51,7 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory, django_db_blocker:
 
 @contextmanager
 def postgres_copy(template: str) -> Iterator[str]:
-    """The URL of a fresh copy of a database that nobody uses now."""
+    """Create a copy of an idle PostgreSQL database, yield its URL, and drop it."""
     server, _, rest = template.rpartition("/contract_")
     name, _, options = rest.partition("?")
     copy = f"copy_{uuid.uuid4().hex[:8]}"
@@ -65,7 +65,7 @@ def postgres_copy(template: str) -> Iterator[str]:
 
 @contextmanager
 def fresh_database(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
-    """An empty database of this kind, in use; its URL."""
+    """Create an empty database of this kind, use it as `default`, and yield its URL."""
     with request.getfixturevalue("django_db_blocker").unblock():
         if kind == "sqlite":
             path = shutil.copy(request.getfixturevalue("migrated_sqlite"), folder / "db.sqlite3")
@@ -78,13 +78,13 @@ def fresh_database(kind: str, request: pytest.FixtureRequest, folder: Path) -> I
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The test runs once on each; the database's URL."""
+    """Run the test once on each database; yield the database's URL."""
     with fresh_database(request.param, request, tmp_path) as url:
         yield url
 
 
 def use_layer(kind: str, request: pytest.FixtureRequest, settings: Any) -> None:
-    """Messages through memory, or through Redis under names of this test alone."""
+    """Route messages through memory, or through Redis under a prefix of this test's own."""
     if kind == "memory":
         backend: dict[str, Any] = {"BACKEND": "coordination.channel_layer.process.ProcessLayer", "CONFIG": {}}
     else:
@@ -98,7 +98,7 @@ def use_layer(kind: str, request: pytest.FixtureRequest, settings: Any) -> None:
 
 @pytest.fixture(params=["memory", "redis"])
 async def layer(request: pytest.FixtureRequest, settings: Any) -> AsyncIterator[Any]:
-    """The test runs once on each channel layer."""
+    """Run the test once on each channel layer."""
     use_layer(request.param, request, settings)
     found: Any = get_channel_layer()
     yield found
@@ -106,14 +106,14 @@ async def layer(request: pytest.FixtureRequest, settings: Any) -> AsyncIterator[
 
 
 def in_other_thread(work: Callable[[], Any]) -> "Aside":
-    """Start it with a connection of its own."""
+    """Start the work in a thread with its own connection."""
     aside = Aside(work)
     aside.start()
     return aside
 
 
 class Aside(threading.Thread):
-    """One piece of work beside the test; `outcome()` waits for it."""
+    """One piece of work in another thread. `outcome()` waits for it."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
@@ -122,16 +122,14 @@ class Aside(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Work, and give the connection back."""
         try:
             self.result = self.work()
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - `outcome` raises it
             self.error = error
         finally:
             connection.close()
 
     def outcome(self) -> Any:
-        """What it returned or raised."""
         self.join(PATIENCE_S)
         assert not self.is_alive(), "it did not end"
         if self.error is not None:

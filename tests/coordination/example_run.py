@@ -1,4 +1,4 @@
-"""Amina's run on real rows, Teo's and Noor's machines, and records as a host makes them."""
+"""Amina's run in a database, Teo's and Noor's machines, and records in the form that a host writes."""
 
 import hashlib
 from collections.abc import Sequence
@@ -34,24 +34,21 @@ SCALARS = Scalars(learning_rate=0.5, clip=1.0, inverse_bias_1=1.0, inverse_bias_
 
 @dataclass
 class Example:
-    """Who and what is there."""
-
     run: Run
     teo: Owned
     noor: Owned
 
 
 def example_run(**changes: Any) -> Example:
-    """An open run, and two volunteers with a machine each."""
     run = opened(Person.objects.create_user("Amina", None), **changes)
     return Example(run, *(owned(Person.objects.create_user(name, None)) for name in ("Teo", "Noor")))
 
 
-Part = tuple[str, str, str, tuple[Unit, ...]]  # a machine's id, its person's name, its own, and its units
+Part = tuple[str, str, str, tuple[Unit, ...]]  # a machine's id, its person's name, its own name, and its units
 
 
 def contribution(part: Part, slot: int) -> Contribution:
-    """One machine's part of a record: all of its units, in full."""
+    """Return one machine's part of a record, with all chunks included."""
     peer, person, machine, units = part
     samples = sum(unit.samples for unit in units)
     return Contribution(
@@ -71,7 +68,7 @@ def contribution(part: Part, slot: int) -> Contribution:
 
 
 def next_record(run: Run, *parts: tuple[Owned, tuple[Unit, ...]], **changes: Any) -> Record:
-    """The record that moves the head by one, under the head's fence."""
+    """Return the record that moves the head by one, under the head's fence."""
     head = Head.objects.get(run=run)
     known = [(owner.machine.peer_id, owner.machine.person.username, owner.machine.name, held) for owner, held in parts]
     place = {"index": head.index + 1, "step": head.step + 1, "previous": head.digest, "fence": head.fence}
@@ -79,7 +76,7 @@ def next_record(run: Run, *parts: tuple[Owned, tuple[Unit, ...]], **changes: Any
 
 
 def record_of(parts: Sequence[Part], **facts: Any) -> Record:
-    """A record of these parts at a place of a log."""
+    """Return a record of these parts at a place in a log."""
     grid = grid_of(ELEMENTS)
     contributions = tuple(contribution(part, slot) for slot, part in enumerate(parts))
     span = SpanEntry(
@@ -106,12 +103,11 @@ def record_of(parts: Sequence[Part], **facts: Any) -> Record:
 
 
 def sealed(record: Record) -> Entry:
-    """The record under the site's key."""
     return seal(site_key(), record)
 
 
 def books(run: Run) -> tuple[dict[str, int], dict[str, int]]:
-    """Credit of each machine: as the ledger's rows have it, and as the signed records say."""
+    """Return the credit of each machine from the ledger's rows, and from the signed records."""
     ledger: dict[str, int] = {}
     for row in LedgerEntry.objects.filter(run=run).select_related("machine"):
         ledger[row.machine.peer_id] = ledger.get(row.machine.peer_id, 0) + row.credit
@@ -123,13 +119,13 @@ def books(run: Run) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def require_equal_books(run: Run) -> None:
-    """Ledger and records name the same credit, machine by machine. Raises AssertionError."""
+    """Require that ledger and records give every machine the same credit. Raise AssertionError."""
     ledger, log = books(run)
     assert ledger == log, f"the ledger has {ledger}, the log {log}"
 
 
 def everything(run: Run) -> str:
-    """All rows that a commit writes, in one digest."""
+    """Return one digest over all rows that a commit writes."""
     rows = [
         list(Head.objects.filter(run=run).values_list("index", "step", "digest", "fence", "owner")),
         list(LogEntry.objects.filter(run=run).order_by("index").values_list("index", "digest", "state_digest")),

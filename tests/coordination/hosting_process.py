@@ -1,4 +1,4 @@
-"""A process that hosts every free run until it is killed: `run_hosts`, and nothing else of a site."""
+"""A process that runs only `run_hosts`: it hosts every free run until it is killed."""
 
 import asyncio
 import os

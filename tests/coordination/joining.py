@@ -1,4 +1,4 @@
-"""A new relay joins a long run, over a real WebSocket: what it is told, in how many pages, and what waits for it."""
+"""Measure how a new relay joins a long run over a real WebSocket: pages, bytes and times."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ from tests.coordination.peers import Reducer
 
 @asynccontextmanager
 async def served() -> AsyncIterator[str]:
-    """The site's sockets for agents on a port of this machine, as `serve` opens them; the address."""
+    """Serve the site's agent sockets on a free port, as `serve` does, and yield the address."""
     stop, started = asyncio.Event(), asyncio.Event()
     with contextlib.closing(bound_socket("127.0.0.1", 0)) as bound:
         serving = asyncio.create_task(serve_http(URLRouter(sockets), bound, stop, started))
@@ -42,13 +42,13 @@ async def served() -> AsyncIterator[str]:
 
 
 class Wire:
-    """A real link, as the scripted peers use one."""
+    """A link for scripted peers over a real connection."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection, self.session = connection, connection.session
 
     async def hear(self) -> m.AnyMessage | Failed:
-        """The next message, or the refusal. Raises Closed."""
+        """Return the next message or the refusal. Raise Closed."""
         try:
             return await self.connection.receive()  # type: ignore[return-value]  # no frames on a control link
         except Refused as refused:
@@ -57,7 +57,6 @@ class Wire:
             raise Closed(1006) from lost
 
     async def say(self, message: m.Message) -> None:
-        """Raises Closed."""
         try:
             await self.connection.send(message)
         except (LinkLost, Refused) as lost:
@@ -65,7 +64,7 @@ class Wire:
 
 
 class NewRelay(Reducer):
-    """It counts the records of its log and keeps none of them: their bytes are its own disk's business."""
+    """A relay that counts the records of its log instead of storing them."""
 
     def __init__(self, link: Any, run: RunId) -> None:
         super().__init__(link, run)
@@ -75,12 +74,11 @@ class NewRelay(Reducer):
 
     @property
     def index(self) -> int:
-        """How far its log goes."""
         assert self.core.keeper is not None
         return self.core.keeper.index
 
     async def handle(self, body: m.AnyMessage) -> None:
-        """Also what shows how far it is."""
+        """Handle a message and record how far the log has come."""
         await super().handle(body)
         if isinstance(body, m.Greeting):
             self.greeted.set()
@@ -97,14 +95,13 @@ class NewRelay(Reducer):
             await super()._do(action)
 
     async def until(self, index: int) -> None:
-        """Its log goes that far."""
         async with self.grown:
             await self.grown.wait_for(lambda: self.index >= index)
 
 
 @asynccontextmanager
 async def new_relay(url: str, identity: Identity, run: RunId) -> AsyncIterator[NewRelay]:
-    """One that dials, and lives until the block ends."""
+    """Dial as a relay and yield it; it lives until the block ends."""
     connection = await dial(url, link=Link.CONTROL, identity=identity, server=SITE, version="1")
     relay = NewRelay(Wire(connection), run)
     life = asyncio.create_task(relay.live())
@@ -119,7 +116,7 @@ async def new_relay(url: str, identity: Identity, run: RunId) -> AsyncIterator[N
 
 
 class Page(Struct, frozen=True):
-    """A page of the log: whose, from which record, how many, and their bytes."""
+    """A page of the log: recipient, first record, number of records, bytes."""
 
     peer: PeerId
     first: int
@@ -129,20 +126,20 @@ class Page(Struct, frozen=True):
 
 @dataclass
 class Seen:
-    """What a host did for those who are behind."""
+    """What a host sent to peers that are behind."""
 
     pages: list[Page] = field(default_factory=list)
-    most_waiting: int = 0  # messages for one socket, at once
+    most_waiting: int = 0  # most messages waiting for one socket
     most_bytes: int = 0
 
     def of(self, peer: PeerId) -> list[Page]:
-        """The pages of one peer."""
         return [page for page in self.pages if page.peer == peer]
 
 
 @contextmanager
 def watched(replace: Callable[[Any, str, Any], None]) -> Iterator[Seen]:
-    """Look at the hosts of this process from here on. `replace`: sets an attribute for as long as it is wanted."""
+    """Record what the hosts of this process send from now on. `replace` sets an attribute, such as
+    `monkeypatch.setattr`."""
     seen, layer = Seen(), site_layer()
     read, send = writer.page_of, layer.send_many
 
@@ -165,7 +162,7 @@ def watched(replace: Callable[[Any, str, Any], None]) -> Iterator[Seen]:
 
 
 class Joined(Struct, frozen=True):
-    """What it took a new relay: seconds until it was greeted, until it had the log, until one more step was made."""
+    """Seconds until a new relay was greeted, had the log, and saw one more step."""
 
     greeted_s: float
     caught_up_s: float
@@ -173,7 +170,7 @@ class Joined(Struct, frozen=True):
 
 
 async def joins(relay: NewRelay, last: int) -> Joined:
-    """Up to entry `last` and one more."""
+    """Measure a relay's way to entry `last` and one more."""
     began = time.monotonic()
     await relay.greeted.wait()
     greeted_s = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""A peer's end of a control link, without the network: an agent's session in front of the site's consumer."""
+"""A peer's end of a control link without the network: an agent's session in front of the site's consumer."""
 
 import asyncio
 import secrets
@@ -27,7 +27,7 @@ communicator: Any = ApplicationCommunicator  # asgiref's testing module has no t
 
 
 class Closed(Exception):
-    """The site closed the socket; `code` as in RFC 6455."""
+    """Raised when the site closes the socket. `code` is that of RFC 6455."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"closed with {code}")
@@ -35,7 +35,7 @@ class Closed(Exception):
 
 
 def credential_of(owner: Owned, run: Run | None, role: Role = Role.TRAINER) -> Credential:
-    """What the site vouches for now."""
+    """Return the credential that the site would sign now."""
     return Credential(
         person=owner.machine.person.username,
         machine=owner.machine.peer_id,
@@ -50,17 +50,17 @@ def credential_of(owner: Owned, run: Run | None, role: Role = Role.TRAINER) -> C
 def identity_of(
     credential: Credential, holds: Ed25519PrivateKey, issued_by: Ed25519PrivateKey | None = None
 ) -> Identity:
-    """The end of a machine; `issued_by` somebody else, or holding another key, it is a liar."""
+    """Return a machine's identity. Another issuer, or a key that the credential does not name, makes it a forgery."""
     site = site_key()
     return Identity(credential.machine, holds, issue(issued_by or site, credential), public_bytes(site))
 
 
 class PeerLink:
-    """Dials the site; `hear` gives what is said after the handshake."""
+    """A link to the site. `hear` returns what the site sends after the handshake."""
 
     def __init__(self, identity: Identity, **headers: str) -> None:
         named = [(name.encode(), value.encode()) for name, value in headers.items()]
-        self.proved: list[str] = []  # whose link the server was told it is
+        self.proved: list[str] = []  # what the consumer told the server about whose link this is
         scope: dict[str, Any] = {"type": "websocket", "path": "/ws/agents/", "headers": named, "subprotocols": []}
         scope["client"] = ("203.0.113.7", 50000)
         scope["extensions"] = {PROVED: self.proved.append}
@@ -71,7 +71,7 @@ class PeerLink:
         self.is_over = False
 
     async def dial(self) -> None:
-        """The socket alone; the challenge is on its way. Raises Closed where the site does not take it."""
+        """Open the socket, without the handshake. Raise Closed if the site does not accept it."""
         await self.wire.send_input({"type": "websocket.connect"})
         output = await self._output()
         if output["type"] == "websocket.close":
@@ -80,21 +80,21 @@ class PeerLink:
         assert output["type"] == "websocket.accept"
 
     async def open(self) -> Event:
-        """The whole handshake: Opened, or Failed with why not."""
+        """Do the whole handshake and return Opened or Failed."""
         await self.dial()
         while (event := await self.next_event()) is None:
             pass
         return event
 
     async def next_event(self) -> Event | None:
-        """The next message of the site, through the session, and the session's answers back. Raises Closed."""
+        """Pass the site's next message through the session and send its answers. Raise Closed."""
         event = self.session.receive(await self.bytes_from_site(), time.time())
         for data in self.session.outgoing():
             await self.send(data)
         return event
 
     async def bytes_from_site(self) -> bytes:
-        """One binary message. Raises Closed."""
+        """Return one binary message. Raise Closed."""
         output = await self._output()
         if output["type"] == "websocket.close":
             self.is_over = True
@@ -108,15 +108,14 @@ class PeerLink:
             return output
 
     async def send(self, data: bytes) -> None:
-        """Bytes as they are."""
         await self.wire.send_input({"type": "websocket.receive", "bytes": data})
 
     async def say(self, message: m.Message) -> None:
-        """A message, whether it is allowed or not."""
+        """Send a message, allowed or not."""
         await self.send(encode(message))
 
     async def hear(self) -> m.AnyMessage | Failed:
-        """The next message, or the refusal. Raises Closed."""
+        """Return the next message or the refusal. Raise Closed."""
         while True:
             match await self.next_event():
                 case MessageReceived(body=body):
@@ -125,7 +124,7 @@ class PeerLink:
                     return failed
 
     async def how_it_ends(self) -> tuple[str, int]:
-        """Number of the refusal and code of the close."""
+        """Return the refusal's error number and the close code."""
         answer = await self.hear()
         assert isinstance(answer, Failed), answer
         try:
@@ -135,7 +134,6 @@ class PeerLink:
         raise AssertionError("it said more after a refusal")
 
     async def leave(self) -> None:
-        """The socket is gone."""
         self.is_over = True
         await self.wire.send_input({"type": "websocket.disconnect", "code": 1006})
         await self.wire.wait(PATIENCE_S)
@@ -143,7 +141,6 @@ class PeerLink:
 
 @asynccontextmanager
 async def connecting(identity: Identity, **headers: str) -> AsyncIterator[PeerLink]:
-    """A link that was not asked for yet; its socket ends with the block."""
     link = PeerLink(identity, **headers)
     try:
         yield link
@@ -153,14 +150,13 @@ async def connecting(identity: Identity, **headers: str) -> AsyncIterator[PeerLi
 
 @asynccontextmanager
 async def linked(identity: Identity) -> AsyncIterator[PeerLink]:
-    """An open link."""
     async with connecting(identity) as link:
         assert isinstance(event := await link.open(), Opened), event
         yield link
 
 
 def changed(identity: Identity, **changes: Any) -> Identity:
-    """The same machine with something else in its credential, signed by the site all the same."""
+    """Return the same machine with a changed credential that the site has signed."""
     assert identity.credential is not None
     credential = msgspec.msgpack.decode(identity.credential.payload, type=Credential)
     return identity_of(msgspec.structs.replace(credential, **changes), identity.key)

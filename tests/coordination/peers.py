@@ -1,4 +1,4 @@
-"""Scripted peers on real sockets of the site: they hold, offer, reduce and settle as real ones, and compute nothing."""
+"""Scripted peers on the site's real sockets: they follow the protocol and compute nothing."""
 
 import asyncio
 import hashlib
@@ -29,12 +29,11 @@ TICK_S = 0.5
 
 
 def record_in(commit: m.Commit) -> RecordHead:
-    """What a commit message carries."""
     return read_head(commit.record)
 
 
 class Peer(ABC):
-    """Reacts to the site until its link ends; `refused` says why, where it was refused."""
+    """A peer that reacts to the site until its link ends. `refused` holds the code of a refusal."""
 
     def __init__(self, link: PeerLink, run: RunId) -> None:
         self.link, self.run = link, run
@@ -45,7 +44,6 @@ class Peer(ABC):
         self.refused = ""
 
     async def live(self) -> None:
-        """Take one message after another."""
         try:
             while not isinstance(body := await self.link.hear(), Failed):
                 await self.handle(body)
@@ -54,7 +52,7 @@ class Peer(ABC):
             return
 
     async def handle(self, body: m.AnyMessage) -> None:
-        """What both kinds do alike."""
+        """Handle the messages that both kinds of peer share."""
         match body:
             case m.Rehello():
                 self.fences.append(body.fence)
@@ -65,7 +63,7 @@ class Peer(ABC):
                 await self.commit(body)
 
     async def commit(self, commit: m.Commit) -> None:
-        """Records come in order; one that was missed is asked for by hello."""
+        """Keep a record that is next in order; ask for missed ones by hello."""
         record, last = record_in(commit), len(self.records)
         if record.index == last + 1:
             self.records.append(record)
@@ -74,11 +72,11 @@ class Peer(ABC):
 
     @abstractmethod
     async def hello(self) -> None:
-        """Everything it holds."""
+        """Report everything that this peer holds."""
 
 
 class Reducer(Peer):
-    """A relay: the shipped core; every chunk is there at once, and every span is written under a made-up root."""
+    """A relay with the shipped core. It has every chunk at once and invents the spans' roots."""
 
     def __init__(self, link: PeerLink, run: RunId) -> None:
         super().__init__(link, run)
@@ -86,7 +84,6 @@ class Reducer(Peer):
         self.core = RelayState(run=run, me=me, url="ws://127.0.0.1:1/", reducer=RelaysReducer(), keeper=Keeper())
 
     async def live(self) -> None:
-        """Also while nobody says anything."""
         ticking = asyncio.create_task(self._tick())
         try:
             await super().live()
@@ -101,11 +98,11 @@ class Reducer(Peer):
                 await self._happens(relays.Ticked())
 
     async def hello(self) -> None:
-        """Where it listens and how far its log goes."""
+        """Report the relay's address and the extent of its log."""
         await self.link.say(relay.hello(self.core))
 
     async def handle(self, body: m.AnyMessage) -> None:
-        """What the site says, as a relay's process opens it."""
+        """Pass the site's message to the core, opened as a relay's process does."""
         if isinstance(body, m.Rehello):
             self.fences.append(body.fence)
         elif isinstance(body, m.State):
@@ -143,7 +140,7 @@ class Reducer(Peer):
 
 
 class Contributor(Peer):
-    """The shipped core of a trainer, whose shell computes nothing: whatever it is asked for is done at once."""
+    """A trainer with the shipped core. Its shell completes every action at once and computes nothing."""
 
     def __init__(self, link: PeerLink, run: RunId) -> None:
         super().__init__(link, run)
@@ -151,7 +148,6 @@ class Contributor(Peer):
         self.snapshots_asked: list[int] = []
 
     async def live(self) -> None:
-        """Also its clock ticks."""
         ticking = asyncio.create_task(self._tick())
         try:
             await super().live()
@@ -164,25 +160,24 @@ class Contributor(Peer):
             await self.happens(e.Ticked())
 
     async def hello(self) -> None:
-        """Said by the core, where it is asked for one."""
+        """Do nothing: the core says hello when it is asked to."""
 
     async def commit(self, commit: m.Commit) -> None:
-        """Taken by the core."""
+        """Do nothing: the core takes the record."""
 
     async def report(self) -> None:
-        """Progress, now."""
         for action in speaking.report(self.core, at_once=True):
             await self._carry(action)
 
     async def handle(self, body: m.AnyMessage) -> None:
-        """Everything that the site says."""
+        """Pass the site's message to the core and note requested snapshots."""
         await super().handle(body)
         if isinstance(body, m.Commit) and body.snapshot:
             self.snapshots_asked.append(record_in(body).step)
         await self.happens(heard(body, self.link.session.identity.site_key, self.core.me))  # type: ignore[arg-type]
 
     async def happens(self, event: e.Event) -> None:
-        """One event, and everything that comes of it."""
+        """Handle an event and all events that follow from it."""
         events = deque([event])
         while events:
             for action in advance(self.core, events.popleft(), time.monotonic(), secrets.randbits(128)):
@@ -210,23 +205,23 @@ class Contributor(Peer):
                 roots = [span.root or _root(plan.step, span.span) for span in spans]
                 return (e.Gathered(plan.attempt, root_over(roots), ()),)
             case _:
-                pass  # no floats, no threads, nobody to tell
+                pass  # needs floats, threads or a display
         return ()
 
 
 def _root(step: int, span: int) -> bytes:
-    """Of the averages that every relay here makes."""
+    """Return the root that every relay here gives a span."""
     return hashlib.sha256(f"{step} {span}".encode()).digest()
 
 
 def _digest(step: int) -> str:
-    """On which all replicas agree."""
+    """Return the state digest that all replicas report."""
     return hashlib.sha256(f"state {step}".encode()).hexdigest()[:16]
 
 
 @asynccontextmanager
 async def taking_part(kind: type[Peer], identity: Identity, run: RunId) -> AsyncIterator[Peer]:
-    """A peer on an open link, alive until the block ends."""
+    """Yield a peer on an open link; it lives until the block ends."""
     async with linked(identity) as link:
         peer = kind(link, run)
         life = asyncio.create_task(peer.live())

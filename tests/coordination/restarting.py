@@ -1,4 +1,4 @@
-"""A run on PostgreSQL whose Redis goes away and comes back: host, sockets and watchers each in a process of its own."""
+"""A run on PostgreSQL whose Redis is restarted, with its host in another process."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from tests.servers import free_port, redis_at
 
 
 class Redis:
-    """One that is killed and started again on the same port."""
+    """A Redis server that can be killed and restarted on the same port."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -27,23 +27,21 @@ class Redis:
         self._life = contextlib.ExitStack()
 
     def start(self) -> None:
-        """It answers when this returns, and knows nothing."""
+        """Start an empty server and return when it answers."""
         self._life.enter_context(redis_at(self.port))
 
     def end(self) -> None:
-        """With all its connections."""
         self._life.close()
 
 
 def settings_of(redis: Redis) -> dict[str, Any]:
-    """CHANNEL_LAYERS of a site over it."""
     config = {"hosts": [redis.url], "prefix": f"t{uuid.uuid4().hex[:8]}"}
     return {"default": {"BACKEND": "coordination.channel_layer.redis.RedisLayer", "CONFIG": config}}
 
 
 @asynccontextmanager
 async def a_run_elsewhere(example: Any, url: str, settings: Any) -> AsyncIterator[None]:
-    """Its host is in another process; its peers' sockets are in this one."""
+    """Run a host in another process and the peers' sockets in this one."""
     with other_process(url, settings):
         await until(lambda: head().owner, "the other process has the run")
         async with at_work(example):
@@ -52,10 +50,10 @@ async def a_run_elsewhere(example: Any, url: str, settings: Any) -> AsyncIterato
 
 
 async def goes_on_after(redis: Redis, run: Run) -> float:
-    """Kill it and start it; seconds from when it answers until a step is made and a watcher has heard of one."""
+    """Restart Redis. Return the seconds from its first answer until a step is made and a watcher is told."""
     layer: Any = get_channel_layer()
     await in_thread(redis.end)()
-    await until(lambda: not layer.is_up, "this process has noticed")  # others do, or find the connection gone later
+    await until(lambda: not layer.is_up, "this process has noticed")  # other processes notice it too, or later
     await in_thread(redis.start)()
     began = time.monotonic()
     ear = await layer.new_channel()

@@ -32,7 +32,7 @@ def assemble_long(target_steps: int) -> Example:
 
 @asynccontextmanager
 async def hosts() -> AsyncIterator["asyncio.Task[None]"]:
-    """This process hosts what is free."""
+    """Host the free runs in this process while the block runs."""
     stop = asyncio.Event()
     task = asyncio.create_task(run_hosts(stop))
     try:
@@ -44,7 +44,7 @@ async def hosts() -> AsyncIterator["asyncio.Task[None]"]:
 
 
 async def until(done: Callable[[], object], what: str) -> None:
-    """Poll rows (in a thread) or peers."""
+    """Poll rows (in a thread) or peers until the condition holds."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
             while not await in_thread(done)():  # noqa: ASYNC110 - rows have no event to wait for
@@ -55,7 +55,7 @@ async def until(done: Callable[[], object], what: str) -> None:
 
 @asynccontextmanager
 async def at_work(example: Example) -> AsyncIterator[tuple[Contributor, Contributor]]:
-    """A relay, and Teo and Noor, who train."""
+    """Yield the trainers of Teo and Noor, with a relay beside them."""
     run = example.run.run_id
     relay = await in_thread(owned)(example.run.organizer, "relay")
     async with contextlib.AsyncExitStack() as stack:
@@ -80,12 +80,11 @@ async def until_step(step: int) -> None:
 
 
 async def steps_on(more: int = 3) -> None:
-    """The run makes more steps from where it is."""
     await until_step((await in_thread(head)()).step + more)
 
 
 def require_whole_log(run: Run) -> None:
-    """No step is missing or there twice, no sample is in two of them, and the books agree."""
+    """Require that no step is missing or doubled, no sample is in two steps, and ledger and log agree."""
     steps = list(LogEntry.objects.filter(run=run).order_by("index").values_list("index", "step"))
     assert steps == [(number, number) for number in range(1, len(steps) + 1)]
     assert head().step == len(steps)
@@ -96,7 +95,7 @@ def require_whole_log(run: Run) -> None:
 
 @contextmanager
 def other_process(url: str, settings: Any) -> Iterator["subprocess.Popen[bytes]"]:
-    """A host in a process of its own, on the same database, Redis and data folder."""
+    """Start a host in another process, on the same database, Redis and data folder."""
     config = settings.CHANNEL_LAYERS["default"]["CONFIG"]
     environment = {
         **os.environ,

@@ -1,4 +1,4 @@
-"""A host that really holds a run and really has sockets, around a coordinator that does what a test says."""
+"""A host that holds a run and has real sockets, around a scripted coordinator."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -36,7 +36,7 @@ def example(request: pytest.FixtureRequest, tmp_path: Any, settings: Any) -> Any
 
 
 class Script:
-    """In place of `advance`: says which events came, and answers as it is told."""
+    """A replacement for `advance` that records events and returns the scripted commands."""
 
     def __init__(self) -> None:
         self.events: list[e.Event] = []
@@ -59,18 +59,17 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 @pytest.fixture
 async def driven(example: Example) -> AsyncIterator[Host]:
-    """A host that holds the run and is not driven yet."""
+    """Yield a host that holds the run and is not driven yet."""
     layer: Any = get_channel_layer()
     with ThreadPoolExecutor(2) as threads:
         held = await hold(example.run, await layer.new_channel(HOST), threads)
         assert held is not None
-        held.clock, held.asked_at = Clock(), 0.0  # it is held for as long as a test wants it
+        held.clock, held.asked_at = Clock(), 0.0  # the claim never expires by itself
         yield Host(example.run, held, await in_thread(store.load)(example.run, held.fence), Quarantine())
 
 
 @asynccontextmanager
 async def driving(driven: Host) -> AsyncIterator["asyncio.Task[None]"]:
-    """For as long as the block lasts."""
     stop = asyncio.Event()
     task = asyncio.create_task(driven.drive(stop))
     try:
@@ -88,7 +87,7 @@ async def until(done: Callable[[], object]) -> None:
 
 
 def said(peer: PeerId, body: m.Message, channel: str, role: Role = Role.TRAINER) -> PeerSaid:
-    """As a consumer forwards it."""
+    """Return a peer's message as a consumer forwards it."""
     return PeerSaid(peer, channel, encode(body), "Teo", "laptop", role)
 
 
@@ -97,7 +96,7 @@ def hello(driven: Host) -> m.Hello:
 
 
 async def arrived(driven: Host, *peers: PeerId) -> list[str]:
-    """Sockets of these, which have said hello."""
+    """Open a channel for each peer, say hello on it, and return the channels."""
     channels = []
     for peer in peers:
         channels.append(await driven.layer.new_channel())
@@ -106,7 +105,6 @@ async def arrived(driven: Host, *peers: PeerId) -> list[str]:
 
 
 async def heard(driven: Host, channel: str) -> Any:
-    """The next message in a socket's channel."""
     async with asyncio.timeout(PATIENCE_S):
         return await driven.layer.receive(channel)
 

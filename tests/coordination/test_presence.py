@@ -1,4 +1,4 @@
-"""What pages show of who is in a run."""
+"""What pages show of a run's members, links and last plan."""
 
 from datetime import timedelta
 from typing import Any
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
     [
         (Role.TRAINER, -1, 0, "syncing"),  # it has no replica yet
         (Role.TRAINER, 0, 0, "ready"),
-        (Role.TRAINER, 11, 12, "ready"),  # the commit of a moment ago is being applied
+        (Role.TRAINER, 11, 12, "ready"),  # it is applying the latest commit
         (Role.TRAINER, 10, 12, "syncing"),
         (Role.RELAY, -1, 12, "ready"),
         (Role.AUXILIARY, -1, 12, "ready"),
@@ -60,7 +60,7 @@ def test_trainers_come_first_then_auxiliaries_then_relays() -> None:
         (Role.TRAINER, ("d", "e"), False, "partly"),
         (Role.TRAINER, ("e",), False, "relayed"),
         (Role.TRAINER, (), False, "relayed"),
-        (Role.TRAINER, None, False, ""),  # it has not said it
+        (Role.TRAINER, None, False, ""),  # it has not reported it
     ],
 )
 def test_a_way_is_what_a_member_says_of_those_who_average(
@@ -87,7 +87,7 @@ def test_where_relays_alone_average_everything_goes_through_them() -> None:
 
 
 def add_listener(state: RunState, letter: str, role: Role) -> PeerId:
-    """Somebody who can be dialled and averages."""
+    """Add a member that can be dialled and averages."""
     peer = PeerId(letter * 32)
     member = Member(peer, "Ida", "seedbox", role, AccumulatorId("b" * 32), 0.0, url="wss://there", reduces=True)
     state.members[peer] = state.listening[peer] = member
@@ -100,7 +100,7 @@ TEO, RELAY = PeerId("a" * 32), PeerId("e" * 32)
 
 @pytest.fixture
 def state() -> RunState:
-    """A trainer whose upload is known, and a relay of which so much was seen."""
+    """Return a state with a trainer whose upload is known and a relay with a lower bound for its download."""
     state = store.load(example_run().run, 1)
     for peer, role in ((TEO, Role.TRAINER), (RELAY, Role.RELAY)):
         state.members[peer] = Member(peer, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0)

@@ -1,4 +1,4 @@
-"""The contract of the task queue: what a site has begun is done after a restart, once, in memory or over Redis."""
+"""The contract of the task queue: interrupted work is completed once after a restart, in memory or over Redis."""
 
 import json
 import os
@@ -15,14 +15,13 @@ PROGRAM = Path(__file__).with_name("worker_process.py")
 
 @pytest.fixture(params=["embedded", "redis"])
 def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """Two databases of one Redis would share its queue: Celery names it by its address. So a number for this test."""
+    """Return the environment of each queue. Celery names queues by address, so a Redis number of its own is needed."""
     redis = request.getfixturevalue("redis_url").rpartition("/")[0] + "/9" if request.param == "redis" else ""
     own = {"MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": redis}
     return {**os.environ, **own}
 
 
 def live(life: str, environment: dict[str, str]) -> str:
-    """One process; what it says at its end."""
     command = [sys.executable, str(PROGRAM), life]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The contract of the store: a commit is one transaction, and only the row says whether it happened."""
+"""The contract of the store: a commit is one transaction, and only the row tells whether it happened."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,7 +55,7 @@ def commit(run: Run, record: Record, by: Commit = store.commit) -> store.Outcome
 
 
 def steps(example: Example, *rounds: tuple[Unit, ...]) -> list[Record]:
-    """One committed step for each round's units, all of Teo's."""
+    """Commit one step for each round's units, all of Teo's."""
     records = []
     for units in rounds:
         records.append(next_record(example.run, (example.teo, units)))
@@ -64,7 +64,7 @@ def steps(example: Example, *rounds: tuple[Unit, ...]) -> list[Record]:
 
 
 class TestCommit:
-    """Rule 3, on every database alike."""
+    """Rule 3, on every database."""
 
     def test_head_log_and_ledger_move_together(self, example: Example) -> None:
         record = next_record(example.run, (example.teo, (UNIT,)), (example.noor, (SECOND,)))
@@ -136,7 +136,7 @@ def failing(error: Exception) -> Callable[..., Any]:
 
 
 def deposed_changes_nothing(example: Example, by: Commit) -> None:
-    """What a host whose claim another has taken can do: nothing. Raises AssertionError."""
+    """Require that a host whose claim was taken changes nothing. Raise AssertionError."""
     record = next_record(example.run, (example.teo, (UNIT,)))
     claims.forget_the_dead()
     claims.claim(example.run, "another host")
@@ -150,14 +150,13 @@ def deposed_changes_nothing(example: Example, by: Commit) -> None:
 
 @dataclass
 class Cut:
-    """The connection to the database is cut at a COMMIT. `after`: when the database has carried it out."""
+    """A database connection that is cut at a COMMIT. `after`: once the database has carried it out."""
 
     url: str
     after: bool
     was_cut: bool = False
 
     def commit(self, original: Callable[[], None]) -> None:
-        """In place of the driver's COMMIT."""
         if self.was_cut:
             return original()
         self.was_cut = True
@@ -171,7 +170,7 @@ class Cut:
         return original()
 
     def _end_backend(self) -> None:
-        """The server ends the session for good, as when it is restarted; the driver finds out by itself."""
+        """End the session at the server, as a restart does. The driver finds out by itself."""
         assert connection.connection is not None
         process = connection.connection.info.backend_pid
         with psycopg.connect(self.url, autocommit=True) as control:
@@ -182,7 +181,6 @@ class Cut:
 
 @contextmanager
 def cut(url: str, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterator[Cut]:
-    """The next COMMIT of this thread gets no answer."""
     connection.ensure_connection()
     severed = Cut(url, after)
     original = type(connection._connections[connection._alias])._commit  # type: ignore[attr-defined]
@@ -193,7 +191,7 @@ def cut(url: str, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterator[C
 
 
 class TestLostAnswer:
-    """A host that does not know whether it has committed asks the row."""
+    """A host whose COMMIT got no answer reads the row to find out."""
 
     def test_of_a_commit_that_happened(self, example: Example, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
         record = next_record(example.run, (example.teo, (UNIT,)))
@@ -244,7 +242,7 @@ def marks(run: Run) -> dict[tuple[int, int], int]:
 
 
 class TestMarks:
-    """Rule 11: what was ever leased stays under the marks."""
+    """Rule 11: all leased samples stay below the marks."""
 
     def test_they_are_raised(self, example: Example) -> None:
         store.raise_marks(example.run, 1, [Mark(0, 0, 8), Mark(1, 0, 2)])
@@ -289,7 +287,7 @@ class TestSettledUnits:
 
 
 class TestLoad:
-    """What a new host knows."""
+    """The state that a new host reads."""
 
     def test_of_a_run_at_its_beginning(self, example: Example) -> None:
         state = store.load(store.run_named(example.run.run_id), 7)
@@ -325,7 +323,7 @@ class TestLoad:
 
 
 class TestRestart:
-    """Rule 11: a host that begins anew leases nothing that is in an update, in whichever epoch."""
+    """Rule 11: a new host leases no sample that is in an update, in any epoch."""
 
     @pytest.mark.parametrize("are_there", [True, False], ids=["with records", "without records"])
     def test_no_settled_sample_is_leased_again(self, example: Example, *, are_there: bool) -> None:
@@ -339,7 +337,6 @@ class TestRestart:
         assert {unit.epoch for unit in granted} == {5}
 
     def test_nor_what_was_left_out(self, example: Example) -> None:
-        """And it is no fault in the books."""
         store.raise_marks(example.run, 1, [Mark(0, 0, 16), Mark(1, 0, 4)])
         steps(example, (UNIT,))
         for unit in (Unit(0, 0, 4, 6), Unit(0, 0, 6, 8), Unit(1, 0, 0, 2)):
@@ -357,7 +354,7 @@ class TestRestart:
         assert not example.run.coverage.exists()
 
     def _through_epochs(self, example: Example, *, epochs: int) -> set[tuple[int, int, int]]:
-        """A step for each half of an epoch, the second one first; the samples in them."""
+        """Commit each epoch in two halves, the second first; return the samples."""
         size = samples_in(1000, RECIPE.model.context)
         settled = set()
         for epoch in range(epochs):
@@ -368,7 +365,7 @@ class TestRestart:
         return settled
 
     def _granted(self, example: Example, book: LeaseBook) -> tuple[Unit, ...]:
-        """What a trainer gets that asks for forty samples."""
+        """Return the units that a trainer gets for a request of forty samples."""
         wanted = book.wanted_marks({ACCUMULATOR: 40})
         store.raise_marks(example.run, 1, wanted)
         book.raise_marks(wanted)
@@ -421,11 +418,10 @@ def test_whoever_may_not_work_any_more(example: Example) -> None:
     assert store.revoked(peers) == [example.noor.machine.peer_id]
 
 
-# --- planted faults: what the tests above would not let pass ---------------------------------------------------------
+# --- planted faults: the tests above must catch these ---------------------------------------------------------------
 
 
 def careless(run: Run, seal: Entry, record: Record, *, duration_s: float, attempts: int) -> store.Outcome:
-    """A commit that does not look at the head."""
     with transaction.atomic():
         Head.objects.filter(run=run).update(index=record.index - 1, step=record.step - 1, digest=record.previous)
         Head.objects.filter(run=run).update(fence=record.fence)
@@ -448,7 +444,7 @@ class TestPlantedFaults:
     def test_a_dropped_ledger_row_is_found(self, example: Example) -> None:
         record = next_record(example.run, (example.teo, (UNIT,)), (example.noor, (SECOND,)))
         commit(example.run, record)
-        with connection.cursor() as cursor:  # the model would not let anybody
+        with connection.cursor() as cursor:  # the model refuses a delete
             cursor.execute("DELETE FROM runs_ledgerentry WHERE machine_id = %s", [stored(example.noor.machine.pk)])
         with pytest.raises(AssertionError, match="the ledger has"):
             require_equal_books(example.run)
@@ -462,5 +458,5 @@ class TestPlantedFaults:
 
 
 def stored(key: Any) -> Any:
-    """A UUID as this database holds it."""
+    """Return a UUID as this database stores it."""
     return key if connection.vendor == "postgresql" else key.hex

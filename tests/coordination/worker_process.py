@@ -1,6 +1,6 @@
-"""One life of a site's worker. `draft`: work is enqueued and nobody takes it; `work`: all of it is done, also twice.
+"""One life of a site's worker. `draft` enqueues work and ends; `work` completes it, with each task repeated.
 
-Settings come from the environment, so that the queue is in this process or in Redis. Children answer at once.
+Settings come from the environment, so the queue is in this process or in Redis. Children answer at once.
 """
 
 import json
@@ -18,7 +18,6 @@ PATIENCE_S = 120.0
 
 
 def wait_for(done: Callable[[], object]) -> None:
-    """Poll rows."""
     until = time.monotonic() + PATIENCE_S
     while not done():
         if time.monotonic() > until:
@@ -27,7 +26,7 @@ def wait_for(done: Callable[[], object]) -> None:
 
 
 def draft() -> None:
-    """A text and a run that is to be opened; then this process ends, with the work undone."""
+    """Store a text and ask for a run to be opened, then end with the work undone."""
     from accounts.models import Person
     from runs.datasets.services import store_upload
     from runs.lifecycle import services
@@ -41,7 +40,7 @@ def draft() -> None:
 
 
 def work() -> dict[str, Any]:
-    """What was left undone, each task three times, and what the rows say then."""
+    """Complete the work, with each task repeated, and return what the rows show."""
     from runs import queue, tasks
     from runs.lifecycle.services import finish_run
     from runs.models import Release, Run
@@ -70,7 +69,6 @@ def work() -> dict[str, Any]:
 
 
 def main(life: str) -> None:
-    """One of the two."""
     from django import setup
     from django.core.management import call_command
 

@@ -1,4 +1,4 @@
-"""What the journeys share: real English, small enough to be prepared in a second."""
+"""Shared by the journeys: their selection and order, an English text, and the agent's wheel."""
 
 import signal
 from pathlib import Path
@@ -10,12 +10,12 @@ from scripts import build_wheel
 from tests.end_to_end.rig.swarm import Swarm
 from tests.warm.client import Warm
 
-# A shell that starts tests in the background has them ignore Ctrl-C, and what they start does too.
+# A shell that starts tests in the background makes them ignore Ctrl-C, and their children inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# The journeys of `make test`; `make check` runs all. Long modules stand first: one that is begun last runs alone.
+# The journeys of `make test`; `make check` runs all. Long modules come first: one that begins last runs alone.
 JOURNEYS_OF_TEST = (
     "test_exactness.py::test_uneven_machines_make_what_one_would[lamb]",
     "test_survival.py::",
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def rank(path: Path, folder: Path) -> int:
-    """Return the place of a module: long journeys, other journeys, everything else in its order."""
+    """Return the place of a module: long journeys, other journeys, then all else in its order."""
     if not path.is_relative_to(folder):
         return len(LONGEST) + 1
     return LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST)
@@ -54,13 +54,12 @@ def _forked_agents(warm: Warm | None) -> None:
 
 @pytest.fixture(scope="session")
 def english() -> str:
-    """About 150,000 characters."""
     return python_text()[:150_000]
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that holds the agent's wheel, as setup builds it."""
+    """Return the folder with the agent's wheel, as setup builds it."""
     folder = tmp_path_factory.mktemp("wheel") / "download"
     build_wheel.build(build_wheel.ROOT, folder)
     return folder

@@ -1,4 +1,4 @@
-"""Members' machines that average: an auxiliary, without torch, and trainers that listen; with a relay and without."""
+"""Members' machines that average: an auxiliary without torch, and trainers that listen; with and without a relay."""
 
 import re
 import signal
@@ -12,7 +12,7 @@ from demo.visitor import Visitor
 from peer_agent.relay.place import SEEN
 from tests.end_to_end.rig.swarm import Swarm
 
-HERE = str(ROOT)  # the agent of this checkout, whichever is installed
+HERE = str(ROOT)  # the agent of this checkout, not an installed one
 AVERAGED = re.compile(r"step ([\d,]+): .* ([\d.]+) [MG]B averaged here")
 
 
@@ -29,7 +29,7 @@ def start_auxiliary(swarm: Swarm, name: str, token: str) -> None:
 
 
 def reducers(swarm: Swarm, home: Path) -> dict[int, set[str]]:
-    """Who averaged what is in each record, as this home's log has it."""
+    """Return each step's reducers, from the log in this home."""
     return {record["step"]: {span[4] for span in record["spans"]} for record in swarm.records(home)}
 
 
@@ -62,7 +62,7 @@ def test_a_run_moves_by_a_members_machine_that_averages(swarm: Swarm, english: s
 
 
 def _is_credited(swarm: Swarm, organizer: Visitor) -> None:
-    """In bytes averaged, beside the samples of the same person: at the API and on the page."""
+    """Require averaged bytes at the API and on the page, beside the same person's samples."""
     given = organizer.read_json(f"runs/{swarm.slug}/leaderboard")["averaged"]
     assert [line["name"] for line in given] == ["organizer"]
     assert given[0]["bytes_averaged"] > 0
@@ -72,7 +72,7 @@ def _is_credited(swarm: Swarm, organizer: Visitor) -> None:
 
 
 def _beside_a_relay(swarm: Swarm) -> None:
-    """An operator's relay comes to it, keeps the log alone from then on, and averages, perhaps all of a small model."""
+    """Start an operator's relay and wait until it averages beside the auxiliary."""
     swarm.start_relay("relay", swarm.token_of(swarm.operator()), PYTHONPATH=HERE)
     swarm.wait(lambda: swarm.online("relay"), 60, "the relay is here")
     home = swarm.folder / "nas"
@@ -83,7 +83,7 @@ def _beside_a_relay(swarm: Swarm) -> None:
 
 
 def test_two_that_listen_need_no_relay(tmp_path: Path, english: str) -> None:
-    """Each averages for the other, and both keep the log."""
+    """Each trainer averages for the other, and both keep the log."""
     with Swarm(tmp_path) as swarm:
         swarm.start_site(options="--no-relay")
         organizer = swarm.sign_up("organizer")

@@ -1,6 +1,6 @@
-"""compose.yaml without containers: its commands and settings as processes of this machine, behind its own Caddyfile.
+"""The commands and settings of compose.yaml as processes of this machine, behind its own Caddyfile.
 
-What differs is written down in `Here`: ports and folders of this machine stand where containers have their own.
+`Here` holds the differences: ports and folders of this machine instead of the containers' own.
 """
 
 import os
@@ -27,7 +27,7 @@ CODE = re.compile(r"/approve/\?code=([0-9A-Z-]+)")
 
 
 class Here(NamedTuple):
-    """Where on this machine is what a container has to itself."""
+    """Ports and folders on this machine that containers have to themselves."""
 
     folder: Path
     redis: str
@@ -39,7 +39,7 @@ class Here(NamedTuple):
 
     @property
     def certificate(self) -> Path:
-        """Of the authority that Caddy makes for itself where nobody else vouches for a name."""
+        """The certificate of the authority that Caddy creates for `local_certs`."""
         return self.folder / "caddy" / "caddy" / "pki" / "authorities" / "local" / "root.crt"
 
     def services(self) -> dict[str, dict[str, Any]]:
@@ -48,13 +48,12 @@ class Here(NamedTuple):
         return found
 
     def command(self, name: str) -> list[str]:
-        """The image's entry point and the service's command."""
         entry = [MANYHANDS] if name == "relay" else [sys.executable, str(ROOT / "manage.py")]
         told = {"0.0.0.0": "127.0.0.1", "8000": str(self.ports.get(name)), "9000": str(self.ports["relay"])}
         return entry + [told.get(word, word) for word in self.services()[name]["command"]]
 
     def environment(self, name: str) -> dict[str, str]:
-        """The service's settings and nothing else of ours."""
+        """Return the service's settings, without this process's own."""
         places = {
             "/run/secrets/database_url": str(self.folder / "database_url"),
             "redis://redis:6379/0": self.redis,
@@ -72,7 +71,7 @@ class Here(NamedTuple):
         }
 
     def caddyfile(self) -> str:
-        """With an authority of its own, and ports that anybody may listen at."""
+        """Return the Caddyfile with a local authority and unprivileged ports."""
         text = (FOLDER / "Caddyfile").read_text()
         for name, port in (("site-1", 8000), ("site-2", 8000), ("relay", 9000)):
             text = text.replace(f"{name}:{port}", f"127.0.0.1:{self.ports[name]}")
@@ -84,7 +83,7 @@ class Here(NamedTuple):
 
 @contextmanager
 def caddy(here: Here) -> Iterator[None]:
-    """Caddy before the two sites; it answers once one of them does."""
+    """Run Caddy before the two sites. It answers once one of them does."""
     (here.folder / "Caddyfile").write_text(here.caddyfile())
     own = [f"XDG_DATA_HOME={here.folder / 'caddy'}", f"XDG_CONFIG_HOME={here.folder / 'caddy'}"]
     program = str(Path(sys.executable).with_name("caddy"))
@@ -105,7 +104,6 @@ def caddy(here: Here) -> Iterator[None]:
 
 
 def start_site(swarm: Swarm, here: Here) -> None:
-    """Tables, then the two site processes and the worker."""
     subprocess.run(here.command("migrate"), env=here.environment("migrate"), check=True, timeout=300)
     for name in (*SITES, "worker"):
         swarm.start(name, [*here.command(name), "--attached"], here.environment(name), here.folder)
@@ -124,7 +122,7 @@ def is_ready(visitor: Visitor) -> bool:
 
 
 def approve_relay(swarm: Swarm, here: Here) -> None:
-    """The first operator follows the link of the log, and says yes to the code of the relay's."""
+    """Sign up the first operator by the logged link and approve the relay's code."""
     operator = swarm.operator()
     swarm.start("relay", [*here.command("relay"), "--attached"], here.environment("relay"), here.folder)
     swarm.wait(lambda: CODE.search(swarm.log("relay")), 60, "the relay shows a code")
@@ -136,7 +134,7 @@ def test_what_compose_starts_trains_a_run(tmp_path: Path, english: str, monkeypa
     ports = {name: free_port() for name in (*SITES, "relay", "http", "https", "health")}
     with private_postgres() as database, private_redis() as redis:
         here = Here(tmp_path, redis, ports)
-        (tmp_path / "relay").mkdir(mode=0o700)  # in containers the volume is there before anybody starts
+        (tmp_path / "relay").mkdir(mode=0o700)  # in containers the volume exists before the relay starts
         (tmp_path / "database_url").write_text(database)
         monkeypatch.setenv("SSL_CERT_FILE", str(here.certificate))
         with Swarm(tmp_path, {"DATABASE_URL": database}) as swarm:
@@ -155,7 +153,7 @@ def test_what_compose_starts_trains_a_run(tmp_path: Path, english: str, monkeypa
 
 
 def check(swarm: Swarm, here: Here) -> None:
-    """The books agree, the model can be had, the one relay is that of compose, and all ended as they were asked to."""
+    """Require equal books, a downloadable release, no other relay, and a clean end of all processes."""
     ledger, committed = swarm.books(here.folder / "relay")
     assert ledger == committed == sum(step["samples"] for step in swarm.items("steps"))
     assert len(swarm.items("steps")) == STEPS

@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it: real processes over HTTP; what it leaves behind is looked at from outside."""
+"""The demo as a newcomer runs it: real processes over HTTP, observed from outside."""
 
 import json
 import os
@@ -19,11 +19,10 @@ from tests.end_to_end.rig.swarm import is_alive
 from tests.golden import golden, shape_of
 
 LIMIT_S = 240
-USUAL = {"PATH", "HOME", "MANYHANDS_HOME", "MANYHANDS_TOKEN"}  # a command line can be read by others
+USUAL = {"PATH", "HOME", "MANYHANDS_HOME", "MANYHANDS_TOKEN"}  # others can read a command line, so the token is here
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
-    """`manage.py demo`, in words."""
     command = [sys.executable, "-u", str(ROOT / "manage.py"), "demo", "--port", "0", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -36,7 +35,7 @@ def wait_until(done: Callable[[], object], what: str) -> None:
 
 
 def agents_of(demo: "subprocess.Popen[str]") -> list[psutil.Process]:
-    """The agents among its children, once they have become what they are."""
+    """Return the agents among the demo's children, once they run the agent's command."""
     found = []
     for child in psutil.Process(demo.pid).children():
         try:
@@ -49,7 +48,7 @@ def agents_of(demo: "subprocess.Popen[str]") -> list[psutil.Process]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A whole demo of two volunteers and six steps; its result, and its agents as seen from outside meanwhile."""
+    """Run a demo of two volunteers and six steps. Return its result and what was seen of its agents meanwhile."""
     file = tmp_path_factory.mktemp("demo") / "out.json"
     seen: dict[int, dict[str, Any]] = {}
     with start("--peers", "2", "--steps", "6", "--exit", "--json", str(file)) as demo:
@@ -63,7 +62,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], 
 
 
 def look_at(agent: psutil.Process, seen: dict[int, dict[str, Any]]) -> None:
-    """What the system knows of an agent: its environment, and any socket it listens at."""
     try:
         listening = [c.laddr for c in agent.net_connections("all") if c.status == psutil.CONN_LISTEN]
         facts = seen.setdefault(agent.pid, {"environment": set(agent.environ()), "listening": [], "looks": 0})
@@ -127,7 +125,6 @@ def test_everything_ends_with_the_demo_when_it_is_killed() -> None:
 
 
 def family_of(demo: "subprocess.Popen[str]") -> list[psutil.Process]:
-    """The demo and everything that it has started."""
     family = [psutil.Process(demo.pid), *psutil.Process(demo.pid).children(recursive=True)]
     assert len(family) >= 4, "demo, site, relay, agent"
     return family

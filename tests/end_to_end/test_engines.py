@@ -1,4 +1,4 @@
-"""The engines of a large site: PostgreSQL, Redis, two site processes behind one address; one of them is killed."""
+"""The engines of a large site: PostgreSQL, Redis, two site processes behind one address, one of which is killed."""
 
 import re
 from pathlib import Path
@@ -14,17 +14,16 @@ HOSTED = re.compile(r"hosted at step (\d+) under fence (\d+)")
 
 
 def hosted(swarm: Swarm, site: str) -> list[tuple[int, int]]:
-    """Step and fence of each time that a site process took the run."""
+    """Return step and fence of each time that a site process became the run's host."""
     return [(int(step), int(fence)) for step, fence in HOSTED.findall(swarm.log(site))]
 
 
 def relay_of(swarm: Swarm, site: str) -> Path:
-    """The relay's home of a site process."""
     return swarm.data / ("relay" if site == SITES[0] else "relay-2")
 
 
 def begin(swarm: Swarm, english: str, ports: tuple[int, int]) -> None:
-    """Two site processes on one data folder, a run that one of them hosts, two trainers."""
+    """Start two site processes on one data folder, a run that one of them hosts, and two trainers."""
     for site, port in zip(SITES, ports, strict=True):
         swarm.start_site(site, port=str(port))
     organizer = swarm.sign_up("organizer")
@@ -52,7 +51,7 @@ def test_the_hosting_process_is_killed_and_the_other_goes_on(tmp_path: Path, eng
 
 
 def settled(swarm: Swarm, heir: str) -> None:
-    """All steps are there once, under the fences of their hosts; books and digests are equal."""
+    """Require each step once, under its host's fence, and equal books and digests."""
     steps = swarm.items("steps")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))
     records = swarm.records(relay_of(swarm, heir))

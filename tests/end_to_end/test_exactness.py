@@ -1,4 +1,4 @@
-"""What three uneven machines make together is what one machine would have made (rules 13, 32 and 33)."""
+"""Three uneven machines together make the model that one machine would make (rules 13, 32 and 33)."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from tests.end_to_end.rig.swarm import Swarm, Uploaded, slowed
 from tests.recipes.finetune_lora.small_base import model_folder, zipped
 
 STEPS, LOSSY_STEPS = 20, 6
-TRIES = 3  # of a run: a machine that a busy computer stops for a second is left out of a step, which is not exact then
+TRIES = 3  # of a run: if a busy computer stops a machine for a second, a step leaves it out and is not exact
 LESS_THAN_IS_TRAINED = 70_000  # characters
 BOUNDS = {"lamb": 1e-6, "adamw": 1e-5}
 RATES = {"lamb": "0.01", "adamw": "0.001"}
@@ -58,8 +58,8 @@ IMAGES = {
         **dict.fromkeys(("flip", "jitter", "strength", "grey", "blur"), "0.5"),
     },
 }
-# Small steps, large units: else a ReLU that rounding turns over is a difference that grows threefold with each step.
-# One machine that begins with parameters times 1 ± 1e-7 shows as much.
+# Small steps and large units: otherwise rounding that flips a ReLU makes a difference that triples with each step.
+# A single machine that starts with parameters times 1 ± 1e-7 differs as much.
 ADAPTERS = {
     "objective": "finetune_lora",
     "rank": "4",
@@ -71,16 +71,15 @@ ADAPTERS = {
     "beta2": "0.999",
 }
 OF_IMAGES = {"family": "resnet10", "width": "8", "side": "32", "micro_batch": "32", "target_batch": "160"}
-# A turn is rare then, and costs up to 2e-4: 1e-8 to 1e-7 without one.
+# A flipped ReLU is rare then and costs up to 2e-4. Without one the difference is 1e-8 to 1e-7.
 IMAGE_STEPS, IMAGE_BOUND = 5, {"image_classification": 1e-4, "image_ssl": 1e-3}
-LOSS_BOUND = 1e-4  # which such a turn does not move, nor does SwAV's assignment, which is in its loss
-# Name, CPU capability, threads: the slowest one is stopped half of the time as well.
+LOSS_BOUND = 1e-4  # a flipped ReLU does not move the loss, nor does SwAV's assignment, which is part of it
+# Name, CPU capability, threads: the slowest one is also stopped half of the time.
 MACHINES = (("quick", "", 2), ("old", "default", 1), ("slow", "avx2", 1))
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, Visitor]]:
-    """A site for all runs, and their organizer."""
     with Swarm(tmp_path_factory.mktemp("exactness")) as swarm:
         swarm.start_site()
         yield swarm, swarm.sign_up("organizer")
@@ -96,7 +95,7 @@ def train(
     steps: int,
     **recipe: str,
 ) -> tuple[Path, dict[str, dict[int, str]]]:
-    """A run from which no machine was left out in any step: its final snapshot, and every machine's digests."""
+    """Train until no step leaves a machine out. Return the final snapshot and every machine's digests."""
     for _ in range(TRIES):
         final, digests = train_once(site, target, data, model, steps=steps, **recipe)
         records = [to_json(from_lines(path.read_bytes())) for path in (target / "records").iterdir()]
@@ -118,7 +117,8 @@ def train_once(
     steps: int,
     **recipe: str,
 ) -> tuple[Path, dict[str, dict[int, str]]]:
-    """Three processes of unequal speed; the final snapshot, and every machine's digests. The run goes to `target`."""
+    """Train on three processes of unequal speed and export the run to `target`. Return the final snapshot and
+    digests."""
     swarm, organizer = site
     swarm.open_run(organizer, data, model, trainers=3, steps=steps, **recipe)
     names = {name: f"{name}-{swarm.slug}" for name, _, _ in MACHINES}
@@ -136,20 +136,19 @@ def train_once(
 
 
 def furthest(weights: dict[str, torch.Tensor], final: Path) -> float:
-    """Largest difference of any weight from those of a snapshot."""
+    """Return the largest difference of a weight from the snapshot's."""
     theirs = weights_of(final)
     return max(float((weight - theirs[name]).abs().max()) for name, weight in weights.items())
 
 
 def loss_apart(export: Path, losses: list[float]) -> float:
-    """Largest difference of any step's loss from the one in its record, as a part of that."""
+    """Return the largest relative difference between a step's loss and its record's."""
     records = [to_json(from_lines(path.read_bytes())) for path in (export / "records").iterdir()]
     said = [float(record["loss"]) for record in sorted(records, key=lambda record: int(record["step"]))]
     return max(abs(a - b) / a for a, b in zip(said, losses, strict=True))
 
 
 def distance(export: Path, final: Path, reference: Callable[[Path], dict[str, torch.Tensor]] = main) -> float:
-    """Largest difference of any weight from the reference's."""
     return furthest(reference(export), final)
 
 
@@ -170,14 +169,14 @@ def test_uneven_machines_make_what_one_would(
     print(f"{optimizer}: max |dw| = {moved:.2e} after {STEPS} steps")
     assert moved <= BOUNDS[optimizer]
     agree(digests, STEPS)
-    # The check has teeth: with means that count each machine alike, whatever its tokens, it is far beyond the bound.
+    # A control: with means that weigh each machine alike, whatever its tokens, the difference is far beyond the bound.
     assert distance(unweighted(export, tmp_path / "unweighted"), final) > 10 * BOUNDS[optimizer]
 
 
 def test_a_masked_language_model_is_what_one_machine_would_make(
     site: tuple[Swarm, Visitor], tmp_path: Path, english: str
 ) -> None:
-    """Masks, cuts and swaps are those of the reference, which draws them by itself, word by word."""
+    """The reference draws masks, cuts and swaps itself, word by word."""
     torch.set_num_threads(1)
     export = tmp_path / "export"
     final, digests = train(site, export, english[:LESS_THAN_IS_TRAINED], steps=STEPS, **MASKED)
@@ -197,7 +196,7 @@ def test_a_masked_language_model_is_what_one_machine_would_make(
 def test_a_model_of_images_is_what_one_machine_would_make(
     site: tuple[Swarm, Visitor], tmp_path: Path, objective: str
 ) -> None:
-    """The reference cuts, turns and colours crops by itself, pixel by pixel."""
+    """The reference cuts, mirrors and colours crops itself, pixel by pixel."""
     torch.set_num_threads(1)
     export, tar = tmp_path / "export", ("digits.tar", digits_tar())
     recipe = {"objective": objective, **OF_IMAGES, **IMAGES[objective]}
@@ -216,7 +215,7 @@ def test_a_model_of_images_is_what_one_machine_would_make(
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft, about a name in transformers
 def test_adapters_are_what_peft_alone_would_make(site: tuple[Swarm, Visitor], tmp_path: Path, english: str) -> None:
-    """Nothing but adapters is sent, kept in the log and in the states; the release is a plain model with them in it."""
+    """Only adapters are sent, logged and stored; the release is a plain model with them merged."""
     torch.set_num_threads(1)
     brought, export = model_folder(tmp_path / "base"), tmp_path / "export"
     archive = zipped(brought)
@@ -244,7 +243,7 @@ def test_adapters_are_what_peft_alone_would_make(site: tuple[Swarm, Visitor], tm
 
 
 def agree(digests: dict[str, dict[int, str]], steps: int) -> None:
-    """Every machine reported the same digest after every step it was there for, and two at least were."""
+    """Require equal digests from all machines that made a step, and at least two machines for each step."""
     for step in range(1, steps + 1):
         seen = {name: of[step] for name, of in digests.items() if step in of}
         assert len(seen) >= 2, f"step {step} was seen by {sorted(seen)}"
@@ -252,7 +251,7 @@ def agree(digests: dict[str, dict[int, str]], steps: int) -> None:
 
 
 def unweighted(export: Path, target: Path) -> Path:
-    """The same run as if the machine with most units had had one only: other weights, the same everything else."""
+    """Copy the run with only one unit for the machine with most units, so that only the weights differ."""
     shutil.copytree(export, target)
     for path in (target / "records").iterdir():
         head, signature, parts, _ = path.read_bytes().split(b"\n")
@@ -272,7 +271,7 @@ def test_replicas_agree_on_lossy_bytes(site: tuple[Swarm, Visitor], tmp_path: Pa
 def test_what_overlaps_the_rounds_is_made_again_from_the_records(
     site: tuple[Swarm, Visitor], tmp_path: Path, english: str
 ) -> None:
-    """Steps are not exact then, but records say which units were one step old, so that anybody can check them."""
+    """Overlapped steps are not exact, but their records name the units that were one step old."""
     export = tmp_path / "export"
     final, digests = train(site, export, english[:LESS_THAN_IS_TRAINED], steps=STEPS, staleness="1")
     records = [to_json(from_lines(path.read_bytes())) for path in (export / "records").iterdir()]

@@ -1,6 +1,6 @@
-"""A release pushed by the site and snapshots pushed by an agent come back through the Hub's own client, and load.
+"""The site's release and an agent's snapshots on the Hub come back through the Hub's own client, and load.
 
-The Hub fails half of all calls, as likely after it has done what was asked, and the site is killed while it sends.
+The Hub fails half of all calls, before or after it has done the work, and the site is killed during an upload.
 """
 
 import hashlib
@@ -40,14 +40,14 @@ def test_both_come_back_and_load(tmp_path: Path, english: str, monkeypatch: pyte
 
 
 def train(swarm: Swarm, hub: Hub, english: str) -> None:
-    """A whole run, published by both; the organizer asks before there is anything to publish."""
+    """Train a run that both publish. The organizer asks before there is anything to publish."""
     swarm.start_site()
     organizer = swarm.sign_up("organizer")
     swarm.open_run(organizer, english, trainers=2, steps=STEPS, snapshot_every=str(EVERY))
     page = f"/runs/{swarm.slug}/publish/"
     organizer.submit(page, {"action": "save", "token": SITES})
     organizer.submit(page, {"action": "publish", "repository": "amina/words", "checkpoint_every": str(EVERY)})
-    hub.failing, hub.most_in_a_row = 0.5, 3  # more than that in a row takes minutes of pauses, in tests of their own
+    hub.failing, hub.most_in_a_row = 0.5, 3  # longer streaks cause minutes of pauses, which other tests cover
     token = swarm.token_of(organizer)
     swarm.start_agent("publisher", token=token, options="--publish teo/live", HF_TOKEN=AGENTS, HF_ENDPOINT=hub.url)
     organizer.submit(page, {"agreed": "1"}, action=f"/runs/{swarm.slug}/named/")
@@ -60,18 +60,17 @@ def train(swarm: Swarm, hub: Hub, english: str) -> None:
     swarm.wait(lambda: swarm.processes["publisher"].poll() is not None, 300, "the publisher has left")
     assert swarm.processes["publisher"].returncode == 0, swarm.log("publisher")
     assert f"step {STEPS} is on the Hub: {hub.url}/teo/live" in swarm.log("publisher")
-    assert len(hub.repositories["teo/live"].commits) >= 2  # the Hub's own, the last
+    assert len(hub.repositories["teo/live"].commits) >= 2  # the Hub's own first commit, and the last snapshot
     assert set(hub.repositories) == {"amina/words", "teo/live"}
 
 
 def fetched(hub: Hub, repository: str, folder: Path) -> Path:
-    """As anybody fetches it: without a token."""
     snapshot_download(repository, endpoint=hub.url, local_dir=folder, token=False)
     return folder
 
 
 def check(folder: Path) -> None:
-    """Every file has the digest that the list says."""
+    """Require each file's listed digest."""
     lines = (folder / "SHA256SUMS").read_text().splitlines()
     assert {name for line in lines for name in [line[66:]]} >= {"README.md", "model.safetensors", "tokenizer.json"}
     for line in lines:
@@ -79,7 +78,7 @@ def check(folder: Path) -> None:
 
 
 def assert_same_logits(*folders: Path) -> None:
-    """They load in the usual way, and say the same."""
+    """Require that both models load in the usual way and give equal logits."""
     said = []
     for folder in folders:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
@@ -90,7 +89,7 @@ def assert_same_logits(*folders: Path) -> None:
 
 
 def assert_same_card(released: Path, snapshot: Path) -> None:
-    """The agent's card has the curve and the people that the release's has, by name where somebody agreed."""
+    """Require that the agent's card has the release's curve and people, with the names of those who agreed."""
     cards = [(folder / "README.md").read_text() for folder in (released, snapshot)]
     people = [card.split("## People")[1].split("##")[0] for card in cards]
     assert people[0] == people[1]
@@ -100,7 +99,6 @@ def assert_same_card(released: Path, snapshot: Path) -> None:
 
 
 def compare_with_site(swarm: Swarm, folder: Path) -> None:
-    """What came through the Hub is what the site offers for download."""
     offered = {file.name: file for file in next(swarm.data.glob("storage/runs/*/release-*")).iterdir()}
     names = {path.name for path in folder.iterdir() if path.is_file() and path.name != ".gitattributes"}
     assert names == set(offered) - {f"{swarm.slug}.zip"}
@@ -109,7 +107,7 @@ def compare_with_site(swarm: Swarm, folder: Path) -> None:
 
 
 def assert_nobody_else_saw(swarm: Swarm) -> None:
-    """The site's token is in no file of the site in the clear, nor in any log; nor is the agent's."""
+    """Require that neither token is in any file or log in the clear."""
     for path in swarm.folder.rglob("*"):
         if path.is_file():
             content = path.read_bytes()
@@ -118,5 +116,4 @@ def assert_nobody_else_saw(swarm: Swarm) -> None:
 
 
 def digest(path: Path) -> str:
-    """sha256 in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""The run page in a real browser over a real run: it moves by itself, also without sockets and over a restart."""
+"""The run page in a real browser over a real run: it updates itself, also without sockets and after a restart."""
 
 import re
 from collections.abc import Callable
@@ -17,9 +17,9 @@ from tests.tier import length
 
 PROMPT_S = 2.0
 MORE_STEPS = length(10, 5)
-# Some tens of samples a second on a busy machine: a step every second or two, as in a small real run.
+# Some tens of samples a second on a busy machine: a step takes a second or two, as in a small real run.
 SLOW = {"width": "96", "layers": "2", "target_batch": "96", "warmup_steps": "5"}
-# Notes every step and rank that the page shows, and when.
+# Records every step and rank that the page shows, with the time.
 RECORDER = """
   window.mark = "still the same page";
   window.seen = [];
@@ -40,8 +40,8 @@ RECORDER = """
   new MutationObserver(look).observe(document.getElementById("content"), everything);
   look();
 """
-# Places in which the page of now, fetched anew, does not say the same as the one that has been kept up: for each place,
-# both texts. The chart is a picture in one and drawn in the other; times are UTC in one and the reader's in the other.
+# The places in which a freshly fetched page differs from the live one, with both texts. Excluded: the chart, which is
+# a picture in one and drawn in the other, and times, which are in UTC or in the reader's time zone.
 DIFFERENCES = """async () => {
   const fresh = new DOMParser().parseFromString(await (await fetch(location.pathname)).text(), "text/html");
   const text = (page, name) => page.querySelector(`[data-live=${name}]`).textContent.replace(/\\s+/g, "");
@@ -56,12 +56,12 @@ PLACES = "(all) => all.map((each) => { const { y, height } = each.getBoundingCli
 
 
 def blocked(route: WebSocketRoute) -> None:
-    """As a proxy that knows no sockets."""
+    """Close the socket, as a proxy that does not support sockets."""
     route.close()
 
 
 def open_page(swarm: Swarm, browser: Browser, link: str) -> Reader:
-    """A reader's page that is kept up by `link`, with the recorder running."""
+    """Open a reader's page that is updated by `link`, with the recorder running."""
     reader = Reader(browser)
     if link == POLLING:
         reader.page.route_web_socket(re.compile("/ws/"), blocked)
@@ -73,7 +73,7 @@ def open_page(swarm: Swarm, browser: Browser, link: str) -> Reader:
 
 
 def begin(swarm: Swarm, english: str) -> Any:
-    """A site and a run that one volunteer, Amina, works for; Teo's token."""
+    """Start a site and a run on which one volunteer, Amina, works. Return a token for Teo."""
     swarm.start_site()
     amina, teo = swarm.sign_up("Amina"), swarm.sign_up("Teo")
     swarm.open_run(amina, english, trainers=1, steps=500, **SLOW)
@@ -83,12 +83,12 @@ def begin(swarm: Swarm, english: str) -> Any:
 
 
 def says_the_same_anew(swarm: Swarm, reader: Reader) -> None:
-    """A page that was kept up is as one that is fetched now: template and script say the same."""
+    """Require that the live page equals a freshly fetched one: template and script agree."""
     swarm.wait(lambda: reader.page.evaluate(DIFFERENCES) == [], 10, "the kept page is as a fresh one")
 
 
 def teo_overtakes_amina(swarm: Swarm, token: str, *readers: Reader) -> None:
-    """Teo joins, Amina leaves once the readers have seen both, and some steps later Teo has given more."""
+    """Start Teo's agent, stop Amina's once the readers have seen both, and wait until Teo has given more."""
     swarm.start_agent("teo", token=token)
     swarm.wait(lambda: len(swarm.items("leaderboard")) == 2, 120, "Teo has given samples")
     for reader in readers:
@@ -98,9 +98,9 @@ def teo_overtakes_amina(swarm: Swarm, token: str, *readers: Reader) -> None:
 
 
 def delays(seen: list[dict[str, Any]], steps: list[dict[str, Any]], stalls: list[Span]) -> list[float]:
-    """Seconds from each commit to the page's showing it or a later one, in ascending order.
+    """Return the seconds from each commit until the page shows it or a later one, ascending.
 
-    Only steps of the time that was recorded; what the machine stood still meanwhile does not count.
+    Only recorded steps count, and stalls of the machine are subtracted.
     """
     first, last = seen[0]["step"], max(look["step"] for look in seen)
     late = []
@@ -113,7 +113,7 @@ def delays(seen: list[dict[str, Any]], steps: list[dict[str, Any]], stalls: list
 
 
 def look_back(reader: Reader, swarm: Swarm) -> list[dict[str, Any]]:
-    """What the page has shown, once it shows Teo first; it was never loaded again and nothing went wrong in it."""
+    """Wait until the page shows Teo first. Return what it has shown, without a reload or a fault."""
     reader.wait_for('window.seen.at(-1).ranks[0] === "Teo"')
     seen: list[dict[str, Any]] = reader.page.evaluate("window.seen")
     assert reader.page.evaluate("window.mark") == "still the same page"
@@ -170,7 +170,7 @@ def test_it_goes_on_by_itself_after_the_site_was_killed(tmp_path: Path, english:
 
 
 def reads_every_board(reader: Reader) -> None:
-    """Each is chosen by a link, stays chosen, and moves while it is looked at."""
+    """Require that each board is chosen by a link, stays chosen, and updates."""
     rows = "[...document.querySelectorAll('[data-live=leaderboard] tbody tr')]"
     samples = f"{rows}.map((row) => +row.cells[2].innerText.replace(/,/g, ''))"
     for name, board in (("This week", "week"), ("Today", "day")):
@@ -186,7 +186,7 @@ def reads_every_board(reader: Reader) -> None:
 
 
 def reads_every_chart(reader: Reader) -> None:
-    """Of a run of four steps: chosen by a link, read by a key, each at an address of its own."""
+    """Require that each chart of a run of four steps has a link, is read by keys, and has its own address."""
     names = ["Samples per second", "Machines", "Learning rate", "Data per step"]
     assert reader.page.locator("[data-live=charts] a").all_inner_texts() == ["Loss", *names]
     told = {}
@@ -223,7 +223,7 @@ def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english
 
 
 def test_crowd_shows_bars_of_the_first_and_the_readers_machines(tmp_path: Path, english: str) -> None:
-    """Pictures of 667 machines, of which the feed has twenty; the site says what is the reader's own."""
+    """The feed has twenty of 668 machines, and the site adds the reader's own."""
     crowd = next(vector["after"] for vector in golden("feed")["steps"] if vector["after"]["training"] == 668)
     own = {**crowd["bars"][0], "key": "own", "name": "Teo"}
     bars, rest = "[data-live=step] .machines-now li", "[data-live=step] a"
@@ -244,7 +244,7 @@ def test_crowd_shows_bars_of_the_first_and_the_readers_machines(tmp_path: Path, 
         assert reader.page.locator(bars).count() == 20
         told["you.json"]["bars"] = [own]
         told["feed.json"]["run"] = {**crowd, "step": crowd["step"] + 1}
-        with reader.page.expect_request(re.compile("links[.]json")):  # whoever trains may have some
+        with reader.page.expect_request(re.compile("links[.]json")):  # a trainer may have measured links
             reader.page.wait_for_selector(f"{rest}:text-is('and 647 more machines')")
         assert reader.page.locator(bars).count() == 21
         assert reader.page.locator(bars).last.inner_text().startswith("Teo")

@@ -1,4 +1,4 @@
-"""What goes wrong between a person, a browser and a machine: each is told in words, and nothing is lost."""
+"""Mishaps between a person, a browser and a machine: each is explained in words, and nothing is lost."""
 
 import contextlib
 import json
@@ -20,13 +20,13 @@ from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in, sign_u
 from tests.end_to_end.rig.swarm import MANYHANDS, PASSWORD, SHOWN, Swarm
 from tests.end_to_end.test_live_page import open_page
 
-# As in real runs: the site looks for revoked machines once a second.
+# As in real runs: the site checks for revoked machines once a second.
 SECONDS_A_STEP: dict[str, str] = {"width": "96", "layers": "2", "target_batch": "384"}
 ROUNDS = 2  # that a revoked machine may still be part of: the one under way, and one that was just planned
-OVERRIDE = "\u202e"  # right-to-left override: what follows it reads backwards
+OVERRIDE = "\u202e"  # right-to-left override: the text after it reads backwards
 HOSTILE = f"<img src=x onerror=window.harm=1><script>window.harm=2</script>{OVERRIDE}&amp; {{{{7*7}}}} مرحبا"
 MACHINE = f"<b onmouseover=alert(1)>desk</b>{OVERRIDE}\"'>"
-# Every text of the page that holds the words, and whether it can turn what stands around it.
+# For every text on the page that contains the words: the element, unless it isolates their direction.
 LOOSE = """(words) => {
   const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
@@ -41,14 +41,13 @@ LOOSE = """(words) => {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for all; Playwright cannot be started twice."""
+    """Yield one browser for all tests, since Playwright cannot be started twice."""
     with chromium() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
-    """A site for all tests. Each of them brings people and runs of its own."""
     with Swarm(tmp_path_factory.mktemp("mishaps")) as swarm:
         swarm.start_site()
         yield swarm
@@ -56,13 +55,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
 
 @pytest.fixture
 def site(shared: Swarm, browser: Browser) -> Iterator[tuple[Swarm, Browser]]:
-    """The site; whoever works for it ends with the test."""
+    """Yield the site. Its agents end with the test."""
     yield shared, browser
     shared.end_agents()
 
 
 def person(site: tuple[Swarm, Browser], name: str) -> Reader:
-    """Somebody new."""
     swarm, browser = site
     reader = Reader(browser)
     sign_up(reader, swarm.url, name, PASSWORD)
@@ -70,7 +68,7 @@ def person(site: tuple[Swarm, Browser], name: str) -> Reader:
 
 
 def asks(swarm: Swarm, name: str) -> str:
-    """A machine whose `manyhands login` asks for approval; the code that it shows."""
+    """Run `manyhands login`, which asks for approval, and return the code that it shows."""
     home = swarm.folder / name
     home.mkdir(exist_ok=True)
     (swarm.folder / f"{name}.log").unlink(missing_ok=True)
@@ -82,7 +80,7 @@ def asks(swarm: Swarm, name: str) -> str:
 
 
 def types(reader: Reader, swarm: Swarm, code: str) -> str:
-    """Enter a code by hand; what the page says."""
+    """Enter a code by hand and return the page's text."""
     reader.page.goto(f"{swarm.url}/approve/")
     reader.page.fill("#code", code)
     reader.page.click("button:has-text('Continue')")
@@ -91,14 +89,12 @@ def types(reader: Reader, swarm: Swarm, code: str) -> str:
 
 
 def let_expire(swarm: Swarm, code: str) -> None:
-    """A quarter of an hour passes for one code."""
     with contextlib.closing(sqlite3.connect(next(swarm.data.glob("*.sqlite3")), timeout=20)) as database, database:
         query = "update accounts_devicerequest set expires_at = '2020-01-01 00:00:00' where user_code = ?"
         assert database.execute(query, (code.replace("-", ""),)).rowcount == 1
 
 
 def machines_of(swarm: Swarm, name: str) -> int:
-    """How many machines speak for somebody."""
     people = swarm.rows("select id, username from accounts_person")
     owners = [row[0] for row in swarm.rows("select person_id from accounts_machine where revoked_at is null")]
     return sum(owners.count(found) for found, username in people if username == name)
@@ -128,7 +124,7 @@ def test_a_wrong_an_expired_and_a_used_code(site: tuple[Swarm, Browser]) -> None
 
     fresh = asks(swarm, "desk")
     assert fresh != code
-    # A person may write it small and without the dash.
+    # A person may type it in lower case and without the dash.
     assert "Is this your machine?" in types(amina, swarm, fresh.replace("-", "").lower())
     amina.page.click("button:has-text('Approve')")
     amina.page.wait_for_selector("h1:has-text('is approved')")
@@ -143,7 +139,7 @@ def test_a_wrong_an_expired_and_a_used_code(site: tuple[Swarm, Browser]) -> None
 
 
 def after_revocation(swarm: Swarm, name: str) -> list[int]:
-    """The steps with work of `name` that were committed after a machine was revoked."""
+    """Return the steps with work of `name` that were committed after a machine was revoked."""
     [(at,)] = swarm.rows("select revoked_at from accounts_machine where revoked_at is not null")
     revoked_at = datetime.fromisoformat(at).replace(tzinfo=UTC)
     late = {step["step"] for step in swarm.items("steps") if datetime.fromisoformat(step["at"]) > revoked_at}
@@ -166,7 +162,7 @@ def test_a_machine_that_is_revoked_in_the_middle_of_a_run(site: tuple[Swarm, Bro
     tabs[0].click("td button:has-text('Revoke')")
     tabs[0].wait_for_selector("tr.off:has-text('Revoked')")
 
-    # The page in the other tab is older than that: its buttons say what is, and break nothing.
+    # The page in the other tab is older: its buttons still work and show the present state.
     tabs[1].click("td button:has-text('Rename')")
     tabs[1].wait_for_selector("tr.off:has-text('Revoked')")
 
@@ -205,7 +201,7 @@ def test_a_name_in_other_letters_is_welcome(site: tuple[Swarm, Browser]) -> None
 
 
 def hostile_request(swarm: Swarm, run: str) -> str:
-    """A machine with a name like that asks for approval; its code."""
+    """Request approval for a machine with a hostile name and return its code."""
     key = public_bytes(Ed25519PrivateKey.generate()).hex()
     body = json.dumps({"name": MACHINE, "public_key": key, "system": MACHINE, "run": run}).encode()
     request = urllib.request.Request(f"{swarm.url}/api/v1/devices", body, {"Content-Type": "application/json"})
@@ -215,7 +211,7 @@ def hostile_request(swarm: Swarm, run: str) -> str:
 
 
 def check_page(reader: Reader, url: str, words: str, wait: str = "main") -> None:
-    """The words stand there as they were typed, turn nothing around them, and ran nothing."""
+    """Require that the words are shown as typed, turn no text around them, and run no script."""
     reader.page.goto(url)
     reader.page.wait_for_selector(wait, state="attached")
     shown = reader.page.evaluate(LOOSE, words)
@@ -264,7 +260,7 @@ def test_markup_and_right_to_left_text_are_shown_as_text(site: tuple[Swarm, Brow
 
 
 def test_machine_is_removed_and_restored_and_a_run_starts_over(site: tuple[Swarm, Browser]) -> None:
-    """By the organizer's pages, while the run's host holds it and a machine waits for a second one."""
+    """The organizer acts on pages while the host holds the run and a machine waits for a second one."""
     swarm, browser = site
     organizer, volunteer = swarm.sign_up("Noor"), swarm.sign_up("Zoe")
     swarm.open_run(organizer, python_text()[:50_000], trainers=2, steps=4)
@@ -296,13 +292,13 @@ def test_machine_is_removed_and_restored_and_a_run_starts_over(site: tuple[Swarm
 
 
 def comes(swarm: Swarm, token: str = "") -> None:
-    """Zoe's machine joins, and waits for another."""
+    """Start Zoe's machine, which waits for another."""
     swarm.start_agent("zoe", token=token)
     swarm.wait(lambda: swarm.online("trainer") and swarm.facts()["waiting_for"], 60, "it waits for another")
 
 
 def goes(swarm: Swarm) -> str:
-    """It ends by itself; the number that it tells."""
+    """Wait until the agent ends by itself and return its error number."""
     assert swarm.processes["zoe"].wait(30) == 1
     swarm.wait(lambda: not swarm.online("trainer") or swarm.facts()["state"] == "draft", 30, "it is seen no more")
     return swarm.last_code("zoe")

@@ -1,4 +1,4 @@
-"""A small text read too often: all are told that held-out loss rises, and the best snapshot's model is released."""
+"""A small text read too often: all readers are told of rising held-out loss, and the best snapshot is released."""
 
 import subprocess
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.end_to_end.rig.browser import LIVE, Reader, chromium
 from tests.end_to_end.rig.reference import weights_of
 from tests.end_to_end.rig.swarm import ENDLESS, MANYHANDS, Swarm
 
-CHARACTERS = 12_000  # of which one document is held out: 120 samples are left
+CHARACTERS = 12_000  # one document is held out, which leaves 120 samples
 CONTEXT = 32
 RECIPE = {
     "layers": "1",
@@ -34,8 +34,8 @@ RECIPE = {
     "snapshot_every": "12",
 }
 IS, WAS = "The model is overfitting: held-out loss rose from", "The model overfitted: held-out loss rose from"
-RISE = 0.3  # nats at least: no noise of measuring
-PATIENCE_S = 900.0  # snapshots are measured beside agents, and other tests, that keep both cores busy
+RISE = 0.3  # nats: more than the noise of measuring
+PATIENCE_S = 900.0  # snapshots are measured beside agents and other tests that keep both cores busy
 
 
 def test_overfitting_run_says_so_everywhere_and_offers_its_best(tmp_path: Path, english: str) -> None:
@@ -59,19 +59,19 @@ def test_overfitting_run_says_so_everywhere_and_offers_its_best(tmp_path: Path, 
 
 
 def rise(swarm: Swarm) -> float:
-    """By how much held-out loss is above its best, where the site says that the model overfits; else nothing."""
+    """Return how far held-out loss is above its best if the site reports overfitting, otherwise 0."""
     facts = swarm.facts()
     return facts["heldout"]["loss"] - facts["heldout"]["best_loss"] if facts.get("warning") else 0.0
 
 
 def is_settled(facts: dict[str, Any]) -> bool:
-    """Nothing of it changes any more by itself."""
+    """Return True once the last snapshot is measured and the best released."""
     heldout = facts["heldout"]
     return bool(heldout["step"] == facts["step"] and facts["released_step"] == heldout["best_step"])
 
 
 def says_so_while_it_runs(swarm: Swarm, reader: Reader) -> None:
-    """API, page, and what the volunteer reads: lines, and `manyhands status`."""
+    """Require the warning at the API, on the page, in the agent's output, and in `manyhands status`."""
     assert swarm.facts()["warning"].startswith(IS)
     reader.wait_for(f"document.querySelector('[data-live=loss] .warning')?.textContent.startsWith('{IS}') ?? false")
     assert IS in Visitor(swarm.url).read(f"/runs/{swarm.slug}/"), "also without a script"
@@ -82,7 +82,6 @@ def says_so_while_it_runs(swarm: Swarm, reader: Reader) -> None:
 
 
 def status(swarm: Swarm) -> str:
-    """What the volunteer is told by another command."""
     home = bare_environment(swarm.folder / "teo")
     command = [MANYHANDS, "status"]
     return subprocess.run(command, env=home, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -103,7 +102,7 @@ def says_so_when_it_is_over(swarm: Swarm, reader: Reader) -> None:
 
 
 def says_it_as_a_perplexity_too(swarm: Swarm, reader: Reader) -> None:
-    """By a link, which a reader without scripts follows as well; a page that is kept up stays so."""
+    """Follow the link, which also works without scripts, and require that the live page keeps the choice."""
     loss = swarm.facts()["heldout"]["loss"]
     reader.page.click("text=Show perplexity")
     reader.page.wait_for_selector(LIVE, state="attached")
@@ -117,7 +116,8 @@ def says_it_as_a_perplexity_too(swarm: Swarm, reader: Reader) -> None:
 
 
 def the_best_is_downloaded(swarm: Swarm, target: Path) -> None:
-    """By everybody: the parameters of that snapshot, and measured with torch alone they have the loss that is told."""
+    """Require that the release has the best snapshot's parameters, and the reported loss as measured with torch
+    alone."""
     torch.set_num_threads(1)
     told = swarm.facts()["heldout"]
     folder = swarm.released(target)
@@ -139,7 +139,7 @@ def the_best_is_downloaded(swarm: Swarm, target: Path) -> None:
 
 @torch.no_grad()
 def heldout_loss(model: Path, heldout: Path) -> float:
-    """Nats per token over all samples of the held-out text: each token but a sample's first, from those before it."""
+    """Return nats per token over the held-out text: each token of a sample but the first, from those before it."""
     tokens = load_file(heldout)["tokens"].long()
     released: Any = AutoModelForCausalLM.from_pretrained(model)
     nats, count = 0.0, 0

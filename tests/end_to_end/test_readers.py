@@ -1,6 +1,6 @@
-"""Readers of one run: with an old browser, asleep, with a dead socket, with two tabs. The page goes on by itself.
+"""Readers of one run: an old browser, a sleeping phone, a dead socket, two tabs. The page goes on by itself.
 
-One has been there since before its first step, and sees also what is measured on text that nobody trains on.
+One reader is there before the first step, and later sees the held-out loss.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from tests.end_to_end.rig.browser import LIVE, Reader, chromium
 from tests.end_to_end.rig.swarm import Swarm
 from tests.end_to_end.test_live_page import RECORDER
 
-# What browsers learned after those that the front end is built for (frontend/vite.config.ts), three years and more ago.
+# Features that browsers gained after the oldest supported ones (frontend/vite.config.ts), three or more years ago.
 LEARNED_LATER = """
   const forget = (holder, names) => names.forEach((name) => holder && delete holder[name]);
   forget(Array, ["fromAsync"]);
@@ -36,13 +36,13 @@ LEARNED_LATER = """
 """
 
 
-MEASURING_S = 300.0  # a child that imports torch, after all that is enqueued before it, on a machine with other work
-WRITTEN_S = 30  # an open page fetches what was written within ten seconds
+MEASURING_S = 300.0  # a child that imports torch, after all earlier tasks, on a busy machine
+WRITTEN_S = 30  # an open page fetches written texts within ten seconds
 MEASURED = 'document.querySelector("[data-live=summary]").textContent.includes("On held-out data: ")'
 
 
 class Run(NamedTuple):
-    """A run that one volunteer works for, a browser, and a page that shows it since before it began."""
+    """A run with one volunteer, a browser, and a page that has shown the run since before it began."""
 
     swarm: Swarm
     browser: Browser
@@ -62,7 +62,6 @@ def run(tmp_path_factory: pytest.TempPathFactory, english: str) -> Iterator[Run]
 
 
 def watch(swarm: Swarm, reader: Reader) -> Reader:
-    """The run's page, live, with the recorder running."""
     reader.page.goto(f"{swarm.url}/runs/{swarm.slug}/")
     reader.page.wait_for_selector(LIVE, state="attached")
     reader.page.evaluate(RECORDER)
@@ -70,14 +69,13 @@ def watch(swarm: Swarm, reader: Reader) -> Reader:
 
 
 def is_up_to_date(swarm: Swarm, reader: Reader) -> None:
-    """It shows the step that there is now, by itself, and nothing went wrong in it."""
+    """Require that the page shows the present step without a reload or a fault."""
     reader.wait_for(f"window.seen.at(-1).step >= {swarm.facts()['step']}")
     assert reader.page.evaluate("window.mark") == "still the same page"
     assert reader.faults == []
 
 
 def moves(swarm: Swarm, reader: Reader) -> None:
-    """Up to date, and two steps later again."""
     is_up_to_date(swarm, reader)
     swarm.wait_for_step(swarm.head() + 2)
     is_up_to_date(swarm, reader)
@@ -104,7 +102,7 @@ def of_the_browser() -> list[psutil.Process]:
 
 @contextmanager
 def asleep(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """They stand still, as when a phone is put away. Some may end meanwhile: pages that were closed before."""
+    """Suspend processes, as when a phone is put away. Those of closed pages may end meanwhile."""
     assert processes
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -146,7 +144,7 @@ def test_a_phone_that_sleeps(run: Run) -> None:
 
 
 def test_a_phone_whose_socket_died_while_it_slept(run: Run) -> None:
-    """Some router forgot the connection: nothing comes, nothing fails, until the page is seen again and asks."""
+    """A router forgot the connection: nothing comes and nothing fails until the page is visible again and asks."""
     swarm, browser, _ = run
     reader, sockets = Reader(browser), 0
     is_dead = False
@@ -217,7 +215,7 @@ def test_snapshot_is_measured_on_unseen_text_and_shown_live(run: Run) -> None:
     steps = {row["step"]: row["loss"] for row in swarm.items("steps")}
     assert measured
     assert all(row["step"] % 10 == 0 and row["step"] > 0 for row in measured)
-    # It is the same language and a small model: what it makes of unseen text is near what it makes of the rest.
+    # Same language, small model: the losses on unseen and on seen text are close.
     assert all(abs(row["heldout_loss"] - steps[row["step"]]) < 1 for row in measured if row["step"] in steps)
     spectator.wait_for('document.querySelector("[data-standing=written] blockquote") !== null', WRITTEN_S)
     assert 'class="held"' in Visitor(swarm.url).read(f"/runs/{swarm.slug}/")

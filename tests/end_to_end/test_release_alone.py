@@ -1,4 +1,4 @@
-"""All trainers killed with -9 after the last commit: the site makes the model from the log, the same to the bit."""
+"""All trainers are killed after the last commit: the site makes the model from the log, identical to the bit."""
 
 import json
 import zipfile
@@ -16,7 +16,7 @@ TRAINERS = ("one", "two")
 
 
 def forbid_hand_in(swarm: Swarm, name: str) -> None:
-    """Whatever this machine does, it cannot write the file that it would hand in: a folder stands in its place."""
+    """Block the file that this machine would hand in with a folder of its name."""
     (swarm.folder / name / "manyhands" / "cache" / f"state-{STEPS}.safetensors").mkdir(parents=True)
 
 
@@ -41,7 +41,6 @@ def test_the_release_appears_without_any_volunteer(tmp_path: Path, english: str)
 
 
 def check_release(swarm: Swarm, final: Path) -> None:
-    """The archive holds the weights of that snapshot."""
     archive, model = swarm.folder / "release.zip", swarm.folder / "model.safetensors"
     Visitor(swarm.url).download(f"/api/v1/runs/{swarm.slug}/release/{swarm.slug}.zip", archive)
     with zipfile.ZipFile(archive) as zipped:

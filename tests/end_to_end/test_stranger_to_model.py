@@ -24,7 +24,7 @@ PRINTED = re.compile(r"^ +(http://\S+/approve/\S+)$", re.MULTILINE)
 
 
 def new_draft(swarm: Swarm, browser: Browser, text: Path) -> Reader:
-    """An organizer who signs up and fills in the form; the text is sent in pieces before the form is."""
+    """Sign up an organizer and fill in the form. The text is uploaded in pieces before the form."""
     organizer = Reader(browser)
     page = organizer.page
     sign_up(organizer, swarm.url, "Amina", PASSWORD)
@@ -42,7 +42,7 @@ def new_draft(swarm: Swarm, browser: Browser, text: Path) -> Reader:
 
 
 def fill_in(organizer: Reader) -> None:
-    """What a run on two cores needs to be done in a minute."""
+    """Fill in a run that two cores complete in a minute."""
     page = organizer.page
     page.fill("[name=title]", TITLE)
     page.fill("[name=licence]", LICENCE)
@@ -57,7 +57,7 @@ def fill_in(organizer: Reader) -> None:
 
 
 def open_the_run(organizer: Reader, swarm: Swarm) -> None:
-    """Look at what the model will read, then open."""
+    """Look at the pieces of text, then open the run."""
     page = organizer.page
     page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")
     page.wait_for_selector("h3:has-text('Three random pieces')")
@@ -68,7 +68,7 @@ def open_the_run(organizer: Reader, swarm: Swarm) -> None:
 
 
 def approve(volunteer: Reader, swarm: Swarm, agent: str) -> None:
-    """Open the address that the agent prints, compare the code, say yes."""
+    """Open the address that the agent prints, compare the code, and approve."""
     swarm.wait(lambda: PRINTED.search(swarm.log(agent)) and SHOWN.search(swarm.log(agent)), 60, "it shows a code")
     address, code = (found[1] for found in (PRINTED.search(swarm.log(agent)), SHOWN.search(swarm.log(agent))) if found)
     volunteer.page.goto(address)
@@ -80,13 +80,13 @@ def approve(volunteer: Reader, swarm: Swarm, agent: str) -> None:
 
 
 def first_ledger_row_s(swarm: Swarm, volunteer: Reader, home: Path) -> float:
-    """Seconds from Enter after the page's line, typed into a new shell, to the first row of the ledger."""
+    """Type the page's line into a new shell. Return the seconds until the first row of the ledger."""
     volunteer.page.goto(f"{swarm.url}/runs/{swarm.slug}/")
     volunteer.page.click("summary:has-text('With pip')")
     line = volunteer.page.inner_text("details.system[open] pre code >> text=/ join /")
     environment = {"PATH": os.defpath, "HOME": str(home)}
     began = time.monotonic()
-    # --attached: it ends with the tests, however they end.
+    # --attached: the agent ends with the tests.
     swarm.start("teo", ["sh", "-c", f"exec {line} --attached"], environment, home)
     approve(volunteer, swarm, "teo")
     swarm.wait(lambda: swarm.items("ledger"), 120, "the first ledger row")
@@ -94,14 +94,13 @@ def first_ledger_row_s(swarm: Swarm, volunteer: Reader, home: Path) -> float:
 
 
 def saved(download: Download, folder: Path) -> Path:
-    """Where a download lies."""
     path = folder / download.suggested_filename
     download.save_as(path)
     return path
 
 
 def take_home(spectator: Reader, folder: Path) -> None:
-    """The card and the archive, from the page that has been open all the time."""
+    """Download the card and the archive from the page that has been open all the time."""
     page = spectator.page
     with page.expect_download() as card:
         page.click("a:has-text('Model card')")
@@ -117,7 +116,7 @@ def take_home(spectator: Reader, folder: Path) -> None:
 
 
 def check_it_moved(spectator: Reader) -> None:
-    """The page was loaded once and showed the work as it came."""
+    """Require that the page was loaded once and updated itself."""
     assert spectator.page.evaluate("window.mark") == "still the same page"
     seen = spectator.page.evaluate("window.seen")
     assert len({look["loss"] for look in seen if look["step"]}) > 3

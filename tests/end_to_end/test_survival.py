@@ -1,4 +1,4 @@
-"""Processes killed with -9 at the worst moments: the run finishes, replicas agree, books agree."""
+"""Processes killed with SIGKILL at the worst moments: the run finishes, and replicas and books agree."""
 
 import signal
 import time
@@ -9,7 +9,7 @@ import psutil
 
 from tests.end_to_end.rig.swarm import Swarm
 
-REDUCER = 4  # of the fields of a span in a record
+REDUCER = 4  # index of a record's span fields
 
 STEPS = 12
 # 1.3 million parameters in spans of a mebibyte: a reduce lasts long enough to be hit in the middle.
@@ -17,7 +17,6 @@ LARGE = {"width": "128", "layers": "4", "vocab": "4096", "target_batch": "24", "
 
 
 def begin(swarm: Swarm, english: str, *, trainers: tuple[str, ...], relays: tuple[str, ...] = (), **site: str) -> None:
-    """A site, its relay and more relays, a run, its trainers."""
     swarm.start_site(**site)
     organizer = swarm.sign_up("organizer")
     if relays:
@@ -32,7 +31,7 @@ def begin(swarm: Swarm, english: str, *, trainers: tuple[str, ...], relays: tupl
 
 
 def in_mid_reduce(log: Path, after_step: int) -> Callable[[], bool]:
-    """True at a moment when a relay holds a span of the step after `after_step` that no record names yet."""
+    """Return a predicate: a relay holds a span of step `after_step` or later that no record names yet."""
 
     def now() -> bool:
         held = (path.name for path in (log / "tentative").glob("*.span"))
@@ -42,7 +41,7 @@ def in_mid_reduce(log: Path, after_step: int) -> Callable[[], bool]:
 
 
 def hit(swarm: Swarm, victim: str, moment: Callable[[], bool]) -> None:
-    """SIGKILL in such a moment: it is stopped first, and goes on where the moment is over by then."""
+    """Kill the victim in such a moment. It is stopped first, and continued if the moment is over by then."""
     until, process = time.monotonic() + 180, swarm.processes[victim]
     while True:
         assert time.monotonic() < until, "the moment did not come"
@@ -57,13 +56,12 @@ def hit(swarm: Swarm, victim: str, moment: Callable[[], bool]) -> None:
 
 
 def stands_still(pid: int) -> None:
-    """Wait until a signal has stopped it."""
     while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
         time.sleep(0.0005)
 
 
 def settled(swarm: Swarm, survivors: tuple[str, ...], relay: Path | None = None) -> None:
-    """The run is finished, survivors have equal digests at every step both made, both books are equal."""
+    """Require that the run is finished, survivors' digests are equal at common steps, and both books agree."""
     swarm.wait_finished()
     steps = swarm.items("steps")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))

@@ -1,4 +1,4 @@
-"""What a volunteer's machine goes through: sleep, a site that is away, a wish to leave. None of it is an error."""
+"""What a volunteer's machine goes through: sleep, an absent site, leaving. None of it is an error."""
 
 import csv
 import json
@@ -25,7 +25,7 @@ ROAMING = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "p
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, Visitor]]:
-    """A site that several tests share, and an organizer."""
+    """Yield a site that several tests share, and an organizer."""
     with Swarm(tmp_path_factory.mktemp("volunteer")) as swarm:
         swarm.start_site()
         yield swarm, swarm.sign_up("organizer")
@@ -33,13 +33,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, Visi
 
 @pytest.fixture
 def begun(site: tuple[Swarm, Visitor]) -> Iterator[tuple[Swarm, Visitor]]:
-    """The same; whoever works for it ends with the test."""
+    """Yield the shared site. Its agents end with the test."""
     yield site
     site[0].end_agents()
 
 
 def begin(site: tuple[Swarm, Visitor], english: str, *names: str, trainers: int = 1) -> Swarm:
-    """A run of their own for these agents."""
     swarm, organizer = site
     swarm.open_endless_run(organizer, english, trainers=trainers)
     for name in names:
@@ -48,7 +47,6 @@ def begin(site: tuple[Swarm, Visitor], english: str, *names: str, trainers: int 
 
 
 def ask(swarm: Swarm, agent: str, *command: str) -> subprocess.CompletedProcess[str]:
-    """A second command in the home of an agent."""
     home = swarm.folder / agent
     return subprocess.run(
         [MANYHANDS, *command], env=bare_environment(home), capture_output=True, text=True, timeout=120, check=False
@@ -63,12 +61,11 @@ def status(swarm: Swarm, agent: str) -> dict[str, Any]:
 
 
 def makes(swarm: Swarm, agent: str, step: int, what: str) -> None:
-    """Wait until an agent has applied a step."""
     swarm.wait(lambda: swarm.made(agent) >= step, 120, what)
 
 
 def sleep_until_missed(swarm: Swarm, agent: str) -> None:
-    """A machine sleeps for longer than the run waits for it."""
+    """Suspend an agent until the run misses it, then wait until it has caught up."""
     swarm.wait(lambda: len(swarm.online("trainer")) == 2, 30, "the site shows both")
     swarm.processes[agent].send_signal(signal.SIGSTOP)
     swarm.wait(lambda: len(swarm.online("trainer")) == 1, 120, f"{agent} is missed")
@@ -79,7 +76,7 @@ def sleep_until_missed(swarm: Swarm, agent: str) -> None:
 
 
 def kill_site_until_told(swarm: Swarm, *agents: str) -> None:
-    """The site is away until every agent has said so."""
+    """Kill the site and wait until every agent reports it."""
     told = {name: swarm.said(name, AWAY) for name in agents}
     swarm.kill("site")
     for name, before in told.items():
@@ -87,7 +84,7 @@ def kill_site_until_told(swarm: Swarm, *agents: str) -> None:
 
 
 def is_solved(swarm: Swarm, agent: str) -> bool:
-    """The agent looks at its links once a second."""
+    """Return True if each report of an absent site is followed by its solution."""
     return swarm.said(agent, AWAY) == swarm.said(agent, BACK)
 
 
@@ -112,7 +109,7 @@ def test_sleep_and_a_site_that_is_away_are_not_errors(begun: tuple[Swarm, Visito
 
 @pytest.mark.skipif(not networks_can_be_made(), reason="this system lets no test make a network (ip, unshare)")
 def test_a_network_that_is_lost_and_another_one_are_not_errors(tmp_path: Path) -> None:
-    """The cable is pulled for longer than anybody waits; then the laptop wakes up under another address."""
+    """The cable is pulled for longer than any side waits. Then the laptop wakes up under another address."""
     command = [*ALONE, sys.executable, "-m", "tests.end_to_end.rig.network_change", str(tmp_path)]
     done = subprocess.run(command, env=ROAMING, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -155,7 +152,7 @@ def test_one_ctrl_c_finishes_the_step_and_leaves(begun: tuple[Swarm, Visitor], e
 
 
 def test_the_same_command_goes_on_after_a_reboot(begun: tuple[Swarm, Visitor], english: str) -> None:
-    """A machine whose power was cut has its lock, its status and its cache left over, and needs no new approval."""
+    """A power cut leaves lock, status and cache behind. No new approval is needed."""
     swarm = begin(begun, english, "e")
     makes(swarm, "e", 2, "e takes part")
     swarm.kill("e")
@@ -171,12 +168,12 @@ def test_the_same_command_goes_on_after_a_reboot(begun: tuple[Swarm, Visitor], e
 
 
 def events(swarm: Swarm, agent: str) -> list[dict[str, Any]]:
-    """What it has said to a program; its log lies between the lines."""
+    """Return the JSON events that an agent printed. Log lines lie between them."""
     return [json.loads(line) for line in swarm.log(agent).splitlines() if line.startswith('{"at":')]
 
 
 def test_a_program_hears_everything_also_of_a_run_by_invitation(begun: tuple[Swarm, Visitor], english: str) -> None:
-    """The size, the pace and the rank are read with the machine's own credential: nobody else may see them."""
+    """The machine's own credential reads size, pace and rank, which are hidden from strangers."""
     swarm, organizer = begin(begun, english), begun[1]
     organizer.submit(f"/runs/{swarm.slug}/edit/", {"title": "A run", "purpose": "", "visibility": "private"})
     assert swarm.facts()["state"] == "away", "strangers do not see it"
@@ -199,11 +196,11 @@ def test_a_program_hears_everything_also_of_a_run_by_invitation(begun: tuple[Swa
     assert told[-1]["event"] == "left"
 
 
-# --- a loop of somebody's own: `examples/own_loop.py` as people start it
+# --- `examples/own_loop.py`, as people start it
 
 
 def start_own(swarm: Swarm, name: str, token: str, *options: str) -> Path:
-    """The table that it writes."""
+    """Start the example and return the path of the table that it writes."""
     home = swarm.folder / name
     home.mkdir()
     command = [sys.executable, str(ROOT / "examples" / "own_loop.py"), f"{swarm.url}/runs/{swarm.slug}/", *options]

@@ -1,4 +1,4 @@
-"""A stranger's way in, over HTTP and with real programs: install by the page's line, ask, approve, collect."""
+"""The way in over HTTP and with real programs: install by the page's line, ask, approve, collect."""
 
 import html
 import json
@@ -25,7 +25,6 @@ from tests.end_to_end.rig.swarm import PASSWORD, Swarm
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[str]:
-    """A site whose setup has built the wheel."""
     with Swarm(tmp_path_factory.mktemp("way-in"), {"MANYHANDS_DOWNLOADS": str(wheel)}) as swarm:
         swarm.start_site()
         yield swarm.url
@@ -33,7 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[str]
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """The page's own: in a home outside the clone, lent the heavy packages, and nothing of ours."""
+    """Make the page's environment outside the clone, with the heavy packages but not the agent."""
     place = tmp_path / "home" / "manyhands"
     subprocess.run([sys.executable, "-m", "venv", place], check=True, timeout=LIMIT_S)
     lent = tmp_path / "lent"
@@ -47,7 +46,6 @@ def environment(tmp_path: Path) -> Path:
 
 
 def typed(line: str, home: Path) -> str:
-    """What a line says that is typed into a new shell."""
     return told(["sh", "-c", line], home, {"PATH": os.defpath, "HOME": str(home)})
 
 
@@ -57,7 +55,7 @@ def test_the_line_of_the_page_installs_the_agent(site: str, environment: Path, t
     assert found
     line = html.unescape(found[1])
     assert shlex.split(line)[-1].startswith(f"manyhands[train] @ {site}/download/manyhands-")
-    typed(f"{line} --quiet --no-deps", home)  # everything else is lent, so that no index has to be asked
+    typed(f"{line} --quiet --no-deps", home)  # all else is borrowed, so that no package index is needed
     assert "join" in typed("~/manyhands/bin/manyhands --help", home)
     where = typed("~/manyhands/bin/python -c 'import peer_agent; print(peer_agent.__file__)'", home)
     assert Path(where.strip()).is_relative_to(environment)

@@ -1,4 +1,4 @@
-"""People, machines and a run for the tests of this room; a place that webhooks are posted to."""
+"""Shared people, machines and a run, and a server to which webhooks are posted."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from tests.notices.webhook_double import WebhookDouble
-from tests.runs.factories import *  # noqa: F403  (the list is there, once)
+from tests.runs.factories import *  # noqa: F403  (`__all__` there is the list)
 
 
 @pytest.fixture
 def sends_mail(settings: Any) -> None:
-    """The operator has set up a mail server; Django keeps what is sent in memory."""
+    """Configure a mail server. Django keeps the sent mail in memory."""
     settings.SENDS_MAIL = True
     settings.DEFAULT_FROM_EMAIL = "hands@example.org"
     settings.PUBLIC_URL = "https://hands.example"
@@ -19,7 +19,7 @@ def sends_mail(settings: Any) -> None:
 
 @pytest.fixture
 def double(settings: Any) -> Iterator[WebhookDouble]:
-    """Somebody's server on this machine, which webhooks reach in debug mode alone."""
+    """Yield a webhook server on loopback, which webhooks may reach in debug mode only."""
     settings.DEBUG = True
     with WebhookDouble() as found:
         yield found

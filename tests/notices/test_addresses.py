@@ -1,4 +1,4 @@
-"""Which addresses a webhook may have."""
+"""Which addresses a webhook may have, and which IP addresses may be reached."""
 
 from ipaddress import ip_address
 from typing import Any

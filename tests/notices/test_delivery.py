@@ -1,4 +1,4 @@
-"""What is due is sent, tried again where it fails, given up in the end, and never sent by two at once."""
+"""Delivery of due notices: sent once, retried with backoff, given up after a day, claimed by one worker."""
 
 import json
 import smtplib
@@ -21,8 +21,6 @@ from tests.notices.webhook_double import WebhookDouble, status
 
 
 class Clock:
-    """Time as a test wants it."""
-
     def __init__(self) -> None:
         self.now = timezone.now()
 
@@ -40,7 +38,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def hooked(volunteer: Person, double: WebhookDouble) -> Person:
-    """Wants everything by webhook."""
     services.save_webhook(person=volunteer, address=double.address())
     services.choose(person=volunteer, wanted=[(event, Way.WEBHOOK) for event in CHOSEN])
     return volunteer
@@ -48,7 +45,6 @@ def hooked(volunteer: Person, double: WebhookDouble) -> Person:
 
 @pytest.fixture
 def mailed(volunteer: Person, sends_mail: None) -> Person:
-    """Wants everything by e-mail."""
     Mailbox.objects.create(person=volunteer, address="teo@example.org", confirmed_at=timezone.now())
     services.choose(person=volunteer, wanted=[(event, Way.EMAIL) for event in CHOSEN])
     return volunteer
@@ -74,7 +70,6 @@ class TestWebhooks:
     def test_failing_server_is_asked_less_often_then_switched_off(
         self, hooked: Person, double: WebhookDouble, clock: Clock, sends_mail: None
     ) -> None:
-        """The owner is told by the other way they use, and on the settings page."""
         Mailbox.objects.create(person=hooked, address="teo@example.org", confirmed_at=clock.now)
         services.choose(person=hooked, wanted=[(Event.FINISHED, Way.WEBHOOK), (Event.STOPPED, Way.EMAIL)])
         double.answer = status(500)
@@ -212,8 +207,6 @@ class TestClaims:
     def test_notice_of_a_dead_worker_is_resent_under_the_same_id(
         self, hooked: Person, double: WebhookDouble, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """At least once: it had arrived, and nobody could know."""
-
         def dies(*_: Any) -> None:
             raise KeyboardInterrupt
 
@@ -233,11 +226,9 @@ class TestClaims:
     ) -> None:
         note(hooked, clock)
         seen = outbox.due(clock.now)
-        list(seen)  # as a second worker has read it
+        list(seen)  # evaluated, as a second worker has read it
 
         class Read:
-            """The rows as they were."""
-
             def select_related(self, *_: str) -> Any:
                 return list(seen)
 
@@ -339,7 +330,6 @@ def test_the_pause_is_as_long_as_it_has_been_failing(failing: timedelta, pause: 
 def test_a_batch_is_sent_at_once_by_a_few_threads(
     db: None, double: WebhookDouble, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slow ones beside each other: each waits until all have come."""
     together = threading.Barrier(delivery.AT_ONCE)
     post = posting.post
 

@@ -1,4 +1,4 @@
-"""Notices as rows: whom they are for, how many there are, how long they stay."""
+"""Notices as rows: recipients, limits, withdrawal and expiry."""
 
 from datetime import timedelta
 from typing import Any
@@ -26,7 +26,6 @@ def choose(person: Person, *ways: Way, event: Event = Event.FINISHED) -> None:
 
 @pytest.fixture
 def reached(volunteer: Person) -> Person:
-    """Has a confirmed address and a webhook, and wants to be told by all ways."""
     Mailbox.objects.create(person=volunteer, address="teo@example.org", confirmed_at=NOW)
     Webhook.objects.create(
         person=volunteer, sealed_address="", sealed_secret="", host="hook.example", service="generic"
@@ -108,7 +107,7 @@ def test_what_was_told_already_stays_told(reached: Person) -> None:
     note(reached, after=LATER, now=NOW)
     outbox.withdraw(Event.FINISHED, ["run"], now=NOW + LATER)
     assert Notice.objects.count() == 3
-    Notice.objects.update(tries=1, due_at=NOW + 2 * LATER)  # it is being sent
+    Notice.objects.update(tries=1, due_at=NOW + 2 * LATER)  # a worker is sending it
     outbox.withdraw(Event.FINISHED, ["run"], now=NOW + LATER)
     assert Notice.objects.count() == 3
 

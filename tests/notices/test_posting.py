@@ -1,4 +1,4 @@
-"""One POST to a server that may be anything: it ends in time, reads little, and goes nowhere else."""
+"""A POST to an untrusted server: bounded in time and size, no redirects, no private addresses."""
 
 import socket
 import ssl
@@ -18,7 +18,7 @@ from notices.addresses import Refused, Target, parse
 from notices.posting import Answer, Unreached, post
 from tests.notices.webhook_double import PATIENCE_S, Posted, WebhookDouble, read, status
 
-SHORT_S = 0.5  # in place of the ten seconds that a server is given
+SHORT_S = 0.5  # instead of the usual ten seconds
 
 
 def posted(double: WebhookDouble, path: str = "/hook?key=7") -> Answer:
@@ -108,7 +108,7 @@ def test_a_name_that_nobody_has() -> None:
 
 
 class Names:
-    """A name server of a stranger's: each question has the next answer. That one cannot be had for real here."""
+    """A hostile name server, patched in: each lookup gets the next answer."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> None:
         self.answers, self.asked = list(answers), 0
@@ -137,7 +137,7 @@ def test_a_name_that_leads_inward_is_not_connected_to(
 def test_name_is_resolved_once_and_that_address_is_dialled(
     double: WebhookDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that leads inward at the second question (DNS rebinding)."""
+    """A second lookup would return a private address (DNS rebinding)."""
     names = Names(monkeypatch, ["127.0.0.1"], ["192.0.2.1"])
     target = Target(is_secure=False, host="hook.example", port=double.port, path="/")
     assert post(target, b"{}", {}).is_good
@@ -146,7 +146,7 @@ def test_name_is_resolved_once_and_that_address_is_dialled(
 
 
 def test_of_several_addresses_the_next_is_tried(double: WebhookDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    Names(monkeypatch, ["127.0.0.2", "127.0.0.1"])  # the double listens at the second alone
+    Names(monkeypatch, ["127.0.0.2", "127.0.0.1"])  # the double listens at the second only
     assert post(Target(is_secure=False, host="hook.example", port=double.port, path="/"), b"{}", {}).is_good
 
 
@@ -154,7 +154,6 @@ def test_of_several_addresses_the_next_is_tried(double: WebhookDouble, monkeypat
 
 
 def certificate(folder: Path, name: str) -> Path:
-    """A self-signed one and its key, in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -213,7 +212,7 @@ def test_the_certificate_has_to_be_of_the_name(
 
 def test_a_server_that_says_nothing_of_tls_is_left_in_time(settings: Any) -> None:
     settings.DEBUG = True
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # connects, by its backlog, and never answers
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts by its backlog, and never answers
         target = parse(f"https://localhost:{silent.getsockname()[1]}/")
         with pytest.raises(Unreached, match="did not answer"):
             post(target, b"{}", {}, total_s=SHORT_S)

@@ -1,4 +1,4 @@
-"""What people decide: addresses that are theirs, webhooks, links below e-mails, and an end of it all."""
+"""What people choose: mail addresses, webhooks, unsubscribe links, deletion and export."""
 
 from datetime import timedelta
 from typing import Any

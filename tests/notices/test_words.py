@@ -1,4 +1,4 @@
-"""Names in messages: whatever they are made of, they are seen as they are and stay on their line."""
+"""Names in notices: any input stays on one line and shows only visible characters."""
 
 import hashlib
 import hmac
@@ -73,8 +73,8 @@ def test_a_headline_is_one_line(event: Event, title: str, machine: str) -> None:
     [
         ("A model of proverbs", "A model of proverbs"),
         ("  two \t\n lines ", "two lines"),
-        ("ক্‌ষ", "ক্‌ষ"),  # Bengali, with a joiner that is spelling
-        ("می‌خواهم", "می‌خواهم"),  # Persian, the same
+        ("ক্‌ষ", "ক্‌ষ"),  # Bengali, whose spelling needs the joiner
+        ("می‌خواهم", "می‌خواهم"),  # Persian, likewise
         ("Amina\u200dTeo", "AminaTeo"),
         ("\u202egnp.exe", "gnp.exe"),
         ("\u3164\u2800\u200b", NAMELESS),

@@ -1,4 +1,4 @@
-"""A server that webhooks are posted to: real sockets, real bytes, and any of the ways in which one can misbehave."""
+"""A webhook server on real sockets that can misbehave."""
 
 import contextlib
 import json
@@ -13,8 +13,6 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Posted:
-    """One request as it came."""
-
     path: str
     headers: dict[str, str]
     body: bytes
@@ -25,13 +23,13 @@ class Posted:
 
 
 class WebhookDouble:
-    """Answers as `answer` says: bytes, or the name of a way to misbehave."""
+    """A server that answers with `answer`: bytes, or the name of a way to misbehave."""
 
     def __init__(self) -> None:
         self.answer: bytes | str = status(204)
         self.posted: list[Posted] = []
         self.connections = 0
-        self.cut = threading.Event()  # the other end has hung up on us
+        self.cut = threading.Event()  # the client has closed the connection
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -75,7 +73,7 @@ class WebhookDouble:
                 case "close":
                     link.close()
                 case "hang":
-                    link.recv(1)  # until the other end hangs up
+                    link.recv(1)  # until the client closes
                     self.cut.set()
                 case "drip":
                     self._send_for_ever(link, b"x", pause_s=0.02)
@@ -97,12 +95,11 @@ class WebhookDouble:
 
 
 def status(code: int, *headers: str) -> bytes:
-    """An answer without a body."""
     return "\r\n".join([f"HTTP/1.1 {code} Words", "Content-Length: 0", *headers, "", ""]).encode()
 
 
 def read(link: socket.socket) -> Posted:
-    """One request. Raises OSError where it ends before its length."""
+    """Read one request. Raise OSError if the connection ends early."""
     data = b""
     while b"\r\n\r\n" not in data:
         data += received(link)

@@ -1,4 +1,4 @@
-"""Ready-made rows: an organizer, a volunteer with a machine, a stranger, an operator; a run that can be joined."""
+"""Ready-made rows: people, a volunteer's machine, and a run that can be joined."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ from runs.models import Dataset, Head, LedgerEntry, LogEntry, Run, Shard, Snapsh
 from tests.warm.client import Warm, bootstrap
 from web.api.identity import encoded
 
-# What the conftest.py of a room with people and runs takes by `*`: its fixtures.
+# The fixtures that a room's conftest.py imports by `*`.
 __all__ = [
     "_forked_children",
     "any_database",
@@ -57,25 +57,21 @@ RECIPE = CausalLM(model=Model(context=8), target_batch=4, micro_batch=2, target_
 
 @dataclass
 class Owned:
-    """A machine and its key."""
-
     machine: Machine
     key: Ed25519PrivateKey
 
     def credential(self, run: Run | None, role: Role = Role.TRAINER, *, now: int) -> dict[str, str]:
-        """The header of a credential for a run, or for all."""
+        """Return the header with a credential for a run, or for all runs."""
         signed = issue_credential(machine=self.machine, run=run.run_id if run else ANY_RUN, role=role, now=now)
         return {"Authorization": f"Credential {encoded(signed)}"}
 
 
 def owned(person: Person, name: str = "laptop", kind: Machine.Kind = Machine.Kind.AGENT) -> Owned:
-    """A new machine of somebody."""
     key = Ed25519PrivateKey.generate()
     return Owned(Machine.objects.create(person=person, name=name, public_key=public_bytes(key), kind=kind), key)
 
 
 def draft(organizer: Person, **changes: Any) -> Run:
-    """A draft on a text that was prepared."""
     dataset = Dataset.objects.create(
         organizer=organizer,
         title="Proverbs",
@@ -110,7 +106,6 @@ def draft(organizer: Person, **changes: Any) -> Run:
 
 
 def opened(organizer: Person, **changes: Any) -> Run:
-    """A run that can be joined, with its first snapshot."""
     run = draft(organizer, **{"state": Run.State.OPEN, "elements": ELEMENTS, **changes})
     content = state_bytes(step=0, index=0, log_digest=GENESIS)
     file = hashlib.sha256(content).hexdigest()
@@ -123,7 +118,7 @@ def opened(organizer: Person, **changes: Any) -> Run:
 
 
 def committed(run: Run, *parts: tuple[Machine, int], loss: float = 5.0, state_digest: str = "") -> LogEntry:
-    """One more step, with samples of machines."""
+    """Commit one more step with the machines' samples."""
     head = Head.objects.get(run=run)
     head.index += 1
     head.step += 1
@@ -169,7 +164,7 @@ def committed(run: Run, *parts: tuple[Machine, int], loss: float = 5.0, state_di
 def state_bytes(
     *, step: int, index: int, log_digest: str, elements: int = ELEMENTS, layout: str = LAYOUT, **vectors: Any
 ) -> bytes:
-    """A replica's state as an agent hands it in, canonical; some vectors may be given."""
+    """Return a replica's state in the canonical form that an agent hands in. `vectors` replace the constant ones."""
     size = 4 * elements
     header: dict[str, Any] = {
         "__metadata__": {"step": str(step), "index": str(index), "log_digest": log_digest, "layout": layout}
@@ -184,7 +179,6 @@ def state_bytes(
 
 
 def state_file(path: Path, **facts: Any) -> Path:
-    """The same as a file."""
     path.write_bytes(state_bytes(**facts))
     return path
 
@@ -194,55 +188,49 @@ def state_file(path: Path, **facts: Any) -> Path:
 
 @pytest.fixture(autouse=True)
 def data_folder(settings: Any, tmp_path: Path) -> Path:
-    """Keys, storage and counts of this test alone."""
+    """Use keys, storage and counts of this test alone."""
     cache.clear()
     settings.DATA = tmp_path / "data"
     settings.DOWNLOADS = tmp_path / "download"
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-    settings.WHITENOISE_AUTOREFRESH = True  # else every new client hashes all static files, longer than a page takes
+    settings.WHITENOISE_AUTOREFRESH = True  # otherwise each new client hashes all static files
     return tmp_path / "data"
 
 
 @pytest.fixture(autouse=True)
 def _forked_children(warm: Warm | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the site's children from a process that has loaded torch; journeys start the real program."""
+    """Fork the site's children from a process that has loaded torch. Journeys start the real program."""
     if warm is not None:
         monkeypatch.setattr(processes, "BOOTSTRAP", bootstrap(warm.socket))
 
 
 @pytest.fixture
 def organizer(db: None) -> Person:
-    """Opens runs."""
     return Person.objects.create_user("Amina", PASSWORD)
 
 
 @pytest.fixture
 def volunteer(db: None) -> Person:
-    """Has one machine."""
     return Person.objects.create_user("Teo", PASSWORD)
 
 
 @pytest.fixture
 def stranger(db: None) -> Person:
-    """Has nothing to do with it."""
     return Person.objects.create_user("Noor", PASSWORD)
 
 
 @pytest.fixture
 def operator(db: None) -> Person:
-    """Hosts the site."""
     return Person.objects.create_superuser("Ines", PASSWORD)
 
 
 @pytest.fixture
 def laptop(volunteer: Person) -> Owned:
-    """The volunteer's machine."""
     return owned(volunteer)
 
 
 @pytest.fixture
 def run(organizer: Person, data_folder: Path) -> Run:
-    """An open run."""
     return opened(organizer)
 
 
@@ -251,7 +239,6 @@ def run(organizer: Person, data_folder: Path) -> Run:
 
 @contextmanager
 def default_database(url: str) -> Iterator[None]:
-    """PostgreSQL under the name `default` for a while."""
     handler: Any = connections
     described = handler.configure_settings({"default": postgresql(url)})["default"]
     before, other = handler["default"], load_backend(described["ENGINE"]).DatabaseWrapper(described, "default")
@@ -266,7 +253,6 @@ def default_database(url: str) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_url: str, django_db_blocker: Any) -> str:
-    """A database of our own with all tables."""
     name = f"contract_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(postgres_url, autocommit=True) as server:
         server.execute(f"CREATE DATABASE {name}")
@@ -278,9 +264,9 @@ def migrated_postgres(postgres_url: str, django_db_blocker: Any) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def any_database(request: pytest.FixtureRequest, db: None, django_db_blocker: Any) -> Iterator[str]:
-    """The test runs once on each; what it writes is rolled back.
+    """Run the test once on each database and roll back what it writes.
 
-    `db` is asked for by name on both: pytest-django makes a database only where a test that it collects names it.
+    `db` is named here for both: pytest-django creates a database only if a collected test names it.
     """
     if request.param == "sqlite":
         yield "sqlite"

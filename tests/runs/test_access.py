@@ -1,4 +1,4 @@
-"""Who may see and change a run, as sentences."""
+"""Who may see, join and change a run."""
 
 import pytest
 from django.contrib.auth.models import AnonymousUser

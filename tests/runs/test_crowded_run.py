@@ -1,4 +1,4 @@
-"""The rows of a crowded run are what commits would have written, as far as they are there."""
+"""The generated rows of a crowded run equal those that commits would have written."""
 
 from typing import Any
 
@@ -17,7 +17,6 @@ MEMBERS, STEPS = 20, 250
 
 @pytest.fixture
 def crowded(migrated_postgres: str, data_folder: Any, django_db_blocker: Any) -> Any:
-    """On PostgreSQL, which makes the rows."""
     with django_db_blocker.unblock(), default_database(migrated_postgres), transaction.atomic():
         yield crowded_run(Person.objects.create_superuser("Ines"), slug="crowded", members=MEMBERS, steps=STEPS)
         transaction.set_rollback(True)

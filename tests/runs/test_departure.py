@@ -1,4 +1,4 @@
-"""Whoever leaves for good leaves no name behind; what they gave stays counted."""
+"""Deleting an account: the name goes everywhere, the contribution stays counted."""
 
 from typing import Any
 
@@ -115,7 +115,7 @@ def test_a_run_of_an_account_that_cannot_be_deleted_yet_stays(run: Run, organize
 def test_their_role_ends_and_the_trail_names_them_no_more(
     run: Run, organizer: Person, volunteer: Person, stranger: Person
 ) -> None:
-    """Every line that somebody who helps an organizer can leave, of their own deeds and of what was done to them."""
+    """The trail holds every line that a helper can cause or be named in."""
     given_role(run, volunteer, Run.Role.CO_ORGANIZER)
     services.pause_run(run=run, by=volunteer)
     services.resume_run(run=run, by=volunteer)
@@ -218,7 +218,7 @@ def test_files_on_their_way_go_too(volunteer: Person, django_capture_on_commit_c
 
 
 def test_whose_account_is_closed_makes_nothing(organizer: Person) -> None:
-    """They were logged in when they asked, and are not when it is their turn."""
+    """The account was open when the request began and is closed when it runs."""
     text = draft(organizer).dataset
     Person.objects.filter(pk=organizer.pk).update(is_active=False)
     with pytest.raises(PermissionDenied):
@@ -262,7 +262,7 @@ def test_a_finished_release_no_longer_names_them(
 
 
 def test_whose_account_was_closed_meanwhile_deletes_nothing(volunteer: Person) -> None:
-    """An operator was faster; what they closed they can look at."""
+    """An operator closed the account first and must still be able to inspect it."""
     Person.objects.filter(pk=volunteer.pk).update(is_active=False)
     with pytest.raises(PermissionDenied):
         delete_account(person=volunteer)

@@ -1,4 +1,4 @@
-"""What a long run costs: at 3,000 steps as many questions as at 1,000, and no more rows. Generated books agree."""
+"""Queries of a long run: 3,000 steps cost as many as 1,000 and read no more rows. Generated books pass the audit."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -18,18 +18,15 @@ from tests.long_run import long_run
 from tests.runs.factories import opened
 
 SHORT, LONG = 1000, 3000  # steps; the curve is thinned in both
-SLACK = 100  # rows: a thinned curve has more and fewer points as it grows
+SLACK = 100  # rows: a thinned curve gains and loses points as it grows
 
 
 class Cost(NamedTuple):
-    """Questions asked, and rows that came back to them all."""
-
     questions: int
     rows: int
 
 
 def cost_of(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> Cost:
-    """What the work asks of the database."""
     rows: list[int] = []
     original = compiler.cursor_iter
 
@@ -80,7 +77,7 @@ def test_no_question_of_a_look_reads_records(organizer: Person, data_folder: Any
 
 
 def test_who_gave_how_much_is_known_without_the_ledger(organizer: Person, data_folder: Any) -> None:
-    """At the head, which is what is asked for most; of an older step the ledger alone knows."""
+    """The totals cover the head, which is asked for most. Only the ledger knows earlier steps."""
     run = opened(organizer)
     long_run(run, steps=50, machines=4)
     run = Run.objects.select_related("dataset", "head").get(pk=run.pk)

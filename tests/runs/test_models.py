@@ -1,4 +1,4 @@
-"""What the tables themselves hold to."""
+"""Constraints that the tables enforce themselves."""
 
 import pytest
 from django.db import IntegrityError, transaction
@@ -9,7 +9,7 @@ from tests.runs.factories import Owned, committed, opened, owned
 
 
 class TestContract:
-    """What every database must do alike."""
+    """Behaviour that every database must share."""
 
     def test_an_index_is_committed_once(self, any_database: str, data_folder: object) -> None:
         organizer = Person.objects.create_user("Amina", None)

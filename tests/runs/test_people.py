@@ -1,4 +1,4 @@
-"""What somebody gave is told of the runs that a reader may see, and of no others."""
+"""A person's contributions: readers see those to runs that they may see, and no others."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.runs.factories import Owned, committed, opened, owned
 
 @pytest.fixture
 def runs(organizer: Person, laptop: Owned) -> dict[str, Run]:
-    """One run of each visibility, with something of the volunteer's; and one without."""
+    """Return a run of each visibility with a contribution of the volunteer, and one run without."""
     made = {}
     for place, visibility in enumerate(("public", "unlisted", "private"), 1):
         made[visibility] = opened(organizer, slug=visibility, visibility=visibility)

@@ -1,4 +1,4 @@
-"""Child processes: their answer, their faults, what they know of us."""
+"""Child processes: their answer, their faults, their environment."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Long work is asked for by name, and every name is of a task."""
+"""Task names: each belongs to a task, and each task has one."""
 
 from typing import Any
 

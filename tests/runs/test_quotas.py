@@ -1,4 +1,4 @@
-"""What one person may take of the site, and that operators may take more."""
+"""Quotas per person, and their absence for operators."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is read: the ledger's sums, the curve, the lists; in few queries at any length."""
+"""Reads of a run: sums, curve, lists and overfitting, in few queries at any length."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,7 +22,7 @@ FALLING = [Point(step, 8 - step / 100) for step in range(1, 301)]
 
 
 class TestContract:
-    """What every database must do alike."""
+    """Behaviour that every database must share."""
 
     def test_a_long_curve_is_thinned_and_keeps_its_end(self, any_database: str, data_folder: Any) -> None:
         organizer = Person.objects.create_user("Amina", None)
@@ -133,7 +133,7 @@ def test_lists_go_on_behind_the_cursor(run: Run, laptop: Owned) -> None:
 
 
 def test_admissions_are_listed_only_in_a_run_by_invitation(organizer: Person, stranger: Person) -> None:
-    """Its organizer may open such a run to everybody later; its guests have not agreed to be listed."""
+    """The organizer may make the run public later, and its guests have not agreed to be listed."""
     run = opened(organizer, visibility=Run.Visibility.PRIVATE)
     remove_member(member=add_member(run=run, name=stranger.username))
     assert [line.text for line in selectors.activity(run)] == ["Amina removed Noor.", "Amina added Noor."]
@@ -174,8 +174,6 @@ def test_a_change_is_between_steps_of_which_none_is_in_both() -> None:
 
 
 class TestOverfitting:
-    """Held-out loss rises while training loss falls."""
-
     def test_is_told_with_the_best_and_the_newest_snapshot(self) -> None:
         found = overfitting(FALLING, measured(4.0, 3.3, 3.6, 4.3))
         assert found is not None
@@ -195,7 +193,7 @@ class TestOverfitting:
         assert overfitting(FALLING, measured(*losses)) is None, why
 
     def test_is_not_told_where_training_loss_rises_as_well(self) -> None:
-        """Then the model diverges, which is something else."""
+        """Rising training loss means that the model diverges, which is another problem."""
         rising = [Point(point.step, 20 - point.loss) for point in FALLING]
         assert overfitting(rising, measured(4.0, 3.3, 3.6, 4.3)) is None
 
@@ -209,7 +207,7 @@ class TestOverfitting:
     ("tokens", "mix", "is_known"), [(1000, (), True), (None, (), False), (1000, (1.0, 3.0), False)]
 )
 def test_passes_over_the_dataset(tokens: int | None, mix: tuple[float, ...], is_known: bool) -> None:
-    """Of several files each has its own number."""
+    """With several files each has its own number of passes."""
     run, dataset = Run(recipe=encode_recipe(replace(RECIPE, mix=mix)).decode()), Dataset(tokens=tokens)
     seen = RunProgress(run=run, dataset=dataset, points=[], samples=3 * RECIPE.samples_in(1000))
     assert seen.passes == (3.0 if is_known else None)

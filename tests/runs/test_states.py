@@ -1,4 +1,4 @@
-"""What a run can be, and what may follow what: the table is executed, and nothing goes past it."""
+"""The states of a run: the table of moves is executed, and no code writes a state past it."""
 
 import ast
 import re
@@ -44,7 +44,7 @@ def test_of_two_that_move_a_run_at_once_one_does(organizer: Person) -> None:
 
 
 def written_states(code: str) -> Iterator[int]:
-    """The lines on which a state is written, unless it says of which model it is and that is not `Run`."""
+    """Yield the lines that write a state, except for models other than `Run`."""
     tree = ast.parse(code)
     types = {a.arg: ast.unparse(a.annotation) for a in ast.walk(tree) if isinstance(a, ast.arg) and a.annotation}
     for node in ast.walk(tree):
@@ -54,7 +54,7 @@ def written_states(code: str) -> Iterator[int]:
 
 
 def _written(node: ast.AST) -> Iterator[ast.expr]:
-    """What something called `state` is given: as an argument of a write, in its defaults, or by assignment."""
+    """Yield the values given to `state` as an argument, a default or an assignment."""
     if isinstance(node, ast.Call) and _name_of(node.func) in WRITES:
         for word in node.keywords:
             if word.arg == "state":

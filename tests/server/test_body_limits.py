@@ -1,4 +1,4 @@
-"""Bodies that are too long are refused by their length, before a byte of them is read."""
+"""Request bodies that are too long are refused by their length, before the site reads them."""
 
 import time
 from typing import Any
@@ -20,25 +20,22 @@ SNAPSHOT = "/api/v1/runs/proverbs/snapshots/1"
 
 
 async def inner(scope: Any, receive: Any, send: Any) -> None:
-    """What stands behind the guard."""
     await send({"type": "http.response.start", "status": 299, "headers": []})
     await send({"type": "http.response.body", "body": b""})
 
 
 def cookie_of(person: Person) -> dict[str, str]:
-    """The header of somebody who is logged in."""
     client = Client()
     client.force_login(person)
     return {"cookie": f"sessionid={client.cookies['sessionid'].value}"}
 
 
 def ask(method: str, path: str, **headers: str) -> tuple[int, str]:
-    """Status and body of the answer; reading the request's body fails the test."""
+    """Return status and body of the answer. Reading the request's body fails the test."""
     return asked_of(LengthGuard(inner), method, path, headers)
 
 
 def asked_of(guard: LengthGuard, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
-    """The same of a guard that is there already."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> Any:
@@ -101,7 +98,7 @@ def test_a_text_that_its_sender_may_not_keep_is_not_read(settings: Any, voluntee
 
 
 def test_one_person_sends_few_large_bodies_at_once(volunteer: Person, stranger: Person) -> None:
-    """Each is in the middle of the next one's."""
+    """Each request starts inside the one before it."""
     statuses: list[int] = []
 
     async def nested(scope: Any, receive: Any, send: Any) -> None:

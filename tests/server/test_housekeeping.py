@@ -1,4 +1,4 @@
-"""A site clears up by itself, also after a while without its database."""
+"""Housekeeping: the site clears old rows repeatedly, also after a database error."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""HTTP connections of strangers, over real sockets: what they send endlessly or never finish is ended."""
+"""HTTP connections of strangers over real sockets: endless, slow and unfinished requests are ended."""
 
 import asyncio
 import contextlib
@@ -11,14 +11,13 @@ import pytest
 from server.stranger_limits import HEAD_BYTES, MOST_PIPELINED, STRANGER_BYTES, Limits, Strangers
 from tests.server.test_websocket_connections import PATIENCE_S, serving
 
-SOON_S = 0.1  # the clock of whoever is ended; nobody else is ended by it
+SOON_S = 0.1  # the deadline of the connections that must end; the others have NEVER_S
 NEVER_S = 3600.0
 PATIENT = Limits(head_s=NEVER_S, body_s=NEVER_S, unread_s=NEVER_S)
 GET = b"GET / HTTP/1.1\r\nhost: here\r\n"
 
 
 async def reading(_: Any, receive: Any, send: Any) -> None:
-    """Reads the body, and answers with its length."""
     size, more = 0, True
     while more:
         event = await receive()
@@ -34,14 +33,12 @@ Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def connected(limits: Limits) -> AsyncIterator[Ends]:
-    """One connection to a server of its own."""
     async with serving(reading, limits) as place, opened(place) as ends:
         yield ends
 
 
 @asynccontextmanager
 async def opened(place: tuple[str, int]) -> AsyncIterator[Ends]:
-    """A connection, closed in the end."""
     reader, writer = await asyncio.open_connection(*place)
     try:
         yield reader, writer
@@ -52,7 +49,6 @@ async def opened(place: tuple[str, int]) -> AsyncIterator[Ends]:
 
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
-    """Everything until the other end closes; a reset is an end, too."""
     heard = bytearray()
     async with asyncio.timeout(PATIENCE_S):
         with contextlib.suppress(ConnectionError):
@@ -110,7 +106,7 @@ async def test_half_a_short_body_has_seconds_however_it_drips() -> None:
 
 
 async def test_a_long_body_that_moves_may_take_its_time() -> None:
-    """Longer than a short one by its side, which ends by the same clock."""
+    """A short body beside it ends by the same deadline."""
     length = 2 * STRANGER_BYTES
     limits = Limits(head_s=NEVER_S, body_s=SOON_S, slowest=0, keep_alive_s=NEVER_S)
     async with serving(reading, limits) as place, opened(place) as (reader, writer), opened(place) as (short, other):
@@ -123,7 +119,6 @@ async def test_a_long_body_that_moves_may_take_its_time() -> None:
 
 @pytest.mark.parametrize("sent", [1, STRANGER_BYTES])
 async def test_a_long_body_that_does_not_move_ends(sent: int) -> None:
-    """However much of it came before."""
     async with connected(Limits(head_s=NEVER_S, body_s=SOON_S)) as (reader, writer):
         writer.write(b"POST / HTTP/1.1\r\nhost: here\r\ncontent-length: %d\r\n\r\n" % (2 * STRANGER_BYTES))
         writer.write(b"a" * sent)
@@ -131,7 +126,7 @@ async def test_a_long_body_that_does_not_move_ends(sent: int) -> None:
 
 
 async def test_an_answer_that_nobody_reads_is_given_up() -> None:
-    """More than anybody's buffers hold; the application ends, for nobody waits for the reader."""
+    """The answer exceeds all buffers. The application ends without waiting for the reader."""
     done = asyncio.Event()
 
     async def large(_: Any, receive: Any, send: Any) -> None:
@@ -180,8 +175,6 @@ async def test_connections_beyond_the_limit_are_turned_away() -> None:
 
 
 class Guest:
-    """A connection that notes its end."""
-
     is_out = False
 
     def turn_out(self) -> None:

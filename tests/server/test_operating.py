@@ -1,4 +1,4 @@
-"""What `serve` does before it serves: a backup, a look at its addresses. Then a class on another address."""
+"""What `serve` does before it serves: a backup, and checks of its addresses; then visits from another address."""
 
 import errno
 import http.cookiejar
@@ -39,7 +39,7 @@ def tables(path: Path) -> set[str]:
 class TestBackup:
     @pytest.fixture
     def source(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-        """A database with a row that still lies in its write-ahead log."""
+        """Yield a database with a row that is still in its write-ahead log."""
         path = tmp_path / "db.sqlite3"
         monkeypatch.setitem(connection.settings_dict, "NAME", str(path))
         with closing(sqlite3.connect(path)) as open_one:
@@ -76,7 +76,7 @@ class TestBackup:
 
     @pytest.mark.check
     def test_a_site_that_is_served_again_after_an_update(self, tmp_path: Path) -> None:
-        """Tables that lack the newest changes, made by stopping at one migration."""
+        """The old tables are made by stopping at one migration."""
         own = {"MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": "", "PATH": "/usr/bin:/bin"}
         command = [sys.executable, str(ROOT / "manage.py"), "migrate", "-v", "0", "accounts"]
         subprocess.run(command, env=own, check=True, timeout=PATIENCE_S)
@@ -137,7 +137,7 @@ class TestAddresses:
 
 
 class TestAClass:
-    """Somebody at another address than the site's own: 127.0.0.2 is one on every Linux."""
+    """Visits to an address other than the site's own: Linux answers on 127.0.0.2."""
 
     def visit(self, url: str, browser: Any, fields: dict[str, str] | None = None) -> str:
         data = urllib.parse.urlencode(fields).encode() if fields else None

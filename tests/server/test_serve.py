@@ -1,4 +1,4 @@
-"""`serve` as a process: what it says, who it lets in, and how it ends."""
+"""`serve` as a process: its output, its locks, its relay, and how it ends."""
 
 import contextlib
 import json
@@ -30,7 +30,6 @@ PATIENCE_S = 60
 
 @contextmanager
 def serving(data: Path, *options: str, **environment: str) -> Iterator["subprocess.Popen[str]"]:
-    """A site of its own on a free port."""
     command = [sys.executable, str(ROOT / "manage.py"), "serve", "--port", "0", *options]
     own = {**os.environ, "MANYHANDS_DATA": str(data), "DATABASE_URL": "", "REDIS_URL": "", **environment}
     with subprocess.Popen(
@@ -51,7 +50,7 @@ def wait_until(condition: Any) -> None:
 
 
 def where(data: Path, site: "subprocess.Popen[str]") -> dict[str, Any]:
-    """What the site says about itself, as soon as it does; fails at once where the process has ended."""
+    """Return the contents of `serve.json` once it is there. Fail if the process has ended."""
     announced = data / "serve.json"
     wait_until(lambda: announced.exists() or site.poll() is not None)
     assert site.poll() is None, f"the site ended: {site.communicate(timeout=PATIENCE_S)[0]}"
@@ -60,7 +59,7 @@ def where(data: Path, site: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 def is_relay(child: psutil.Process) -> bool:
-    """A child that has just been killed has no command line any more."""
+    """Return True if the process is a relay. A process that was just killed has no command line."""
     try:
         return "relay" in child.cmdline()
     except (psutil.ZombieProcess, psutil.NoSuchProcess):
@@ -113,8 +112,6 @@ def test_what_a_site_keeps_is_for_its_own_account_alone(tmp_path: Path) -> None:
 
 @dataclass
 class Site:
-    """One at work."""
-
     data: Path
     process: "subprocess.Popen[str]"
     url: str
@@ -122,7 +119,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[Site]:
-    """Shared by tests that leave it as it was."""
+    """Yield a running site, shared by tests that do not change it."""
     data = tmp_path_factory.mktemp("site")
     shutil.copy(migrated_sqlite, data)
     with serving(data) as process:
@@ -143,7 +140,7 @@ def test_its_relay_is_started_again(site: Site) -> None:
 
 
 def test_nobody_fills_the_disk_before_saying_who_they_are(site: Site) -> None:
-    """Five hundred megabytes are announced; the answer comes before any of them."""
+    """The answer comes before any of the announced 500 MB."""
     with socket.create_connection(("127.0.0.1", urlsplit(site.url).port), timeout=PATIENCE_S) as stranger:
         stranger.sendall(b"POST /runs/new/ HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 500000000\r\n\r\n")
         heard = b""
@@ -158,7 +155,7 @@ def test_the_relays_token_is_in_no_command_line(site: Site) -> None:
     family = [psutil.Process(site.process.pid), *psutil.Process(site.process.pid).children(recursive=True)]
     assert relay in family
     assert not any("mh_" in part for process in family for part in process.cmdline())
-    wait_until((site.data / "relay" / "sites.json").exists)  # it has got in by its token all the same
+    wait_until((site.data / "relay" / "sites.json").exists)  # the relay used its token to log in
 
 
 def test_everything_leaves_with_the_parent(tmp_path: Path, migrated_sqlite: Path) -> None:

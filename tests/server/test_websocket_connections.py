@@ -1,4 +1,4 @@
-"""How much of a message the server takes, before any of our own code sees it."""
+"""Limits on WebSocket connections, enforced by the server before the application sees a message."""
 
 import asyncio
 import contextlib
@@ -19,13 +19,13 @@ from server.websocket_connections import AGENTS, HANDSHAKE_BYTES, MAX_WORD
 
 TOO_BIG = 1009  # RFC 6455
 PATIENCE_S = 10
-LOST = 1006  # without a word
+LOST = 1006  # closed without a close frame
 LIMITS = Limits()
 PAGES = "/ws/runs/proverbs/"
 
 
 async def counting(scope: Any, receive: Any, send: Any) -> None:
-    """Answers every message with its length; whoever brings the query `known` has proved who they are."""
+    """Answer every message with its length. A query string counts as proof of identity."""
     await receive()
     await send({"type": "websocket.accept"})
     if scope["query_string"]:
@@ -37,7 +37,6 @@ async def counting(scope: Any, receive: Any, send: Any) -> None:
 
 @asynccontextmanager
 async def linked(path: str, limits: Limits = LIMITS, **options: Any) -> AsyncIterator[ClientConnection]:
-    """A socket to the server as `serve` starts it."""
     async with (
         serving(counting, limits) as (host, port),
         connect(f"ws://{host}:{port}{path}", proxy=None, **options) as link,
@@ -47,7 +46,6 @@ async def linked(path: str, limits: Limits = LIMITS, **options: Any) -> AsyncIte
 
 @asynccontextmanager
 async def serving(application: Any, limits: Limits) -> AsyncIterator[tuple[str, int]]:
-    """Where the server is."""
     stop, started = asyncio.Event(), asyncio.Event()
     with bound_socket("127.0.0.1", 0) as bound:
         bound.listen()
@@ -70,7 +68,7 @@ async def test_a_message_is_taken_up_to_its_limit_and_no_longer_one(path: str, l
     async with linked(path, compression=None) as link:
         await link.send(pieces(limit, parts))
         assert await link.recv() == str(limit)
-        with contextlib.suppress(ConnectionClosed):  # it may be noticed while we still send
+        with contextlib.suppress(ConnectionClosed):  # the server may close while the client still sends
             await link.send(pieces(limit + parts, parts))
         with pytest.raises(ConnectionClosed):
             await link.recv()
@@ -88,12 +86,10 @@ async def test_what_is_packed_small_is_no_way_around_it() -> None:
 
 
 def pieces(size: int, parts: int) -> list[bytes] | bytes:
-    """A message of `size` bytes, in one frame or in several."""
     return b"a" * size if parts == 1 else [b"a" * (size // parts)] * parts
 
 
 async def ended(link: ClientConnection) -> int | None:
-    """Read until the other end closes; how it did."""
     async with asyncio.timeout(PATIENCE_S):
         with contextlib.suppress(ConnectionClosed):
             async for _ in link:
@@ -121,7 +117,7 @@ async def test_whoever_has_proved_it_stays() -> None:
         connect(f"ws://{host}:{port}{AGENTS}?known", proxy=None) as known,
         connect(f"ws://{host}:{port}{AGENTS}", proxy=None) as stranger,
     ):
-        assert await ended(stranger) == LOST  # by the clock by which the other one would go
+        assert await ended(stranger) == LOST  # the known link has outlived the same deadline
         await known.send(b"still here")
         assert await known.recv() == "10"
 
@@ -156,7 +152,7 @@ async def test_a_message_of_endless_empty_pieces_ends(path: str) -> None:
 
 
 async def test_a_page_that_talks_without_listening_ends() -> None:
-    """As many words as fit into one packet, before the application has looked at one."""
+    """All messages fit into one packet, so they arrive before the application reads one."""
     async with linked(PAGES, compression=None) as link:
         for _ in range(MOST_WAITING + 2):
             link.protocol.send_binary(b"again")
@@ -169,7 +165,7 @@ async def test_answers_that_nobody_reads_are_not_kept_for_ever() -> None:
         link.transport.pause_reading()
         ping = b"p" * 125
         async with asyncio.timeout(PATIENCE_S):
-            while not link.transport.is_closing():  # what the kernel holds is much, and not the same everywhere
+            while not link.transport.is_closing():  # kernel buffers are large and their size varies
                 if not link.transport.get_write_buffer_size():
                     for _ in range(MOST_UNREAD // len(ping)):
                         link.protocol.send_ping(ping)

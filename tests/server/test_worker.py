@@ -1,4 +1,4 @@
-"""`serve` without its worker and relay, and the worker as a process of its own."""
+"""`serve` without worker and relay, and the worker as a separate process."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Asks the API as programs do."""
+"""Requests to the API, as programs send them."""
 
 from typing import Any
 

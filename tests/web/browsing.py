@@ -1,4 +1,4 @@
-"""What tests of pages share: a browser with somebody logged in, and what a page says."""
+"""Helpers for tests of pages: a logged-in browser, and a page's text."""
 
 import re
 from typing import Any
@@ -9,12 +9,12 @@ from accounts.models import Person
 
 
 def as_(person: Person | str, **options: Any) -> Client:
-    """A browser in which this person, or who has this name, is logged in."""
+    """Return a browser in which this person, or the person of this name, is logged in."""
     client = Client(**options)
     client.force_login(person if isinstance(person, Person) else Person.objects.get(username=person))
     return client
 
 
 def page(answer: Any) -> str:
-    """Its text, with one space wherever there is some."""
+    """Return the page's HTML with each run of whitespace as one space."""
     return re.sub(r"\s+", " ", answer.content.decode())

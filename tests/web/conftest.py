@@ -1,3 +1,3 @@
-"""People, machines and a run for the tests of this room."""
+"""Shared people, machines and a run."""
 
-from tests.runs.factories import *  # noqa: F403  (the list is there, once)
+from tests.runs.factories import *  # noqa: F403  (`__all__` there is the list)

@@ -1,20 +1,20 @@
-"""Who may do what: the expected answer to every method of every address. Read by test_permissions.py.
+"""The permission table: the expected answer to every method of every address. Read by test_permissions.py.
 
-A row is: method, address, visibility of the run (`*`: whatever it is), then the answer to each requester. A run by
-request answers as a public one does, but for BY_REQUEST. Its words:
+A row is: method, address, visibility of the run (`*`: any), then the answer to each requester. A run by request
+answers as a public one does, except for BY_REQUEST. The words:
 
     a number   the status            login   a redirect to the login page
     done       a redirect elsewhere (the form did its work)
 
-The method ANY stands for all of them; GET also for HEAD, which may be refused with 405; and ** for everything below;
-below /admin/ Django has its own pages, of which test_admin_site.py walks every one.
+The method ANY stands for all methods. GET also covers HEAD, which may be refused with 405. The ending ** covers all
+addresses below; below /admin/ Django has its own pages, and test_admin_site.py requests each of them.
 
-The member is in the run, whatever its visibility: of a private run that opens its pages, files and rounds, and never
-what is its organizer's. Machine, personal token, upload and device code in addresses and bodies are the member's; a
-member (below removed/ one who was) and an invitation in an address are the run's, a secret in one is good.
+The member is in the run, whatever its visibility. In a private run, membership opens pages, files and rounds, but not
+the organizer's pages. Machine, personal token, upload and device code in addresses and bodies are the member's. A
+member (below removed/: a removed one) and an invitation in an address are the run's, and a secret in one is valid.
 
-Further requesters have a row in FURTHER: whose answers theirs are, and where not. docs/permissions.md has all of it in
-full; `python -m scripts.generate_docs` writes it.
+Further requesters have a row in FURTHER: the requester whose answers they share, and the exceptions.
+docs/permissions.md shows all of it; `python -m scripts.generate_docs` writes it.
 """
 
 from typing import NamedTuple
@@ -31,11 +31,11 @@ ABOUT = {
 
 
 class Further(NamedTuple):
-    """One more requester, by another's answers."""
+    """A further requester, described by another's answers."""
 
     about: str
-    like: str  # the requester whose answers these are …
-    but: dict[str, str]  # … except at "METHOD address": another requester's, or those of a run by visibility
+    like: str  # the requester with the same answers …
+    but: dict[str, str]  # … except at "METHOD address": another requester's answers, or those by visibility
 
 
 MACHINES_ASK = (  # by a credential
@@ -68,7 +68,7 @@ FURTHER = {
 EVERYBODY = (*REQUESTERS, *FURTHER)
 WRITTEN = ("public", "unlisted", "private")
 VISIBILITIES = (*WRITTEN, "request")
-BY_REQUEST: dict[str, dict[str, str]] = {  # where a run by request answers somebody otherwise than a public one
+BY_REQUEST: dict[str, dict[str, str]] = {  # answers of a run by request that differ from a public one
     "GET /runs/<slug>/join/<secret>/": {"member": "done", "organizer": "done"},
     "POST /runs/<slug>/request/": {"stranger": "done", "operator": "done"},
     "POST /api/v1/runs/<slug>/credential": {"stranger": "403", "operator": "403"},
@@ -394,8 +394,6 @@ PUT   /api/v1/runs/<slug>/snapshots/<step>           private   401    404      2
 
 
 class Row(NamedTuple):
-    """One line of the table."""
-
     method: str
     address: str
     visibility: str
@@ -406,7 +404,7 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """The table, line by line, with the further requesters."""
+    """Return the table's lines with the further requesters, and those of runs by request."""
     lines = [line.split() for line in TABLE.splitlines() if line.strip()]
     assert tuple(lines[0]) == REQUESTERS
     written = [_row(line[0], line[1], line[2], dict(zip(REQUESTERS, line[3:], strict=True))) for line in lines[1:]]
@@ -414,7 +412,6 @@ def rows() -> list[Row]:
 
 
 def _by_request(row: Row) -> Row:
-    """The same of a run by request."""
     others = BY_REQUEST.get(f"{row.method} {row.address}", {})
     return row._replace(visibility="request", answers=row.answers | others)
 

@@ -1,4 +1,4 @@
-"""The world and the requesters of the permission table: everyone asks as a browser, a program or a machine would."""
+"""The objects and requesters of the permission table: each asks as a browser, a program or a machine would."""
 
 import json
 import re
@@ -34,7 +34,7 @@ from web.pages.runs.uploads import KIND, LENGTH, OFFSET, RESUMABLE, VERSION
 API = "/api/v1/"
 TUS = {RESUMABLE: VERSION}
 PIECE = b"Many hands make light work. " * 40
-MEANT = {  # where a gap of the same name stands for something else
+MEANT = {  # gaps with the same name that stand for another object
     ("digest", "/shards/"): "shard",
     ("name", "/download/"): "wheel",
     ("name", "/tokenizer/"): "tokenizer_file",
@@ -52,22 +52,21 @@ MEANT = {  # where a gap of the same name stands for something else
 
 @dataclass
 class World:
-    """What stands at the addresses of the table."""
+    """The objects at the addresses of the table."""
 
     run: Run
     other: Run
     laptop: Machine
     token: Token
     state: bytes
-    names: dict[str, str] = field(default_factory=dict)  # what to put for <…> in an address
+    names: dict[str, str] = field(default_factory=dict)  # the values for <…> in an address
 
     @property
     def draft(self) -> Run:
-        """Not opened yet, with the same people."""
         return Run.objects.get(slug="draft")
 
     def address(self, route: str) -> str:
-        """The route with its gaps filled. Raises KeyError where there is nothing to fill one with."""
+        """Return the route with its gaps filled. Raise KeyError if there is no value for one."""
         for name in gaps(route):
             route = route.replace(f"<{name}>", self.names[meant(name, route)])
         return route.removesuffix("**")
@@ -84,7 +83,7 @@ class Requester:
 
 
 def routes(resolver: URLResolver | None = None, before: str = "/") -> Iterator[str]:
-    """Every address of the URL configuration, with `<name>` for what differs."""
+    """Yield every address of the URL configuration, with `<name>` for each gap."""
     for pattern in (resolver or get_resolver()).url_patterns:
         route = before + str(pattern.pattern)
         if route == "/admin/":
@@ -96,17 +95,16 @@ def routes(resolver: URLResolver | None = None, before: str = "/") -> Iterator[s
 
 
 def gaps(route: str) -> list[str]:
-    """The names between < and >."""
     return [part.partition(">")[0] for part in route.split("<")[1:]]
 
 
 def meant(gap: str, route: str) -> str:
-    """The name under which the world has what a gap stands for."""
+    """Return the world's name for the object that a gap stands for."""
     return next((name for (known, part), name in MEANT.items() if known == gap and part in route), gap)
 
 
 def make_world(organizer: Person, member: Person, visibility: str) -> World:
-    """A run with a step, a release, files and a member; a draft and a second run; what the member has."""
+    """Create a run with a step, a release, files and a member; a draft; a second run; and the member's objects."""
     run, other = opened(organizer, visibility=visibility), opened(organizer, slug="other")
     laptop = owned(member)
     token = create_token(person=member, purpose=Token.Purpose.API, label="notebook").token
@@ -140,7 +138,7 @@ def make_world(organizer: Person, member: Person, visibility: str) -> World:
 
 
 def addresses_of(run: Run, member: Person) -> dict[str, str]:
-    """Who is in the run and who was removed, and a link that lets others in."""
+    """Add a member, a removed member, a helper, a request and an invitation; return their ids."""
     invitation, secret = membership.create_invitation(run=run)
     known = membership.add_member(run=run, name=member.username)
     removed, _ = Person.objects.get_or_create(username="Olga")
@@ -160,14 +158,14 @@ def addresses_of(run: Run, member: Person) -> dict[str, str]:
 
 
 def given_role(run: Run, person: Person, role: Run.Role) -> RunRole:
-    """A role in the run, accepted."""
+    """Give a person a role in the run and accept it."""
     offered = roles.invite(run=run, name=person.username, role=role)
     roles.accept(offered=offered)
     return offered
 
 
 def team_of(leader: Person) -> dict[str, str]:
-    """A team that the member leads, the link to it, and somebody else in it."""
+    """Create a team that the member leads, with a link and another person in it."""
     team = teams.make_team(leader=leader, name="Hands")
     secret, colleague = teams.new_link(team=team), Person.objects.get_or_create(username="Olga")[0]
     teams.join_team(slug=team.slug, secret=secret, person=colleague)
@@ -175,7 +173,6 @@ def team_of(leader: Person) -> dict[str, str]:
 
 
 def wheel() -> str:
-    """The name of the agent's package."""
     path = Path(settings.DOWNLOADS) / "manyhands-0.1.0-py3-none-any.whl"
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"a package")
@@ -183,7 +180,6 @@ def wheel() -> str:
 
 
 def tokenizer_of(dataset: Dataset) -> str:
-    """The name of one of the tokenizer's files."""
     folder = storage.tokenizer_folder(dataset)
     folder.mkdir(parents=True)
     for name in TOKENIZER:
@@ -192,25 +188,23 @@ def tokenizer_of(dataset: Dataset) -> str:
 
 
 def own_shard(run: Run, other: Run) -> str:
-    """A shard that the run alone has."""
     other.dataset.shards.all().delete()
     return run.dataset.shards.get().digest
 
 
 def own_snapshot(run: Run, other: Run) -> str:
-    """A snapshot that the run alone has."""
     other.snapshots.all().delete()
     return run.snapshots.get().file
 
 
 def state_of(run: Run, laptop: Owned) -> bytes:
-    """A state at step 1 that the log agrees with."""
+    """Commit step 1 and return a state that fits the log."""
     entry = committed(run, (laptop.machine, 4))
     return state_bytes(step=1, index=1, log_digest=entry.digest)
 
 
 def released(run: Run) -> str:
-    """The name of a file of the run's release."""
+    """Create a release and return its file's name."""
     file = {"name": "proverbs.zip", "size": 5, "sha256": "c" * 64}
     release = Release.objects.create(run=run, state="ready", folder="release", files=[file], archive="proverbs.zip")
     path = storage.release_path(release, "proverbs.zip")
@@ -220,12 +214,11 @@ def released(run: Run) -> str:
 
 
 def nobody(_: World) -> Requester:
-    """Neither session nor machine."""
     return Requester(Client())
 
 
 def logged_in(person: Person, world: World, **options: Any) -> Requester:
-    """A person with a session, and a machine with a credential for the run where they may see it, else for another."""
+    """Return a person with a session and a machine. Its credential is for the run if they may see it, else another."""
     client = Client(**options)
     client.force_login(person)
     kind = Machine.Kind.RELAY if person.is_staff else Machine.Kind.AGENT
@@ -235,7 +228,7 @@ def logged_in(person: Person, world: World, **options: Any) -> Requester:
 
 
 def revoked(person: Person, world: World) -> Requester:
-    """The credential of a machine of the run's organizer that was revoked after it had been given out."""
+    """Return the credential of an organizer's machine that was revoked after it was issued."""
     machine = owned(person, "lost")
     header = machine.credential(world.run, now=int(time.time()))
     revoke_machine(machine=machine.machine)
@@ -243,7 +236,7 @@ def revoked(person: Person, world: World) -> Requester:
 
 
 def removed(person: Person, world: World) -> Requester:
-    """A member with a credential who is removed after it had been given out."""
+    """Return a person who was removed from the run after their credential was issued."""
     places = [membership.add_member(run=run, name=person.username) for run in (world.run, world.draft)]
     requester = logged_in(person, world)
     for member in places:
@@ -252,19 +245,19 @@ def removed(person: Person, world: World) -> Requester:
 
 
 def closed(person: Person, world: World) -> Requester:
-    """Somebody with session, machine and credential, whose account is closed after they had been given out."""
+    """Return a person whose account was closed after session, machine and credential were made."""
     requester = logged_in(person, world)
-    close_account(person=Person.objects.get(pk=person.pk))  # the row as others read it: this one comes back
+    close_account(person=Person.objects.get(pk=person.pk))  # the row as others read it: this object is used again
     return requester
 
 
-# What each asks. The default for a page is its address and the session, for the API the same and a personal token.
+# How each request is made. The default is the address with the session; for the API, it is a personal token.
 
 Ask = Callable[[Requester, World, str], Any]
 
 
 def asking(method: str) -> Ask:
-    """A page, or a list of the API, by session."""
+    """Request a page, or a list of the API, with the session."""
 
     def ask(requester: Requester, _: World, address: str) -> Any:
         return requester.client.generic(method, address, headers={} if requester.person else requester.headers)
@@ -273,8 +266,6 @@ def asking(method: str) -> Ask:
 
 
 def posting(**fields: str) -> Ask:
-    """A form with these fields."""
-
     def post(requester: Requester, _: World, address: str) -> Any:
         return requester.client.post(address, fields, headers={} if requester.person else requester.headers)
 
@@ -282,43 +273,38 @@ def posting(**fields: str) -> Ask:
 
 
 def delete_account(requester: Requester, _: World, address: str) -> Any:
-    """The form with one's own name."""
     name = requester.person.username if requester.person else ""
     headers = {} if requester.person else requester.headers
     return requester.client.post(address, {"name": name, "password": PASSWORD}, headers=headers)
 
 
 def answer_machine(requester: Requester, _: World, address: str) -> Any:
-    """The code of a machine that waits, and yes."""
+    """Approve a waiting machine by its code."""
     asked = requested(Ed25519PrivateKey.generate())
     fields = {"code": asked.request.shown_code, "answer": "approve"}
     return requester.client.post(address, fields, headers={} if requester.person else requester.headers)
 
 
 def announce(requester: Requester, _: World, address: str) -> Any:
-    """A text that is about to come."""
     headers = {**TUS, LENGTH: str(len(PIECE)), **({} if requester.person else requester.headers)}
     return requester.client.post(address, headers=headers)
 
 
 def send_piece(requester: Requester, _: World, address: str) -> Any:
-    """The first piece of a text."""
     headers = {**TUS, OFFSET: "0", **({} if requester.person else requester.headers)}
     return requester.client.patch(address, PIECE, KIND, headers=headers)
 
 
 def ask_for_offset(requester: Requester, _: World, address: str) -> Any:
-    """How much of a text is here."""
+    """Ask how much of a text has arrived."""
     return requester.client.head(address, headers={**TUS, **({} if requester.person else requester.headers)})
 
 
 def terminate(requester: Requester, _: World, address: str) -> Any:
-    """The text is not wanted any more."""
     return requester.client.delete(address, headers={**TUS, **({} if requester.person else requester.headers)})
 
 
 def post_new_run(requester: Requester, _: World, address: str) -> Any:
-    """The form with a text."""
     fields = {"title": "Another", "visibility": "public", "licence": "CC0", "may_share": "on"}
     numbers = {"target_batch": "4", "micro_batch": "2"}
     text = SimpleUploadedFile("text.txt", b"Many hands make light work. " * 200)
@@ -328,28 +314,25 @@ def post_new_run(requester: Requester, _: World, address: str) -> Any:
 
 
 def add_text(requester: Requester, _: World, address: str) -> Any:
-    """The form with one more text for a draft."""
     text = SimpleUploadedFile("text.txt", b"Many hands make light work. " * 200)
     fields = {"licence": "CC0", "may_share": "on", "text": text}
     return requester.client.post(address, fields, headers={} if requester.person else requester.headers)
 
 
 def requested(key: Ed25519PrivateKey) -> devices.Asked:
-    """A machine that asks to be approved."""
     return devices.request_approval(
         name="desk", public_key=public_bytes(key), system="Linux", run="", address="192.0.2.7", now=timezone.now()
     )
 
 
 def request_machine(requester: Requester, _: World, address: str) -> Any:
-    """A machine that nobody knows yet asks for a code."""
     key = public_bytes(Ed25519PrivateKey.generate()).hex()
     body = json.dumps({"name": "desk", "system": "Linux", "run": "", "public_key": key})
     return Client().post(address, body, "application/json", headers=requester.headers)
 
 
 def collect(requester: Requester, world: World, address: str) -> Any:
-    """What became of a machine that the member has approved: all know its device code, the member alone its key."""
+    """Collect a machine that the member approved. All know its device code, but only the member has its key."""
     key, member = Ed25519PrivateKey.generate(), world.laptop.person
     asked = requested(key)
     devices.answer_request(request=asked.request, person=member, approve=True, now=timezone.now())
@@ -360,7 +343,7 @@ def collect(requester: Requester, world: World, address: str) -> Any:
 
 
 def enrol(requester: Requester, _: World, address: str) -> Any:
-    """A machine with a one-time token, where there is somebody to give it one."""
+    """Enrol a machine with a one-time token, if the requester is a person."""
     machine = requester.machine or owned(Person.objects.get(username="Amina"), "unknown")
     secret = create_machine_token(person=requester.person).secret if requester.person else "mh_nothing"
     facts = {
@@ -373,7 +356,7 @@ def enrol(requester: Requester, _: World, address: str) -> Any:
 
 
 def signed(role: Role) -> Ask:
-    """A request for a credential, signed by the requester's machine."""
+    """Return a request for a credential that the requester's machine signs."""
 
     def ask(requester: Requester, _: World, address: str) -> Any:
         name = requester.machine.machine.peer_id if requester.machine else "f" * 32
@@ -386,18 +369,18 @@ def signed(role: Role) -> Ask:
 
 
 def fetch(requester: Requester, _: World, address: str) -> Any:
-    """A file by the machine's credential."""
+    """Fetch a file with the machine's credential."""
     return requester.client.get(address, headers=requester.headers)
 
 
 def fetch_of_run(requester: Requester, world: World, address: str) -> Any:
-    """The same where the credential alone says which run: one of the run, whoever holds it."""
+    """Fetch a file whose run only the credential names, with a credential of the run for any machine."""
     headers = requester.machine.credential(world.run, now=int(time.time())) if requester.machine else {}
     return requester.client.get(address, headers=headers)
 
 
 def hand_in(requester: Requester, world: World, address: str) -> Any:
-    """A state by the machine's credential, which was asked for it."""
+    """Hand in a state with the credential of the machine that was elected."""
     if requester.machine is not None:
         elect_keeper(world.run, peer=requester.machine.machine.peer_id, index=1, step=1)
     return requester.client.put(address, world.state, "application/octet-stream", headers=requester.headers)

@@ -1,6 +1,6 @@
-"""What those who help an organizer get at the addresses of a run: beside permission_table.py, which has the others.
+"""Answers to co-organizers and moderators at the addresses of a run; permission_table.py has the other requesters.
 
-Where nothing is said here, a co-organizer is answered as the organizer is, and a moderator as a member. Both have their
+Without an entry here a co-organizer is answered as the organizer is, and a moderator as a member. Both have their
 role in the run and in the draft.
 """
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.web.permission_table import Row, rows
 
-HELPERS = {"co-organizer": "organizer", "moderator": "member"}  # and as whom they are answered elsewhere
+HELPERS = {"co-organizer": "organizer", "moderator": "member"}  # the requester whose answers each shares elsewhere
 
 TABLE = """
                                                      co-organizer moderator
@@ -27,7 +27,7 @@ POST  /runs/<slug>/role/                             done         done
 
 
 class Answer(NamedTuple):
-    """What one of them gets in one row."""
+    """The answer to one role in one row."""
 
     row: Row
     role: str
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
 
 def answers() -> list[Answer]:
-    """All rows about a run, for each of them."""
+    """Return an answer for each role in each row about a run."""
     lines = [line.split() for line in TABLE.splitlines() if line.strip()]
     assert lines[0] == [*HELPERS]
     own = {(method, address): dict(zip(HELPERS, said, strict=True)) for method, address, *said in lines[1:]}

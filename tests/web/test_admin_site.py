@@ -1,4 +1,4 @@
-"""The operators' pages: who comes in, what can be changed there, and what cannot."""
+"""The operators' admin pages: who is admitted, what can be changed there, and what cannot."""
 
 import re
 from collections.abc import Iterator
@@ -18,12 +18,11 @@ from tests.web.requesters import World, make_world
 
 @pytest.fixture
 def world(organizer: Person, volunteer: Person) -> World:
-    """A run with a step, a machine, a text, a release."""
     return make_world(organizer, volunteer, "private")
 
 
 def admin_pages() -> Iterator[str]:
-    """Every page of the admin, by its address; a row's page is that of the first row."""
+    """Yield the address of every admin page, with the first row for pages of a row."""
     yield from ("/admin/", "/admin/password_change/", "/admin/jsi18n/")
     for model in admin.site._registry:
         place = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
@@ -34,7 +33,7 @@ def admin_pages() -> Iterator[str]:
 
 def test_operators_see_every_page_and_nobody_else_sees_one(world: World, operator: Person, organizer: Person) -> None:
     pages = list(admin_pages())
-    keeper = relay_keeper()  # on the staff, and no operator
+    keeper = relay_keeper()  # staff, but no operator
     assert len(pages) > 20
     for path in pages:
         assert as_(operator).get(path).status_code == 200, path

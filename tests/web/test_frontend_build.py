@@ -1,4 +1,4 @@
-"""The built front end on the page: there where it was built, and a page that is complete where it was not."""
+"""The built front end: loaded where it is built, and pages that are complete without it."""
 
 import gzip
 import json
@@ -16,8 +16,8 @@ from tests.runs.factories import Owned, committed
 from web.templatetags import built
 from web.templatetags.built import Entry, built_entry
 
-MOST_BYTES = 60_000  # as sent, of the page of a run
-MOST_UPLOAD_BYTES = 20_000  # of the script of a form
+MOST_BYTES = 60_000  # of a run's page, compressed
+MOST_UPLOAD_BYTES = 20_000  # of a form's script
 
 
 def manifest(folder: Path, file: str) -> None:
@@ -51,9 +51,9 @@ def test_the_page_stands_complete_without_a_build(
 
 
 def packed_bytes(page: str) -> int:
-    """What the built scripts of a page weigh as they are sent.
+    """Return the compressed size of a page's built scripts.
 
-    They load nothing but the words that they share, which the page names, so that nobody waits for a second round.
+    They import only the shared words, which the page preloads, so no second round trip is needed.
     """
     scripts = re.findall(r'<script type="module" src="/static/built/([^"]+)"></script>', page)
     shared = set(re.findall(r'<link rel="modulepreload" href="/static/built/([^"]+)">', page))
@@ -65,7 +65,7 @@ def packed_bytes(page: str) -> int:
 
 
 def test_the_built_page_has_its_script_and_it_is_small(client: Client, run: Run) -> None:
-    """`make setup` has built it; a page for everybody may not weigh more."""
+    """`make setup` must have built the front end."""
     assert 10_000 < packed_bytes(client.get(f"/runs/{run.slug}/").content.decode()) <= MOST_BYTES
 
 

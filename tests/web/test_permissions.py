@@ -1,4 +1,4 @@
-"""The permission table against the site: every address of the URL configuration, every method, every requester."""
+"""The permission table against the site: each address of the URL configuration, each method, each requester."""
 
 import copy
 import dataclasses
@@ -37,32 +37,29 @@ from tests.web.requesters import (
 READING = ("GET", "HEAD", "OPTIONS")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 ROWS = rows()
-# An unlisted run answers nearly as a public one, and so does one by request: `make check` asks those two.
+# Unlisted runs and runs by request answer nearly as public ones do: only `make check` asks them.
 CASES = ["*", "public", "private", *(pytest.param(name, marks=pytest.mark.check) for name in ("unlisted", "request"))]
 Column = Callable[[World], Requester]
 
 
 @pytest.fixture
 def member(volunteer: Person) -> Person:
-    """Whom `make_world` makes a member of the run."""
+    """Return the person whom `make_world` makes a member."""
     return volunteer
 
 
 @pytest.fixture
 def people(stranger: Person, member: Person, organizer: Person, operator: Person) -> dict[str, Person]:
-    """Those who can log in, by their column."""
     return {"stranger": stranger, "member": member, "organizer": organizer, "operator": operator}
 
 
 @pytest.fixture
 def banned(db: None) -> Person:
-    """Whom the organizer removes."""
     return Person.objects.create_user("Zahra", PASSWORD)
 
 
 @pytest.fixture
 def columns(people: dict[str, Person], banned: Person) -> dict[str, Column]:
-    """How each requester is made."""
     organizer = people["organizer"]
     made: dict[str, Column] = {name: partial(logged_in, person) for name, person in people.items()}
     made |= {"revoked": partial(revoked, organizer), "closed": partial(closed, organizer)}
@@ -70,7 +67,7 @@ def columns(people: dict[str, Person], banned: Person) -> dict[str, Column]:
 
 
 def word(answer: Any) -> str:
-    """The answer as the table says it."""
+    """Return the answer in the table's words."""
     if answer.status_code != 302:
         return str(answer.status_code)
     return "login" if answer["Location"].startswith("/login/") else "done"
@@ -89,7 +86,7 @@ def asked(row: Row, column: Column, world: World, **headers: str) -> Any:
 
 
 def logged_in_once(person: Person, world: World) -> Column:
-    """Log in before the cells are asked; each cell gets the same session and cookies of its own."""
+    """Log in once before the cells are asked; each cell gets the same session and cookies of its own."""
     requester = logged_in(person, world)
 
     def column(_: World) -> Requester:
@@ -129,12 +126,11 @@ def test_every_address_and_method_is_in_the_table(organizer: Person, operator: P
 
 
 def methods(row: Row) -> tuple[str, ...]:
-    """What a row is about."""
     return METHODS if row.method == "ANY" else (row.method,)
 
 
 def answers(person: Person, world: World, method: str, route: str) -> bool:
-    """Whether something answers here; an address whose gaps cannot be filled counts as answering."""
+    """Return True if the address answers the method. An address whose gaps cannot be filled counts as answering."""
     client = Client()
     client.force_login(person)
     try:
@@ -201,7 +197,6 @@ def test_a_personal_token_opens_what_its_persons_session_opens(
 
 
 def bearer(person: Person | None) -> dict[str, str]:
-    """The header of a new personal token."""
     assert person is not None
     return {"Authorization": f"Bearer {create_token(person=person, purpose=Token.Purpose.API).secret}"}
 
@@ -209,7 +204,7 @@ def bearer(person: Person | None) -> dict[str, str]:
 def test_what_another_run_has_is_not_reached_through_ones_own(
     organizer: Person, stranger: Person, member: Person
 ) -> None:
-    """Each object behind the door of its own run: numbers in addresses are easily guessed."""
+    """Numbers in addresses are easily guessed."""
     world, own = make_world(organizer, member, "private"), opened(stranger, slug="own")
     browser = Client()
     browser.force_login(stranger)
@@ -224,7 +219,7 @@ def test_what_another_run_has_is_not_reached_through_ones_own(
 
 
 def test_a_private_run_is_as_one_that_is_not_there(stranger: Person, organizer: Person, member: Person) -> None:
-    """Status, headers and words are the same, so that nobody learns which names are taken."""
+    """Equal status, headers and words reveal no taken name."""
     world, missing = make_world(organizer, member, "private"), "nothing-here"
     world.names["invitation_secret"] = "wrong"
     taken = dict(world.names)
@@ -242,16 +237,16 @@ def test_a_private_run_is_as_one_that_is_not_there(stranger: Person, organizer: 
 
 
 def without_chance(answer: Any) -> tuple[str, dict[str, str]]:
-    """What one reads, and the headers, without what is new in every answer."""
+    """Return the text and headers of an answer without their random parts."""
     words = re.sub(r'(csrfmiddlewaretoken" value|nonce)="[^"]*"', "", answer.content.decode())
     drawn = ("Content-Length", "Content-Security-Policy")
     return words, {name: value for name, value in answer.items() if name not in drawn}
 
 
-# Writes from elsewhere
+# Forged requests
 
-HARMLESS = {"/theme/", "/language/"}  # forms on pages that are the same for everybody, which change how these look
-SIGNED = {"/account/notifications/stop/<token>/"}  # opened by who has the link, also by a program without a cookie
+HARMLESS = {"/theme/", "/language/"}  # forms for all readers that change only how pages look
+SIGNED = {"/account/notifications/stop/<token>/"}  # opened with a link, also by a program without a cookie
 FORMS = [
     row
     for row in ROWS
@@ -260,12 +255,12 @@ FORMS = [
 
 
 def strict(person: Person) -> Column:
-    """A browser that is logged in and minds forgery as a real one does."""
+    """Log in with a client that checks CSRF, as a real browser's requests are checked."""
     return lambda world: logged_in(person, world, enforce_csrf_checks=True)
 
 
 def with_token(person: Person) -> Column:
-    """The same, and every form carries the token of its cookie."""
+    """Log in with CSRF checks and send the token of the cookie."""
 
     def make(world: World) -> Requester:
         requester = strict(person)(world)

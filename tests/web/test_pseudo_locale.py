@@ -1,4 +1,4 @@
-"""Every page in a language in which each message is marked: what stands there unmarked, no translator ever saw."""
+"""Every page in a pseudo-language that marks each message: unmarked words are not translatable."""
 
 import html
 import re
@@ -16,9 +16,9 @@ from tests.web.test_queries import PAGES, grow
 
 __all__ = ["grow"]
 
-STRANGERS = ("/", "/login/", "/signup/", "/download/", "/nowhere/")  # asked without a session
+STRANGERS = ("/", "/login/", "/signup/", "/download/", "/nowhere/")  # requested without a session
 OWN = ("/runs/new/", "/account/delete/", "/teams/new/", "/approve/")
-# What stays as it is: words of people, of programs and of the protocol.
+# Not translated: words of people, of programs and of the protocol.
 ELSEWHERE = re.compile(
     r"<(script|style|svg|code|pre|bdi|textarea|time)\b.*?</\1>|<!--.*?-->|<!doctype[^>]*>", re.DOTALL | re.IGNORECASE
 )
@@ -26,7 +26,7 @@ MARKED = re.compile(r"⟦[^⟦⟧]*⟧")
 ATTRIBUTE = re.compile(r'\b(?:aria-label|placeholder|title|alt|data-label)="([^"]*)"')
 WORD = re.compile(r"[A-Za-z]{3,}")
 NAMES = re.compile(r"Manyhands|API|UTC|RSS|JSON|CSV|Hub|sha256|English|BCDF-GHJK|https://")
-# In rows, in one language for all readers: what people wrote, what happened; and a fixture's dates.
+# Stored in one language for all readers: words of people, events, and the dates of fixtures.
 STORED = re.compile(
     r"helper\d|Ines|Please|words|machine \d|trains|averages|run-\d|CC0|A model of proverbs|Many ·|^a{64}$"
     r"|^(Created|Added) |\d{1,2} [A-Z][a-z]+ 20\d\d"
@@ -37,7 +37,7 @@ CHOICES = re.compile(
 
 
 def unmarked(page: str) -> Iterator[str]:
-    """Words that a reader sees, and that are in no message."""
+    """Yield the visible words that are in no message."""
     page = ELSEWHERE.sub(" ", page)
     while (inner := MARKED.sub(" ", page)) != page:
         page = inner
@@ -52,7 +52,7 @@ def unmarked(page: str) -> Iterator[str]:
 def accented(settings: LazySettings, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, kind in [*KINDS.items()]:
         if not kind.__module__.startswith("peer_agent."):
-            monkeypatch.delitem(KINDS, name)  # another test's own, which nobody translates
+            monkeypatch.delitem(KINDS, name)  # another test's recipe, which has no translation
     settings.LANGUAGES = [*settings.LANGUAGES, ("en-xa", "⟦⟧"), ("ar-xb", "⟦⟧")]
     settings.LANGUAGE_COOKIE_NAME = "django_language"
 

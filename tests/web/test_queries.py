@@ -1,4 +1,4 @@
-"""How many questions a page asks the database: fewer than twenty, and as many for fifty rows as for two."""
+"""Database queries of pages: fewer than twenty, and as many for fifty rows as for two."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from tests.runs.factories import committed, opened, owned
 from tests.web.browsing import as_
 
 FEW, MANY = 2, 50
-LIMIT = 20  # of which there is one less at most
+LIMIT = 20  # exclusive
 PAGES = [
     "/",
     "/machines/",
@@ -77,13 +77,13 @@ PAGES = [
 
 @pytest.fixture
 def grow(operator: Person) -> Callable[[int, int], None]:
-    """Rows of every kind, from one number to another. The operator is the organizer of all runs, and trains in one."""
+    """Add rows of every kind. The operator organizes all runs, and trains in one."""
 
     def add(begin: int, end: int) -> None:
         notices.choose(person=operator, wanted=[(Event.FINISHED, Way.BROWSER)])
         for place in range(begin, end):
             run = opened(operator, slug=f"run-{place}", visibility=Run.Visibility.PRIVATE)
-            if place != 1:  # which is finished, and has one by that
+            if place != 1:  # `finish` gives the run of place 1 its release
                 Release.objects.create(run=run, state=Release.State.READY, step=1, index=place)
             Trial.objects.create(run=run, asker=str(place), prompt="")
             Presence.objects.create(run=run, phase="accumulate", done=0, target=4, members=[])
@@ -101,7 +101,7 @@ def grow(operator: Person) -> Callable[[int, int], None]:
             create_token(person=operator, purpose=Token.Purpose.API, label=str(place))
             add_member(run=first, name=person.username)
             create_invitation(run=first)
-            Presence.objects.update(at=timezone.now() + timedelta(days=1))  # it stays fresh, however long this takes
+            Presence.objects.update(at=timezone.now() + timedelta(days=1))  # always fresh
             if place == 0:
                 opened(operator, slug="asked", visibility=Run.Visibility.REQUEST)
             asking = Run.objects.get(slug="asked")
@@ -115,7 +115,7 @@ def grow(operator: Person) -> Callable[[int, int], None]:
 
 
 def train_in(run: Run, person: Person) -> None:
-    """A step of two seconds, and two machines that are here: what there is to say of a run is said."""
+    """Add a step of two seconds and two machines online, so that all parts of a run's page have data."""
     trains, averages = owned(person, "trains"), owned(person, "averages")
     for _ in range(2):
         committed(run, (trains.machine, 1))
@@ -131,7 +131,7 @@ def train_in(run: Run, person: Person) -> None:
 
 
 def finish(run: Run, person: Person) -> None:
-    """The last step is made, and its model can be downloaded; an earlier one was better."""
+    """Finish the run with a downloadable model that an earlier step surpassed."""
     committed(run, (owned(person, "ended").machine, 1))
     for at, loss in ((1, 4.0), (2, 5.0)):
         facts = {"state_digest": "", "size": 1, "heldout_loss": loss, "state": Snapshot.State.VERIFIED}
@@ -142,8 +142,7 @@ def finish(run: Run, person: Person) -> None:
 
 
 def questions(client: Client, path: str) -> int:
-    """How many a page asks."""
-    client.get(path)  # what is kept between requests is there now
+    client.get(path)  # fill what is kept between requests
     with CaptureQueriesContext(connection) as asked:
         answer = client.get(path)
     assert answer.status_code == 200, path

@@ -1,4 +1,4 @@
-"""The table of co-organizers and moderators against the site, and what their pages offer them."""
+"""The table of co-organizers and moderators against the site, and what the manage page offers them."""
 
 import pytest
 
@@ -17,7 +17,6 @@ FORMS = (*RUN_FORMS, "mix/", "texts/")
 
 @pytest.fixture
 def helper(db: None) -> Person:
-    """Whoever has the role."""
     return Person.objects.create_user("Zoe", PASSWORD)
 
 
@@ -49,7 +48,7 @@ def test_whoever_was_only_invited_or_gave_it_up_may_nothing_yet(run: Run, helper
 
 
 def offered_forms(client_page: str) -> set[str]:
-    """The addresses below the run that a page links or posts to."""
+    """Return the addresses below the run that a page links or posts to."""
     return {place for place in FORMS if f"/runs/proverbs/{place}" in client_page}
 
 

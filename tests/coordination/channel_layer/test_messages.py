@@ -1,4 +1,4 @@
-"""Messages between processes: what another version of this site sends is read, or lost alone."""
+"""Messages between the site's processes: a message of another version is read, or dropped alone."""
 
 from typing import Any, get_args
 
@@ -25,7 +25,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId, RunId
 
 TEO, RUN = PeerId("0a" * 16), RunId("0b" * 16)
-# As processes of version 0.2 write them: a name that is changed here is a message that is lost during an upgrade.
+# The form that processes of version 0.2 write. A name changed here loses messages during an upgrade.
 WRITTEN: list[tuple[LayerMessage, dict[str, Any]]] = [
     (
         PeerSaid(TEO, "a!1", b"hello", "Teo", "laptop", Role.RELAY),
@@ -62,7 +62,6 @@ def test_no_letter_is_left_out_here() -> None:
 
 @pytest.fixture
 async def layer(monkeypatch: pytest.MonkeyPatch) -> RedisLayer:
-    """Of a site whose Redis is not asked."""
     monkeypatch.setattr(RedisLayer, "_start", lambda _: None)
     found = RedisLayer(hosts=["redis://127.0.0.1:1/0"])
     found.is_up = False

@@ -1,4 +1,4 @@
-"""The channel layer within a process: what is full, dead or a day old costs itself alone."""
+"""The channel layer in one process: a full, dead or stale channel affects only itself."""
 
 import asyncio
 
@@ -13,8 +13,6 @@ DAY_S = 25 * 3600.0
 
 
 class Clock:
-    """Moved by hand."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 
@@ -29,7 +27,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def small(clock: Clock) -> ProcessLayer:
-    """Room for three messages a socket, for five a host."""
     return ProcessLayer(capacity=3, host_capacity=5, clock=clock)
 
 
@@ -38,7 +35,7 @@ def said(data: bytes = b"") -> HostSaid:
 
 
 async def kinds(layer: ProcessLayer, channel: str) -> list[type]:
-    """What waits there."""
+    """Drain a channel and return the types of its messages."""
     found = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Redis is killed and started again under a run: everybody goes on by themselves."""
+"""Redis is killed and restarted during a run: every process recovers by itself."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,6 @@ RESTARTS = 2
 
 @pytest.fixture
 def redis(settings: Any) -> Iterator[Redis]:
-    """A site's own."""
     found = Redis()
     found.start()
     settings.CHANNEL_LAYERS = settings_of(found)

@@ -25,12 +25,11 @@ def example(database: str) -> Example:
 
 
 def expire(run: Run) -> None:
-    """The owner has been silent for longer than a claim lasts."""
     Head.objects.filter(run=run).update(claim_expires=Now() - timedelta(seconds=1))
 
 
 def wait_for_a_lock() -> None:
-    """Until another session of this PostgreSQL waits for a row."""
+    """Wait until another session of this PostgreSQL waits for a lock."""
     until = time.monotonic() + PATIENCE_S
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     while time.monotonic() < until:
@@ -42,7 +41,7 @@ def wait_for_a_lock() -> None:
 
 
 class TestContract:
-    """What every database must do alike."""
+    """Behaviour that every database must share."""
 
     def test_the_first_claim_wins_and_holds(self, example: Example) -> None:
         assert claims.claim(example.run, "one") == 1
@@ -145,7 +144,7 @@ class TestContract:
             expire(example.run)
 
     def test_a_claimant_that_waited_for_the_winner_gets_nothing(self, example: Example) -> None:
-        """The moment at which a subquery would be answered from before: the second waits for the first one's row."""
+        """The second waits for the winner's row lock. A subquery would still see the row as it was before."""
         with transaction.atomic():
             assert claims.claim(example.run, "one") == 1
             second: Any = in_other_thread(lambda: claims.claim(example.run, "two"))

@@ -1,4 +1,4 @@
-"""One host: its clock, its claim and its database."""
+"""A single host: its clock, its claim, its database, its peers and their faults."""
 
 import asyncio
 import secrets
@@ -48,7 +48,6 @@ __all__ = ["driven", "example", "script"]
 
 class TestTheClock:
     async def test_ticks_by_itself_however_much_is_said(self, driven: Host, script: Script, monkeypatch: Any) -> None:
-        """Thousands of messages in one tick's time are one tick."""
         monkeypatch.setattr(host, "TICK_S", 1e6)
         async with driving(driven):
             (channel,) = await arrived(driven, TEO)
@@ -92,7 +91,7 @@ class TestTheClock:
         assert [note.text for note in notes] == [f"{TEO[:8]} says more than the site takes; some of it was lost"]
 
     def endless(self, get: Any, driven: Host) -> Any:
-        """There is always another message."""
+        """Return a `get` for a mailbox that always holds another message."""
 
         async def found() -> Any:
             driven.mailbox.put(said(TEO, hello(driven), "nowhere"))
@@ -139,7 +138,7 @@ class TestTheClaim:
         assert (held.asked_at, held.is_lost) == (0.0, True)
 
     async def test_is_kept_while_everything_else_hangs(self, example: Example, monkeypatch: Any) -> None:
-        """All threads of the loop wait for a database that does not answer; the state is still being loaded."""
+        """All of the loop's threads wait for a database that does not answer."""
         monkeypatch.setattr(claims, "RENEW_S", 0.0)
         asked, go_on = [], threading.Event()
 
@@ -160,7 +159,7 @@ class TestTheClaim:
                 await asyncio.wait([*hung, keeping])
 
     async def test_is_renewed_while_the_state_is_loaded(self, example: Example, monkeypatch: Any) -> None:
-        """A long log takes longer to read than a claim lasts: two processes took the run from each other."""
+        """A regression: reading a long log took longer than a claim lasts, and two processes took the run in turn."""
         renewed, seen = threading.Event(), []
 
         def load(*_: Any) -> None:
@@ -253,7 +252,7 @@ class TestTheDatabase:
         assert (len(asked), script.count(e.Persisted)) == (1, 1), "asked for twice meanwhile, done once"
 
     async def test_is_not_written_by_a_host_whose_claim_is_over(self, example: Example, driven: Host) -> None:
-        """Words have no fence of their own: those of the next host would be written over."""
+        """The text of `waiting_for` has no fence, so this host would overwrite the next host's."""
         driven.writer.ask(e.Waiting("for a relay"))
         driven.writer.drain()
         driven.holding.is_lost = True
@@ -262,8 +261,6 @@ class TestTheDatabase:
         assert example.run.waiting_for == ""
 
     async def test_that_raises_no_marks_grants_nothing(self, driven: Host, monkeypatch: Any) -> None:
-        """Another host has the run by now."""
-
         def raise_marks(*_: Any) -> None:
             raise store.Stale
 
@@ -300,7 +297,7 @@ class TestTheDatabase:
     async def test_tells_of_each_page_when_it_is_said(
         self, records: int, example: Example, driven: Host, script: Script, monkeypatch: Any
     ) -> None:
-        """A full one too: a commit may have been said before it."""
+        """A full page is reported too, since its peer may have been sent a commit before it."""
         record = await in_thread(next_record)(example.run, (example.teo, (UNIT,)))
         monkeypatch.setattr(store, "sealed_from", lambda *_: [sealed(record)] * records)
         script.answer = lambda event: [e.Resend(TEO, 7, 3)] if isinstance(event, e.Joined) else []
@@ -409,7 +406,7 @@ class TestSessions:
         assert answer == m.Rehello(run=driven.run.run_id, fence=driven.holding.fence)
 
     async def test_a_ban_is_final_until_it_is_taken_back(self, driven: Host, script: Script, monkeypatch: Any) -> None:
-        """Also for a hello that was on its way."""
+        """The ban also applies to a hello that was already on its way."""
         gone = [TEO]
         monkeypatch.setattr(host, "LOOK_S", 0.01)
         monkeypatch.setattr(store, "revoked", lambda peers: gone)
@@ -431,7 +428,7 @@ class TestSessions:
         assert [event for event in script.events if isinstance(event, e.Lost)] == [e.Lost(TEO, banned=True)]
 
     async def test_a_hello_is_judged_by_a_look_that_was_begun_after_it(self, driven: Host, script: Script) -> None:
-        """One that was under way may have been answered before the ban was taken back."""
+        """A look that began earlier may have been answered before the ban was taken back."""
         banned = requests.Wishes(e.Directed("paused"), snapshots.News(), {TEO: "E324"})
         driven.unwanted, driven._looks = banned.unwanted, 1
         channel = await driven.layer.new_channel()
@@ -473,7 +470,6 @@ def test_the_same_message_to_many_is_one() -> None:
 
 class TestSnapshots:
     async def test_what_the_site_found_is_told(self, driven: Host, script: Script, monkeypatch: Any) -> None:
-        """An answer of the log is told once, however often the host looks."""
         monkeypatch.setattr(host, "LOOK_S", 0.001)
         stored = m.Snapshot(index=2, step=2, digest="d" * 64, state_digest="", file="f" * 64, size=1)
         replayed = e.Replayed(2, 2, "a" * 16)

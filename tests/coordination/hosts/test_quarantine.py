@@ -1,4 +1,4 @@
-"""Who broke a host rests, longer each time, and is not heard by the next one either, in whichever process that is."""
+"""Quarantine of peers that break a host: longer each time, and shared with the other processes."""
 
 import time
 from typing import Any
@@ -12,7 +12,7 @@ from coordination.hosts.quarantine import REST_S, Quarantine
 from peer_agent.protocol.identifiers import PeerId
 
 TEO, NOOR = PeerId("0a" * 16), PeerId("0b" * 16)
-HERE, THERE = 5_000.0, 70_000.0  # what the clocks of two processes say at the same moment
+HERE, THERE = 5_000.0, 70_000.0  # the clocks of two processes at the same moment
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Who is told that a machine stopped or that a run needs volunteers: in time, not for what comes back, not twice."""
+"""Notices of stopped machines and of runs that need volunteers: in time, once, and withdrawn on recovery."""
 
 from datetime import timedelta
 from typing import Any
@@ -32,7 +32,7 @@ __all__ = ["driven", "example", "script"]
 
 
 class World:
-    """A run whose host looks when a test says so."""
+    """A run whose host looks when a test asks for it."""
 
     def __init__(self, made: Example) -> None:
         self.run, self.teo, self.noor = made.run, made.teo, made.noor
@@ -43,7 +43,6 @@ class World:
             notices.choose(person=person, wanted=chosen)
 
     def here(self, *owners: Any, role: Role = Role.TRAINER) -> None:
-        """These machines and no others, from now on."""
         self.state.members = {
             owner.machine.peer_id: Member(
                 owner.machine.peer_id, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0, step=0
@@ -118,7 +117,7 @@ class TestStopped:
         assert world.told(Event.STOPPED) == {"Teo"}
 
     def test_after_a_restart_of_the_site_it_is_known_who_was_here(self, world: World) -> None:
-        """Machines come back within seconds; one that does not had stopped."""
+        """Running machines return within seconds, so an absent one had stopped."""
         world.here(world.teo, world.noor)
         world.look()
         again = World.__new__(World)
@@ -243,7 +242,7 @@ def test_while_nothing_changes_it_costs_nothing(world: World) -> None:
 
 
 def test_many_that_stop_at_once_are_a_few_questions(world: World) -> None:
-    """A relay's network is cut: nobody but those who chose it costs anything."""
+    """The relay's network is cut. Only people who chose the notice cost a query."""
     person = Person.objects.create_user("Olga", None)
     many = [owned(person, f"machine {place}") for place in range(40)]
     world.here(*many)
@@ -254,7 +253,7 @@ def test_many_that_stop_at_once_are_a_few_questions(world: World) -> None:
     assert len(asked) < 40
 
 
-# As the host does it
+# The host's part
 
 
 async def test_a_host_knows_who_left_on_purpose(

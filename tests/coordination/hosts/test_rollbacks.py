@@ -1,4 +1,4 @@
-"""A run goes back to a snapshot: one transaction, once, on every database alike."""
+"""Rollback of a run to a snapshot: one transaction, applied once, on every database."""
 
 import hashlib
 
@@ -33,7 +33,6 @@ UNITS = [UNIT, *(Unit(0, 0, 2 * n, 2 * n + 2) for n in range(1, 12))]
 
 @pytest.fixture
 def example(database: str) -> Example:
-    """Five steps, with verified snapshots at the second and the fourth."""
     found = example_run()
     claims.claim(found.run, "host")
     for step in range(1, 6):
@@ -70,7 +69,7 @@ def snapshot_at(run: Run, *, heldout_loss: float) -> Snapshot:
 
 
 def wish(run: Run, index: int = 2) -> Record:
-    """The organizer wants it, and the coordinator has its record ready."""
+    """Ask for a rollback and return the coordinator's record of it."""
     Run.objects.filter(pk=run.pk).update(rollback_index=index)
     run.refresh_from_db()
     directed = store.directed(run)
@@ -179,7 +178,7 @@ def test_a_wish_that_was_taken_back_is_not_fulfilled(example: Example) -> None:
 
 
 def test_a_wish_for_what_was_undone_is_forgotten(example: Example) -> None:
-    """It would be asked for each second; the host goes on."""
+    """A wish that is kept would be tried again every second."""
     run = example.run
     record = wish(run)
     run.snapshots.filter(index=2).update(is_undone=True)

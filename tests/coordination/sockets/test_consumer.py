@@ -1,4 +1,4 @@
-"""The control link at the site: who is let in, what is refused under which number, and where messages go."""
+"""The control link at the site: who is admitted, which error refuses whom, and where messages go."""
 
 import asyncio
 import time
@@ -43,7 +43,7 @@ OTHER_RUN = RunId("0b" * 16)
 
 @pytest.fixture
 def example(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    """Rows are the same on every database; `test_claims` and `test_store` are run on each."""
+    """Use one database: `test_claims` and `test_store` cover each of them."""
     with fresh_database("sqlite", request, tmp_path):
         yield example_run()
 
@@ -58,7 +58,6 @@ def hello(run: Run) -> m.Hello:
 
 
 async def received(layer: Any, channel: str) -> Any:
-    """The next message in a host's channel."""
     async with asyncio.timeout(PATIENCE_S):
         return await layer.receive(channel)
 
@@ -140,9 +139,10 @@ class TestHandshake:
             assert refusal.code == "E205"
 
     async def test_an_agent_of_version_1(self, teo: Identity, layer: Any) -> None:
-        """Word for word: it refuses our challenge by itself, and is refused if it does not; then the socket ends.
+        """The messages are copied from version 1. The socket ends whether the agent refuses the challenge or is
+        refused.
 
-        The line to type came with its request for a credential (tests/web/api/test_agents.py), which it makes first.
+        The agent first asks for a credential and is told there what to type (tests/web/api/test_agents.py).
         """
         assert teo.credential is not None
         signed = {"payload": teo.credential.payload, "signature": teo.credential.signature}
@@ -225,10 +225,7 @@ class TestWhatIsRefused:
 
 
 class TestMessages:
-    """Between the socket of a peer and the channel of its run's host."""
-
     async def announce(self, layer: Any, run: Run, fence: int, *, group: str = "") -> str:
-        """A host with a channel of its own; the peers of the run are told."""
         channel: str = await layer.new_channel()
         note = HostAnnounced(RunId(run.run_id), fence, channel)
         await layer.group_send(group or group_of(run.run_id), note)
@@ -249,7 +246,7 @@ class TestMessages:
     async def test_a_member_that_listens_is_told_of_where_it_is_seen(
         self, example: Example, role: Role, layer: Any
     ) -> None:
-        """Whatever it says: else it could send all members to an address of its choice."""
+        """The site replaces the claimed address; a peer could otherwise send all members to any address."""
         member = identity_of(credential_of(example.teo, example.run, role), example.teo.key)
         said = replace(hello(example.run), url="wss://victim.example:7100/", fingerprint="0a" * 32, reduces=True)
         async with linked(member) as link:
@@ -324,7 +321,7 @@ class TestMessages:
     ) -> None:
         async def gone(*_: Any, **__: Any) -> None:
             told.set()
-            raise ClientDisconnected  # what the server raises where the other side has closed
+            raise ClientDisconnected  # what the server raises once the other side has closed
 
         told = asyncio.Event()
         async with linked(teo) as link:

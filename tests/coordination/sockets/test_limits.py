@@ -1,4 +1,4 @@
-"""The control link at the site: what one peer may cost it, and that only that peer pays."""
+"""Limits on a control link: one peer's use is bounded and costs only that peer."""
 
 import time
 from typing import Any
@@ -45,13 +45,12 @@ def noor(example: Example) -> Identity:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks come at once."""
     monkeypatch.setattr(polling, "LOOK_S", 0.01)
     monkeypatch.setattr(polling, "LEAST_PAUSE_S", 0.0)
 
 
 async def hosted(layer: Any, example: Example) -> tuple[str, int]:
-    """A host's channel and fence, as the database has it and nobody has announced."""
+    """Claim the run for a host that is not announced; return its channel and fence."""
     channel = await layer.new_channel("host.")
     fence = await in_thread(claims.claim)(example.run, channel)
     assert fence is not None
@@ -59,7 +58,7 @@ async def hosted(layer: Any, example: Example) -> tuple[str, int]:
 
 
 async def greeted(link: PeerLink, layer: Any, example: Example, host: str) -> str:
-    """It has said hello; where it listens."""
+    """Say hello and return the channel of the peer's socket."""
     assert isinstance(await link.hear(), m.Rehello)
     await link.say(hello(example.run))
     return str((await received(layer, host)).channel)
@@ -152,7 +151,7 @@ class TestHosts:
     async def test_after_a_loss_between_processes_everybody_says_hello(
         self, example: Example, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(polling, "LOOK_S", 1e6)  # else the hello is asked for because it is not answered
+        monkeypatch.setattr(polling, "LOOK_S", 1e6)  # otherwise an unanswered hello would be asked for again
         host, _ = await hosted(layer, example)
         async with linked(teo) as link:
             await greeted(link, layer, example, host)
@@ -255,7 +254,7 @@ def test_who_is_heard_is_not_among_the_oldest() -> None:
 
 
 def test_an_auxiliary_has_a_budget_of_its_own() -> None:
-    """It says a word for each span and slot, of one run: more than a trainer, less than a relay."""
+    """An auxiliary reports each span and slot of one run: more than a trainer, less than a relay."""
     trainer, auxiliary, relay = (BUDGETS[role] for role in (Role.TRAINER, Role.AUXILIARY, Role.RELAY))
     assert trainer.messages < auxiliary.messages < relay.messages
     assert Allowances().of("a", "run", Role.AUXILIARY, 0.0).budget is auxiliary

@@ -1,4 +1,4 @@
-"""Where a member may say that it listens: at the address it is seen at, encrypted, with a certificate to pin."""
+"""The address at which a member may listen: the one the site sees, encrypted, with a pinned certificate."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How often a process asks the database who hosts what."""
+"""Polling of the database for hosts, finished runs and owners' instructions."""
 
 import asyncio
 import time
@@ -33,23 +33,22 @@ TURNS = 50  # of a thread, each as long as a look
 RUN = "0a" * 16
 LAST = 40
 State = Snapshot.State
-SOON_S = 1.0  # in which a machine is to answer
+SOON_S = 1.0  # within which a machine must answer
 
 
 class Hurried:
-    """A socket that is never content."""
+    """A socket that asks for another look after each."""
 
     def __init__(self, here: HostSearch) -> None:
         self.here, self.found = here, asyncio.Event()
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
-        """Asks for another look at once."""
         del hosts, asked_at
         self.found.set()
         self.here.wake()
 
     async def announce_finished(self, notes: Sequence[Snapshotted]) -> None:
-        """It has no log."""
+        """Do nothing: this socket keeps no log."""
 
 
 async def test_however_many_are_in_a_hurry_there_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +78,7 @@ async def test_however_many_are_in_a_hurry_there_is_a_pause(monkeypatch: pytest.
 
 @pytest.fixture
 def one() -> Following:
-    """Follows the first host of a run since second 0."""
+    """Return a socket's state that has followed a run's first host since second 0."""
     following = Following()
     assert following.follow(RUN, "first", 1, 0.0)
     return following
@@ -149,7 +148,6 @@ def relay(example: Example) -> Identity:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks come at once."""
     for name in ("LOOK_S", "LEAST_PAUSE_S", "SETTLED_S"):
         monkeypatch.setattr(polling, name, 0.01)
 
@@ -225,7 +223,7 @@ async def test_a_trainer_is_not_told(
         async with asyncio.timeout(120):
             while not await looked.get():
                 pass
-            await looked.get()  # by now the note before was handed on
+            await looked.get()  # the earlier note has been handed on by now
         note = HostAnnounced(RunId(example.run.run_id), 1, "nobody")
         await layer.group_send(group_of(example.run.run_id), note)
         assert await link.hear() == m.Rehello(run=example.run.run_id, fence=1), "and nothing before"
@@ -273,7 +271,7 @@ async def test_machine_gets_instructions_once_heard_and_then_at_once(example: Ex
 
 @pytest.mark.parametrize("why", [Why.PAUSED, Why.WORKS])
 async def test_who_rests_finds_out_that_it_is_wanted_no_more(example: Example, layer: Any, why: Why) -> None:
-    """It is in no host's state, which cuts off who works."""
+    """A paused machine is in no host's state, which is what cuts off a working one."""
     async with link_of(example) as link:
         await says(link, example, -1, why)
         await instructions(link)
@@ -328,7 +326,7 @@ async def test_what_was_said_is_not_said_twice(example: Example, layer: Any) -> 
 
 
 async def test_machine_over_its_report_rate_writes_no_more_rows(example: Example, layer: Any) -> None:
-    """Whatever it says beyond is passed over; its link stays."""
+    """The site ignores further reports and keeps the link."""
     async with link_of(example) as link:
         for number in range(200):
             await link.say(m.MachineReport(run=example.run.run_id, revision=-1, month_bytes=number))
@@ -340,7 +338,7 @@ async def test_machine_over_its_report_rate_writes_no_more_rows(example: Example
 
 
 async def test_what_a_newer_link_said_outlives_the_older_one(example: Example, layer: Any) -> None:
-    """The same words soon after one another: whoever goes on after a rest has a new link before the old one ends."""
+    """The report is identical. A machine that ends a rest opens a new link before its old one ends."""
     async with link_of(example) as older:
         await says(older, example, 0)
         while (await shown(example)).report is None:  # noqa: ASYNC110 (another task writes a row)

@@ -1,4 +1,4 @@
-"""Three machines train, the organizer rolls the run back, and the site is killed meanwhile: all agree again."""
+"""Three machines train, the organizer rolls the run back, the site is killed meanwhile, and all replicas agree."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ ROLLED = "The run was rolled back to step"
 
 
 def snapshot_at(swarm: Swarm, step: int) -> int:
-    """The place of the verified snapshot of this step, once there is one."""
+    """Wait for the verified snapshot of this step and return its index in the log."""
     found: list[tuple[int]] = []
     verified = f"state = 'verified' and not is_undone and step = {step} and {swarm.of_run()}"
 
@@ -28,13 +28,13 @@ def rollbacks(swarm: Swarm) -> list[int]:
 
 
 def since(swarm: Swarm, name: str, times: int) -> dict[int, str]:
-    """State digests of an agent since it has gone back so often."""
+    """Return the state digests of an agent since its latest rollback, if there were `times` of them."""
     parts = swarm.log(name).split(ROLLED)
     return {int(step): digest for step, digest in DIGEST.findall(parts[-1])} if len(parts) == times + 1 else {}
 
 
 def all_equal(swarm: Swarm, steps: int, times: int, *late: str) -> None:
-    """Everybody makes these steps, and at each of them there is one state."""
+    """Require that all agents reach this step and agree on the state at each common step."""
 
     def made() -> bool:
         return all(max(since(swarm, name, times), default=0) >= steps for name in NAMES)

@@ -1,1 +1,1 @@
-"""Journeys over pages: who can use them, and how much there is to do."""
+"""Journeys over pages: accessibility, and the number of actions people need."""

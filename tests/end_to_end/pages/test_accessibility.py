@@ -1,10 +1,9 @@
-"""axe-core on every page, as a visitor and as the organizer, light and dark, wide and narrow, and laid out from
-right to left: no violation.
+"""axe-core finds no violation on any page: as visitor and organizer, light and dark, wide and narrow, right to left.
 
-A page is one line of PAGES; `{run}` is the address of a run that trains, `{draft}` of a draft by invitation,
-`{invitation}` of a link into it, `{done}` of a finished run, `{requested}` of one that Teo asked to join, `{operator}`
-of the first operator's link, `{reset}` of one for a new password; `{code}` is what a machine asks with. The newcomer
-has come by another site, where they are called as somebody here.
+A page is one line of PAGES. Its placeholders are addresses: `{run}` of a run that trains, `{draft}` of a draft by
+invitation, `{invitation}` of a link into it, `{done}` of a finished run, `{requested}` of one that Teo asked to join,
+`{operator}` of the first operator's link, `{reset}` of a password link. `{code}` is a waiting machine's code.
+The newcomer came by another site, with a name that is taken here.
 """
 
 import json
@@ -31,14 +30,14 @@ from web.pages.site.about import TOPICS
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 
 Scheme = Literal["light", "dark"]
-WIDTHS: dict[Scheme, tuple[int, int]] = {"light": (1440, 390), "dark": (390, 1440)}  # loaded at the one, then resized
+WIDTHS: dict[Scheme, tuple[int, int]] = {"light": (1440, 390), "dark": (390, 1440)}  # loaded at the first, then resized
 OPTIONS: dict[Scheme, dict[str, Any]] = {"light": {}, "dark": {"runOnly": ["color-contrast", "link-in-text-block"]}}
-# Charts are drawn anew in a frame that comes after the window's size has changed.
+# Charts are redrawn in a frame after the window has changed its size.
 SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 
 
 class Page(NamedTuple):
-    """One page, who looks at it, and what to wait for."""
+    """A page, its reader, and the selector to wait for."""
 
     path: str
     who: str = ""
@@ -104,7 +103,7 @@ PAGES = [
 ]
 
 
-# What of each menu, once it is open, lies where nobody can scroll to.
+# The parts of each open menu that lie outside the screen.
 MENUS_BESIDE_THE_SCREEN = """() => [...document.querySelectorAll("details.menu")].flatMap((menu) => {
   menu.open = true;
   const { left, right } = menu.querySelector("div").getBoundingClientRect();
@@ -114,8 +113,6 @@ MENUS_BESIDE_THE_SCREEN = """() => [...document.querySelectorAll("details.menu")
 
 
 class Site(NamedTuple):
-    """A site with a run, and a browser."""
-
     swarm: Swarm
     browser: Browser
     places: dict[str, str]
@@ -142,7 +139,6 @@ def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[Site
 
 
 def drafted(swarm: Swarm, organizer: Visitor) -> dict[str, str]:
-    """A draft by invitation, and a link into it."""
     swarm.draft(organizer, python_text()[:150_000], trainers=1, steps=9, visibility="private", title="Not yet")
     draft = f"/runs/{swarm.slug}/"
     swarm.wait(lambda: "Three random pieces" in organizer.read(f"{draft}manage/"), 60, "the text is prepared")
@@ -155,7 +151,6 @@ def drafted(swarm: Swarm, organizer: Visitor) -> dict[str, str]:
 
 
 def requested(swarm: Swarm, organizer: Visitor) -> str:
-    """A run by request, which somebody asked to join."""
     swarm.open_run(organizer, python_text()[:150_000], trainers=1, steps=9, visibility="request", title="By request")
     path = f"/runs/{swarm.slug}/"
     swarm.sign_up("Teo").submit(path, {"message": "I have two machines"}, action=f"{path}request/")
@@ -163,7 +158,6 @@ def requested(swarm: Swarm, organizer: Visitor) -> str:
 
 
 def reset(swarm: Swarm) -> str:
-    """The operator's link for somebody who forgot their password."""
     command = [sys.executable, str(ROOT / "manage.py"), "reset_password", "Noor"]
     own = {**os.environ, "MANYHANDS_DATA": str(swarm.data)}
     said = subprocess.run(command, env=own, check=True, capture_output=True, text=True).stdout
@@ -171,7 +165,6 @@ def reset(swarm: Swarm) -> str:
 
 
 def finished(swarm: Swarm, organizer: Visitor) -> str:
-    """A run whose model is made."""
     swarm.open_run(organizer, python_text()[:150_000], trainers=1, steps=3, title="Done")
     swarm.start_agent("amina", token=swarm.token_of(organizer))
     swarm.wait_finished()
@@ -180,7 +173,6 @@ def finished(swarm: Swarm, organizer: Visitor) -> str:
 
 
 def asked(swarm: Swarm) -> str:
-    """The code of a machine that asks to be approved."""
     home = swarm.folder / "asking"
     home.mkdir()
     swarm.start("asking", [MANYHANDS, "login", swarm.url], bare_environment(home), home)
@@ -190,13 +182,13 @@ def asked(swarm: Swarm) -> str:
 
 @pytest.fixture(scope="module", params=["light", "dark"])
 def scheme(request: pytest.FixtureRequest) -> Any:
-    """Without colours the dark pages are the light ones, so that in the dark contrasts alone are looked at."""
+    """Return the colour scheme. Dark pages differ in colours only, so only contrasts are checked there."""
     return request.param
 
 
 @pytest.fixture(scope="module")
 def readers(site: Site, scheme: Scheme) -> Iterator[dict[str, Reader]]:
-    """A stranger, the organizer who is logged in, and somebody who has no name here yet."""
+    """Yield readers: a stranger, two who are logged in, and a newcomer without a name here."""
     found = {who: Reader(site.browser, color_scheme=scheme) for who in ("", "Amina", "Noor", "newcomer")}
     found["newcomer"].page.goto(f"{site.swarm.url}/login/with/oidc/")
     for who in ("Amina", "Noor"):
@@ -223,7 +215,7 @@ def test_nothing_stands_in_anybodys_way(site: Site, readers: dict[str, Reader], 
 
 
 def stands_in_nobodys_way(reader: Reader, scheme: Scheme, width: int) -> None:
-    """Nothing that axe-core knows, and nothing beside the screen."""
+    """Require no axe-core violation and nothing outside the screen."""
     reader.page.evaluate(SETTLED)
     assert violations(reader, scheme) == [], f"{width} px"
     assert reader.page.evaluate(MENUS_BESIDE_THE_SCREEN) == [], f"{width} px"
@@ -231,7 +223,6 @@ def stands_in_nobodys_way(reader: Reader, scheme: Scheme, width: int) -> None:
 
 
 def violations(reader: Reader, scheme: Scheme) -> list[str]:
-    """What axe-core finds, in words."""
     found = reader.page.evaluate("(options) => axe.run(options).then((result) => result.violations)", OPTIONS[scheme])
     return [f"{one['id']}: {json.dumps([node['html'] for node in one['nodes']][:3])}" for one in found]
 

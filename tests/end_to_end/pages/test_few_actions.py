@@ -1,4 +1,4 @@
-"""How much people have to do: an action is a click, or a field that is filled in."""
+"""The number of actions that people need: an action is a click or a field that is filled in."""
 
 import re
 from collections.abc import Iterator
@@ -19,29 +19,24 @@ PRINTED = re.compile(r"^ +(http://\S+/approve/\S+)$", re.MULTILINE)
 
 
 class Counted:
-    """A page that counts what somebody does on it."""
-
     def __init__(self, page: Page, *, touches: bool) -> None:
         self.page, self.touches, self.actions = page, touches, list[str]()
 
     def press(self, selector: str) -> None:
-        """Click, or tap; what is not on the screen is scrolled to, as anybody would."""
+        """Click or tap. Playwright scrolls to what is not on the screen."""
         self.actions.append(selector)
         (self.page.tap if self.touches else self.page.click)(selector)
 
     def fill(self, selector: str, text: str) -> None:
-        """Type into a field."""
         self.actions.append(selector)
         self.page.fill(selector, text)
 
     def choose(self, selector: str, file: Path) -> None:
-        """Choose a file."""
         self.actions.append(selector)
         self.page.set_input_files(selector, file)
 
 
 def axe_finds(reader: Reader) -> list[str]:
-    """Return what axe-core finds on the page that is open."""
     reader.page.evaluate(AXE.read_text())
     return violations(reader, "light")
 
@@ -92,7 +87,7 @@ def test_from_the_front_page_to_a_run_that_takes_volunteers(
 def test_from_a_link_to_credit(
     site: tuple[Swarm, Browser], english: str, device: dict[str, Any], record_property: Any
 ) -> None:
-    """Besides signing in: copy the page's line into a terminal, open the address it shows, approve."""
+    """After signing in: copy the page's line into a terminal, open the address it shows, approve."""
     swarm, browser = site
     organizer, name = swarm.sign_up("Ida" if device else "Amina"), "Lea" if device else "Teo"
     swarm.open_endless_run(organizer, english)

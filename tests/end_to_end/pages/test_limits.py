@@ -1,4 +1,4 @@
-"""What an owner sets on the page is obeyed by a real machine, as seen from outside of it."""
+"""A real machine obeys the limits that its owner sets on the page, as measured from outside."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from demo.processes import ROOT
 from tests.end_to_end.rig.network_change import ALONE, networks_can_be_made
 
 OURS = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")])}
-SOON_S = 10.0  # to press, to be answered, to look; half a second where nothing else goes on, and here much may
+SOON_S = 10.0  # to press, to be answered, to look; half a second on an idle machine
 QUIET_MBPS = 0.05  # a control link that is alive
-HEADERS = 1.1  # times what is limited, on the cable
-AT_ONCE_MB = 4.0  # millions of bits that may lie in buffers: four chunks, and what the system holds for one link
-QUIET_SHARE = 0.25  # of a processor: an agent that waits, its looks at what runs among it
+HEADERS = 1.1  # factor on the limit: bytes on the cable include headers
+AT_ONCE_MB = 4.0  # megabits that buffers may hold: four chunks, and the system's buffer of a link
+QUIET_SHARE = 0.25  # of a processor: a waiting agent, including its look at running programs
 
 
 def is_quiet(found: dict[str, Any]) -> bool:

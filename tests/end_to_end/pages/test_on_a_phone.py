@@ -1,4 +1,4 @@
-"""What people do on a phone, by touch: watch a run, keep order in it, hold a machine within limits; nothing shifts."""
+"""Journeys on a phone, by touch: watch a run without layout shift, moderate it, limit a machine."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,19 +10,19 @@ from tests.end_to_end.pages.test_few_actions import PHONE
 from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm
 
-# A step every second or so: a page that moves while it is measured.
+# A step takes about a second, so the page changes while it is measured.
 SLOW: dict[str, Any] = {"width": "64", "layers": "1", "target_batch": "64", "warmup_steps": "5"}
 MORE_STEPS = 8
 STEPS_SHOWN = 25
-# What moved though nobody touched it: rows of a list by one that is new, and words behind a number. No more may.
+# Layout shift without input: list rows moved by a new one, and words behind a number.
 SHIFTS = """
   window.shifts = 0;
   new PerformanceObserver((list) => {
     for (const each of list.getEntries()) if (!each.hadRecentInput) window.shifts += each.value;
   }).observe({ type: "layout-shift" });
 """
-# Of all that stands above the end of the timeline, which grows until it has as many lines as it may. On a busy machine
-# steps may become too long to be shown together, or short enough: where one has its bar is room for it.
+# Elements above the end of the timeline, which grows until it is full. On a busy machine steps may become too long
+# to be shown together, or short enough: then one bar's room is kept by `.no-bar`.
 PLACES = """[...document.querySelectorAll(
   "main h1, main h2, main section, main .curve, main progress, main .no-bar"
 )].map((each) => {
@@ -35,7 +35,7 @@ MOST_SHIFT = 0.002  # of a page, for each step; Web Vitals call 0.1 in five seco
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, english: str) -> Iterator[tuple[Swarm, Browser]]:
-    """A run in which Teo trains, and Noor may be asked to keep order."""
+    """Yield a run in which Amina and Teo train, and Noor has an account."""
     with Swarm(tmp_path_factory.mktemp("phone")) as swarm, chromium() as browser:
         swarm.start_site()
         amina, teo = (swarm.sign_up(name) for name in ("Amina", "Teo"))
@@ -57,13 +57,12 @@ def on_phone(swarm: Swarm, browser: Browser, who: str = "") -> Reader:
 
 
 def tap(reader: Reader, selector: str) -> None:
-    """Tap what leads to another page, and be there."""
     with reader.page.expect_navigation():
         reader.page.tap(selector)
 
 
 def fits(reader: Reader) -> None:
-    """Nothing is cut off, and no script failed."""
+    """Require that nothing is cut off and no script failed."""
     wide = reader.page.evaluate("document.documentElement.scrollWidth")
     assert wide <= PHONE["width"], (reader.page.url, wide)
     assert not reader.faults
@@ -114,7 +113,7 @@ def test_an_owner_sets_a_limit_and_pauses(run: tuple[Swarm, Browser]) -> None:
     swarm.wait(lambda: any('"revision":1' in row[0] for row in swarm.rows(report)), 30, "the machine has heard of it")
     tap(reader, "button:text-is('Pause')")
     swarm.wait(lambda: "Paused by you" in swarm.log("teo"), 30, "the machine rests")
-    reader.page.wait_for_timeout(2000)  # its row says it after the machine
+    reader.page.wait_for_timeout(2000)  # the site's row follows the machine
     reader.page.goto(f"{swarm.url}/machines/")
     assert "Paused by you" in reader.page.inner_text("#mine >> xpath=..")
     tap(reader, "button:text-is('Resume')")
@@ -123,7 +122,7 @@ def test_an_owner_sets_a_limit_and_pauses(run: tuple[Swarm, Browser]) -> None:
 
 
 def test_a_moderator_removes_somebody_and_lets_them_back(run: tuple[Swarm, Browser]) -> None:
-    """The last here: Teo's agent ends."""
+    """The last test here, since Teo's agent ends."""
     swarm, browser = run
     organizer, moderator = on_phone(swarm, browser, "Amina"), on_phone(swarm, browser, "Noor")
     organizer.page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")

@@ -1,4 +1,4 @@
-"""Visitors let a released model write: with scripts, without, and while the site is killed."""
+"""Visitors let a released model write: with scripts, without them, and across a restart of the site."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_visitors_let_a_released_model_write(tmp_path: Path, english: str) -> No
 
 
 def on_the_runs_page(swarm: Swarm, reader: Reader) -> None:
-    """The page stays, and the text is put into it as text."""
+    """Write on the run's page, which stays open and escapes the text."""
     reader.page.goto(f"{swarm.url}/runs/{swarm.slug}/")
     reader.page.wait_for_selector(LIVE, state="attached")
     reader.page.evaluate("window.mark = 'the same page'")
@@ -44,7 +44,6 @@ def on_the_runs_page(swarm: Swarm, reader: Reader) -> None:
 
 
 def without_a_script(swarm: Swarm, reader: Reader) -> None:
-    """A form, and a page that loads itself again."""
     reader.page.goto(f"{swarm.url}/runs/{swarm.slug}/try/")
     reader.page.fill("textarea[name=prompt]", MARKUP)
     reader.page.click("[data-try] button")
@@ -54,7 +53,7 @@ def without_a_script(swarm: Swarm, reader: Reader) -> None:
 
 
 def through_a_restart(swarm: Swarm) -> None:
-    """What waits when the site is killed is written after its next start; nobody has to ask again."""
+    """Ask, kill and restart the site, and require that the text is written without asking again."""
     visitor = Visitor(swarm.url)
     visitor.submit(f"/runs/{swarm.slug}/try/", {"prompt": "Many hands"})
     swarm.kill("site")
@@ -67,7 +66,6 @@ def through_a_restart(swarm: Swarm) -> None:
 
 
 def is_written(visitor: Visitor, path: str) -> bool:
-    """Whether the page of a text says so."""
     try:
         return "Link to this text" in visitor.read(path)
     except Refused:

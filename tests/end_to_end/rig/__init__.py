@@ -1,1 +1,1 @@
-"""What the journeys are made of: a site with its agents, a browser, and what goes wrong on the way."""
+"""The parts of the journeys: a site with its agents, a browser, and the faults on the way."""

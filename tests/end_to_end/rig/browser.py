@@ -1,4 +1,4 @@
-"""A real Chromium, and a reader in it who sees whatever goes wrong."""
+"""A real Chromium, and a reader that records errors in it."""
 
 import copy
 import shutil
@@ -27,7 +27,7 @@ POLLING = "html[data-feed=polling]"
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The browser on the path, else Playwright's own."""
+    """Start the browser on the path, or Playwright's own."""
     with sync_playwright() as playwright:
         path = browser_on_path()
         browser = playwright.chromium.launch(executable_path=path and shutil.which(path), args=list(ARGUMENTS))
@@ -38,7 +38,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Reader:
-    """One page in a context of its own. `faults`: errors of scripts, dialogs, what the policy refused."""
+    """One page in its own context. `faults`: script errors, dialogs, and violations of the policy."""
 
     def __init__(self, browser: Browser, *, width: int = 1440, height: int = 1000, **context: Any) -> None:
         self.context = browser.new_context(viewport={"width": width, "height": height}, **context)
@@ -46,7 +46,6 @@ class Reader:
         self._open()
 
     def another_tab(self) -> Self:
-        """A second page of the same person, with faults and requests of its own."""
         tab = copy.copy(self)
         tab._open()
         return tab
@@ -65,11 +64,12 @@ class Reader:
         dialog.dismiss()
 
     def text(self, name: str) -> str:
-        """What stands in a live place of the page."""
+        """Return the text of a live place on the page."""
         return self.page.inner_text(f'[data-live="{name}"]')
 
     def wait_for(self, condition: str, limit_s: float = PATIENCE_MS / 1000) -> None:
-        """Until an expression of the page is true. Playwright's own wait needs `eval`, which the policy forbids."""
+        """Wait until an expression of the page is true. Playwright's own wait needs `eval`, which the policy
+        forbids."""
         until = time.monotonic() + limit_s
         while not self.page.evaluate(condition):
             assert time.monotonic() < until, f"not within {limit_s:g} s: {condition}"
@@ -77,7 +77,6 @@ class Reader:
 
 
 def sign_in(reader: Reader, site: str, name: str, password: str) -> None:
-    """Log in as a person does."""
     reader.page.goto(f"{site}/login/")
     reader.page.fill("input[name=username]", name)
     reader.page.fill("input[name=password]", password)
@@ -86,7 +85,6 @@ def sign_in(reader: Reader, site: str, name: str, password: str) -> None:
 
 
 def sign_up(reader: Reader, site: str, name: str, password: str) -> None:
-    """Become somebody, as a person does."""
     reader.page.goto(f"{site}/signup/")
     reader.page.fill("input[name=username]", name)
     reader.page.fill("input[name=password]", password)

@@ -1,6 +1,6 @@
-"""The site, started as ever, but killed with SIGKILL between the commit of one step and the message about it.
+"""A site that kills itself with SIGKILL between the commit of one step and the message about it.
 
-`manage.py serve` with one function wrapped: the process is as real as any, and so is its end.
+It is `manage.py serve` with one function wrapped.
 """
 
 import os

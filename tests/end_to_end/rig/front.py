@@ -1,4 +1,4 @@
-"""What stands before the processes of a site: one address, behind which the next connection goes to one that lives."""
+"""A balancer in front of the processes of a site: one address, whose connections go to processes that live."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ GONE_S = 5.0
 
 
 class Front:
-    """A TCP balancer on a free port of the loopback: the last backend of the list that takes the connection has it."""
+    """A TCP balancer on a free loopback port. Each connection goes to the next backend that accepts it."""
 
     def __init__(self, backends: Sequence[int]) -> None:
         self.backends, self.port = list(backends), 0
@@ -19,7 +19,6 @@ class Front:
         self.ready = threading.Event()
 
     def run(self) -> None:
-        """Until its loop is stopped."""
         asyncio.set_event_loop(self.loop)
         self.loop.run_until_complete(self._listen())
         self.ready.set()
@@ -56,7 +55,7 @@ class Front:
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Bytes one way, until either end is gone."""
+    """Copy bytes one way until either end is gone."""
     with contextlib.suppress(OSError):
         while data := await reader.read(65536):
             writer.write(data)
@@ -65,7 +64,6 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 @contextmanager
 def front(backends: Sequence[int]) -> Iterator[str]:
-    """The address of a balancer before these ports."""
     balancer = Front(backends)
     thread = threading.Thread(target=balancer.run, name="front", daemon=True)
     thread.start()

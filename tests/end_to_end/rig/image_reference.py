@@ -1,4 +1,4 @@
-"""The same for images, with labels or by SwAV, without a line of peer_agent; `reference.py` says what FOLDER holds."""
+"""`reference.py` for images, with labels or by SwAV, without a line of peer_agent; see there what FOLDER holds."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from tests.end_to_end.rig.reference import move, weights_of
 
 DEPTHS = {"resnet10": [1, 1, 1, 1], "resnet18": [2, 2, 2, 2]}
 View = tuple[float, ...]  # left, top, width, height, mirrored, brightness, contrast, saturation, hue, grey, sigma
-Sample = tuple[torch.Tensor, int, np.random.Generator]  # pixels [s, s, 3] from 0 to 255, class, its chance
+Sample = tuple[torch.Tensor, int, np.random.Generator]  # pixels [s, s, 3] from 0 to 255, class, its random numbers
 
 
 def model_of(r: Any) -> Any:
@@ -75,7 +75,7 @@ def views_of(r: Any, draw: np.random.Generator, count: int, least: float, most: 
 
 
 def seen(image: torch.Tensor, view: View, side: int) -> torch.Tensor:
-    """One crop [3, side, side] of an image [3, s, s], pixel by pixel."""
+    """Return one crop [3, side, side] of an image [3, s, s], computed pixel by pixel."""
     left, top, width, height, mirrored, brightness, contrast, saturation, hue, grey, sigma = view
     size = image.shape[-1]
     x, y = (
@@ -96,7 +96,7 @@ def seen(image: torch.Tensor, view: View, side: int) -> torch.Tensor:
 
 
 def swav_loss(r: Any, model: Any, samples: list[Sample]) -> tuple[torch.Tensor, int]:
-    """As in the authors' main_swav.py, without a queue."""
+    """Return summed loss and weight as in the authors' main_swav.py, without a queue."""
     c, crops = r["crops"], []
     for pixels, _, draw in samples:
         image = pixels.float().permute(2, 0, 1) / 255
@@ -126,7 +126,6 @@ def main(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def replayed(folder: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """The parameters in the end, and the mean loss of each step."""
     losses = []
     r, shards = (json.loads((folder / name).read_text()) for name in ("recipe.json", "shards.json"))
     (model := model_of(r)).load_state_dict(weights_of(folder / "step0.safetensors"), strict=False)

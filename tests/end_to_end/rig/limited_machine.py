@@ -1,8 +1,8 @@
-"""A machine in a network of its own whose owner limits it from the page; test_limits.py says what is to come of it.
+"""A machine in its own network whose owner limits it on the page; test_limits.py checks the results.
 
-`python -m tests.end_to_end.rig.limited_machine FOLDER` wants to be alone in a network namespace. What the machine moves
-is read from the kernel's counters at the site's end of its cable, and what it computes from its processor time. It
-prints what was found as one JSON object on its last line.
+Run `python -m tests.end_to_end.rig.limited_machine FOLDER` alone in a network namespace. Traffic is read from the
+kernel's counters at the site's end of the machine's cable, and computing from its processor time. The last line of
+the output is one JSON object of results.
 """
 
 import json
@@ -24,19 +24,19 @@ from tests.end_to_end.rig.network_change import SITE, Laptop, laptop
 from tests.end_to_end.rig.swarm import Swarm
 
 CABLE, RECEIVED, SENT = "site:", 0, 8  # as /proc/net/dev has it
-REST_S = 3.0  # in which a machine that rests is looked at
-PACED_S = 20.0  # in which a rate is measured: what comes in comes a third of a megabyte at a time
+REST_S = 3.0  # how long a resting machine is observed
+PACED_S = 20.0  # how long a rate is measured: data arrives a third of a megabyte at a time
 MBPS, DUTY_PERCENT = 1.0, 20
-SETTLED_S = 3.0  # what was in our own socket before is gone
+SETTLED_S = 3.0  # until earlier data in our own socket is gone
 LONGEST_S = 30  # until a limit on the way in holds
 FREE_STEPS, COUNTED_STEPS = 3, 8
-HEARD_S = 10.0  # half a second where nothing else goes on
+HEARD_S = 10.0  # half a second on an idle machine
 GAME = "quiet-game"
-MONTH_GB, MOVED = 100, 200 * 10**9  # bytes, which a machine has moved in this month before
+MONTH_GB, MOVED = 100, 200 * 10**9  # bytes that the machine is made to have moved this month
 
 
 class Machine:
-    """The one that is limited, as its owner sees it, and as nobody but a test does."""
+    """The limited machine, as seen by its owner and by measurement."""
 
     def __init__(self, swarm: Swarm, owner: Visitor) -> None:
         self.swarm, self.owner = swarm, owner
@@ -46,7 +46,7 @@ class Machine:
 
     @property
     def row(self) -> dict[str, Any]:
-        """What it said last, as its owner's page reads it."""
+        """The machine's last report, as its owner's page reads it."""
         query = (
             f"select report from accounts_machinecontrol where machine_id = '{self.key}' and reported_at is not null"
         )
@@ -54,62 +54,57 @@ class Machine:
         return json.loads(found[0][0]) if found and found[0][0] else {}
 
     def shown(self) -> str:
-        """Its line on the page."""
         return " ".join(re.sub(r"<[^>]+>", " ", self.owner.read("/machines/")).split())
 
     def press(self, name: str, value: str = "1") -> None:
         self.owner.submit("/machines/", {name: value}, action=self.page)
 
     def limit(self, **fields: str) -> None:
-        """Set these and no others; it says soon that it has heard of them."""
+        """Set exactly these limits and wait until the machine has heard of them."""
         self.owner.submit(f"{self.page}limits/", fields)
         self.swarm.wait(lambda: self.row.get("revision") == self.revision, HEARD_S, "it has heard of its limits")
 
     @property
     def revision(self) -> int:
-        """Of what its owner wants."""
         return int(self.kept("revision"))
 
     def kept(self, column: str) -> Any:
-        """Of its owner's instructions at the site; nothing before the first."""
+        """Return a column of the owner's instructions at the site, or nothing before the first."""
         found = self.swarm.rows(f"select {column} from accounts_machinecontrol where machine_id = '{self.key}'")
         return found[0][0] if found else ""
 
     def until(self, why: str, limit_s: float = 60) -> float:
-        """Until it says that it rests for this reason, or with an empty one that it works; in seconds."""
+        """Wait until the machine rests for this reason, or works (""). Return the seconds."""
         began = time.monotonic()
         self.swarm.wait(lambda: self.row.get("why") == why, limit_s, f"it says {why or 'that it works'}")
         return time.monotonic() - began
 
     def works(self) -> None:
-        """It makes steps again."""
         self.until("")
         head = self.swarm.head()
         self.swarm.wait(lambda: self.swarm.made("laptop") >= head + 2, 120, "the laptop takes part")
 
     def process(self) -> psutil.Process:
-        """The agent, as one process."""
         outer = psutil.Process(self.swarm.processes["laptop"].pid)
         inner = (child for child in outer.children(recursive=True) if "manyhands" in " ".join(child.cmdline()))
         return next(inner, outer)
 
 
 def moved() -> tuple[int, int]:
-    """Bytes up and down, of the machine, at the other end of its cable."""
+    """Return the machine's bytes up and down, counted at the other end of its cable."""
     line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith(CABLE))
     counters = line.split()[1:]
     return int(counters[RECEIVED]), int(counters[SENT])
 
 
 def rates(seconds: float) -> tuple[float, float]:
-    """In Mb/s."""
     before = moved()
     time.sleep(seconds)
     return tuple(8e-6 * (after - first) / seconds for first, after in zip(before, moved(), strict=True))  # type: ignore[return-value]
 
 
 def settle() -> None:
-    """Until a limit on the way in holds: a burst has come that the sender was promised room for, and then no more."""
+    """Wait until a limit on the way in holds: the sender's last burst has come, then no more."""
     has_come = False
     for _ in range(LONGEST_S):
         _, down = rates(1.0)
@@ -119,7 +114,7 @@ def settle() -> None:
 
 
 def step_rates(machine: Machine) -> tuple[float, float]:
-    """In Mb/s, from one step to another that it applies: between them it sends a gradient and reads an average."""
+    """Return the rates in Mb/s over whole steps, each with a gradient sent and an average received."""
     began, before, made = time.monotonic(), moved(), machine.swarm.made("laptop")
     machine.swarm.wait(lambda: machine.swarm.made("laptop") >= made + FREE_STEPS, 120, "steps without a limit")
     seconds = time.monotonic() - began
@@ -127,7 +122,7 @@ def step_rates(machine: Machine) -> tuple[float, float]:
 
 
 def share_computed(process: psutil.Process, seconds: float) -> float:
-    """Processor seconds a second."""
+    """Return processor seconds per second."""
 
     def used() -> float:
         times = process.cpu_times()
@@ -170,7 +165,7 @@ def journey(swarm: Swarm, roaming: Laptop) -> dict[str, Any]:
 
 
 def rests(machine: Machine) -> dict[str, Any]:
-    """How quiet it is, from a second after it was to rest; it computes at most its micro-batch to the end."""
+    """Measure a resting machine from a second on; it may first finish its micro-batch."""
     time.sleep(1.0)
     up, down = rates(REST_S)
     return {"up_mbps": up, "down_mbps": down, "computed": share_computed(machine.process(), REST_S)}
@@ -205,7 +200,7 @@ def held_by_program(machine: Machine, folder: Path) -> dict[str, Any]:
 
 
 def held_by_hours(machine: Machine) -> dict[str, Any]:
-    """Hours that end with the minute after the next: the clock goes into the quiet ones."""
+    """Set hours that end with the minute after the next, so that the clock leaves them."""
     end = datetime.now().replace(second=0, microsecond=0) + timedelta(minutes=1)  # noqa: DTZ005 (of the same clock)
     day = end.weekday() if end.hour or end.minute else (end.weekday() - 1) % 7
     machine.limit(**{f"from_{day}": "00:00" if end.hour or end.minute > 1 else "23:00", f"to_{day}": f"{end:%H:%M}"})
@@ -219,7 +214,7 @@ def held_by_hours(machine: Machine) -> dict[str, Any]:
 
 
 def paced(machine: Machine) -> dict[str, Any]:
-    """Without a limit, and with one for each way, while steps are made; at this rate a step has some seconds."""
+    """Measure rates during steps without a limit, then with one for each way. A step takes some seconds then."""
     free_up, free_down = step_rates(machine)
     machine.limit(up_mbps=str(MBPS))
     time.sleep(SETTLED_S)
@@ -233,7 +228,7 @@ def paced(machine: Machine) -> dict[str, Any]:
 
 
 def idle_part(machine: Machine) -> dict[str, Any]:
-    """What it computes beside another machine, which has as much to do: its processor also applies, sends and reads."""
+    """Compare its share of the samples with and without a duty limit, beside an equally busy machine."""
     free = share_of_samples(machine)
     machine.limit(duty_percent=str(DUTY_PERCENT))
     machine.works()
@@ -243,7 +238,7 @@ def idle_part(machine: Machine) -> dict[str, Any]:
 
 
 def share_of_samples(machine: Machine) -> float:
-    """Its part of the samples in the steps that are made next."""
+    """Return the machine's share of the samples in the next steps."""
     head = machine.swarm.head()
     machine.swarm.wait(lambda: machine.swarm.head() >= head + COUNTED_STEPS, 240, "steps are made")
     records = [record for record in machine.swarm.records() if record["step"] > head]
@@ -261,7 +256,7 @@ def threads(machine: Machine) -> dict[str, Any]:
 
 
 def month(swarm: Swarm, machine: Machine, roaming: Laptop) -> dict[str, Any]:
-    """A machine that has moved more than it may before it is started."""
+    """Start the machine with more traffic on record than its month allows."""
     machine.limit(month_gb=str(MONTH_GB))
     machine.works()
     counted, cable = machine.row["month_bytes"], sum(moved())

@@ -1,4 +1,4 @@
-"""The committed units of a run of adapters replayed by peft alone, on the folder that was brought (see `reference`)."""
+"""Replays the committed units of a run of adapters with peft alone, on the base model's folder (see `reference`)."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ LINEAR = {
 
 
 class Adapters:
-    """A model of which only what learns is seen."""
+    """A model that exposes only its trainable parameters."""
 
     def __init__(self, brought: Path, r: Any) -> None:
         settings = peft.LoraConfig(
@@ -38,7 +38,6 @@ class Adapters:
 
 
 def replayed(folder: Path, brought: Path) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """Adapters at the end, and each step's loss."""
     r, shards = (json.loads((folder / name).read_text()) for name in ("recipe.json", "shards.json"))
     model, fresh = Adapters(brought, r), weights_of(folder / "step0.safetensors")
     with torch.no_grad():
@@ -63,7 +62,7 @@ def replayed(folder: Path, brought: Path) -> tuple[dict[str, torch.Tensor], list
 
 @torch.no_grad()
 def loss_of(model: Adapters, samples: list[torch.Tensor]) -> float:
-    """Mean over all tokens but the first of each sample."""
+    """Return the mean loss over all tokens but the first of each sample."""
     summed = 0.0
     for sample in samples:
         logits = model(sample[None]).logits[0, :-1]

@@ -1,4 +1,4 @@
-"""The same for a masked language model; `reference.py` says what the folder holds. No line of peer_agent is in it."""
+"""`reference.py` for a masked language model, without a line of peer_agent; see there what FOLDER holds."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from transformers import AlbertConfig, AlbertForPreTraining
 from tests.end_to_end.rig.reference import move, weights_of
 
 CLS, SEP, MASK, WORDS_FROM = 2, 3, 4, 5
-# Ids, what was masked by place, where the second part begins, and whether the parts are swapped.
+# Ids, masked tokens by place, start of the second part, and whether the parts are swapped.
 Row = tuple[list[int], dict[int, int], int, bool]
 
 

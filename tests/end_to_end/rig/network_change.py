@@ -1,7 +1,7 @@
-"""A laptop that loses its network and returns under another address; test_volunteer.py gives it a network of its own.
+"""A laptop that loses its network and returns under another address; test_volunteer.py gives it a namespace.
 
-`python -m tests.end_to_end.rig.network_change FOLDER` wants to be alone in a network namespace, where it may make
-links. It prints what came of it as one JSON object on its last line.
+Run `python -m tests.end_to_end.rig.network_change FOLDER` alone in a network namespace, where it may make links. The
+last line of the output is one JSON object of results.
 """
 
 import json
@@ -18,19 +18,19 @@ from demo.recipes import python_text
 from tests.end_to_end.rig.swarm import AWAY, BACK, Swarm
 
 SITE, HOME, CAFE = "10.213.0.1", "10.213.0.2", "10.213.0.77"
-APART = 2  # steps: the first may have been all but made
+APART = 2  # steps: the first may have been almost done
 ALONE = ("unshare", "--net") if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--net")
 
 
 def networks_can_be_made() -> bool:
-    """Not on macOS, without ip(8), or where the system keeps namespaces from all but root."""
+    """Return True if namespaces can be made: not on macOS, without ip(8), or where only root may."""
     if not all(shutil.which(program) for program in ("ip", "unshare", "nsenter")):
         return False
     return subprocess.run([*ALONE, "ip", "link", "set", "lo", "up"], capture_output=True, check=False).returncode == 0
 
 
 class Laptop:
-    """A namespace with one cable to ours."""
+    """A network namespace with one cable to ours."""
 
     def __init__(self, pid: int) -> None:
         self.inside = ("nsenter", "--target", str(pid), "--net")
@@ -43,25 +43,21 @@ class Laptop:
         self.ip("link", "set", "laptop", "up")
 
     def ip(self, *words: str) -> None:
-        """ip(8), in the laptop."""
         subprocess.run([*self.inside, "ip", *words], check=True)
 
     def cut(self) -> None:
-        """Out of reach of the Wi-Fi."""
         self.ip("link", "set", "laptop", "down")
 
     def reach(self) -> None:
-        """In reach again."""
         self.ip("link", "set", "laptop", "up")
 
     def move(self) -> None:
-        """Another network: links that are open lead nowhere, and nobody says so."""
+        """Change the address, as in another network. Open links lead nowhere, without an error."""
         self.ip("address", "del", f"{HOME}/24", "dev", "laptop")
         self.ip("address", "add", f"{CAFE}/24", "dev", "laptop")
 
 
 def ip(*words: str) -> None:
-    """ip(8), where the site is."""
     subprocess.run(["ip", *words], check=True)
 
 
@@ -70,7 +66,7 @@ def laptop() -> Iterator[Laptop]:
     holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec sleep 100000"], stdout=subprocess.PIPE)
     try:
         assert holder.stdout is not None
-        holder.stdout.readline()  # it is there
+        holder.stdout.readline()  # the namespace exists
         yield Laptop(holder.pid)
     finally:
         holder.kill()
@@ -78,7 +74,7 @@ def laptop() -> Iterator[Laptop]:
 
 
 def journey(swarm: Swarm, roaming: Laptop) -> dict[str, object]:
-    """What the agent of the laptop said, and which steps it made after each mishap."""
+    """Return what the laptop's agent logged and how many steps went on during each mishap."""
     swarm.start_site(host=SITE)
     organizer = swarm.sign_up("organizer")
     swarm.open_endless_run(organizer, python_text()[:150_000])
@@ -88,7 +84,7 @@ def journey(swarm: Swarm, roaming: Laptop) -> dict[str, object]:
     went_on = [lose_network(swarm, roaming), change_network(swarm, roaming)]
     swarm.wait(lambda: said(swarm, AWAY) == said(swarm, BACK), 60, "it has said so")
     alive = swarm.processes["laptop"].poll() is None
-    swarm.end_agents()  # books are compared of a run that stands still
+    swarm.end_agents()  # ledger and log are compared while the run stands still
     mine, theirs = swarm.digests("laptop"), swarm.digests("desk")
     return {
         "went_on": went_on,
@@ -102,7 +98,7 @@ def journey(swarm: Swarm, roaming: Laptop) -> dict[str, object]:
 
 
 def books_agree(swarm: Swarm) -> bool:
-    """Once the last step that was under way is made or not."""
+    """Return True once ledger and log agree; the last step may still be under way."""
     until = time.monotonic() + 30
     while time.monotonic() < until:
         ledger, committed = swarm.books()
@@ -113,7 +109,7 @@ def books_agree(swarm: Swarm) -> bool:
 
 
 def lose_network(swarm: Swarm, roaming: Laptop) -> int:
-    """Until both sides have noticed; the steps that were made without the laptop."""
+    """Cut the network until both sides notice. Return the steps made without the laptop."""
     swarm.wait(lambda: len(swarm.online("trainer")) == 2, 30, "the site shows both")
     before, told = swarm.head(), said(swarm, AWAY)
     roaming.cut()
@@ -127,7 +123,7 @@ def lose_network(swarm: Swarm, roaming: Laptop) -> int:
 
 
 def change_network(swarm: Swarm, roaming: Laptop) -> int:
-    """The steps that were made meanwhile. It may be back under the other address before anybody has noticed."""
+    """Change the address and return the steps made meanwhile. The laptop may be back before any side notices."""
     before = swarm.head()
     roaming.move()
     swarm.wait_for_step(before + APART)
@@ -137,7 +133,6 @@ def change_network(swarm: Swarm, roaming: Laptop) -> int:
 
 
 def comes_back(swarm: Swarm) -> None:
-    """The laptop makes steps again."""
     head = swarm.head()
     swarm.wait(lambda: swarm.made("laptop") >= head + 2, 180, "the laptop is back")
 
@@ -147,7 +142,6 @@ def said(swarm: Swarm, words: str) -> int:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """In the folder that is named."""
     with laptop() as roaming, Swarm(Path(arguments[0])) as swarm:
         print(json.dumps(journey(swarm, roaming)), flush=True)
 

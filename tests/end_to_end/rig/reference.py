@@ -1,6 +1,7 @@
-"""The committed units of a run replayed on one process in one plain way. It shares no line with peer_agent.
+"""Replays the committed units of a run in one process in a plain way, without a line of peer_agent.
 
-FOLDER: recipe.json, shards.json ([{"digest"}]), <digest>.safetensors, step0.safetensors, records/* (as sealed)."""
+FOLDER: recipe.json, shards.json ([{"digest"}]), <digest>.safetensors, step0.safetensors, records/* (as sealed).
+"""
 
 import hashlib
 import json
@@ -32,7 +33,7 @@ def weights_of(snapshot: Path) -> dict[str, torch.Tensor]:
 
 
 def samples_of(record: Any, shards: list[torch.Tensor], context: int, age: int) -> list[torch.Tensor]:
-    """Those that were computed so many steps before this one."""
+    """Return the samples that were computed `age` steps before this one."""
     found, parts = [], record["contributions"]
     for epoch, shard, start, stop in (u for c in parts for u in c["units"] if (u in c.get("stale", ())) == bool(age)):
         tokens, key = shards[shard], hashlib.sha256(f"{record['run']}/{epoch}/{shard}".encode()).digest()

@@ -1,7 +1,6 @@
-"""When this machine ran nobody: a heartbeat here and one in the browser, so that a stall is not taken for slowness.
+"""Stalls of this machine: a heartbeat here and one in the browser, so that a stall is not taken for slowness.
 
-Neither has anything to do with what is being tested. Where one of them came late, whatever waited then could not have
-been on time either.
+Both are independent of what is tested. While one of them is late, nothing else could be on time.
 """
 
 import threading
@@ -12,7 +11,7 @@ from typing import Self
 from playwright.sync_api import Browser
 
 BEAT_S = 0.05
-LATE_S = 0.05  # beyond the beat; less is how clocks are
+LATE_S = 0.05  # beyond the beat; clocks alone cause less
 
 Span = tuple[float, float]  # seconds of UTC
 
@@ -28,7 +27,7 @@ HEART = f"""
 
 
 class Heartbeat:
-    """Beats from here on, in a thread of this process and in an empty page of the browser."""
+    """Heartbeats in a thread of this process and in an empty page of the browser."""
 
     def __init__(self, browser: Browser) -> None:
         self.late: list[Span] = []
@@ -55,13 +54,12 @@ class Heartbeat:
             last = now
 
     def stalls(self) -> list[Span]:
-        """All so far, in order, none overlapping another."""
+        """Return all stalls so far, in order and without overlaps."""
         there = [(start, end) for start, end in self.page.evaluate("window.late")]
         return merged([*self.late, *there])
 
 
 def merged(spans: Sequence[Span]) -> list[Span]:
-    """The same seconds without overlaps."""
     whole: list[Span] = []
     for start, end in sorted(spans):
         if whole and start <= whole[-1][1]:
@@ -72,5 +70,4 @@ def merged(spans: Sequence[Span]) -> list[Span]:
 
 
 def stalled_s(stalls: Sequence[Span], start: float, end: float) -> float:
-    """How much of a time was stalled."""
     return sum(max(0.0, min(end, late) - max(start, began)) for began, late in stalls)

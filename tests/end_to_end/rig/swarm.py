@@ -1,4 +1,4 @@
-"""A real site, real relays and real agents, each a process of its own, used over HTTP as people do."""
+"""A real site, real relays and real agents, each in its own process, used over HTTP as people do."""
 
 import contextlib
 import json
@@ -29,14 +29,14 @@ from tests.warm.client import Forked, Warm
 MANYHANDS = str(Path(sys.executable).with_name("manyhands"))
 PASSWORD = "correct horse battery staple"
 DIGEST = re.compile(r"step (\d+): state ([0-9a-f]{16})")
-SHOWN = re.compile(r"^ +([A-Z]{4}-[A-Z]{4})$", re.MULTILINE)  # the code of a machine that asks to be approved
+SHOWN = re.compile(r"^ +([A-Z]{4}-[A-Z]{4})$", re.MULTILINE)  # the code of a machine that asks for approval
 OPERATOR = re.compile(r"/operator/[\w-]+/")
 AWAY, BACK = "Site not reachable (E134)", "Solved: Site not reachable."
-LOOK_S, ASK_S = 0.05, 0.2  # between two looks at what is at hand; between two questions to the site
+LOOK_S, ASK_S = 0.05, 0.2  # between two local checks; between two requests to the site
 GONE_S = 60.0
-LAST = 3000  # characters of a log, where a test fails
+LAST = 3000  # characters of a log, shown if a test fails
 ENDLESS = 100_000  # steps
-Uploaded = tuple[str, bytes]  # a file's name and what is in it
+Uploaded = tuple[str, bytes]  # a file's name and its bytes
 SMALL = {
     "family": "gpt2",
     "layers": "1",
@@ -64,7 +64,7 @@ SMALL = {
 
 
 class Swarm:
-    """One site in one folder, and everybody who works for it. Kills its processes, by their ids, with the block."""
+    """One site in one folder, and all who work for it. The end of the block kills its processes by their ids."""
 
     warm: ClassVar[Warm | None] = None  # of the journeys; benchmarks start the real program
 
@@ -82,13 +82,13 @@ class Swarm:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            print(self.logs())  # what a test failed of may be told there alone
+            print(self.logs())  # the cause of a failure may be logged only there
         self.end(*self.processes)
         for file in self._files:
             file.close()
 
     def end(self, *names: str) -> None:
-        """SIGKILL for these and their children. How a program ends that is asked to has tests of its own."""
+        """Kill these processes and their children with SIGKILL. Other tests cover a requested end."""
         ended = [process for name in names if (process := self.processes[name]).poll() is None]
         children = [child for process in ended for child in psutil.Process(process.pid).children(recursive=True)]
         for process in ended:
@@ -104,13 +104,13 @@ class Swarm:
                 stdin.close()
 
     def end_agents(self) -> None:
-        """All but the site: for tests that share one."""
+        """End all processes but the site, for tests that share one."""
         self.end(*(name for name in self.processes if name != "site"))
 
     # --- processes ----------------------------------------------------------------------------------------------
 
     def start(self, name: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
-        """Any program; its log is called `name`."""
+        """Start any program; its log is called `name`."""
         file = self._log_of(name)
         self.processes[name] = subprocess.Popen(
             command, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT
@@ -134,9 +134,9 @@ class Swarm:
         options: str = "",
         **more: str,
     ) -> None:
-        """The whole platform; `program` may be a test's own way of starting it. `port`: where others are in front."""
+        """Start the platform. `program`: a test's own start script. `port`: its port behind a balancer."""
         own = {**os.environ, **self.environment, "MANYHANDS_DATA": str(self.data)}
-        if self.warm is not None and not self.environment:  # variables may decide what children load
+        if self.warm is not None and not self.environment:  # environment variables may decide what children load
             own["MANYHANDS_WARM"] = str(self.warm.socket)
             program = program or "tests/end_to_end/rig/warm_site.py"
         program = program or "manage.py"
@@ -150,7 +150,7 @@ class Swarm:
         self.wait(lambda: _answers(self.url), 30, f"{name} answers")
 
     def _announced(self, name: str) -> str:
-        """Where a site process is reached; empty until it answers."""
+        """Return the address of a site process, or "" until it answers."""
         self._fail_if_gone(name)
         for path in self.data.glob("serve*.json"):
             with contextlib.suppress(FileNotFoundError):  # another process ends
@@ -173,7 +173,7 @@ class Swarm:
         inside: Sequence[str] = (),
         **more: str,
     ) -> None:
-        """An agent in an empty folder, with nothing but PATH, HOME and MANYHANDS_HOME (and what a test adds).
+        """Start an agent in an empty folder with only PATH, HOME and MANYHANDS_HOME (and what a test adds).
 
         `inside`: a command that runs it in another place.
         """
@@ -181,53 +181,46 @@ class Swarm:
         home.mkdir(exist_ok=True)
         arguments = ["join", f"{self.url}/runs/{self.slug}/", "--threads", str(threads), "--attached", *options.split()]
         environment = bare_environment(home) | in_variable(token)
-        if self.warm is not None and not inside and not more:  # variables may decide what is loaded
+        if self.warm is not None and not inside and not more:  # environment variables may decide what is loaded
             self.processes[name] = self.warm.start("peer_agent.cli", arguments, environment, home, self._log_of(name))
         else:
             self.start(name, [*inside, MANYHANDS, *arguments], environment | more, home)
 
     def start_relay(self, name: str, token: str = "", **more: str) -> None:
-        """Another relay beside the site's own."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
         command = [MANYHANDS, "relay", self.url, "--attached"]
         self.start(name, command, bare_environment(home) | in_variable(token) | more, home)
 
     def kill(self, name: str) -> None:
-        """SIGKILL, and wait until it is gone."""
         self.processes[name].kill()
         self.processes[name].wait()
 
     def log(self, name: str) -> str:
-        """What a process has said."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def logs(self) -> str:
-        """The ends of all of them."""
         return "\n".join(f"--- {name}\n{self.log(name)[-LAST:]}" for name in self.processes)
 
     # --- people -------------------------------------------------------------------------------------------------
 
     def sign_up(self, name: str) -> Visitor:
-        """A person."""
         person = Visitor(self.url)
         person.submit("/signup/", {"username": name, "password": PASSWORD})
         return person
 
     def token_of(self, person: Visitor) -> str:
-        """A one-time token for a machine."""
         found = TOKEN.search(person.submit("/machines/", {}))
         assert found is not None
         return found[0]
 
     def operator(self) -> Visitor:
-        """The first operator, by the one-time link that `serve` prints."""
+        """Sign up the first operator by the one-time link that `serve` prints."""
         person = Visitor(self.url)
         person.submit(self.operator_link(), {"username": "root", "password": PASSWORD})
         return person
 
     def operator_link(self) -> str:
-        """Its path, while nobody has followed it."""
         return next(link[0] for name in self.processes if (link := OPERATOR.search(self.log(name))))
 
     def open_run(
@@ -241,7 +234,7 @@ class Swarm:
         steps: int,
         **recipe: str,
     ) -> None:
-        """A run on a text or on another file, opened. `model`: what it adapts."""
+        """Create and open a run on a text or another file. `model`: the base that it adapts."""
         self.draft(organizer, data, trainers=trainers, steps=steps, **recipe)
         if model is not None:
             organizer.submit(f"/runs/{self.slug}/model/", {"licence": LICENCE, "may_share": "on"}, {"text": model})
@@ -249,11 +242,10 @@ class Swarm:
         self.wait_for_state("open", 120)
 
     def open_endless_run(self, organizer: Visitor, text: str, *, trainers: int = 1, **recipe: str) -> None:
-        """A run that goes on until the test ends, with few snapshots: for each the site loads torch in processes."""
+        """Open a run that lasts until the test ends, with few snapshots: for each the site loads torch in processes."""
         self.open_run(organizer, text, trainers=trainers, steps=ENDLESS, **{"snapshot_every": "1000", **recipe})
 
     def draft(self, organizer: Visitor, data: str | Uploaded, *, trainers: int, steps: int, **recipe: str) -> None:
-        """A run on a text or on another file."""
         fields = {
             **SMALL,
             "title": "A run",
@@ -272,34 +264,28 @@ class Swarm:
     # --- looking ------------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
-        """The run as the API has it; empty while the site is away."""
+        """Return the run's facts from the API; its state is "away" while the site is."""
         try:
             return Visitor(self.url).read_json(f"runs/{self.slug}")
         except Refused:
             return {"state": "away", "step": -1, "loss": None}
 
     def items(self, what: str) -> list[dict[str, Any]]:
-        """A list of the API."""
         return Visitor(self.url).read_items(f"runs/{self.slug}/{what}")
 
     def head(self) -> int:
-        """Steps that are committed."""
         return int(self.facts()["step"])
 
     def wait_for_step(self, step: int, limit_s: float = 300) -> None:
-        """Until that many steps are committed."""
         self._poll(lambda: self.head() >= step, limit_s, f"step {step}", ASK_S)
 
     def wait_finished(self, limit_s: float = 600) -> None:
-        """Until the run is finished."""
         self.wait_for_state("finished", limit_s)
 
     def wait_for_state(self, state: str, limit_s: float) -> None:
-        """Until the run is in this state."""
         self._poll(lambda: self.facts()["state"] == state, limit_s, f"the run is {state}", ASK_S)
 
     def wait(self, done: Callable[[], object], limit_s: float, what: str) -> None:
-        """Poll, at most `limit_s`."""
         self._poll(done, limit_s, what, LOOK_S)
 
     def _poll(self, done: Callable[[], object], limit_s: float, what: str, every_s: float) -> None:
@@ -310,35 +296,34 @@ class Swarm:
             time.sleep(every_s)
 
     def digests(self, agent: str) -> dict[int, str]:
-        """State digest after each step, as an agent logs it."""
+        """Return the state digest of each step that an agent logged."""
         return {int(step): digest for step, digest in DIGEST.findall(self.log(agent))}
 
     def made(self, agent: str) -> int:
-        """The newest step that an agent has applied."""
+        """Return the newest step that an agent has applied."""
         return max(self.digests(agent), default=0)
 
     def said(self, agent: str, words: str) -> int:
-        """How often an agent's log has these words."""
         return self.log(agent).count(words)
 
     def last_code(self, name: str) -> str:
-        """The number of the last error that a program told as it ended."""
+        """Return the number of the last error that a program printed as it ended."""
         return str(re.findall(r"^E\d+", self.log(name), re.MULTILINE)[-1])
 
     def run_id(self) -> str:
-        """As the database writes it."""
+        """Return the run's id as the database writes it."""
         ((found,),) = self.rows(f"select id from runs_run where slug = '{self.slug}'")
         return str(found)
 
     def relay_log(self, home: Path | None = None) -> Path:
-        """The folder of this run in a relay's log; the site's own relay by default."""
+        """Return the run's folder in a relay's log; by default that of the site's own relay."""
         run = UUID(self.run_id()).hex
         folders = [path.parent for path in (home or self.data / "relay").glob(f"**/{run}/records")]
         assert len(folders) == 1, folders
         return folders[0]
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Rows of the site's database, read beside it."""
+        """Return rows of the site's database, read beside the site."""
         if url := self.environment.get("DATABASE_URL"):
             with psycopg.connect(url) as server:
                 return server.execute(query.encode()).fetchall()
@@ -347,31 +332,30 @@ class Swarm:
             return connection.execute(query).fetchall()
 
     def books(self, relay: Path | None = None) -> tuple[int, int]:
-        """Samples in the ledger, and in the commit records of a relay's log: each from its own source."""
+        """Return the samples in the ledger and in the commit records of a relay's log."""
         ledger = sum(row["samples"] for row in self.items("ledger"))
         return ledger, sum(record["samples"] for record in self.records(relay))
 
     def records(self, relay: Path | None = None) -> list[dict[str, Any]]:
-        """The commit records of a relay's log, in order, with all contributions."""
-        paths = sorted((self.relay_log(relay) / "records").glob("*.json"))  # and none that is just being written
+        """Return the commit records of a relay's log in order, with all contributions."""
+        paths = sorted((self.relay_log(relay) / "records").glob("*.json"))  # leaves out files that are being written
         lines = [path.read_bytes().split(b"\n") for path in paths]
         return [json.loads(head) | {"contributions": json.loads(parts)} for head, _, parts, *_ in lines]
 
     def timeline(self) -> list[str]:
-        """Everything that happened in this run, in words."""
         return [row[0] for row in self.rows(f"select text from runs_activityline where {self.of_run()} order by id")]
 
     def of_run(self) -> str:
-        """What a query says to have rows of this run alone."""
+        """Return the SQL condition for rows of this run."""
         return f"run_id = '{self.run_id()}'"
 
     def online(self, role: str) -> list[dict[str, Any]]:
-        """Peers of a role that the run's host sees."""
+        """Return the peers of a role that the run's host sees."""
         rows = self.rows(f"select cast(members as text) from coordination_presence where {self.of_run()}")
         return [member for row in rows for member in json.loads(row[0]) if member["role"] == role]
 
     def released(self, target: Path, limit_s: float = 120) -> Path:
-        """The folder of the released model, as anyone downloads and unpacks it."""
+        """Download and unpack the released model; return its folder."""
         target.mkdir(parents=True)
         self._poll(lambda: self._has_downloaded(target / "release.zip"), limit_s, "the release is there", ASK_S)
         with zipfile.ZipFile(target / "release.zip") as packed:
@@ -386,7 +370,8 @@ class Swarm:
         return True
 
     def export(self, target: Path) -> Path:
-        """What the reference replays: recipe, shards, first snapshot, commit records. The final snapshot's path."""
+        """Export what the reference replays: recipe, shards, first snapshot, records. Return the final snapshot's
+        path."""
         target.mkdir(parents=True)
         ((recipe, text),) = self.rows(f"select recipe, dataset_id from runs_run where slug = '{self.slug}'")
         found = self.rows(f"select digest from runs_shard where dataset_id = '{text}' order by position")
@@ -412,7 +397,7 @@ def _answers(url: str) -> bool:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Also while nobody has asked how it ended, it is dead."""
+    """Return True if the process runs. A zombie that was not waited for is dead."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -421,7 +406,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 @contextmanager
 def slowed(pid: int, run_s: float = 0.05, rest_s: float = 0.05) -> Iterator[None]:
-    """A process that runs only part of the time, as on a busy or slow machine."""
+    """Run a process only part of the time, as on a busy or slow machine."""
     import threading
 
     stop = threading.Event()
@@ -443,5 +428,4 @@ def slowed(pid: int, run_s: float = 0.05, rest_s: float = 0.05) -> Iterator[None
 
 
 def in_variable(token: str) -> dict[str, str]:
-    """The environment of an agent that brings a token, or none."""
     return {VARIABLE: token} if token else {}

@@ -1,4 +1,4 @@
-"""Texts and models by their name on the Hub: with the real child, the real client and a strict double."""
+"""Texts, models and tokenizers from the Hub, with the real child and client against a strict double."""
 
 import hashlib
 import io
@@ -219,7 +219,6 @@ def test_a_deleted_draft_leaves_nothing(hub: Hub, organizer: Person, django_capt
 
 
 def rows(count: int) -> bytes:
-    """A Parquet file of texts, in row groups of 200."""
     said = [f"Many hands make light work, {number} times." for number in range(count)]
     file = io.BytesIO()
     parquet.write_table(pa.table({"text": said}), file, row_group_size=200, compression="none")
@@ -231,7 +230,7 @@ def test_what_is_too_large_stays_on_the_hub(hub: Hub, organizer: Person, setting
     hub.repositories.pop("datasets/amina/proverbs")
     hub.put_files("datasets/amina/proverbs", {"data/train-0.parquet": large})
     settings.HUB_LIMIT_MB = 1
-    settings.QUOTAS = settings.QUOTAS | {"disk_mb": 2}  # the sample's size counts, not that of all
+    settings.QUOTAS = settings.QUOTAS | {"disk_mb": 2}  # only the sample's size counts
     run = drafted(organizer)
     assert run.dataset.origin is not None
     assert run.dataset.origin["streamed"] == len(large) > 2_000_000

@@ -1,4 +1,4 @@
-"""Long work: its outcome is in rows, good or bad, and doing it twice does it once."""
+"""Preparation of texts, runs and releases: the outcome is in rows, and repeating a task changes nothing."""
 
 import errno
 import time
@@ -36,7 +36,6 @@ MADE = {"size": 900, "ready": "Ready.", "vocab": 300, "shards": [{"digest": "d" 
 
 
 def prepared(arguments: list[str]) -> dict[str, Any]:
-    """What `prepare` answers for a text."""
     out = Path(arguments[2])
     (out / "shards").mkdir(parents=True)
     (out / "shards" / f"{'d' * 64}.safetensors").write_bytes(b"tokens")
@@ -53,13 +52,11 @@ def prepared(arguments: list[str]) -> dict[str, Any]:
 
 
 def initial(arguments: list[str]) -> dict[str, Any]:
-    """What `initial` answers for a recipe."""
     Path(arguments[2], f"{'f' * 64}.safetensors").write_bytes(b"state")
     return {"file": "f" * 64, "size": 5, "elements": 64, "state_digest": "1" * 16, "parameters": 64}
 
 
 def released(arguments: list[str]) -> dict[str, Any]:
-    """What `release` answers."""
     assert parse_facts(Path(arguments[6]).read_bytes()).slug == "proverbs"
     out = Path(arguments[4])
     out.mkdir()
@@ -76,7 +73,7 @@ ANSWERS: dict[str, Child] = {"prepare": prepared, "initial": initial, "release":
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Children that answer at once; which were started."""
+    """Replace children by functions that answer at once; return the names of those started."""
     started: list[str] = []
 
     def run_child(arguments: list[str]) -> dict[str, Any]:
@@ -121,7 +118,7 @@ class TestDataset:
     def test_steps_that_nobody_stated_follow_from_its_size(
         self, created: Run, children: list[str], is_automatic: bool, batch: int, steps: int
     ) -> None:
-        """113 samples of 8 tokens in the shard of 900, the last one shorter; what is held out is not learned from."""
+        """The shard of 900 tokens holds 113 samples of 8, the last one shorter. Held-out tokens do not count."""
         created.automatic_steps = is_automatic
         created.recipe = encode_recipe(msgspec.structs.replace(RECIPE, target_batch=batch)).decode()
         created.save()
@@ -159,7 +156,6 @@ class TestDataset:
     def test_text_below_one_sample_is_too_short_to_open_a_run(
         self, created: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Twenty thousand times one letter are eleven tokens."""
         monkeypatch.setattr(preparation, "run_child", lambda arguments: prepared(arguments) | {"size": 7})
         preparation.prepare_dataset(created.dataset_id)
         created.refresh_from_db()

@@ -1,4 +1,4 @@
-"""Texts in pieces: they go on where they stopped, and only there."""
+"""Uploads in pieces: each continues where the last one stopped, and only there."""
 
 import hashlib
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The audit finds every planted fault, and none where there is none."""
+"""The audit finds every planted fault, and no fault in correct books."""
 
 from collections.abc import Callable
 from typing import Any
@@ -77,7 +77,6 @@ def record_of(run: Run, machine: Owned, step: int, previous: str, start: int) ->
 
 @pytest.fixture
 def audited(run: Run, laptop: Owned) -> Run:
-    """A run with three honest steps."""
     previous = GENESIS
     for step in (1, 2, 3):
         record = record_of(run, laptop, step, previous, start=4 * step)
@@ -101,7 +100,7 @@ def test_honest_books_have_no_fault(audited: Run) -> None:
 
 
 def execute(statement: str) -> None:
-    """Past the models, as only somebody with the database can."""
+    """Execute SQL past the models, as a person with access to the database can."""
     with connection.cursor() as cursor:
         cursor.execute(statement)
 

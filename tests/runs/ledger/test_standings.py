@@ -1,4 +1,4 @@
-"""Who has given how much: totals that go on, ranks, places, and what was given lately."""
+"""Leaderboards: totals, ranks, places, periods and recent contributions."""
 
 from datetime import timedelta
 from functools import partial
@@ -24,7 +24,6 @@ PEOPLE = 4
 
 @pytest.fixture
 def machines(db: None) -> list[Machine]:
-    """Of four people; the first has two."""
     people = [Person.objects.create_user(f"hand {number}", None) for number in range(PEOPLE)]
     return [owned(person).machine for person in [*people, people[0]]]
 
@@ -33,7 +32,7 @@ ROUNDS = st.lists(st.dictionaries(st.integers(0, PEOPLE), st.integers(1, 9), min
 
 
 class TestContract:
-    """What every database must do alike."""
+    """Behaviour that every database must share."""
 
     def test_sums_go_on_where_they_were(self, any_database: str, data_folder: Any, machines: list[Machine]) -> None:
         run, other = opened(machines[0].person), opened(machines[0].person, slug="other")
@@ -72,7 +71,7 @@ class TestContract:
         assert [line.name for line in standings.leaderboard(run, today=today, offset=1, limit=1)] == ["hand 0"]
 
     def test_days_and_weeks(self, any_database: str, data_folder: Any, machines: list[Machine]) -> None:
-        """A week halves what a sample weighs; today's board knows today alone."""
+        """A sample's weight halves each week; the day's board counts today alone."""
         run, now = opened(machines[0].person), timezone.now()
         committed(run, (machines[0], 3), (machines[4], 4), (machines[1], 6))
         committed(run, (machines[1], 2))
@@ -107,7 +106,7 @@ class TestContract:
         for step in range(1, 63):
             committed(run, (machines[0], 1), (machines[4], 1), *([(machines[1], step)] if step > 57 else []))
         known = standings.recent(run, ["hand 0", "hand 1", "hand 3"])
-        # Stretches of five steps: the last one, of steps 61 and 62, is being filled.
+        # Each value covers five steps. The last one, with steps 61 and 62, is not complete.
         assert known.steps == 57
         assert known.given["hand 0"] == [10] * 11 + [4]
         assert known.given["hand 1"] == [0] * 10 + [58 + 59 + 60, 61 + 62]
@@ -146,7 +145,7 @@ def test_a_new_run_has_nothing_lately(run: Run) -> None:
 
 
 def test_shares_of_the_last_steps_are_read_by_the_steps(run: Run, laptop: Owned, organizer: Person) -> None:
-    """A look each second reads fifty steps, and not the whole ledger of a long run."""
+    """A look each second reads fifty steps, not the whole ledger of a long run."""
     other = owned(organizer).machine
     committed(run, (laptop.machine, 1000))
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Bytes averaged: written with each commit, by person, under nobody's rank."""
+"""Averaged bytes: added with each commit, listed by person, without a rank."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def commit(example: Example, record: Record) -> None:
 
 
 def vector(example: Example) -> int:
-    """Bytes of one gradient, of one chunk here."""
+    """Return the bytes of one encoded gradient, which is one chunk here."""
     return encoded_size(example.run.parsed_recipe.codec_up, ELEMENTS)
 
 

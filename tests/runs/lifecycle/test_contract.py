@@ -1,4 +1,4 @@
-"""Members, endings, drafts and uploads: what every database must do alike."""
+"""Members, endings, drafts and uploads on every database."""
 
 from typing import Any
 
@@ -19,13 +19,11 @@ TEXT = "Many hands, много рук.\n".encode() * 50
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No task is started."""
     monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)
 
 
 @pytest.fixture
 def amina(data_folder: Any, any_database: str) -> Person:
-    """The organizer, on each database."""
     return Person.objects.create_user("Amina", None)
 
 

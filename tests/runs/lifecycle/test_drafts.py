@@ -1,4 +1,4 @@
-"""What can be changed of a run, and when."""
+"""What can be changed in a run, and in which state."""
 
 from typing import Any
 
@@ -22,7 +22,6 @@ TEXT = b"Many hands make light work.\n" * 100
 
 @pytest.fixture(autouse=True)
 def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was handed to the task queue."""
     calls: list[Any] = []
     monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append((task.value.rsplit(".", 1)[-1], row)))
     return calls
@@ -30,7 +29,6 @@ def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def proverbs(organizer: Person, data_folder: Any) -> Run:
-    """A draft on a prepared text."""
     run = draft(organizer)
     storage.text_path(run.dataset).parent.mkdir(parents=True, exist_ok=True)
     storage.text_path(run.dataset).write_bytes(TEXT)
@@ -46,8 +44,6 @@ IMAGES = ImageClassification(target_batch=4, micro_batch=2)
 
 
 class TestImages:
-    """A draft that goes over to another kind of data, and stays there."""
-
     def _over(self, run: Run, filename: str) -> Dataset:
         dataset = Dataset.objects.create(
             organizer=run.organizer, title="Digits", licence="CC0", filename=filename, size=900, folder="datasets/x"

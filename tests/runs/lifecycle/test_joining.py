@@ -1,4 +1,4 @@
-"""Requests to join, as sentences: asked, taken back, accepted, declined, and what bounds them."""
+"""Requests to join: asked, taken back, accepted, declined, and their limits."""
 
 import threading
 from collections.abc import Callable
@@ -30,12 +30,10 @@ __all__ = ["database"]
 
 @pytest.fixture
 def asked(organizer: Person) -> Run:
-    """A run by request."""
     return opened(organizer, slug="asked", visibility=Run.Visibility.REQUEST)
 
 
 def later(request: JoinRequest, delay: timedelta) -> None:
-    """It was declined so long ago."""
     JoinRequest.objects.filter(pk=request.pk).update(declined_at=timezone.now() - delay)
 
 

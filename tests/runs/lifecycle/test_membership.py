@@ -1,4 +1,4 @@
-"""Members and invitations, as sentences."""
+"""Members and invitations of a run."""
 
 from datetime import timedelta
 
@@ -21,7 +21,6 @@ PUBLIC, UNLISTED, PRIVATE = Run.Visibility.PUBLIC, Run.Visibility.UNLISTED, Run.
 
 @pytest.fixture
 def run(run: Run) -> Run:
-    """A run by invitation."""
     Run.objects.update(visibility=PRIVATE)
     run.refresh_from_db()
     return run

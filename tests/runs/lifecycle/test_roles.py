@@ -1,4 +1,4 @@
-"""Co-organizers and moderators, as sentences: invited, accepted, given up, taken back."""
+"""Co-organizers and moderators: invited, accepted, given up, taken back."""
 
 from typing import Any
 
@@ -19,11 +19,10 @@ from tests.web.requesters import given_role
 __all__ = ["database"]
 
 CO, MODERATOR = Run.Role.CO_ORGANIZER, Run.Role.MODERATOR
-AT_ONCE_S = 1.0  # how long whoever is to wait is given to go wrong instead
+AT_ONCE_S = 1.0  # how long a thread that must wait for a lock has to go wrong
 
 
 def told(run: Run) -> list[str]:
-    """The trail, the first first."""
     return [line.text for line in trail_of(run).reverse()]
 
 
@@ -119,7 +118,6 @@ class TestOnEachDatabase:
 class TestRanks:
     @pytest.fixture
     def helpers(self, run: Run, volunteer: Person, stranger: Person) -> tuple[Person, Person]:
-        """A co-organizer and a moderator."""
         given_role(run, volunteer, CO)
         given_role(run, stranger, MODERATOR)
         return volunteer, stranger
@@ -163,7 +161,7 @@ class TestRanks:
 
 
 class TestAtOnce:
-    """Two requests that a lock has to keep apart, each with a connection of its own."""
+    """Two concurrent requests, each on its own connection, that a lock must separate."""
 
     @pytest.fixture
     def open_run(self, data_folder: Any, database: str) -> Run:

@@ -1,4 +1,4 @@
-"""What organizers do to runs, on both databases; what is refused, and what stays behind (nothing)."""
+"""Services for organizers, on both databases: what they change, what they refuse, and rollback requests."""
 
 import hashlib
 import re
@@ -28,7 +28,6 @@ TEXT = b"Many hands make light work.\n" * 100
 
 @pytest.fixture(autouse=True)
 def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, UUID]]:
-    """What was handed to the task queue."""
     calls: list[tuple[str, UUID]] = []
     monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append((task.value.rsplit(".", 1)[-1], row)))
     return calls
@@ -45,7 +44,7 @@ def created(organizer: Person, recipe: Recipe = RECIPE, **changes: Any) -> Run:
 
 
 class TestContract:
-    """What every database must do alike."""
+    """Behaviour that every database must share."""
 
     def test_a_run_begins_as_a_draft_with_an_empty_log(self, any_database: str) -> None:
         run = created(Person.objects.create_user("Amina", None))
@@ -267,7 +266,6 @@ class TestEarlier:
 
 @pytest.fixture
 def trained(run: Run, laptop: Owned) -> Run:
-    """Six steps, with a snapshot at each second."""
     for step in range(1, 7):
         committed(run, (laptop.machine, 4))
         if step % 2 == 0:

@@ -1,4 +1,4 @@
-"""Runs that mix several texts: which are added and taken off, and by which weights they are dealt."""
+"""Runs that mix several texts: adding and removing texts, and the weights by which samples are dealt."""
 
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,11 @@ from runs.timeline import quoted
 from tests.runs.factories import RECIPE
 
 TEXT = b"Many hands make light work.\n" * 100
-SIZES = (300, 700)  # tokens of the sources, as they are prepared
+SIZES = (300, 700)  # tokens of the sources after preparation
 
 
 @pytest.fixture(autouse=True)
 def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was handed to the task queue."""
     calls: list[Any] = []
     monkeypatch.setattr(queue, "enqueue", lambda task, row, **_: calls.append((task.value.rsplit(".", 1)[-1], row)))
     return calls
@@ -37,7 +36,7 @@ def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What children were asked; they answer at once."""
+    """Replace children by functions that answer at once; return their arguments."""
     calls: list[list[str]] = []
 
     def run_child(arguments: list[str]) -> dict[str, Any]:
@@ -70,7 +69,6 @@ def text(organizer: Person, name: str, *, licence: str = "CC0") -> Dataset:
 
 @pytest.fixture
 def run(organizer: Person, data_folder: Any, started: list[list[str]]) -> Run:
-    """A draft on a prepared text."""
     first = text(organizer, "proverbs.txt")
     made = services.create_run(organizer=organizer, dataset=first, title="Words", purpose="", recipe=RECIPE)
     preparation.prepare_dataset(first.pk)
@@ -79,7 +77,6 @@ def run(organizer: Person, data_folder: Any, started: list[list[str]]) -> Run:
 
 @pytest.fixture
 def mixed(run: Run) -> Run:
-    """The same with a second text."""
     drafts.add_source(run=run, source=text(run.organizer, "riddles.txt", licence="MIT"))
     preparation.prepare_dataset(run.dataset_id)
     return Run.objects.get()
@@ -94,7 +91,6 @@ def opened(run: Run) -> Run:
 
 
 def restored(run: Run, monkeypatch: pytest.MonkeyPatch) -> StoredFacts:
-    """What a host reads of a run."""
     found: list[StoredFacts] = []
     monkeypatch.setattr(store, "restored", found.append)
     store.load(run, fence=1)
@@ -115,7 +111,7 @@ class TestTexts:
     def test_one_that_comes_while_they_are_prepared_is_not_forgotten(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What was made of fewer texts is not kept, also where a second worker has begun with all meanwhile."""
+        """A result for fewer texts is dropped, even if a second worker has started on all of them."""
         Dataset.objects.update(state=Dataset.State.UPLOADED)
         Shard.objects.all().delete()
 
@@ -206,7 +202,7 @@ class TestTexts:
             drafts.add_source(run=run, source=text(run.organizer, "last.txt"))
 
     def test_the_batch_may_need_all_of_them(self, mixed: Run) -> None:
-        """Bytes of one and a half texts for a step are enough, of three they are not."""
+        """A step may need the bytes of one and a half texts, but not of three."""
         half = len(TEXT) // 2 // RECIPE.least_size()
         drafts.change_draft(run=mixed, recipe=replace(RECIPE, vocab=290, target_batch=3 * half), licence="CC0")
         with pytest.raises(Problem, match="E307"):
@@ -228,7 +224,7 @@ class TestWeights:
         assert (facts.sources, facts.recipe.mix) == ((0, 1), (0.3, 0.7))
 
     def test_only_a_run_that_is_on_its_way_gets_them(self, mixed: Run) -> None:
-        """It was taken back to a draft in that moment."""
+        """The run was taken back to a draft at that moment."""
         drafts.state_weights(mixed)
         assert Run.objects.get().parsed_recipe.mix == ()
 
@@ -279,7 +275,7 @@ class TestWeights:
 
 
 def test_the_card_says_what_was_learned_of_each(mixed: Run) -> None:
-    """By what is in updates, whatever the weights are by now."""
+    """Shares come from the samples in updates, not from the present weights."""
     run = opened(mixed)
     Coverage.objects.create(run=run, epoch=0, shard=0, ranges=[[0, 10]], left_out=[[10, 20]])
     Coverage.objects.create(run=run, epoch=0, shard=1, ranges=[[0, 20], [40, 50]])
@@ -293,11 +289,8 @@ def test_the_card_says_what_was_learned_of_each(mixed: Run) -> None:
 
 
 class TestBase:
-    """A model that is adapted with the text."""
-
     @pytest.fixture
     def adapting(self, run: Run, enqueued: list[Any]) -> Run:
-        """A draft of that kind, whose model is not there yet."""
         drafts.change_draft(run=run, recipe=FinetuneLoRA(target_batch=4, micro_batch=2, context=8), licence="CC0")
         preparation.prepare_dataset(run.dataset_id)
         return Run.objects.get()
@@ -358,7 +351,8 @@ class TestBase:
         assert (run.dataset.filename, run.dataset.base.filename) == ("songs.txt", "model.zip")
 
     def test_the_recipe_stays_within_what_it_takes(self, adapting: Run) -> None:
-        """A form knows nothing of the base: 65 tokens for one that takes 64 were kept, and no page could read them."""
+        """A regression: the form does not know the base, so a context above its 64 tokens was stored and broke the
+        pages."""
         drafts.set_base(run=adapting, base=self.base(adapting))
         preparation.prepare_dataset(adapting.dataset_id)
         longer = FinetuneLoRA(target_batch=4, micro_batch=2, context=65)

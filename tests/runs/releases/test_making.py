@@ -1,4 +1,4 @@
-"""Which snapshot's model is released: the best where the run overfitted, else the last, or as its organizer says."""
+"""Which snapshot is released: the best one if the run overfitted, otherwise the last, or the organizer's choice."""
 
 import time
 from pathlib import Path
@@ -21,13 +21,13 @@ from runs.snapshots import retention
 from tests.runs.factories import Owned, committed, owned
 from tests.web.browsing import as_
 
-NEAR = 3.33  # too little more than 3.3 to say that a run overfits
+NEAR = 3.33  # too close to 3.3 to count as overfitting
 FILE = {"name": "model.safetensors", "size": 3, "sha256": "0" * 64}
 
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """Snapshot and facts of each child; what it does with them is tested in tests/publishing/test_release.py."""
+    """Record each child's snapshot and facts. tests/publishing/test_release.py covers the child's own work."""
     children: list[tuple[str, dict[str, Any]]] = []
 
     def child(command: list[str], **_: Any) -> dict[str, Any]:
@@ -48,18 +48,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def finished(run: Run, laptop: Owned, given: list[Any], asked: list[str]) -> Run:
-    """Four snapshots with held-out losses, of which that of step 2 is a little better than the last, and a release."""
+    """Return a released run whose held-out loss was only slightly better at step 2."""
     return finish(run, laptop, 4.0, 3.3, 3.6, NEAR)
 
 
 @pytest.fixture
 def overfitted(run: Run, laptop: Owned, given: list[Any], asked: list[str]) -> Run:
-    """The same where the last is much worse."""
+    """Return a released run whose held-out loss was much better at step 2."""
     return finish(run, laptop, 4.0, 3.3, 3.6, 4.3)
 
 
 def finish(run: Run, laptop: Owned, *measured: float | None) -> Run:
-    """A run with a snapshot after each step, of which these are the held-out losses, and its release."""
     for loss, heldout in zip((5.0, 4.0, 3.0, 2.0), measured, strict=True):
         entry = committed(run, (laptop.machine, 4), loss=loss)
         storage.snapshot_path(run, f"{entry.step:064d}").write_bytes(b"state")
@@ -77,7 +76,6 @@ def finish(run: Run, laptop: Owned, *measured: float | None) -> Run:
 
 @pytest.fixture
 def told(organizer: Person, volunteer: Person, stranger: Person) -> None:
-    """All want to know of runs that are finished."""
     for person in (organizer, volunteer, stranger):
         notices.choose(person=person, wanted=[(Event.FINISHED, Way.BROWSER)])
 
@@ -117,7 +115,7 @@ def test_an_overfitted_run_releases_its_best(overfitted: Run, given: list[tuple[
 def test_a_last_snapshot_that_is_measured_later_decides_again(
     run: Run, laptop: Owned, asked: list[str], last: float, step: int
 ) -> None:
-    """Nothing waits for it: the last one's model is offered meanwhile, as what is known so far says."""
+    """The release does not wait for the measurement: the last model is offered meanwhile."""
     finish(run, laptop, 4.0, 3.3, 3.6, None)
     assert Release.objects.get(run=run).step == 4
     run.snapshots.filter(step=4).update(heldout_loss=last)
@@ -180,7 +178,7 @@ def test_it_is_made_again_at_a_start_where_that_was_interrupted(finished: Run, a
 
 @pytest.mark.parametrize("changes", [{"state": Snapshot.State.ADMITTED}, {"is_stored": False}])
 def test_a_snapshot_that_cannot_be_released_is_not_offered(finished: Run, changes: dict[str, Any]) -> None:
-    """Nobody has checked it, or its file is gone."""
+    """A snapshot is not offered if it is unverified or its file is gone."""
     finished.snapshots.filter(step=2).update(**changes)
     assert making.better_snapshot(finished) is None
     with pytest.raises(Problem, match="E315"):
@@ -193,7 +191,7 @@ def test_a_run_whose_last_snapshot_is_best_has_nothing_to_choose(finished: Run) 
 
 
 def test_unmeasured_last_snapshot_has_no_better_one(finished: Run) -> None:
-    """It is made before that."""
+    """The release is made before the measurement."""
     finished.snapshots.filter(step=4).update(heldout_loss=None)
     assert making.better_snapshot(finished) is None
 
@@ -219,7 +217,6 @@ def test_card_of_an_earlier_step_names_only_its_contributors(
 def test_what_was_chosen_while_another_was_made_is_made_next(
     finished: Run, given: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what was made in vain does not go to the Hub."""
     making.release_best(run=finished, best=True)
     child = vars(making)["run_child"]
 
@@ -271,8 +268,6 @@ def test_the_best_and_the_released_snapshot_are_kept(finished: Run, laptop: Owne
 
 
 class TestPage:
-    """What is offered on the run's page."""
-
     def test_everybody_gets_the_best_and_its_organizer_releases_it(self, finished: Run, client: Client) -> None:
         text = client.get("/runs/proverbs/").content.decode()
         assert "Step 2 has the best held-out loss (3.30)" in text

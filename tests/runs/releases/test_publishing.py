@@ -1,4 +1,4 @@
-"""From the organizer's token to a commit on the Hub: with the real child, the real client and a strict double."""
+"""Publishing from the organizer's token to a commit on the Hub, with real child and client and a strict double."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ def ask(run: Run, **changes: Any) -> Publication:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Have something happen once while a release is sent."""
+    """Run `act` once while a release is being sent."""
     acts = [act]
 
     def run_child(*arguments: Any, **more: Any) -> Any:

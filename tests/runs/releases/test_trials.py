@@ -1,4 +1,4 @@
-"""Visitors try a released model: who may, how many wait, what a real child writes, and what is left of it."""
+"""Visitors try a released model: which models, how many at once, what a real child writes, and what is kept."""
 
 import re
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def released(run: Run, asked: list[str]) -> Run:
-    """A finished run of a small model, whose files a child needs are not there."""
+    """Return a finished run of a small model without the files that a child needs."""
     Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHED)
     Release.objects.create(run=run, state=Release.State.READY, folder="released", step=1)
     run.refresh_from_db()
@@ -47,7 +47,7 @@ def released(run: Run, asked: list[str]) -> Run:
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], str]]:
-    """Children that answer at once; what they were told, and their prompts."""
+    """Replace children by functions that answer at once; return their arguments and prompts."""
     told: list[tuple[list[str], str]] = []
 
     def run_child(arguments: Sequence[str], *, secret: str, **_: Any) -> dict[str, Any]:
@@ -66,13 +66,11 @@ def fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
 
 
 def large(layers: int) -> str:
-    """A recipe of about so many times 12.6 million parameters."""
+    """Return a recipe of about `layers` times 12.6 million parameters."""
     return encode_recipe(CausalLM(model=Model(layers=layers, width=1024, heads=4, context=64), vocab=300)).decode()
 
 
 class TestWho:
-    """Which models can be tried."""
-
     def test_small_ones_can_unless_their_organizer_says_no(self, run: Run) -> None:
         assert (trials.is_allowed(run), trials.may_be_allowed(run)) == (True, True)
         for allowed in (False, True):
@@ -105,15 +103,13 @@ class TestWho:
 
 
 class TestQueue:
-    """What waits."""
-
     def test_one_at_a_time_of_everybody(self, released: Run, asked: list[str]) -> None:
         trials.ask(run=released, asker="a", prompt="one")
         with pytest.raises(trials.NotNow, match="One text at a time"):
             trials.ask(run=released, asker="a", prompt="two")
         trials.ask(run=released, asker="b", prompt="three")
         assert asked == ["write_trial"] * 2
-        with pytest.raises(IntegrityError), transaction.atomic():  # whatever another process has read
+        with pytest.raises(IntegrityError), transaction.atomic():  # a second process may not have seen the first row
             Trial.objects.create(run=released, asker="a", prompt="", slot=9)
 
     def test_so_many_of_the_whole_site(self, released: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +139,7 @@ class TestQueue:
         assert trials.before(first) == 0
 
     def test_nothing_is_kept_for_long(self, released: Run) -> None:
-        """Neither what was written nor what never came to its turn, whose slot is free then."""
+        """Finished trials and trials that never ran both expire; the latter free their slot."""
         now = timezone.now()
         old = Trial.objects.create(run=released, asker="a", prompt="", slot=1, asked_at=now - trials.KEPT * 2)
         done = Trial.objects.create(run=released, asker="b", prompt="", asked_at=now)
@@ -161,8 +157,6 @@ class TestQueue:
 
 
 class TestWriting:
-    """What becomes of what waits."""
-
     def test_it_is_written_once_within_bounds(self, released: Run, children: list[tuple[list[str], str]]) -> None:
         trial = trials.ask(run=released, asker="a", prompt=RTL_AND_MARKUP)
         for _ in range(2):
@@ -231,7 +225,7 @@ class TestWriting:
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_real_child_writes_with_a_real_model(released: Run, tmp_path: Path, family: str) -> None:
-    """A prompt of markup, right-to-left letters and NUL comes to it as it is, also one that is longer than it reads."""
+    """Prompts with markup, right-to-left letters and NUL arrive unchanged, and overlong ones are cut."""
     folder = model_folder(tmp_path / "base", family)
     storage.root().mkdir(parents=True, exist_ok=True)
     folder.rename(storage.root() / "released")
@@ -245,7 +239,7 @@ def test_a_real_child_writes_with_a_real_model(released: Run, tmp_path: Path, fa
 
 
 def test_a_real_child_loads_safetensors_alone_and_no_code(released: Run, tmp_path: Path) -> None:
-    """A model of code of its own is one of the known kind; one that is a pickle is none."""
+    """Code in the model's folder is never run, and a pickle is not loaded."""
     storage.root().mkdir(parents=True, exist_ok=True)
     folder = model_folder(tmp_path / "base", auto_map={"AutoModelForCausalLM": "own.Model"})
     folder = folder.rename(storage.root() / "released")

@@ -1,4 +1,4 @@
-"""The held-out loss in rows: of the newest snapshot, once, when nothing else is to be done."""
+"""The held-out loss: measured once, for the newest snapshot, when no other work waits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,20 +21,19 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def with_text(run: Run) -> Run:
-    """The run, some of whose text is set aside."""
     Dataset.objects.update(heldout={"digest": "e" * 64, "tokens": 100})
     return Run.objects.select_related("dataset", "head").get(pk=run.pk)
 
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Children that answer at once; what they were asked."""
+    """Replace children by a function that answers at once; return their arguments."""
     asked: list[list[str]] = []
 
     def run_child(arguments: Sequence[str], **_: Any) -> dict[str, Any]:
         asked.append(list(arguments))
         prompts = [word.removeprefix("--prompt=") for word in arguments if word.startswith("--prompt=")]
-        written = [f"{prompt} light work." for prompt in prompts[:2]]  # there was no time for more
+        written = [f"{prompt} light work." for prompt in prompts[:2]]  # it ran out of time for the third
         return {"loss": 5.25, "units": 100, "figures": {"accuracy": 0.25}, "written": written}
 
     monkeypatch.setattr(heldout, "run_child", run_child)

@@ -1,4 +1,4 @@
-"""A snapshot is verified by the site's own replay; nothing is released before, and another state is refused."""
+"""The site verifies snapshots by its own replay before a release, and refuses a state that differs."""
 
 import hashlib
 from datetime import timedelta
@@ -35,11 +35,11 @@ State = Snapshot.State
 
 
 class Children:
-    """Child processes that answer at once: with the true state of a step, or what a test puts in their way."""
+    """Child processes that answer at once with the true state of a step, unless a test interferes."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.asked: list[tuple[str, int]] = []  # the file it begins with, and how many records it was given
+        self.asked: list[tuple[str, int]] = []  # the file to start from, and the number of records
         self.errors: list[BaseException | None] = []
         self.in_between: Any = None
 
@@ -77,7 +77,7 @@ def another_state(run: Run, index: int) -> bytes:
 
 
 def hand_in(run: Run, laptop: Owned, data: bytes, index: int) -> Snapshot:
-    """As most people's copy."""
+    """Hand in a snapshot with the hash that most replicas report."""
     elect_keeper(run, peer=laptop.machine.peer_id, index=index, step=index)
     admit_hash(run, index=index, step=index, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
     path = storage.root() / "body"
@@ -94,7 +94,7 @@ def steps(run: Run, laptop: Owned, count: int) -> None:
 
 @pytest.fixture
 def long_run(run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Six steps, with admitted snapshots at 2 and 4."""
+    """Return a run of six steps with admitted snapshots at 2 and 4."""
     monkeypatch.setattr(replay, "to_lines", lambda _: b"a record")
     steps(run, laptop, 6)
     for index in (2, 4):
@@ -192,7 +192,7 @@ class TestOneAfterAnother:
 class TestAnotherState:
     @pytest.fixture
     def lied(self, long_run: Run, laptop: Owned, children: Children) -> Run:
-        """Most people said another hash at step 6 than the log gives."""
+        """Return a run whose replicas reported a false hash at step 6."""
         hand_in(long_run, laptop, another_state(long_run, 6), 6)
         for _ in range(2):
             verify_next(long_run.pk)
@@ -233,7 +233,7 @@ class TestAnotherState:
 
 class TestWhatIsAskedFor:
     def test_is_made_from_the_log(self, long_run: Run, children: Children) -> None:
-        """Copies differ at step 5, or nobody is left to hand it in."""
+        """Copies differ at step 5, or no replica is left to hand it in."""
         request_replay(long_run, index=5, step=5)
         for _ in range(3):
             verify_next(long_run.pk)
@@ -318,7 +318,7 @@ class TestTheRelease:
 
 
 class TestARunThatWasTakenBack:
-    """To a draft, which has no snapshot, while a task of it waits."""
+    """A draft again, without snapshots, while one of its tasks waits."""
 
     @pytest.fixture
     def taken_back(self, run: Run) -> Run:
@@ -330,7 +330,7 @@ class TestARunThatWasTakenBack:
         tasks.verify_snapshots(taken_back.pk.hex)
 
     def test_is_not_asked_for_a_state(self, taken_back: Run) -> None:
-        """By a host that has not noticed yet."""
+        """The host that asks has not noticed yet that the run is a draft."""
         request_replay(taken_back, index=0, step=0)
         assert verify_next(taken_back.pk) == Outcome.DONE
 

@@ -1,4 +1,4 @@
-"""The documentation names every operation there is, and its examples are what their schemas allow."""
+"""The API documentation names every operation, and its examples are valid JSON."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The tokenizer, for those who publish a run's snapshots: with a credential of the run, and nothing beside it."""
+"""The tokenizer's files, served to holders of a credential for the run."""
 
 import hashlib
 import time

@@ -1,4 +1,4 @@
-"""The API against its own description: requests made from it, answers held against it. No server error, ever."""
+"""The API against its OpenAPI description: generated requests, validated answers, no server errors."""
 
 import time
 from typing import Any
@@ -22,7 +22,7 @@ from tests.runs.factories import Owned
 from tests.web.requesters import API, World, gaps, make_world, meant, routes
 from web.api import api
 
-PLAIN = {"Accept-Encoding": "identity"}  # what asks here does not unpack answers
+PLAIN = {"Accept-Encoding": "identity"}  # the test client does not decompress answers
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -31,46 +31,45 @@ CHECKS = [
     response_schema_conformance,
 ]
 DESCRIPTION = api.get_openapi_schema()
-NEEDS_NO_PROOF = {("get", "/api/v1/agent"), ("post", "/api/v1/devices")}  # a machine that nobody knows yet asks these
+NEEDS_NO_PROOF = {("get", "/api/v1/agent"), ("post", "/api/v1/devices")}  # a machine without an account asks these
 COUNTED = {
     ("post", "/api/v1/devices"),
     ("post", "/api/v1/devices/poll"),
     ("post", "/api/v1/runs/{slug}/credential"),
     ("post", "/api/v1/relays/credential"),
 }
-BESIDE = {API, f"{API}docs", f"{API}openapi.json"}  # what describes the API
+BESIDE = {API, f"{API}docs", f"{API}openapi.json"}  # these describe the API
 OPERATIONS = [(method, path) for path, methods in DESCRIPTION["paths"].items() for method in methods]
 EXAMPLES = settings(
     max_examples=12,
     derandomize=True,
     database=None,
     deadline=None,
-    phases=[Phase.explicit, Phase.generate],  # a fault is shown as it was found
+    phases=[Phase.explicit, Phase.generate],  # no shrinking: a failure is shown as found
     suppress_health_check=list(HealthCheck),
 )
 
 
 @pytest.fixture
 def world(organizer: Person, volunteer: Person) -> World:
-    """A run with everything at its addresses."""
     return make_world(organizer, volunteer, "public")
 
 
 @pytest.fixture
 def described(world: World) -> Any:
-    """The description as a client gets it from the site."""
+    """Return the description as a client gets it from the site."""
     return schemathesis.openapi.from_wsgi("/api/v1/openapi.json", get_wsgi_application())
 
 
 def can_be_asked_wrongly(place: tuple[str, str]) -> bool:
-    """Whether there is more to it than words in the address, of which every one is a good one."""
+    """Return True if the operation takes more than free words in its address."""
     operation = DESCRIPTION["paths"][place[1]][place[0]]
     schemas = [parameter["schema"] for parameter in operation.get("parameters", [])]
     return "requestBody" in operation or any("pattern" in one or one.get("type") != "string" for one in schemas)
 
 
 def test_every_address_of_the_api_is_described() -> None:
-    """What is left out of the description is asked by none of the tests below."""
+    """The tests below ask nothing that the description omits."""
     found = {route.replace("<", "{").replace(">", "}") for route in routes() if route.startswith(API)}
     assert found - BESIDE == set(DESCRIPTION["paths"])
 
@@ -98,7 +97,6 @@ def test_answers_to_what_breaks_the_description_are_as_described(described: Any,
 
 @pytest.fixture(params=["token", "credential"])
 def proof(request: pytest.FixtureRequest, world: World, laptop: Owned) -> dict[str, str]:
-    """A header that works."""
     if request.param == "credential":
         return laptop.credential(world.run, now=int(time.time()))
     return {"Authorization": f"Bearer {create_token(person=world.laptop.person, purpose=Token.Purpose.API).secret}"}
@@ -109,7 +107,7 @@ def proof(request: pytest.FixtureRequest, world: World, laptop: Owned) -> dict[s
 def test_answers_about_what_exists_are_as_described(
     described: Any, world: World, proof: dict[str, str], method: str, path: str
 ) -> None:
-    """The same with addresses that exist and a proof that works, so that requests get past the doors."""
+    """Existing addresses and a valid proof bring requests past authentication."""
     names = known(world, path)
 
     @EXAMPLES
@@ -122,7 +120,7 @@ def test_answers_about_what_exists_are_as_described(
 
 
 def known(world: World, path: str) -> dict[str, str]:
-    """What stands at the gaps of a path."""
+    """Return the values for the gaps of a path."""
     route = path.replace("{", "<").replace("}", ">")
     return {name: world.names[meant(name, route)] for name in gaps(route)}
 
@@ -150,7 +148,6 @@ def test_a_refusal_has_a_title_and_one_of_three_severities() -> None:
 
 
 def takes_anything(method: str, path: str) -> bool:
-    """Whether there is something that could be malformed."""
     operation = DESCRIPTION["paths"][path][method]
     return "requestBody" in operation or bool(operation.get("parameters"))
 

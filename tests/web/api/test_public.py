@@ -1,4 +1,4 @@
-"""The API for everybody: shapes, permissions, lists that go on, releases by ranges."""
+"""The public API: shapes, permissions, cursors, and releases by ranges."""
 
 import hashlib
 import html
@@ -115,7 +115,6 @@ class TestReading:
         assert parse_facts(json.dumps(facts).encode()).contributors == 1
 
     def test_a_card_by_an_agent_says_that_the_run_overfits(self, run: Run, laptop: Owned) -> None:
-        """It is made of these facts alone."""
         for loss, heldout in ((5.0, 4.0), (4.0, 3.3), (3.0, 3.6), (2.0, 4.3)):
             entry = committed(run, (laptop.machine, 4), loss=loss)
             measured = {"heldout_loss": heldout, "state_digest": "5" * 16, "file": "f" * 64, "size": 5}

@@ -1,4 +1,7 @@
-"""Whose copy of the model the site takes. Once any account's credential replaced the model, and no audit saw it."""
+"""Snapshot uploads: only the elected keeper, only the admitted hash.
+
+A regression: the credential of any account could replace the model, and the audit did not notice.
+"""
 
 import asyncio
 import hashlib
@@ -32,7 +35,6 @@ def true_vectors() -> dict[str, Any]:
 
 @pytest.fixture
 def entry(run: Run, laptop: Owned) -> LogEntry:
-    """Step 1, whose digest the replicas have reported."""
     return committed(run, (laptop.machine, 4), state_digest=state_digest(*true_vectors().values()))
 
 
@@ -57,7 +59,7 @@ def put(data: bytes, requester: Owned, run: Run, *, step: int = 1, slug: str = "
 
 
 def refused(answer: Any, code: str) -> bool:
-    """Told so by number; and nothing of it is left anywhere."""
+    """Return True if the answer has this code and no part of the upload is kept."""
     work = storage.root() / "work"
     is_clean = not PendingSnapshot.objects.exists() and not (work.exists() and list(work.iterdir()))
     is_clean = is_clean and not list(storage.root().glob("runs/*/pending/*"))
@@ -65,7 +67,7 @@ def refused(answer: Any, code: str) -> bool:
 
 
 def noise(vectors: dict[str, Any]) -> None:
-    """Other parameters under the same state digest: at odd places its constants are the places' own multiples."""
+    """Change the parameters but not the state digest: its constant at an odd place is a multiple of the place."""
     bits = vectors["parameters"].view(np.int32)
     for place in range(1, bits.size - 4, 6):
         bits[place] += 123456
@@ -106,7 +108,7 @@ class TestWhoIsTaken:
         assert [put(true_state, elected, run).status_code for _ in range(2)] == [200, 200]
 
     def test_nobody_else(self, run: Run, elected: Owned, true_state: bytes, stranger: Person) -> None:
-        """Any account's credential was enough."""
+        """A regression: any account's credential was enough."""
         admit(run, true_state)
         assert refused(put(true_state, owned(stranger), run), "E355")
 
@@ -140,7 +142,7 @@ class TestWhichBytes:
     def test_none_with_the_same_cheap_digest(
         self, run: Run, elected: Owned, entry: LogEntry, true_state: bytes
     ) -> None:
-        """The digest is linear and public, and the audit said that no fault was found."""
+        """The digest is linear and public. The audit did not notice such a state either."""
         vectors = true_vectors()
         before = state_digest(*vectors.values())
         noise(vectors)
@@ -192,7 +194,7 @@ class TestWhichBytes:
     def test_no_values_that_are_not_finite(
         self, run: Run, elected: Owned, entry: LogEntry, name: str, value: float
     ) -> None:
-        """Also where most people's copies have them."""
+        """Non-finite values are refused even if most replicas report them."""
         vector = np.ones(ELEMENTS, "<f4")
         vector[-1] = value
         given: dict[str, Any] = {name: vector}
@@ -242,11 +244,11 @@ class TestWhichBytes:
         assert refused(put(data, elected, run), code)
 
 
-# --- before a byte is read: the guard in front of Django
+# --- the guard in front of Django, before a byte is read
 
 
 async def guarded(machine: Owned, run: Run, length: int, inner: Any) -> tuple[int, str]:
-    """Status and body of the answer to an upload that announces this length."""
+    """Return status and body of the answer to an upload that announces this length."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> Any:

@@ -1,4 +1,4 @@
-"""The engines, people, machines and a run for the tests of the feed."""
+"""Shared channel layers, people, machines and a run."""
 
 from tests.coordination.engines import layer
 from tests.runs.factories import data_folder, laptop, organizer, run, stranger, volunteer

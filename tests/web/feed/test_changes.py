@@ -1,4 +1,4 @@
-"""Picture and changes give the fresh picture, in Python here and in TypeScript by the same vectors."""
+"""A picture and its changes give the next picture. The front end reads the same golden vectors."""
 
 import copy
 import json
@@ -32,7 +32,6 @@ WHY = [str(vector["why"]) for vector in VECTORS]
 
 
 def carried(value: Any) -> Any:
-    """As it arrives at the other end."""
     return json.loads(json.dumps(value))
 
 

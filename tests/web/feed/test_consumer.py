@@ -1,4 +1,4 @@
-"""The feed's socket: who is let in, what comes, and what a watcher may say. Real rows, both channel layers."""
+"""The feed's socket: who is admitted, what is sent, and what a watcher may say, on both channel layers."""
 
 import asyncio
 import ipaddress
@@ -41,15 +41,13 @@ def example(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_look_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is told moves the feed, so that nothing here depends on when a second is over."""
+    """Have messages alone move the feed, so that no test depends on the clock."""
     monkeypatch.setattr(watch, "LOOK_S", 2 * PATIENCE_S)
     monkeypatch.setattr(watch, "REST_S", 0.0)
     monkeypatch.setattr(watch, "RESTS", 0)
 
 
 class Watcher:
-    """One socket."""
-
     def __init__(self, run: Run, query: bytes = b"", /, **headers: str) -> None:
         named = {"host": "localhost", **headers}
         scope = {
@@ -93,7 +91,6 @@ async def watching(run: Run, query: bytes = b"", /, **headers: str) -> AsyncIter
 
 
 async def a_step(example: Example, layer: Any, loss: float) -> None:
-    """As a host commits one, and says so."""
     await in_thread(committed)(example.run, (example.teo.machine, 3), (example.noor.machine, 1), loss=loss)
     await layer.group_send(watchers_of(example.run.run_id), RunMoved())
 
@@ -218,8 +215,6 @@ async def test_a_run_that_becomes_private_is_asked_for_anew(example: Example, la
 
 
 class TestWhoLosesTheRun:
-    """Somebody watches a private run as its member, and then may not."""
-
     @pytest.fixture(autouse=True)
     def asked_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(consumer, "ASK_S", 0.02)
@@ -259,7 +254,6 @@ class TestWhoLosesTheRun:
 
 
 def let_in(run: Run, name: str) -> str:
-    """A member of the run, which is private from now on; the cookie of their session."""
     Run.objects.filter(pk=run.pk).update(visibility="private")
     add_member(run=run, name=name)
     return cookie_of(name)

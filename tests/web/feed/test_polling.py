@@ -1,4 +1,4 @@
-"""The picture for pages whose sockets are blocked."""
+"""The polled feed, for pages whose sockets are blocked."""
 
 import gzip
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The permission table of the two WebSockets: who is let in to which run, from a page of this site and from another."""
+"""The permission table of both WebSockets: which requester is admitted to which run, and from which origin."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ public    in     in       in     in      in        in       in      in
 unlisted  in     in       in     in      in        in       in      in
 private   404    404      in     404     in        404      404     404
 request   in     in       in     in      in        in       in      in
-"""  # revoked machines and relays have no session: as nobody
+"""  # revoked machines and relays have no session
 
 TAKING_PART = """
           nobody stranger member removed organizer operator revoked relay
@@ -36,11 +36,11 @@ public    E201   in       in     E324    in        in       E214    in
 unlisted  E201   in       in     E324    in        in       E214    in
 private   E201   E305     in     E305    in        E305     E214    in
 request   E201   E410     in     E324    in        E410     E214    in
-"""  # each with a credential of the run that the site had signed, were it before they lost the run
+"""  # each with a credential that the site signed before access was lost
 
 
 def cells(table: str) -> list[tuple[str, str, str]]:
-    """Visibility, requester, answer."""
+    """Return visibility, requester and answer of each cell."""
     lines = [line.split() for line in table.splitlines() if line.strip()]
     assert tuple(lines[0]) == REQUESTERS
     return [(line[0], name, word) for line in lines[1:] for name, word in zip(REQUESTERS, line[1:], strict=True)]
@@ -48,14 +48,11 @@ def cells(table: str) -> list[tuple[str, str, str]]:
 
 @dataclass
 class World:
-    """A run, who asks, and with which machine."""
-
     run: Run
     people: dict[str, Person]
     machines: dict[str, Owned]
 
     def cookie(self, name: str) -> dict[str, str]:
-        """The session of somebody who has one."""
         if name not in self.people:
             return {}
         client = Client()
@@ -63,7 +60,7 @@ class World:
         return {"cookie": f"sessionid={client.cookies['sessionid'].value}"}
 
     def identity(self, name: str) -> Identity:
-        """A machine with what the site has signed for it; nobody's signs for itself."""
+        """Return a machine's identity. The requester `nobody` signs its own credential."""
         owner = self.machines["stranger" if name == "nobody" else name]
         credential = credential_of(owner, None if name == "relay" else self.run, role_of(name))
         return identity_of(credential, owner.key, issued_by=owner.key if name == "nobody" else None)
@@ -75,13 +72,11 @@ def role_of(name: str) -> Role:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    """Made anew with each visibility by `as_` below."""
     with fresh_database("sqlite", request, tmp_path):
         yield assemble
 
 
 def assemble(visibility: str) -> World:
-    """Everybody, and a run of the organizer."""
     names = ("stranger", "member", "removed", "organizer")
     people = {name: Person.objects.create_user(name, None) for name in names}
     people["operator"] = Person.objects.create_superuser("operator", None)
@@ -98,7 +93,7 @@ def assemble(visibility: str) -> World:
 
 
 async def watched(world: World, name: str, **headers: str) -> str:
-    """Whether a page, or a program without a session, may watch."""
+    """Return OPEN if a page, or a program without a session, may watch; otherwise SHUT."""
     watcher = Watcher(world.run, **await in_thread(world.cookie)(name), **headers)
     if not await watcher.connect():
         return SHUT
@@ -108,7 +103,7 @@ async def watched(world: World, name: str, **headers: str) -> str:
 
 
 async def took_part(identity: Identity, **headers: str) -> str:
-    """What a machine hears at the end of its handshake."""
+    """Return what a machine is told after its handshake."""
     async with connecting(identity, **headers) as link:
         event = await link.open()
         if isinstance(event, Opened):
@@ -118,8 +113,8 @@ async def took_part(identity: Identity, **headers: str) -> str:
 
 
 async def refusal_after(link: Any) -> str:
-    """The site looks into its rows after the handshake: a machine that is let in may speak, and is not cut off."""
-    await link.send(b"")  # no message: whoever is still there is told E206
+    """Return OPEN or the refusal. The site checks its rows after the handshake."""
+    await link.send(b"")  # this is no message, so an admitted machine is told E206
     code, _ = await link.how_it_ends()
     return OPEN if code == "E206" else str(code)
 

@@ -1,4 +1,4 @@
-"""How a numbered error leaves the site: one set of words for pages and programs."""
+"""Numbered errors in answers: the same words for pages and programs."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How often the same may be asked."""
+"""Rate limits: how they count, whom they count, and where they apply."""
 
 import ipaddress
 from typing import Any
@@ -29,7 +29,7 @@ def lowered(settings: Any) -> None:
 
 
 def spent(who: str = "Teo", *, now: float = NOW) -> int:
-    """How long one has to wait; 0 where it was not one too many."""
+    """Return the seconds to wait, or 0 if the request is within the limit."""
     try:
         rate_limits.spend("uploads", who, now=now)
     except TooOften as problem:
@@ -94,12 +94,12 @@ class TestWho:
             ("::1", "192.0.2.7", "192.0.2.7"),
             ("::ffff:127.0.0.1", "192.0.2.7", "192.0.2.7"),
             ("127.0.0.1", "", "127.0.0.1"),
-            ("192.0.2.9", "198.51.100.1", "192.0.2.9"),  # nobody's proxy: it may say what it likes
+            ("192.0.2.9", "198.51.100.1", "192.0.2.9"),  # not a proxy of the site: its header does not count
             ("10.1.2.3", "198.51.100.1, 192.0.2.7", "192.0.2.7"),
             ("10.1.2.3", "192.0.2.7, 10.9.9.9, 127.0.0.1", "192.0.2.7"),  # a proxy behind a proxy
             ("10.1.2.3", "10.9.9.9", "10.9.9.9"),
             ("10.1.2.3", "192.0.2.7, nonsense", ""),
-            ("192.168.0.1", "192.0.2.7", "192.168.0.1"),  # of a local network, and not named
+            ("192.168.0.1", "192.0.2.7", "192.168.0.1"),  # a local address that is not configured as a proxy
         ],
     )
     def test_a_header_is_believed_of_proxies_of_ours_alone(

@@ -1,4 +1,4 @@
-"""The sentences on the cards."""
+"""The sentences on a run's cards."""
 
 import pytest
 

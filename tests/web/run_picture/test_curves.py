@@ -1,4 +1,4 @@
-"""The loss curve of a run's page, and in words: pure."""
+"""The charts of a run's page, and their summaries in words."""
 
 import math
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""What of strangers' words is drawn on a picture, and how it fits."""
+"""Titles on preview images: which can be drawn, and how they fit."""
 
 import pytest
 from hypothesis import given, settings

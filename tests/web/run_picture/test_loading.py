@@ -1,4 +1,4 @@
-"""What a site looks at before anybody asks it to."""
+"""The queries that a site prepares at its start."""
 
 from typing import Any
 

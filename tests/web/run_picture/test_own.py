@@ -1,4 +1,4 @@
-"""What links carry, told to whoever may know it: by page, by what the page asks for, and by the API."""
+"""Measured link rates: who may see them on the page, in the polled data, and in the API."""
 
 from typing import Any
 
@@ -34,13 +34,12 @@ def relay(operator: Person) -> Machine:
 
 @pytest.fixture
 def spare(stranger: Person) -> Machine:
-    """A stranger's machine, in a run that everybody may join."""
     return owned(stranger, "attic").machine
 
 
 @pytest.fixture(autouse=True)
 def measured(run: Run, laptop: Owned, relay: Machine, spare: Machine) -> None:
-    """Teo's laptop limits the averaging at the relay; the stranger's machine is not measured yet."""
+    """Show links: Teo's laptop limits the averaging at the relay, and the stranger's machine is not measured."""
     links = {
         laptop.machine.peer_id: Link("trainer", UP, DOWN),
         relay.peer_id: Link("relay", RELAYS, None),
@@ -54,7 +53,6 @@ def machines(run: Run, person: Person | None) -> list[str]:
 
 
 def read(run: Run, client: Client) -> dict[str, str]:
-    """Everything that one may read of a run where a figure could have slipped in."""
     addresses = {
         "page": f"/runs/{run.slug}/",
         "own": f"/runs/{run.slug}/links.json",

@@ -1,4 +1,4 @@
-"""What a run's page shows: how it learns, who makes the step, who only averages."""
+"""The picture of a run: losses, counts, the bars of the current step, and averaged bytes."""
 
 import json
 import re
@@ -112,7 +112,7 @@ def test_passes_are_told_as_far_as_they_are_known(passes: float | None, words: s
 
 
 def test_more_than_a_step_takes_is_not_shown() -> None:
-    """Machines compute a few samples more than are needed."""
+    """Machines compute a few samples more than needed."""
     shown = with_recipe(picture("open", target_batch=10))
     found = picture_of(Seen(shown, (TEO, NOOR), "accumulate", 0, NOON))
     assert (found["step_title"], found["done"], found["target"]) == ("This step", 10, 10)
@@ -158,14 +158,14 @@ def test_a_state_has_a_label_for_people() -> None:
 
 @pytest.mark.parametrize("release", [None, Release(state="preparing"), Release(state="ready", step=400)])
 def test_what_the_page_compares_is_text(release: Release | None) -> None:
-    """Of anything else, script and server write another: `None` and an empty text, `True` and `true`."""
+    """Script and server would write other types differently: `None` and an empty text, `True` and `true`."""
     shown = picture_of(Seen(with_recipe(picture("finished", release=release)), (), "", 0, NOON))
     assert [type(shown[name]) for name in (*STANDING_ON, "waiting_for")] == [str] * (1 + len(STANDING_ON))
     assert shown["released_step"] == ("400" if release and release.step else "")
 
 
 def training(run: Run, *names: str) -> None:
-    """These people's machines train, each a sample further than the one before; two others only average."""
+    """Show trainers of these people, with one, two, three … samples done, and two machines that only average."""
     shown = {"state": "ready", "samples_per_s": 1.0}
     members = [
         {"peer": f"{at:032}", "name": name, "role": "trainer", "done": at, **shown} for at, name in enumerate(names, 1)
@@ -178,12 +178,10 @@ def training(run: Run, *names: str) -> None:
 
 
 def crowd(count: int) -> list[str]:
-    """Names that come before those of the cast, in disorder."""
     return [f"A{at:03}" for at in reversed(range(count))]
 
 
 def bars(text: str) -> list[tuple[str, int]]:
-    """Names and samples that a page shows."""
     found = re.findall(r'<li><span class="who">([^<]+)</span><span class="figure">([\d,]+)</span> <svg', text)
     return [(name, int(done)) for name, done in found]
 

@@ -1,6 +1,6 @@
 """A small OpenID provider over HTTP: discovery, authorize, token with PKCE and client secret, userinfo, keys.
 
-It refuses what a real one refuses. Where GitHub differs from OpenID, its three addresses are there too.
+It refuses what a real provider refuses. It also has the three addresses in which GitHub differs from OpenID.
 """
 
 import base64
@@ -23,7 +23,7 @@ KEY_ID = "key-1"
 
 
 class OpenIDDouble(ThreadingHTTPServer):
-    """The provider. Its person logs in and agrees at once; `faults` names what it gets wrong on purpose."""
+    """The provider. Its person logs in and agrees at once."""
 
     daemon_threads = True
 
@@ -33,14 +33,14 @@ class OpenIDDouble(ThreadingHTTPServer):
         self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         self.signing_key = self.key
         self.person: dict[str, Any] = {"sub": "42", "preferred_username": "Amina", "email": "amina@example.org"}
-        self.id_token: dict[str, Any] = {}  # changes to what the ID token says
-        self.codes: dict[str, dict[str, str]] = {}  # what was asked for with each code that is not spent
+        self.id_token: dict[str, Any] = {}  # changes to the claims of the ID token
+        self.codes: dict[str, dict[str, str]] = {}  # the request behind each unspent code
         self.access: set[str] = set()
         self.refusals: list[str] = []
         self.seen: list[str] = []  # query strings of `authorize`
 
     def authorize(self, query: dict[str, str]) -> str:
-        """Where the browser goes next: back, with a code that is good once."""
+        """Return where the browser goes next, with a code that is good once."""
         if query.get("code_challenge_method") != "S256" or not query.get("code_challenge"):
             raise Refusal("no PKCE")
         if query["client_id"] != CLIENT or query["response_type"] != "code":
@@ -49,7 +49,7 @@ class OpenIDDouble(ThreadingHTTPServer):
         return f"{query['redirect_uri']}?{urlencode({'code': code, 'state': query['state']})}"
 
     def token(self, form: dict[str, str], client: str) -> dict[str, str]:
-        """An access token and an ID token for a code, its verifier and the client's secret."""
+        """Return an access token and an ID token for a code, its verifier and the client's secret."""
         if client != f"{CLIENT}:{SECRET}":
             raise Refusal("invalid_client")
         asked = self.codes.pop(form["code"], None)
@@ -65,24 +65,21 @@ class OpenIDDouble(ThreadingHTTPServer):
         return {"access_token": access, "token_type": "Bearer", "id_token": signed}
 
     def keys(self) -> dict[str, Any]:
-        """The public key, as JSON."""
         key = jwt.algorithms.RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         return {"keys": [{**key, "kid": KEY_ID, "use": "sig", "alg": "RS256"}]}
 
     def description(self) -> dict[str, Any]:
-        """What /.well-known/openid-configuration says."""
+        """Return the contents of /.well-known/openid-configuration."""
         places = {"authorization_endpoint": "authorize", "token_endpoint": "token", "userinfo_endpoint": "userinfo"}
         found = {name: f"{self.url}/{place}" for name, place in places.items()}
         return {"issuer": self.url, "jwks_uri": f"{self.url}/keys", **found}
 
 
 class Refusal(Exception):
-    """400 or 401."""
+    """Answered with status 400."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """HTTP around it."""
-
     server: OpenIDDouble
 
     def do_GET(self) -> None:
@@ -137,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def flat(query: str) -> dict[str, str]:
@@ -146,7 +143,6 @@ def flat(query: str) -> dict[str, str]:
 
 @contextmanager
 def openid_double() -> Iterator[OpenIDDouble]:
-    """The provider on a free port of this machine, for as long as the block runs."""
     with OpenIDDouble() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -158,7 +154,7 @@ def openid_double() -> Iterator[OpenIDDouble]:
 
 
 def environment(url: str) -> dict[str, str]:
-    """What makes it a way into a site."""
+    """Return the environment that makes the provider a login of the site."""
     return {
         "MANYHANDS_OIDC_CLIENT_ID": CLIENT,
         "MANYHANDS_OIDC_CLIENT_SECRET": SECRET,

@@ -1,4 +1,4 @@
-"""One's own account: passwords, sessions elsewhere, an operator's link, a closed account."""
+"""A person's account: passwords, other sessions, the operator's reset link, a closed account."""
 
 import io
 import time
@@ -131,7 +131,7 @@ class TestClosing:
         secret = create_token(person=volunteer, purpose=Token.Purpose.API).secret
         header = laptop.credential(run, now=int(time.time()))
         close_account(person=volunteer)
-        open_account(person=volunteer)  # nothing of before comes back with it
+        open_account(person=volunteer)  # nothing of before comes back
         shard = run.dataset.shards.get().digest
         assert not is_in(client)
         assert Client().get(f"/api/v1/files/shards/{shard}", headers=header).json()["code"] == "E214"

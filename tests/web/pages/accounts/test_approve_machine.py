@@ -1,4 +1,4 @@
-"""Approving a machine in the browser: the whole way, and every way in which it can go wrong."""
+"""Approving a machine in the browser: the whole way, and each way in which it can fail."""
 
 import re
 from datetime import timedelta
@@ -26,7 +26,7 @@ ANSWERS = {
 
 
 class Agent:
-    """A machine with a key, as far as the site can tell."""
+    """A machine with a key, as the site sees it."""
 
     def __init__(self, **facts: Any) -> None:
         self.key, self.client = Ed25519PrivateKey.generate(), Client()
@@ -102,7 +102,7 @@ class TestTheWholeWay:
             "site_key": public_bytes(site_key()).hex(),
         }
         assert agent.outcome() == (410, "E222")
-        assert "is approved" in page(browser.get(link))  # a reload still says so
+        assert "is approved" in page(browser.get(link))  # a reload shows the same
 
     def test_who_is_new_comes_back_after_signing_up(self, agent: Agent) -> None:
         client, code = Client(), agent.said["user_code"]
@@ -138,7 +138,7 @@ class TestTheWholeWay:
         say(as_(volunteer), agent, "approve")
         machine = Machine.objects.get(pk=agent.poll().json()["machine"])
         revoke_machine(machine=machine)
-        agent.said = asked_before  # a yes of before the revocation is none any more
+        agent.said = asked_before  # an approval from before the revocation does not count
         assert agent.outcome() == (403, "E227")
         agent.ask()
         assert agent.said["code"] == "E227"
@@ -168,7 +168,7 @@ class TestTheWholeWay:
         assert Machine.objects.get().revoked_at is None
 
     def test_the_key_of_a_closed_account_is_approved_by_nobody(self, agent: Agent, volunteer: Person) -> None:
-        """Also where it had moved on before the account was closed."""
+        """The key is refused even if the machine has another owner by then."""
         say(as_(volunteer), agent, "approve")
         agent.poll()
         agent.ask()
@@ -288,7 +288,7 @@ class TestLimits:
         client, most = as_(volunteer), settings.RATES["wrong codes"][0]
         guesses = [client.get("/approve/", {"code": f"BBBB-BBB{letter}"}).status_code for letter in "BCDFGHJKMN"]
         assert guesses == [404] * most
-        refused = client.get("/approve/", {"code": agent.said["user_code"]})  # even a right one, now
+        refused = client.get("/approve/", {"code": agent.said["user_code"]})  # a right code is refused too by now
         assert (refused.status_code, "desk" in page(refused)) == (429, False)
         assert 0 < int(refused["Retry-After"]) <= 900
         assert say(client, agent, "approve").status_code == 429

@@ -1,4 +1,4 @@
-"""Login by another site, against a real small provider over HTTP."""
+"""Login by another site, against a small real provider over HTTP."""
 
 import html
 import http.client
@@ -27,14 +27,13 @@ START = "/login/with/oidc/"
 
 @pytest.fixture
 def provider(settings: Any, db: None) -> Iterator[OpenIDDouble]:
-    """A school's own provider, configured as an operator does."""
     with openid_double() as double:
         settings.SOCIALACCOUNT_PROVIDERS = login_providers(environ=environment(double.url))
         yield double
 
 
 def visited(place: str) -> str:
-    """Where the other site sends the browser."""
+    """Return where the other site sends the browser."""
     parts = urlsplit(place)
     connection = http.client.HTTPConnection(parts.netloc, timeout=30)
     connection.request("GET", f"{parts.path}?{parts.query}")
@@ -46,13 +45,12 @@ def visited(place: str) -> str:
 
 
 def come_back(client: Client, start: str = START) -> Any:
-    """There and back; the site's answer to the return."""
+    """Log in at the other site and return this site's answer."""
     place = urlsplit(visited(client.get(start)["Location"]))
     return client.get(f"{place.path}?{place.query}")
 
 
 def name_in(client: Client) -> str:
-    """Who is logged in."""
     found = re.search(r'class="me"[^>]*>(\w+)<', page(client.get("/")))
     return found[1] if found else ""
 
@@ -127,7 +125,7 @@ class TestComingIn:
 
 
 def offered(client: Client) -> str:
-    """Where the account page's button leads."""
+    """Return the address of the account page's button."""
     found = re.search(rf'href="({START}[^"]+)"', page(client.get("/account/")))
     assert found is not None
     return html.unescape(found[1])
@@ -138,8 +136,6 @@ def ways_in(person: Person) -> list[str]:
 
 
 class TestConnecting:
-    """Somebody who has an account here with a password, and one there."""
-
     def test_both_lead_to_the_same_account(self, provider: OpenIDDouble, stranger: Person) -> None:
         client, elsewhere = as_(stranger), Client()
         answer = come_back(client, offered(client))
@@ -257,7 +253,7 @@ class TestRefusals:
         assert self.refused(client.get(f"{place.path}?{place.query}"))
 
     def test_a_code_of_somebody_else(self, provider: OpenIDDouble) -> None:
-        """A stolen code: PKCE binds it to the browser that asked."""
+        """A stolen code. PKCE binds it to the browser that asked."""
         theirs = flat(urlsplit(visited(Client().get(START)["Location"])).query)["code"]
         client = Client()
         own = flat(urlsplit(visited(client.get(START)["Location"])).query)["state"]

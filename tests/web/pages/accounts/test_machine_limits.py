@@ -1,4 +1,4 @@
-"""A machine is paused, moved and limited from its owner's pages."""
+"""The owner's pages pause, move and limit a machine."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""The page on which people choose what they are told of, and the links below e-mails."""
+"""The page where people choose notices, and the links in e-mails."""
 
 import re
 from datetime import timedelta
@@ -39,7 +39,6 @@ def confirmed(mailbox: Mailbox) -> Mailbox:
 
 
 def boxes(text: str) -> dict[str, bool]:
-    """The boxes of the form, and which are ticked."""
     found = re.findall(r'<input type="checkbox" name="wanted" value="([^"]+)"( checked)?>', text)
     return {value: bool(checked) for value, checked in found}
 
@@ -129,7 +128,7 @@ class TestTheLinkThatEndsIt:
         return mail.link(confirmed, STOP).removeprefix("http://testserver")
 
     def test_one_post_ends_it_without_cookie_or_token(self, volunteer: Person, address: str) -> None:
-        """As mail programs do (RFC 8058)."""
+        """Mail programs unsubscribe with one POST (RFC 8058)."""
         client = Client(enforce_csrf_checks=True)
         answer = client.post(address, {"List-Unsubscribe": "One-Click"})
         assert answer.status_code == 200

@@ -1,4 +1,4 @@
-"""A page for everybody who gave something: theirs to show, truthful, and opened down to the round."""
+"""A contributor's page: public or hidden by its owner, with truthful sums down to each round."""
 
 import re
 from io import BytesIO

@@ -1,4 +1,4 @@
-"""Everything that happened, by kind and by pages; and as a feed."""
+"""The activity page, its RSS feed, and the organizers' trail."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ from web.pages.runs import activity
 
 ENTRY = re.compile(r"<span>(line \d+)</span>")
 TRAIL = "/runs/proverbs/trail/"
-ACTIONS = [  # address below the run, what is posted, the line of it, whether everybody reads it too
+ACTIONS = [  # address below the run, form, line in the trail, whether the line is public
     ("manage/", {"action": "pause"}, "paused the run.", True),
     ("manage/", {"action": "resume"}, "resumed the run.", True),
     ("extend/", {"target_steps": "200"}, "extended the run: 200 steps instead of 100.", True),
@@ -76,11 +76,11 @@ def test_a_page_that_is_not_there_is_empty(busy: Run, client: Client, before: st
 
 
 def test_every_kind_is_in_a_group(busy: Run) -> None:
-    """Else nobody finds it who looks for one."""
+    """A kind without a group is hidden by every filter."""
     kinds = [kind for group in GROUPS.values() for kind in group]
     assert len(kinds) == len(set(kinds))
     source = "".join(path.read_text() for path in _sources())
-    said = set(re.findall(r'(?:Note\(|kind=)"([a-z -]+)"', source)) - {"rollback"}  # a kind of entry
+    said = set(re.findall(r'(?:Note\(|kind=)"([a-z -]+)"', source)) - {"rollback"}  # a log entry's kind
     assert {"step", "void", "paused", "silent"} <= said | set(kinds)
     assert said <= set(kinds)
 
@@ -103,8 +103,6 @@ def test_guests_are_named_to_guests_alone(run: Run, stranger: Person) -> None:
 
 
 class TestFeed:
-    """For readers of news."""
-
     def test_has_what_happened_but_for_steps(self, busy: Run, client: Client) -> None:
         answer = client.get("/runs/proverbs/feed.rss")
         assert answer["Content-Type"].startswith("application/rss+xml")

@@ -1,4 +1,4 @@
-"""Texts and models that organizers name on the Hub, on the forms."""
+"""Texts, tokenizers and models that organizers name on the Hub, on the forms."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +37,6 @@ def _enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def filled(**changes: Any) -> dict[str, Any]:
-    """The form for a new run on a text of the Hub."""
     words = {"title": "Words", "visibility": "public", "may_share": "on", "hub": "amina/proverbs"}
     return words | {"target_batch": "4", "micro_batch": "2"} | changes
 
@@ -130,7 +129,7 @@ def test_a_tokenizer(hub: Hub, organizer: Person) -> None:
     run.refresh_from_db()
     assert run.dataset.base is None
     assert "took" in run.activity.latest("pk").text
-    client.post("/runs/proverbs/model/", {"action": "remove"})  # twice is once
+    client.post("/runs/proverbs/model/", {"action": "remove"})  # repeating it changes nothing
 
 
 def test_one_that_is_uploaded(organizer: Person) -> None:

@@ -1,4 +1,4 @@
-"""Everybody's standing: the board on the run's page, the page of all, and the line of the one who asks."""
+"""Leaderboards: the board on the run's page, the page of all ranks, and the reader's own line."""
 
 import re
 import time
@@ -21,7 +21,7 @@ from web.run_picture.picture import LEADERBOARD_LINES, TALLEST
 
 @pytest.fixture
 def crowd(run: Run) -> Run:
-    """Fourteen people; each has given ten samples more than the next, the last one by two machines."""
+    """Return a run of fourteen people who differ by ten samples; the last one has two machines."""
     machines = [owned(Person.objects.create_user(f"hand {number:02}", None)).machine for number in range(1, 15)]
     second = owned(machines[-1].person, "tower").machine
     parts = [(machine, 10 * (20 - number)) for number, machine in enumerate(machines, start=1)]
@@ -156,7 +156,6 @@ def test_its_organizer_removes_people_from_where_they_stand(crowd: Run, client: 
 
 @pytest.fixture
 def unread() -> None:
-    """No look has been had at boards of a period."""
     loading.period_boards.cache_clear()
 
 

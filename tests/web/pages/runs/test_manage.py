@@ -1,4 +1,4 @@
-"""The organizer's pages: drafts, visibility, length, people; and what others find there."""
+"""The organizer's pages: invitations, members, drafts, length, announcements, alerts and rollbacks."""
 
 import re
 import time
@@ -31,14 +31,12 @@ ROLLED, ASK = "/runs/proverbs/manage/", "/runs/proverbs/rollback/2/"
 
 @pytest.fixture
 def closed(run: Run) -> Run:
-    """A run by invitation."""
     Run.objects.update(visibility=Run.Visibility.PRIVATE)
     run.refresh_from_db()
     return run
 
 
 def link_of(organizer: Person, **fields: str) -> str:
-    """Made on the page, as a person does."""
     answer = as_(organizer).post("/runs/proverbs/invitations/", {"most_uses": "", "lifetime": "", **fields})
     found = LINK.search(page(answer))
     assert found is not None
@@ -309,7 +307,7 @@ class TestDrafts:
         assert "Problems" not in text
 
     def test_the_page_is_fetched_anew_when_it_begins_or_ends(self, organizer: Person, data_folder: Any) -> None:
-        """The live head compares these values of the picture; no relay (E409) is among what a run waits for."""
+        """The live head compares these values of the picture. `waiting_for` covers a missing relay (E409)."""
         draft(organizer)
         Run.objects.update(waiting_for="no relay is connected")
         text = page(as_(organizer).get(MANAGE))
@@ -406,8 +404,6 @@ class TestTextsInPieces:
 
 
 class TestAccess:
-    """What is said of who may join."""
-
     def test_a_draft_is_not_said_to_be_listed(self, organizer: Person) -> None:
         draft(organizer, slug="proverbs")
         text = page(as_(organizer).get(MANAGE))
@@ -435,7 +431,7 @@ class TestAccess:
         assert mark in page(as_(organizer).get(MANAGE))
 
     def test_a_part_that_waits_is_renewed_and_one_with_forms_is_kept(self, organizer: Person) -> None:
-        """Else invitations would wait for a reload by hand, or a reload would take what is being typed."""
+        """Without a reload invitations would not appear, and a reload would empty a form in use."""
         run = draft(organizer, slug="proverbs", visibility=Run.Visibility.PRIVATE)
         assert 'data-standing="people" data-keep' in page(as_(organizer).get(MANAGE))
         run.dataset.state = "preparing"
@@ -487,7 +483,7 @@ class TestAnnouncement:
 
 @pytest.fixture
 def stalled(run: Run, laptop: Owned) -> Run:
-    """A machine is there, and its step was made long ago."""
+    """Return a run with a machine online whose last step is two hours old."""
     entry, ago = committed(run, (laptop.machine, 4)), timezone.now() - timedelta(hours=2)
     type(entry).objects.update(at=ago)
     member = {"peer": laptop.machine.peer_id, "name": "Teo", "state": "ready", "done": 1, "samples_per_s": 1.0}
@@ -539,7 +535,6 @@ def test_what_is_no_number_of_machines_stays_in_its_field(run: Run, organizer: P
 
 @pytest.fixture
 def trained(run: Run, laptop: Owned) -> Run:
-    """Five steps, with a snapshot at the second and the fourth."""
     for step in range(1, 6):
         committed(run, (laptop.machine, 4))
         if step in (2, 4):

@@ -1,4 +1,4 @@
-"""Roles on pages: the organizer invites, the person answers, and both see what came of it."""
+"""Pages of roles and requests to join, and what a run tells people who may join."""
 
 import re
 from typing import Any
@@ -104,8 +104,6 @@ def test_a_role_of_another_run_is_not_reached_through_ones_own(run: Run, volunte
 
 
 class TestRemoving:
-    """One click, and a message that takes it back."""
-
     BOARD = "/runs/proverbs/leaderboard/"
 
     @pytest.mark.usefixtures("organizer")
@@ -175,7 +173,6 @@ class TestRemoving:
 
 @pytest.fixture
 def asked(organizer: Person) -> Run:
-    """A run by request."""
     return opened(organizer, slug="asked", visibility=Run.Visibility.REQUEST)
 
 
@@ -271,7 +268,7 @@ def test_who_asks_on_a_list_finds_the_run(asked: Run, client: Client) -> None:
 
 
 def test_a_page_shows_what_snapshots_write(run: Run, client: Client) -> None:
-    """Text of a model is anybody's: markup in it is shown."""
+    """A model can write markup, which must be escaped."""
     assert "What it writes" not in page(client.get(f"/runs/{run.slug}/"))
     facts = {"digest": "2" * 64, "state_digest": "1" * 16, "file": "3" * 64, "size": 5}
     Snapshot.objects.create(run=run, index=20, step=20, written=[["Many", " <b>hands</b>"], ["", "alone"]], **facts)

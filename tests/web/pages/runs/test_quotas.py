@@ -1,4 +1,4 @@
-"""The pages on which people meet the bounds of what one person may take."""
+"""Pages that show a person's quotas and refuse what exceeds them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Pages: what stands on them, who may do what, and errors beside their field."""
+"""Pages of a run and the pages on the way to it: content, permissions, and errors beside their field."""
 
 import json
 import re

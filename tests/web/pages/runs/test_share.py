@@ -1,4 +1,4 @@
-"""What other sites show of a run: a badge, and a page for a frame."""
+"""What other sites show of a run: badge, embedded frame, CSV and preview image."""
 
 import csv
 import io
@@ -65,7 +65,7 @@ def test_a_badge_is_a_picture_that_holds_its_words(words: str) -> None:
 
 
 def test_a_badge_costs_few_questions(run: Run, client: Client, django_assert_max_num_queries: object) -> None:
-    """A hundred thousand may ask."""
+    """A hundred thousand readers may load it."""
     with django_assert_max_num_queries(3):  # type: ignore[operator]
         client.get("/runs/proverbs/badge.svg")
 
@@ -136,7 +136,6 @@ def opened_png(content: bytes) -> Image.Image:
 
 
 def area(image: Image.Image, ink: str, box: tuple[int, int, int, int]) -> int:
-    """Pixels of about an ink within a box."""
     wanted = ImageColor.getrgb(ink)
     return sum(
         count
@@ -237,7 +236,6 @@ PATH = "/runs/proverbs/curve.png"
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Shown]:
-    """Everything that was drawn since."""
     shown: list[Shown] = []
 
     def draw(this: Shown) -> bytes:

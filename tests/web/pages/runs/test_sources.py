@@ -1,4 +1,4 @@
-"""The organizer's pages for several texts, and what others read of them."""
+"""Organizers' pages for several texts and for a base model, and what others read of them."""
 
 from typing import Any
 
@@ -31,12 +31,11 @@ def proverbs(organizer: Person) -> Run:
 
 
 def filled(**changes: Any) -> dict[str, Any]:
-    """The form for one more text."""
     return {"text": SimpleUploadedFile("riddles.txt", RIDDLES), "licence": "MIT", "may_share": "on"} | changes
 
 
 def make_ready(run: Run) -> None:
-    """As though both texts were prepared: 300 and 700 tokens."""
+    """Mark both texts as prepared, with 300 and 700 tokens."""
     Shard.objects.all().delete()
     for source, tokens in enumerate((300, 700)):
         Shard.objects.create(
@@ -47,7 +46,6 @@ def make_ready(run: Run) -> None:
 
 @pytest.fixture
 def mixed(proverbs: Run) -> Run:
-    """A draft with two texts."""
     Dataset.objects.create(
         organizer=proverbs.organizer,
         title="R",
@@ -142,7 +140,7 @@ class TestWeights:
         assert Run.objects.get().parsed_recipe.mix == ()
 
     def test_they_change_while_the_run_goes(self, mixed: Run, organizer: Person) -> None:
-        as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "0.3", "weight_1": "0.7"})  # as it opens
+        as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "0.3", "weight_1": "0.7"})  # as at the opening
         Run.objects.update(state=Run.State.OPEN)
         as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "1", "weight_1": "3"})
         text = page(as_(organizer).get(MANAGE))
@@ -151,7 +149,7 @@ class TestWeights:
         assert "Amina mixes the texts anew" in page(Client().get("/runs/proverbs/"))
 
     def test_everyone_reads_what_is_mixed(self, mixed: Run, organizer: Person) -> None:
-        as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "0.3", "weight_1": "0.7"})  # as it opens
+        as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "0.3", "weight_1": "0.7"})  # as at the opening
         Run.objects.update(state=Run.State.OPEN)
         as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "1", "weight_1": "3"})
         text = page(Client().get("/runs/proverbs/"))
@@ -164,8 +162,6 @@ class TestWeights:
 
 
 class TestModel:
-    """The page on which a model is brought that the run adapts."""
-
     MODEL = "/runs/proverbs/model/"
 
     @pytest.fixture
@@ -195,7 +191,7 @@ class TestModel:
 
     @pytest.fixture
     def trained(self, stranger: Person) -> Release:
-        """What another organizer's run has made of a text."""
+        """Return the release of another organizer's run."""
         run = draft(stranger, slug="stories", title="Stories", state=Run.State.FINISHED)
         file = {"name": "stories.zip", "size": 15, "sha256": "c" * 64}
         release = Release.objects.create(run=run, state="ready", folder="r", files=[file], archive="stories.zip")

@@ -1,4 +1,4 @@
-"""The page on which a visitor tries a released model: what it refuses, what it says while one waits, what it shows."""
+"""The page on which visitors try a released model: refusals, waiting, and the text it shows."""
 
 from typing import Any
 
@@ -68,7 +68,6 @@ def test_what_is_too_long_or_no_text_is_refused_in_words(
 
 
 def test_more_than_the_site_reads_is_refused_in_words(released: Run, client: Client) -> None:
-    """A server refuses it before that (`server.body_limits`)."""
     answer = client.post(ADDRESS, {"prompt": "x" * 2_000_000})
     assert answer.status_code == 413
     assert "The request is too large" in page(answer)

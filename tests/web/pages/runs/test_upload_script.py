@@ -1,4 +1,4 @@
-"""The upload in a real browser: it waits for the network, outlives a reload, and says what is wrong in words."""
+"""Uploads in a real browser: they wait for the network, survive a reload, and report errors."""
 
 import shutil
 from collections.abc import Iterator
@@ -16,7 +16,6 @@ PIECES = 5
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[str]:
-    """A real site."""
     data = tmp_path_factory.mktemp("site")
     shutil.copy(migrated_sqlite, data)
     with serving(data, MANYHANDS_UPLOAD_LIMIT_MB="6") as process:
@@ -25,14 +24,12 @@ def site(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Ite
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium without a window."""
     with chromium() as browser:
         yield browser
 
 
 @pytest.fixture(scope="module")
 def signed_in(browser: Browser, site: str) -> StorageState:
-    """Cookies of somebody new."""
     page = browser.new_context().new_page()
     page.goto(f"{site}/signup/?next=/runs/new/")
     page.fill("#id_username", "amina")
@@ -46,7 +43,6 @@ def signed_in(browser: Browser, site: str) -> StorageState:
 
 @pytest.fixture
 def form(browser: Browser, site: str, signed_in: StorageState) -> Iterator[Page]:
-    """The new-run form in a browser that has kept nothing else."""
     page = browser.new_context(storage_state=signed_in).new_page()
     page.set_default_timeout(PATIENCE_MS)
     page.goto(f"{site}/runs/new/")
@@ -57,14 +53,13 @@ def form(browser: Browser, site: str, signed_in: StorageState) -> Iterator[Page]
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """Words in several pieces."""
     path = tmp_path / "words.txt"
     path.write_bytes((b"Many hands make light work.\n" * 40_000 * PIECES)[: PIECES * 1_000_000])
     return path
 
 
 class Wire:
-    """Counts the pieces that are sent, and cuts the line after so many."""
+    """Counts the pieces that are sent, and cuts the connection after `until` of them."""
 
     def __init__(self, page: Page, until: int | None = None) -> None:
         self.offsets: list[int] = []
@@ -145,7 +140,7 @@ def test_it_goes_on_after_a_reload_with_the_same_file(form: Page, text: Path) ->
     wire = Wire(form, until=3)
     form.set_input_files("#id_text", text)
     said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)
-    form.reload()  # while the line is cut, else the page goes on before it
+    form.reload()  # while the connection is cut; the page would resume otherwise
     wire.until = None
     wire.offsets.clear()
     form.set_input_files("#id_text", text)
@@ -173,7 +168,7 @@ def test_a_site_that_stumbles_after_a_reload_is_waited_for(form: Page, text: Pat
 @pytest.mark.check
 @pytest.mark.parametrize("status", [0, 409])
 def test_a_piece_whose_answer_was_lost_is_not_sent_again(form: Page, text: Path, status: int) -> None:
-    """As the line breaks, and as after a second tab has sent the same piece."""
+    """The connection breaks, or a second tab has sent the same piece."""
     sent: list[int] = []
 
     def lose_second_answer(route: Route) -> None:
@@ -205,7 +200,7 @@ def test_another_file_takes_the_place_of_one_under_way(form: Page, text: Path, t
     form.set_input_files("#id_text", tmp_path / "other.txt")
     said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)
     wire.until = None
-    form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait, of both if the first still had one
+    form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait, also the first upload's
     said(form).to_have_text("other.txt is uploaded (3 kB).", timeout=PATIENCE_MS)
     first = form.input_value("[name=upload]")
     form.set_input_files("#id_text", [])
@@ -228,7 +223,7 @@ def test_a_page_that_comes_back_can_be_sent_again(form: Page, text: Path) -> Non
 @pytest.mark.check
 def test_a_browser_that_can_keep_nothing_sends_it_too(form: Page, text: Path) -> None:
     full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
-    form.evaluate(f"void ({full})")  # since the page was opened
+    form.evaluate(f"void ({full})")  # after the page was opened
     form.set_input_files("#id_text", text)
     said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
     form.add_init_script(full)
@@ -256,7 +251,7 @@ def test_what_is_wrong_with_a_file_is_said_in_words(form: Page, tmp_path: Path, 
 
 @pytest.mark.check
 def test_a_file_that_was_changed_meanwhile_is_not_waited_for(form: Page, text: Path) -> None:
-    """The browser does not read it any more, and says no more than that no answer came."""
+    """The browser cannot read the file and reports only that no answer came."""
     Wire(form, until=2)
     form.set_input_files("#id_text", text)
     said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)

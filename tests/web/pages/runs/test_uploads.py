@@ -1,4 +1,4 @@
-"""Texts in pieces by tus 1.0.0; one of them over a socket that is dropped in the middle, against a real site."""
+"""Uploads in pieces by tus 1.0.0, also over a socket that drops in the middle, against a real site."""
 
 import base64
 import errno
@@ -183,7 +183,7 @@ def test_a_piece_for_another_place_is_refused(organizer: Person, offset: str) ->
 
 
 def test_an_upload_whose_bytes_are_gone_is_begun_anew(organizer: Person) -> None:
-    """As after a backup of the tables alone was put back."""
+    """A backup of the tables alone was restored."""
     client = as_(organizer)
     path = announce(client)["Location"]
     send(client, path, 0, TEXT[:1000])
@@ -248,8 +248,6 @@ def test_a_piece_from_another_site_is_refused(organizer: Person) -> None:
 
 
 class Sender:
-    """Somebody with a browser's cookies and a socket of their own."""
-
     def __init__(self, url: str) -> None:
         self.address = urlsplit(url).netloc
         visitor = Visitor(url)
@@ -271,12 +269,11 @@ class Sender:
         return answer
 
     def announce(self, size: int) -> str:
-        """The address of a new upload."""
         lines = {name.replace("-", "_"): value for name, value in announcement(size).items()}
         return str(self.ask("POST", "/uploads/", b"", **lines).headers["Location"])
 
     def drop(self, path: str, offset: int, announced: int, piece: bytes) -> None:
-        """Say that so many bytes come, send fewer, and go."""
+        """Announce bytes, send fewer, and close the socket."""
         lines = {"Host": self.address, **self.headers, "Upload-Offset": str(offset), "Content-Length": str(announced)}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         host, port = self.address.split(":")
@@ -284,13 +281,11 @@ class Sender:
             line.sendall(f"PATCH {path} HTTP/1.1\r\n{head}\r\n".encode() + piece)
 
     def offset(self, path: str) -> int:
-        """What the site has."""
         return int(self.ask("HEAD", path).headers["Upload-Offset"])
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[tuple[Path, Sender]]:
-    """The data folder of a real site, and somebody there."""
     data = tmp_path_factory.mktemp("site")
     shutil.copy(migrated_sqlite, data)
     with serving(data) as site:
@@ -298,7 +293,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> I
 
 
 def test_an_upload_that_was_cut_off_goes_on_where_the_site_says(served: tuple[Path, Sender]) -> None:
-    text = TEXT * 300  # more than one piece
+    text = TEXT * 300  # longer than one piece
     data, sender = served
     path, piece = sender.announce(len(text)), uploads.PIECE_BYTES
     assert sender.ask("PATCH", path, text[:piece], Upload_Offset="0").status == 204

@@ -1,4 +1,4 @@
-"""Help: every question has a page, the foot of every page leads there, and every link leads somewhere."""
+"""Site pages: help, health, errors, theme, language and the download of the agent."""
 
 import hashlib
 import json
@@ -59,7 +59,7 @@ def test_the_foot_of_every_page_leads_somewhere(db: None, operator: Person, sett
 
 
 def test_the_page_of_a_broken_site_asks_the_database_nothing(rf: RequestFactory) -> None:
-    """No database is allowed here: whoever reads `user` fails the test."""
+    """Reading `user` fails the test, since no database is allowed here."""
     request = rf.get("/runs/")
     request.user = SimpleLazyObject(Person.objects.get)  # type: ignore[assignment]
     answer = broken(request)
@@ -150,7 +150,7 @@ def test_the_browsers_language_is_spoken_until_another_is_chosen(client: Client,
 
 
 def test_it_needs_no_form_of_ours(db: None) -> None:
-    """The menu is on pages that are the same for everybody, and have no secret of a session."""
+    """The menu is on pages that are the same for all readers, so it has no session token."""
     assert Client(enforce_csrf_checks=True).post("/theme/", {"theme": "light"}).status_code == 302
 
 

@@ -1,4 +1,4 @@
-"""The front page: what this is, what goes on now, and the runs, those that need volunteers first."""
+"""The front page: introduction, current figures, search, and the runs, with those that need volunteers first."""
 
 import re
 from datetime import timedelta
@@ -29,7 +29,6 @@ def names(text: str) -> list[str]:
 
 
 def here(run: Run, *names: str, role: str = "trainer") -> None:
-    """Who is in the run now."""
     members = [
         {"peer": f"{place}" * 32, "name": name, "role": role, "state": "ready", "done": 0, "samples_per_s": 1.0}
         for place, name in enumerate(names)
@@ -38,8 +37,6 @@ def here(run: Run, *names: str, role: str = "trainer") -> None:
 
 
 class TestRuns:
-    """Which are shown, and in which order."""
-
     def test_those_that_need_volunteers_come_first(self, organizer: Person, client: Client) -> None:
         runs = {name: opened(organizer, slug=name) for name in ("few", "many", "paused", "alone", "done")}
         here(runs["few"], "Teo")
@@ -86,8 +83,6 @@ class TestRuns:
 
 
 class TestSearch:
-    """By words, recipe and state."""
-
     @pytest.fixture(autouse=True)
     def runs(self, organizer: Person) -> None:
         opened(organizer, slug="proverbs", title="Proverbs of the coast", purpose="Swahili sayings")
@@ -123,8 +118,6 @@ class TestSearch:
 
 
 class TestFigures:
-    """What goes on now, and how far runs are."""
-
     def test_listed_people_and_machines_count_once_without_relays(self, organizer: Person, client: Client) -> None:
         here(opened(organizer, slug="one"), "Teo", "Ida", "Teo")
         here(opened(organizer, slug="two"), "Teo")

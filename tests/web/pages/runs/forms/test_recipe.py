@@ -1,4 +1,4 @@
-"""What a recipe takes, told beside the form: of each preset, as it changes, and never a wrong word."""
+"""The recipe form and the estimate beside it, for every preset."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +37,7 @@ NOT_CHOSEN = {"mix"}  # sources are named beside their texts
 
 
 def said(recipe: Recipe) -> dict[str, str]:
-    """As a browser sends it."""
+    """Return the form as a browser sends it."""
     return {"objective": recipe.objective, **{name: str(value) for name, value in values_of(recipe).items()}}
 
 
@@ -65,14 +65,14 @@ def test_bytes_and_seconds_follow_the_codecs() -> None:
 def test_a_vector_of_the_benchmarks_takes_about_as_long_as_there() -> None:
     """`homes-rtt`, docs/benchmarks.md: 10 million parameters in fp16 took 17.7 s over uplinks of 10 to 30 Mb/s.
 
-    Its narrowest uplink sets the pace, and households keep nothing there.
+    The narrowest uplink sets the pace, and no household there reserves a part of it.
     """
     moved = encoded_size("fp16", 10_000_000)
     assert seconds(moved, moved, 10) * 0.8 == pytest.approx(17.7, rel=0.15)
 
 
 def test_a_crowd_computes_and_averages() -> None:
-    """ALBERT's large model of the paper: 24 layers of width 1,024 over 512 tokens, 4,096 samples a step."""
+    """ALBERT-large of the paper: 24 layers of width 1,024 over 512 tokens, 4,096 samples a step."""
     recipe = MaskedLM.presets["sahajBERT, paper"]
     estimate = estimate_of(recipe)
     operations = recipe.operations(4096)
