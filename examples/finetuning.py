@@ -1,4 +1,4 @@
-"""Code of both scripts: fine-tune a model from a run's weights and from fresh ones, and compare the two."""
+"""Shared code of both scripts: fine-tune from a run's weights and from fresh ones, and compare."""
 
 import argparse
 import copy
@@ -21,7 +21,7 @@ POOL = 16  # batches that are cut from one set of rows sorted by length
 
 @dataclass(frozen=True)
 class Row:
-    """Tokens of a sample by number, the label of each or of all, and the word that begins with each, if one does."""
+    """A sample: token ids, one label or one per token, and the word that begins at each token, if any."""
 
     ids: list[int]
     labels: list[int] | int
@@ -30,8 +30,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Settings:
-    """How a model is fine-tuned."""
-
     learning_rates: tuple[float, ...]
     batch: int
     epochs: int
@@ -40,7 +38,7 @@ class Settings:
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Return the parser of both scripts' arguments."""
+    """Return the parser with the options of both scripts."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("model", help="folder of a released model, or its name on the Hub")
     parser.add_argument("--train", type=Path, required=True)
@@ -57,13 +55,12 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def settings_of(given: argparse.Namespace) -> Settings:
-    """Return the arguments as they were given."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return Settings(tuple(given.learning_rate), given.batch, given.epochs, given.patience, device)
 
 
 def open_text(path: Path) -> Iterator[str]:
-    """Lines of a UTF-8 file, which may be compressed."""
+    """Yield the lines of a UTF-8 file, which may be compressed."""
     opened: Any = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
     with opened(path, "rt", encoding="utf-8-sig") as file:
         for line in file:
@@ -71,14 +68,14 @@ def open_text(path: Path) -> Iterator[str]:
 
 
 def set_aside(rows: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
-    """All but a tenth, and that tenth."""
+    """Split off a random tenth; return the rest and the tenth."""
     mixed = random.Random(seed).sample(list(rows), len(rows))
     tenth = max(1, len(rows) // 10)
     return mixed[tenth:], mixed[:tenth]
 
 
 def of_like_length(rows: Sequence[Row], size: int, chance: random.Random) -> list[list[Row]]:
-    """All rows in batches of an order of chance, each of rows of like length, so that little of it is padding."""
+    """Return all rows in batches of similar length, in random order, to keep padding small."""
     mixed = chance.sample(list(rows), len(rows))
     found = []
     for start in range(0, len(mixed), POOL * size):
@@ -88,7 +85,7 @@ def of_like_length(rows: Sequence[Row], size: int, chance: random.Random) -> lis
 
 
 def batches(rows: Sequence[Row], size: int, padding: int, device: torch.device) -> Iterator[dict[str, torch.Tensor]]:
-    """Rows as a model takes them, padded to the longest of each batch."""
+    """Yield rows as a model takes them, padded to the longest of each batch."""
     for start in range(0, len(rows), size):
         some = rows[start : start + size]
         longest = max(len(row.ids) for row in some)
@@ -103,13 +100,13 @@ def batches(rows: Sequence[Row], size: int, padding: int, device: torch.device) 
 
 
 def model_for(kind: Any, name: str, labels: int, *, is_fresh: bool) -> Any:
-    """A released model with a new last layer for so many labels; or one of its shape that knows nothing."""
+    """Return the released model with a new last layer for `labels` labels, or a fresh model of its shape."""
     config = AutoConfig.from_pretrained(name, num_labels=labels)
     return kind.from_config(config) if is_fresh else kind.from_pretrained(name, config=config)
 
 
 def finetune(model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Settings, seed: int) -> None:
-    """From the weights of `model` at each learning rate; what has the lowest loss on `dev` stays in it."""
+    """Train from the weights of `model` at each learning rate; keep the weights with the lowest loss on `dev`."""
     model.to(settings.device)
     first = copy.deepcopy(model.state_dict())
     lowest, best = float("inf"), first
@@ -124,7 +121,7 @@ def finetune(model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Set
 def _finetuned(
     model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Settings, seed: int
 ) -> tuple[float, dict[str, torch.Tensor]]:
-    """At one rate, by Adam with a linear decay: the lowest loss on `dev` after an epoch, and its weights."""
+    """Train at one rate by AdamW with a linear decay; return the lowest loss on `dev` and its weights."""
     padding = model.config.pad_token_id or 0
     (rate,) = settings.learning_rates
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
@@ -160,7 +157,7 @@ def _mean_loss(model: Any, rows: Sequence[Row], settings: Settings, padding: int
 
 @torch.no_grad()
 def answers(model: Any, rows: Sequence[Row], settings: Settings) -> Iterator[Any]:
-    """The label that the model gives each row, or each of its tokens."""
+    """Yield the model's label for each row, or for each of its tokens."""
     model.eval()
     padding = model.config.pad_token_id or 0
     for start in range(0, len(rows), settings.batch):
@@ -171,7 +168,7 @@ def answers(model: Any, rows: Sequence[Row], settings: Settings) -> Iterator[Any
 
 
 def compared(name: str, seeds: int, score: Callable[[bool, int], float]) -> None:
-    """Print the figure of each seed, of the run's weights and of fresh ones, and one JSON object on the last line."""
+    """Print each seed's figure for the run's weights and for fresh ones, and a JSON object on the last line."""
     found: dict[str, list[float]] = {"released": [], "fresh": []}
     for seed in range(seeds):
         for way, scores in found.items():

@@ -1,8 +1,8 @@
-"""Train in a run of Manyhands with a loop of your own, and write down what each unit was like.
+"""Train in a run of Manyhands with a loop of your own, and record facts about each unit.
 
     python examples/own_loop.py RUN_URL --out units.csv
 
-The loop makes gradients; the run makes updates of everybody's. Needs Manyhands with what trains: `manyhands[train]`.
+The loop computes gradients; the run makes updates from all trainers' gradients. Needs `manyhands[train]`.
 """
 
 import argparse
@@ -20,13 +20,13 @@ COLUMNS = ("step", "samples", "loss", "gradient_norm", "seconds")
 
 
 def gradient_norm(model: torch.nn.Module) -> float:
-    """Return the norm of the unit's gradient over all parameters that learn."""
+    """Return the norm over all trained parameters of the gradient of the unit's summed loss."""
     gradients = [each.grad for each in model.parameters() if each.grad is not None]
     return float(torch.nn.utils.get_total_norm(gradients))
 
 
 def train(run_url: str, out: Path, most: int | None) -> int:
-    """Until the run is finished, or so many units are computed; how many they were."""
+    """Train until the run is finished or `most` units are computed; return the number of units."""
     computed = 0
     with out.open("w", newline="") as file, collaborate(run_url) as collaboration:
         rows = csv.writer(file)
@@ -46,7 +46,6 @@ def train(run_url: str, out: Path, most: int | None) -> int:
 
 
 def main() -> int:
-    """Train in the run until it ends; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run_url", help="the address of the run's page")
     parser.add_argument("--out", type=Path, default=Path("units.csv"), help="a table with a line for each unit")

@@ -1,4 +1,4 @@
-"""Fine-tune a released model to name what a text is about, and print accuracy. See README.md."""
+"""Fine-tune a released model to classify texts by subject, and print its accuracy. See README.md."""
 
 import csv
 from pathlib import Path
@@ -21,7 +21,7 @@ CATEGORY = ("category", "label")
 
 
 def texts_of(path: Path) -> list[tuple[str, str]]:
-    """Category and text of each row. Raises SystemExit where no column has one of these names."""
+    """Return category and text of each row. Raise SystemExit if a column is missing."""
     rows = csv.DictReader(open_text(path), delimiter="\t", quoting=csv.QUOTE_NONE)
     column = next((name for name in rows.fieldnames or () if name.lower() in CATEGORY), None)
     if column is None or "text" not in (rows.fieldnames or ()):

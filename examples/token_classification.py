@@ -23,7 +23,7 @@ Entity = tuple[int, int, int, str]  # sentence, first word, word after the last,
 
 
 def sentences_of(path: Path) -> list[Sentence]:
-    """Return the sentences of a file. Skip lines without a tag."""
+    """Return the sentences of a file. Lines without a tag are ignored."""
     found: list[Sentence] = [([], [])]
     for line in open_text(path):
         word, _, tag = line.rpartition("\t")
@@ -36,7 +36,7 @@ def sentences_of(path: Path) -> list[Sentence]:
 
 
 def rows_of(sentences: Iterable[Sentence], numbers: dict[str, int], tokenizer: Any, length: int) -> list[Row]:
-    """Return token rows in which the first piece of each word has the word's tag."""
+    """Tokenize sentences; each word's first token has its label."""
     rows = []
     for words, tags in sentences:
         cut = tokenizer(words, is_split_into_words=True, truncation=True, max_length=length)
@@ -48,13 +48,13 @@ def rows_of(sentences: Iterable[Sentence], numbers: dict[str, int], tokenizer: A
 
 
 def tags_by(row: Row, found: Sequence[int], words: int, tags: Sequence[str]) -> list[str]:
-    """A tag for each word, by the label of its first piece; those that were cut off are none."""
+    """Return a tag for each word, from the label of its first token; truncated words get "O"."""
     labels = {word: tags[label] for word, label in zip(row.words, found, strict=True) if word is not None}
     return [labels.get(word, "O") for word in range(words)]
 
 
 def entities(tags_of_all: Iterable[Sequence[str]]) -> set[Entity]:
-    """Whole ones, as CoNLL's own program counts them: one begins at B, or at I after another type."""
+    """Return whole entities, counted as CoNLL's own program does: one begins at B, or at I after another type."""
     found: set[Entity] = set()
     for sentence, tags in enumerate(tags_of_all):
         start, kind = 0, ""
@@ -69,7 +69,7 @@ def entities(tags_of_all: Iterable[Sequence[str]]) -> set[Entity]:
 
 
 def f1(said: Iterable[Sequence[str]], true: Iterable[Sequence[str]]) -> float:
-    """Return F1 over whole entities: twice the correct ones, divided by the predicted plus the true ones."""
+    """Return F1 over whole entities: twice the correct ones, divided by all found plus all true ones."""
     ours, theirs = entities(said), entities(true)
     return 2 * len(ours & theirs) / max(len(ours) + len(theirs), 1)
 

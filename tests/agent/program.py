@@ -1,4 +1,4 @@
-"""What the tests of the command share: the program itself, and small sites that answer it over HTTP on loopback."""
+"""The agent's console script and small HTTP sites on loopback that answer it, shared by the command tests."""
 
 import base64
 import http.server
@@ -23,7 +23,7 @@ from peer_agent.protocol.identifiers import ANY_RUN
 from tests.agent.scripted_site import TRAINER
 from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 
-ROOT = str(Path(__file__).resolve().parents[2])  # the agent of this checkout, whichever is installed
+ROOT = str(Path(__file__).resolve().parents[2])  # the agent of this checkout, even if another one is installed
 MANYHANDS = str(Path(sys.executable).with_name("manyhands"))
 Answer = tuple[int, Any]
 
@@ -39,7 +39,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def manyhands(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """The command, to its end; `more` is added to its environment."""
+    """Run the command to its end, with `more` added to its environment."""
     return subprocess.run(
         [MANYHANDS, *arguments],
         env=environment(home) | more,
@@ -51,7 +51,7 @@ def manyhands(home: Path, *arguments: str, **more: str) -> subprocess.CompletedP
 
 
 def complaint(home: Path, *arguments: str) -> str:
-    """What it says on its standard error; it has to end with status 1, without a traceback, and with nothing more."""
+    """Return what the command writes to standard error. It must end with status 1, no traceback and no log lines."""
     done = manyhands(home, *arguments)
     said = [line for line in done.stderr.splitlines() if " websockets." not in line and " peer_agent." not in line]
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
@@ -60,7 +60,7 @@ def complaint(home: Path, *arguments: str) -> str:
 
 @contextmanager
 def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
-    """An HTTP server on loopback; its address."""
+    """Run an HTTP server on loopback and yield its address."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -73,11 +73,11 @@ def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
 
 
 class Handler(http.server.BaseHTTPRequestHandler, ABC):
-    """Answers whatever is asked by `respond`; `body` is empty for a GET."""
+    """A request handler that answers every request through `respond`; `body` is empty for a GET."""
 
     @abstractmethod
     def respond(self, body: bytes) -> None:
-        """To be said by each site."""
+        """Answer one request; each site defines its own."""
 
     def do_GET(self) -> None:
         self.respond(b"")
@@ -86,7 +86,7 @@ class Handler(http.server.BaseHTTPRequestHandler, ABC):
         self.respond(self.rfile.read(int(self.headers["Content-Length"])))
 
     def reply(self, status: int, body: Any, **headers: str) -> None:
-        """An object as JSON; text is a page of HTML."""
+        """Send `body` as JSON, or as an HTML page if it is text."""
         page = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         self.send_response(status)
         for name, value in headers.items():
@@ -96,12 +96,12 @@ class Handler(http.server.BaseHTTPRequestHandler, ABC):
         self.wfile.write(page)
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Log nothing."""
 
 
 @contextmanager
 def http_site(answer: Callable[[str], Answer]) -> Iterator[str]:
-    """A site that answers a path with a status and an object (text: a page of HTML)."""
+    """Serve a site on which `answer` maps a path to a status and an object (text: an HTML page)."""
 
     class Site(Handler):
         def respond(self, body: bytes) -> None:
@@ -112,7 +112,6 @@ def http_site(answer: Callable[[str], Answer]) -> Iterator[str]:
 
 
 def known_at(home: Path, url: str) -> None:
-    """This machine has logged in there."""
     Home(home).remember(KnownSite(url, TRAINER, "ann", SITE_PUBLIC.hex()))
 
 
@@ -122,7 +121,7 @@ def refusal(code: str, **details: object) -> dict[str, str]:
 
 
 def credential(home: Path, control: str, role: Role = Role.TRAINER) -> dict[str, str]:
-    """What the site answers to whoever it lets in."""
+    """Return the site's answer to a peer that it admits."""
     now = int(time.time())
     own = Credential(
         person="ann",

@@ -1,6 +1,6 @@
-"""A site by script, for one agent or relay on loopback: real control links, real data links, no database.
+"""A scripted site for one agent or relay on loopback: real control links, real data links, no database.
 
-The site hears everything and says only what a test tells it to.
+The site records every message and sends only what a test tells it to.
 """
 
 import asyncio
@@ -28,14 +28,14 @@ from peer_agent.training.replica import Replica
 from tests.averaging.rounds import RUN, SCALARS
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC
 
-PATIENCE_S = 60.0  # for what must happen; never how long a good run takes
+PATIENCE_S = 60.0  # for what must happen; a good run is never measured by it
 TRAINER, RELAY, OTHER_RELAY = PeerId("0a" * 16), PeerId("0b" * 16), PeerId("0c" * 16)
 NOBODY: dict[str, Any] = {"run": RUN, "listeners": ()}
 Said = TypeVar("Said", bound=m.Message)
 
 
 class OwnAccess(RunAccess):
-    """Access that asks nobody: everybody here has the site's key."""
+    """Access to a run without a site: every peer here is signed with the site's key."""
 
     def __init__(self, folder: Path, peer: PeerId, role: Role, control: str) -> None:
         super().__init__(Home(folder), KnownSite("http://127.0.0.1:9", peer, "ann", SITE_PUBLIC.hex()), role, "a-run")
@@ -57,7 +57,7 @@ class OwnAccess(RunAccess):
 
 
 class Site:
-    """Links in the order in which they came."""
+    """The control links of a scripted site, in the order in which they were opened."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -74,17 +74,16 @@ class Site:
         await socket.wait_closed()
 
     async def linked(self) -> None:
-        """Wait for the next control link, and use it from now on."""
+        """Wait for the next control link and make it the current one."""
         async with asyncio.timeout(PATIENCE_S):
             self.link = await self._links.get()
 
     async def says(self, *messages: m.Message) -> None:
-        """In order."""
         for message in messages:
             await self.link.send(message)
 
     async def hears(self, kind: type[Said]) -> Said:
-        """The next message of this kind; what came before it lies in `heard`."""
+        """Return the next message of this kind; earlier messages of other kinds are kept in `heard`."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 body = await self.link.receive()
@@ -117,7 +116,7 @@ RECIPE = CausalLM(model=Model(layers=1, width=16, heads=2, context=8), vocab=300
 
 
 def first_snapshot(home: Home) -> m.Snapshot:
-    """The state at step 0, in this home's cache already."""
+    """Return the state at step 0, stored in this home's cache."""
     replica = Replica(RECIPE)
     folder = home.cache / "snapshots"
     folder.mkdir(parents=True)
@@ -128,7 +127,7 @@ def first_snapshot(home: Home) -> m.Snapshot:
 
 
 def greeting(snapshot: m.Snapshot, **changes: Any) -> m.Greeting:
-    """What a host says to a hello."""
+    """Return a host's answer to a hello."""
     usual: dict[str, Any] = {
         "slug": "a-run",
         "title": "A run",
@@ -147,7 +146,7 @@ def greeting(snapshot: m.Snapshot, **changes: Any) -> m.Greeting:
 
 
 def commits(count: int, elements: int, chunk_elements: int) -> list[m.Commit]:
-    """A log whose averaged bytes nobody has."""
+    """Return a log whose averaged bytes no peer has."""
     sealed: list[m.Commit] = []
     previous = GENESIS
     for index in range(1, count + 1):
@@ -186,7 +185,7 @@ def commits(count: int, elements: int, chunk_elements: int) -> list[m.Commit]:
 
 
 def planned(plan: m.Plan, peer: PeerId | None = None) -> m.Planned:
-    """As a relay is told of it, or a trainer."""
+    """Return the plan in the form that a relay receives, or trainer `peer`."""
     sealed = seal_plan(SITE_KEY, plan)
     return planned_whole(sealed) if peer is None else planned_for(sealed, peer)
 
@@ -196,7 +195,7 @@ def planned(plan: m.Plan, peer: PeerId | None = None) -> m.Planned:
 
 @asynccontextmanager
 async def relaying(site: Site, folder: Path, peer: PeerId = RELAY) -> AsyncIterator[Relay]:
-    """A relay that has linked to the site; ends with the block, also where it has ended by itself."""
+    """Run a relay that is linked to the site, until the block ends; it may end earlier by itself."""
     relay = Relay(Home(folder), OwnAccess(folder, peer, Role.RELAY, site.url), host="127.0.0.1", port=0, advertise="")
     running = asyncio.create_task(relay.run())
     try:
@@ -208,14 +207,14 @@ async def relaying(site: Site, folder: Path, peer: PeerId = RELAY) -> AsyncItera
 
 
 async def dial_relay(url: str, folder: Path, number: int, relay: PeerId = RELAY) -> Connection:
-    """A contributor's data link; its peer is `number`, as the plans of tests.averaging.rounds call it."""
+    """Dial a contributor's data link. The peer is `number`, as in the plans of tests.averaging.rounds."""
     access = OwnAccess(folder / str(number), PeerId(f"{number:032x}"), Role.TRAINER, "")
     await access.renew()
     return await dial(url, link=Link.DATA, identity=access.identity(), server=relay, version="1")
 
 
 async def next_of(link: Connection, kind: type[Said]) -> Said:
-    """The next message of this kind on a data link."""
+    """Return the next message of this kind on a data link."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             body = await link.receive()

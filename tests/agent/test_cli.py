@@ -1,4 +1,4 @@
-"""The console script as people run it: one numbered sentence and status 1 for each error, a quick end when asked."""
+"""The console script as people run it: errors give one numbered sentence and status 1, signals end it quickly."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ from tests.agent.program import (
 from tests.agent.scripted_site import PATIENCE_S
 from tests.protocol.identities import RUN
 
-# The command, whose links may take longer to come about than a test has patience.
+# The command, with more time for its links than a test would wait.
 PATIENT = """
 from peer_agent import cli
 from peer_agent.network import link
@@ -44,7 +44,7 @@ cli.main()
 """
 
 
-# --- before anybody is asked -------------------------------------------------------------------------------------
+# --- before any request -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
 
 
 def limits_asked_for(work: str, words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> Limits:
-    """What `join` with these words gives the function that does its work."""
+    """Return the limits that `join` with these words passes to its work function."""
     known: list[Limits] = []
 
     async def join(_: str, __: object, limits: Limits, *___: object, **____: object) -> None:
@@ -255,7 +255,7 @@ def test_signal_ends_a_command_at_once_while_the_site_is_frozen(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        with frozen.accept()[0]:  # it asks, and is not answered
+        with frozen.accept()[0]:  # the command sends a request that is never answered
             try:
                 process.send_signal(number)
                 said, _ = process.communicate(timeout=AT_ONCE_S)
@@ -264,12 +264,12 @@ def test_signal_ends_a_command_at_once_while_the_site_is_frozen(
     assert (process.returncode, said) == (0, b"")
 
 
-AT_ONCE_S = 20.0  # less than it waits for an answer
+AT_ONCE_S = 20.0  # less than the command waits for an answer
 LOADED_S = 600.0  # torch is loaded at the lowest priority, perhaps beside a program that takes every core
 
 
 async def test_it_leaves_at_once_though_its_control_link_takes_nothing(tmp_path: Path) -> None:
-    """The site is frozen just after the handshake, and the agent is loading torch, or has it already."""
+    """The site freezes just after the handshake, while the agent loads torch or after it has."""
     linked = asyncio.Event()
 
     async def silent(socket: ServerConnection) -> None:

@@ -1,4 +1,4 @@
-"""Every check with its fault really there: a full disk, a wrong clock, a closed port, torch missing, no memory."""
+"""Every check of the doctor against its real fault: a full disk, a wrong clock, a closed port, no torch, no memory."""
 
 import asyncio
 import json
@@ -41,8 +41,6 @@ from tests.protocol.identities import SITE_PUBLIC
 
 @contextmanager
 def clock_site(ahead_s: float) -> Iterator[str]:
-    """A site whose clock is that much ahead."""
-
     class Ahead(Handler):
         def respond(self, body: bytes) -> None:
             self.reply(200, "")
@@ -102,7 +100,6 @@ async def test_a_site_that_is_not_there() -> None:
 
 
 async def test_relays(tmp_path: Path) -> None:
-    """One that listens, one that has gone; and where no run has told yet which there are."""
     home = Home(tmp_path / "home")
     (unknown,) = await check_relays(home)
     assert (unknown.verdict, unknown.code) == ("ok", "")
@@ -177,7 +174,7 @@ def test_a_disk_with_too_little_on_it(tmp_path: Path) -> None:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """A file system of two mebibytes: a tmpfs where we may mount one, else a folder whose files may not grow."""
+    """Yield a 2 MiB file system: a tmpfs if it can be mounted, else a folder whose files cannot grow."""
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], capture_output=True, check=False
@@ -190,7 +187,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def limited() -> None:
-    """No file of this process grows beyond 4 KiB: what a quota does, where nothing can be mounted."""
+    """Limit every file of this process to 4 KiB, as a quota does, for machines where nothing can be mounted."""
     import resource
     import signal
 
@@ -223,7 +220,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 
 def test_torch_is_missing_really(tmp_path: Path) -> None:
-    """Python as it is without the packages for training: those that the agent itself needs are lent one by one."""
+    """Python runs without the training packages; the agent's other dependencies are linked one by one."""
     lent = tmp_path / "lent"
     lent.mkdir()
     packages = Path(sys.modules["msgspec"].__file__ or "").parents[1]
@@ -250,7 +247,6 @@ def test_torch_is_missing_really(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_torch_cannot_use(tmp_path: Path) -> None:
-    """The driver's own tool names one, and the torch installed here is a CPU build or finds none."""
     import torch
 
     seen = check_device(lambda: "NVIDIA RTX 4090")

@@ -1,4 +1,4 @@
-"""What codecs and sums of squares are, in the plainest numpy: what is fast has to come to the same bits."""
+"""Codecs and sums of squares defined in the plainest numpy; the fast code must give the same bits."""
 
 import math
 
@@ -13,7 +13,7 @@ BLOCKS = {"int8": (BLOCK, 127), "int4": (INT4_BLOCK, 7)}  # elements that share 
 
 
 def encoded(codec: Codec, values: Floats) -> bytes:
-    """Finite values, [n]."""
+    """Encode finite values, [n]."""
     if codec == "fp32":
         return values.astype("<f4").tobytes()
     if codec == "fp16":
@@ -27,7 +27,7 @@ def encoded(codec: Codec, values: Floats) -> bytes:
 
 
 def decoded(codec: Codec, data: bytes, length: int) -> Floats:
-    """As many bytes as `length` values take."""
+    """Decode `length` values from exactly as many bytes as they take."""
     with np.errstate(all="ignore"):
         if codec == "fp32":
             return np.frombuffer(data, "<f4").astype(np.float32)
@@ -45,7 +45,7 @@ def decoded(codec: Codec, data: bytes, length: int) -> Floats:
 
 
 def _pairs(levels: NDArray[np.int8]) -> NDArray[np.uint8]:
-    """Two integers of four bits in a byte; an odd number of them ends with a zero."""
+    """Pack two four-bit integers into a byte; pad an odd number of them with a zero."""
     even = np.append(levels, np.zeros(levels.size % 2, np.int8))
     low, high = (even & 15).astype(np.uint8).reshape(2, -1)
     return np.asarray(low + 16 * high, np.uint8)
@@ -56,7 +56,7 @@ def _signed(bits: NDArray[np.int8]) -> NDArray[np.int8]:
 
 
 def sum_of_squares(values: Floats) -> float:
-    """The first half and the last are added until one number is left; the middle one of an odd number waits."""
+    """Add the first half to the last until one number is left; an odd middle one is kept for the next pass."""
     with np.errstate(all="ignore"):
         squares = values.astype(np.float64) ** 2
         while squares.size > 1:

@@ -1,4 +1,4 @@
-"""A reducer of one attempt without a shell: the state machine and the arithmetic, called as a relay's process does."""
+"""A reducer of one attempt without a shell: its state machine and arithmetic, called as a relay's process does."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ Result = tuple[int, bytes | memoryview] | ClosedSpan  # a chunk and its average,
 
 
 class Driver:
-    """Takes leaves and frames; tells what closes, and the number of whatever is refused."""
+    """A reducer that takes leaves and frames, and returns what closes or the error number of what it refuses."""
 
     def __init__(self, plan: m.Plan, me: PeerId) -> None:
         self.plan = OpenPlan(plan, plan.slots)
@@ -59,32 +59,31 @@ class Driver:
         return self._take(event)
 
     def leaves(self, slot: int, data: bytes) -> str:
-        """The number of why they are refused; empty where they are kept."""
+        """Return the error number for which the leaves are refused, or an empty text if they are kept."""
         peer = self.plan.slots[slot].peer
         result = self._take(e.Asked(peer, m.Leaves(**self._place(), slot=slot, leaves=data)))  # type: ignore[arg-type]
         return result if isinstance(result, str) else ""
 
     def add(self, frame: Frame) -> list[Result] | str:
-        """What a frame of its slot's peer completes, or why it is refused."""
+        """Return what a frame from its slot's peer completes, or the error number for which it is refused."""
         slots = self.plan.slots
         peer = slots[frame.slot].peer if frame.slot < len(slots) else PeerId("9" * 32)
         return self._take(e.FrameCame(peer, frame), frame.payload)
 
     def drop(self, slot: int) -> list[Result]:
-        """What closes without a slot."""
         result = self._take(e.Heard(m.Drop(**self._place(), slot=slot)))  # type: ignore[arg-type]
         assert not isinstance(result, str)
         return result
 
     def progress(self) -> tuple[tuple[int, int], ...]:
-        """(slot, chunks that have come)."""
+        """Return (slot, chunks received)."""
         assert self.state.reducer is not None
         assert self.state.reducer.attempt is not None
         return self.state.reducer.attempt.coverage.progress()
 
 
 def closed_by(driver: Driver, frames: Iterable[Frame]) -> list[Result]:
-    """What all these frames complete; none of them may be refused."""
+    """Return what these frames complete; none of them may be refused."""
     closed: list[Result] = []
     for each in frames:
         result = driver.add(each)

@@ -1,4 +1,4 @@
-"""Codecs: error bounds, extremes, stability, any bytes, and the same bytes with and without torch."""
+"""Codecs: error bounds, extremes, stability, arbitrary bytes, and equal bytes with and without torch."""
 
 import hashlib
 import math
@@ -42,7 +42,7 @@ EXTREMES: dict[str, list[float]] = {
 }
 
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
-# Values of one size are what gradients look like; values of all sizes are what breaks codecs.
+# Gradients have values of one size; values of all sizes break codecs.
 of_one_size = st.builds(
     lambda values, exponent: np.ldexp(values, exponent).astype(np.float32),
     arrays(np.float32, st.integers(1, 3000), elements=st.floats(-2, 2, width=32)),
@@ -53,7 +53,7 @@ codecs = st.sampled_from(CODECS)
 
 
 def bound(codec: Codec, values: Floats) -> NDArray[np.float64]:
-    """The largest error each element may have."""
+    """Return the largest error allowed for each element."""
     magnitudes = np.abs(values.astype(np.float64))
     if codec == "fp32":
         return 0 * magnitudes
@@ -97,7 +97,6 @@ def test_the_bytes_are_those_of_the_definition(codec: Codec, values: Floats) -> 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_chunks_encoded_together_match_chunks_encoded_alone(codec: Codec) -> None:
-    """Numbers of all sizes, with extremes among them."""
     rows = np.array(many_values())
     for row, extremes in enumerate(EXTREMES.values()):
         rows[row, : len(extremes)] = extremes
@@ -184,7 +183,7 @@ def test_a_scale_that_nobody_writes_is_not_finite(codec: Codec, scale: float) ->
 
 
 def test_small_blocks_limit_the_error_of_int4_with_heavy_tails() -> None:
-    """Root mean square of the error, relative to that of the values; 0.14 and 0.39 if 1024 values shared a scale."""
+    """The RMS error relative to the values would be 0.14 and 0.39 if 1024 values shared a scale."""
     random = np.random.default_rng(1)
     for values, most in ((random.standard_normal(2**16), 0.12), (random.standard_t(3, 2**16), 0.23)):
         floats = values.astype(np.float32)
@@ -212,14 +211,14 @@ def test_the_leaf_is_of_the_bytes_and_the_decoded_values(codec: Codec, values: F
 
 
 def many_values() -> list[Floats]:
-    """Finite bit patterns from integers alone, so that no library's logarithm is among what is compared."""
+    """Return finite bit patterns made from integers alone, so that no library's logarithm affects the comparison."""
     bits = np.random.default_rng(5).integers(0, 2**32, (12, 2500), np.uint32)
     same_size = [(row & np.uint32(0x81FFFFFF)) | np.uint32(e << 25) for e, row in enumerate(bits, 20)]
     return [row.view(np.float32) for row in [*(bits & np.uint32(0xBF7FFFFF)), *same_size]]
 
 
 def digest_of_everything(codec: Codec) -> str:
-    """Of all encoded bytes, decoded values and sums of squares."""
+    """Return the digest of all encoded bytes, decoded values and sums of squares."""
     digest = hashlib.sha256()
     for values in many_values():
         data = encode(codec, values)
@@ -239,7 +238,7 @@ GOLDEN: dict[Codec, str] = {
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_bytes_are_golden(codec: Codec) -> None:
-    """Every machine must come to these; a change of one that is here is a change of the protocol."""
+    """Every machine must give these digests; changing one here changes the protocol."""
     assert digest_of_everything(codec) == GOLDEN[codec]
 
 

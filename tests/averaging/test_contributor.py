@@ -1,4 +1,4 @@
-"""The accumulator: freezing, settlement, and the conservation of everything that is not yet averaged in."""
+"""The accumulator: freezing, settlement, and conservation of everything not yet averaged."""
 
 import math
 from typing import get_args
@@ -25,7 +25,7 @@ def only(*chunks: int) -> list[tuple[int, int]]:
 
 
 def sent_times_weight(sending: Sending) -> NDArray[np.float64]:
-    """W * dec(sent) of every element, as a reducer sees it."""
+    """Return W * dec(sent) of every element, as a reducer sees it."""
     parts = []
     for weight in sending.weights:
         for chunk in range(weight.first, weight.stop):
@@ -48,7 +48,6 @@ def test_the_offers_digest_covers_what_a_reducer_will_decode() -> None:
 
 @pytest.mark.parametrize("codec", get_args(Codec))
 def test_chunks_encoded_in_batches_match_chunks_encoded_alone(codec: Codec) -> None:
-    """More chunks than one batch holds, a short one, and weights that change within a batch."""
     grid = Grid(70 * 1024 + 9, 1024)
     weights = [Weight(0, 3, 7), Weight(3, 5, 0), Weight(5, 66, 1000), Weight(66, 71, 3)]
     accumulator, total = Accumulator(grid), gradient(3, grid)
@@ -133,7 +132,7 @@ def test_a_residual_without_tokens_is_sent_as_zeros_and_kept() -> None:
     st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 2**GRID.chunks - 1)), min_size=1, max_size=6),
 )
 def test_nothing_is_lost_over_rounds(codec: Codec, rounds: list[tuple[int, int]]) -> None:
-    """Error feedback: what was averaged in, and what is held, sum to all gradients ever added."""
+    """Error feedback: the averaged part and the held part sum to all gradients ever added."""
     accumulator = Holder()
     added, sent = np.zeros(GRID.elements), np.zeros(GRID.elements)
     for seed, (tokens, chunks) in enumerate(rounds):
@@ -171,7 +170,7 @@ def test_a_sum_that_overflowed_is_not_offered() -> None:
     with pytest.raises(NotFinite):
         accumulator.offer("fp16")
     assert accumulator.floats.sending is None
-    with pytest.raises(NotFinite):  # also where it waits for tokens
+    with pytest.raises(NotFinite):  # also while the residual waits for tokens
         accumulator.floats.offer("fp16", [Weight(0, 5, 0)])
 
 

@@ -1,4 +1,4 @@
-"""Halves by arithmetic, by a table and by torch: always numpy's casts, bit for bit. Levels and sums of squares."""
+"""Half-precision casts by arithmetic, table and torch equal numpy's bit for bit; also levels and sums of squares."""
 
 import math
 import sys
@@ -29,7 +29,7 @@ LARGEST = np.float32(65504)
 
 @pytest.fixture(params=["numpy", "torch"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With torch in the process, and as if it were not."""
+    """Run the test with torch imported, and as if torch were missing."""
     if request.param == "torch":
         import torch  # noqa: F401
     else:
@@ -76,7 +76,7 @@ def test_every_finite_half_is_written_as_itself() -> None:
 @pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("sign", [0, 1])
 def test_numbers_of_every_exponent_are_rounded_to_even(sign: int) -> None:
-    """Ties, what is next to them, and last places in which a second rounding would show."""
+    """Ties, their neighbours, and last places in which a second rounding would show."""
     places = np.array([0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF, 0x2000, 0x3000, 0x7FEFFF, 0x7FF000, 0x7FFFFF], np.uint32)
     exponents = np.arange(2**8, dtype=np.uint32) << 23
     random = np.random.default_rng(3).integers(0, 2**23, 400, np.uint32)

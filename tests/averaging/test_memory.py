@@ -1,4 +1,4 @@
-"""Memory that is used again."""
+"""Reuse of memory: pooled arrays and scratch space."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""One relay's part of an attempt: the weighted mean in any order of events, and everything that must be refused."""
+"""One relay's part of an attempt: the weighted mean in any order of events, and every refusal."""
 
 import math
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ FRAMES = [f for slot, sending in enumerate(SENDINGS) for f in frames_of(PLAN, sl
 
 
 def weighted_mean(chunk: int, slots: Sequence[int]) -> NDArray[np.float64]:
-    """What the average of these slots is, in float64."""
+    """Return the average of these slots in float64."""
     total = np.zeros(GRID.length(chunk))
     for slot in slots:
         values = decode(SENDINGS[slot].codec, SENDINGS[slot].payloads[chunk], GRID.length(chunk))
@@ -79,7 +79,7 @@ def fault_of(reduction: Driver, bad: Frame) -> str:
     return result
 
 
-# What is averaged
+# Averaging
 
 
 def test_everybody_in_any_grid_order_is_the_weighted_mean() -> None:
@@ -180,7 +180,7 @@ def test_sums_are_freed_as_chunks_close() -> None:
 
 
 def test_span_keeps_chunk_order_whatever_order_chunks_close_in() -> None:
-    """A log that kept them in the order in which they closed would give out wrong bytes."""
+    """A log that kept payloads in closing order would return wrong bytes."""
     backwards = sorted(FRAMES, key=lambda f: (-f.chunk, f.slot))
     spans = only_spans(closed_by(reduction_of(PLAN, SENDINGS), backwards))
     payloads = averaged(PLAN, SENDINGS)[1]
@@ -229,7 +229,7 @@ def test_another_relays_spans_and_kept_spans_are_not_ours() -> None:
     assert [chunk for chunk, _ in only_chunks(closed)] == [1, 2]
 
 
-# What is ignored: it belongs to another attempt, or nobody asked for it
+# Frames that are ignored: they belong to another attempt, or were not requested
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_slot_that_is_not_planned_cannot_be_dropped() -> None:
     assert reduction_of(PLAN, SENDINGS).drop(17) == []
 
 
-# What is refused
+# Refusals
 
 
 def test_a_frame_of_another_size_is_refused() -> None:
@@ -306,7 +306,7 @@ def test_a_chunk_before_its_leaves_is_refused() -> None:
 
 
 def lying(payload: bytes, sum_of_squares: float) -> tuple[Plan, Sending]:
-    """A contributor that commits to these bytes for chunk 0, and to this sum for them."""
+    """Return a contributor that commits to these bytes and this sum of squares for chunk 0."""
     honest = contributor(1, 100).offer("fp32")
     leaves = [leaf_of(payload, sum_of_squares), *honest.leaves[1:]]
     norm = math.sqrt(sum(leaf.sum_squares for leaf in leaves))
@@ -328,14 +328,14 @@ def test_values_that_would_overflow_the_sum_are_refused() -> None:
 
 
 def test_values_larger_than_committed_are_refused() -> None:
-    """Else a small offered norm would let a large vector through (rule 12)."""
+    """Otherwise a small offered norm would let a large vector through (rule 12)."""
     values = np.full(1024, 1000, np.float32)
     plan, liar = lying(encode("fp32", values), 1.0)
     assert fault_of(reduction_of(plan, [liar]), frame(plan, 0, 0, 0, liar.payloads[0])) == "E211"
 
 
 def test_leaves_must_add_up_to_the_offered_norm() -> None:
-    """Else honest leaves under a small offered norm would escape the bound of rule 12."""
+    """Otherwise honest leaves under a small offered norm would escape the bound of rule 12."""
     honest = contributor(1, 100).offer("fp32")
     plan = plan_of([replace(honest, norm=honest.norm / 2)])
     assert Driver(plan, RELAY).leaves(0, pack_leaves(honest.leaves)) == "E211"
@@ -379,7 +379,7 @@ WHOLE = (1, 0, GRID.chunks)  # of the first attempt
 
 
 def averages(residuals: Residuals, *, step: int = 7, codec: Codec = "int4", attempt: int = 1) -> list[Floats]:
-    """An attempt in which one reducer averages everything; what receivers decode, by chunk."""
+    """Run an attempt in which one reducer averages everything; return what receivers decode, by chunk."""
     plan = replace(plan_of(SENT, codec_down=codec, cuts=(0, GRID.chunks), attempt=attempt), step=step)
     reduction = reduction_with(plan, residuals)
     tokens = sum(sending.weights[0].tokens for sending in SENT)
@@ -401,13 +401,12 @@ def exact() -> list[Floats]:
 
 
 def same(one: list[Floats], other: list[Floats]) -> list[bool]:
-    """Chunk by chunk, bit for bit."""
     return [bool((a == b).all()) for a, b in zip(one, other, strict=True)]
 
 
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 def test_what_is_lost_comes_with_the_next_average(codec: Codec) -> None:
-    """The sum of what is sent stays within one rounding of the sum of what was averaged, however long."""
+    """The sum of what is sent stays within one rounding of the sum of the averages, over any number of rounds."""
     residuals, sent, wanted = Residuals(), [np.zeros(GRID.length(c)) for c in GRID], exact()
     for step in range(7, 27):
         for chunk, values in enumerate(averages(residuals, step=step, codec=codec)):
@@ -433,7 +432,7 @@ def test_a_void_round_changes_nothing() -> None:
 def test_it_moves_only_with_the_attempt_that_is_in_the_update() -> None:
     residuals, alone = Residuals(), averages(Residuals())
     averages(residuals)
-    residuals.commit(8, 3, 8, [(2, 0, GRID.chunks)])  # what another attempt made, of which nothing is known here
+    residuals.commit(8, 3, 8, [(2, 0, GRID.chunks)])  # another attempt's, which this reducer does not know
     assert all(same(averages(residuals, step=8), alone))
 
 

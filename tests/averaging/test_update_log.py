@@ -1,4 +1,4 @@
-"""The log: only what follows is appended, spans move with their record, and no crash leaves a half truth."""
+"""The log: only the next record is appended, spans are promoted with it, and no crash leaves partial state."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ ENTRIES = record_of(PLAN, SPANS).spans
 
 
 def chain(length: int) -> list[Entry]:
-    """Records 1, 2, … of steps 1, 2, …, all naming the same spans."""
+    """Return records 1, 2, … of steps 1, 2, …, all naming the same spans."""
     records: list[Entry] = []
     for index in range(1, length + 1):
         previous = digest_of(records[-1]) if records else GENESIS
@@ -42,7 +42,7 @@ def payloads_of(span: ClosedSpan) -> list[bytes]:
 
 
 def hold(log: UpdateLog, span: ClosedSpan, *, step: int = 1, attempt: int = 1) -> None:
-    """For the update that leads to `step`."""
+    """Keep the span for the update that leads to `step`."""
     log.hold(RUN, step - 1, 3, attempt, span)
 
 
@@ -243,7 +243,7 @@ class Crash(BaseException):
 
 
 def moments(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> Iterator[int]:
-    """Do the work again and again, stopping before its first, second, … call that changes the disk."""
+    """Repeat the work, stopping before its first, second, … call that changes the disk."""
     for moment in range(1, 100):
         with monkeypatch.context() as patched:
             crash_at(patched, moment)
@@ -257,12 +257,12 @@ def moments(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> Iterat
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
-    """Stop before the call with this number among all that change the disk."""
+    """Raise `Crash` in every call that changes the disk, from call number `moment` on."""
     calls = count(1)
 
     def counted(real: Callable[..., object]) -> Callable[..., object]:
         def call(*args: object, **kwargs: object) -> object:
-            if next(calls) >= moment:  # also what cleans up behind it: a dead process does nothing more
+            if next(calls) >= moment:  # cleanup is stopped too: a dead process does nothing more
                 raise Crash
             return real(*args, **kwargs)
 

@@ -1,1 +1,1 @@
-"""Speed, memory and how they grow: `python -m tests.benchmarks.NAME`. Nothing here decides a test (see README.md)."""
+"""Benchmarks of speed, memory and growth: `python -m tests.benchmarks.NAME` (README.md). No test depends on them."""

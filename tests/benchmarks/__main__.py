@@ -15,7 +15,7 @@ FIGURES = ROOT / "var" / "benchmarks"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """A line of JSON for each, also in a file; status 1 where one failed or took too long."""
+    """Print a line of JSON per benchmark, and save them. Return 1 if one failed or took too long."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--quick", dest="size", action="store_const", const="quick", help="ten minutes")
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def published(jobs: Sequence[Job], file: Path) -> Iterator[str]:
-    """Print and keep what each says; the names of those that did not get to their end."""
+    """Print and save each benchmark's lines; yield the names of those that did not finish."""
     with file.open("w") as kept:
         for job in jobs:
             say(f"{job.name}, at most {job.budget_s} s")

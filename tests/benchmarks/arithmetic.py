@@ -1,4 +1,4 @@
-"""Processor seconds for each GB of encoded values, step by step, with torch and without. Described in README.md."""
+"""Processor seconds per GB of encoded values, step by step, with and without torch. Described in README.md."""
 
 import argparse
 import hashlib
@@ -40,7 +40,7 @@ Work = Callable[[], object]
 
 
 class Meter:
-    """Processor seconds of what is done, by step; or the most memory that Python and numpy asked for in it."""
+    """Processor seconds by step, or the peak memory that Python and numpy requested in it."""
 
     def __init__(self) -> None:
         self.turns: list[defaultdict[str, float]] = []
@@ -59,7 +59,7 @@ class Meter:
             self.turns[-1][step] += time.process_time() - began
 
     def medians(self) -> dict[str, float]:
-        """Seconds of each step; the first turn warmed up."""
+        """Return the seconds of each step; the first turn warms up."""
         return {step: median(turn[step] for turn in self.turns[1:]) for step in self.turns[0]}
 
 
@@ -73,7 +73,7 @@ class Turn:
             self.accumulator.add(gradient(seed, grid, scale=TOKENS))
 
     def run(self) -> int:
-        """All steps; the encoded size."""
+        """Do all steps; return the encoded size."""
         weights = [Weight(0, self.grid.chunks, TOKENS)]
         self.meter.did("offer", lambda: self.accumulator.offer(self.codec, weights))
         sending = self.accumulator.sending
@@ -87,7 +87,7 @@ class Turn:
         return sum(len(payload) for payload in sending.payloads)
 
     def _reduce(self, plan: Plan, sending: Sending) -> Sequence[memoryview]:
-        """Two contributors that send the same, at about the same time."""
+        """Reduce two contributors that send the same at about the same time."""
         reduction = Reduction(OpenPlan(plan, plan.slots))
         for slot in (0, 1):
             assert reduction.leaves(slot, pack_leaves(sending.leaves)) is None
@@ -119,7 +119,7 @@ class Turn:
         self.meter.did("subtract", lambda: self.accumulator.remove_averaged([(0, self.grid.chunks)]))
 
     def _floor(self, sending: Sending) -> None:
-        """What cannot be left out."""
+        """Measure the unavoidable part: hashing and copying."""
         room = bytearray(len(sending.payloads[0]))
         self.meter.did("sha256", lambda: [hashlib.sha256(payload).digest() for payload in sending.payloads])
         self.meter.did("memcpy", lambda: _copy_all(room, sending.payloads))
@@ -132,7 +132,7 @@ def _copy_all(room: bytearray, payloads: Sequence[bytes | memoryview]) -> None:
 
 
 def inside(elements: int, repeats: int) -> Figures:
-    """Of this process; the last turn tells of memory."""
+    """Measure in this process; the last turn measures memory."""
     grid, figures = grid_of(elements), {}
     with tempfile.TemporaryDirectory() as folder:
         log = UpdateLog(Path(folder), SITE_PUBLIC)
@@ -151,7 +151,7 @@ def inside(elements: int, repeats: int) -> Figures:
 
 
 def measure(elements: int, repeats: int) -> Figures:
-    """Fresh processes, one of which loads torch; each on one thread."""
+    """Measure in fresh processes of one thread, of which one loads torch."""
     figures: Figures = {"elements": elements, "chunk_elements": grid_of(elements).chunk_elements, "repeats": repeats}
     for mode in ("plain", "torch"):
         arguments = [sys.executable, "-m", "tests.benchmarks.arithmetic", "--inside", mode]
@@ -163,7 +163,6 @@ def measure(elements: int, repeats: int) -> Figures:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.arithmetic", description=__doc__)
     parser.add_argument("--elements", type=int, default=5_000_000, help="float32 values in the vector")
     parser.add_argument("--repeats", type=int, default=5)

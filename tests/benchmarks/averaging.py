@@ -1,4 +1,4 @@
-"""Rounds of real processes over emulated home links, beside the least time that anybody could take. See README.md."""
+"""Rounds of real processes over emulated home links, compared with the least possible time. See README.md."""
 
 import argparse
 import asyncio
@@ -52,15 +52,15 @@ from tests.emulation.kernel.commands import reason_against
 from tests.emulation.namespaces import emulated
 from tests.emulation.setups import SETUPS, Rates, Setup, setup
 
-MANY_UNIT_S = 0.5  # in which trainers compute, where rounds are many and nothing is learned of idle links
-AS_FAST = 0.95  # of it: no slower, but for what measuring leaves
+MANY_UNIT_S = 0.5  # a trainer's seconds per batch when rounds are many and no idle links are measured
+AS_FAST = 0.95  # of it: no slower, except for measuring errors
 SHOWN = ("rounds_s", "rounds_ok", "rounds_void", "planned_s", "cpu_s_per_gb", "sent_bytes", "cpu_busy", "is_valid")
 
 
 class Asked(Struct, frozen=True, eq=False):
-    """Rounds over these links, in each of these codecs, so many, and beside whom. `is_many`: short, and counted.
+    """A job: rounds over these links in each codec, and rivals. `is_many`: short, counted rounds.
 
-    `reserve`: percent of every trainer's uplink that its household keeps.
+    `reserve`: the percentage of every trainer's uplink that its household keeps.
     """
 
     setup: Setup
@@ -72,12 +72,12 @@ class Asked(Struct, frozen=True, eq=False):
 
     @property
     def stated(self) -> Codec:
-        """What rivals send, who have no plan."""
+        """The codec of rivals, which have no plan."""
         return next((codec for codec in self.codecs if codec != "plan"), STATED)
 
 
 class Seen(Struct, frozen=True, eq=False):
-    """What had been counted at some time: by the kernel, by each process, and rounds that were void."""
+    """Counts at one time: of the kernel, of each process, and of void rounds."""
 
     kernel: Counted
     processes: dict[str, Counts]
@@ -85,7 +85,7 @@ class Seen(Struct, frozen=True, eq=False):
 
 
 class Made(Struct, frozen=True, eq=False):
-    """The rounds that were made: over which links, by whom, and what was counted before and after them."""
+    """The rounds made: their links, peers, and the counts before and after them."""
 
     setup: Setup
     way: Way
@@ -95,35 +95,33 @@ class Made(Struct, frozen=True, eq=False):
     before: Seen
     after: Seen
     rounds: int
-    errors: dict[int, float]  # of the averages, by step, where the plan chose codecs
-    peaks: dict[str, float]  # the most that went up of each trainer in a second, in parts of its link
+    errors: dict[int, float]  # of the averages, by step, if the plan chose codecs
+    peaks: dict[str, float]  # each trainer's highest upload in a second, in parts of its link
 
     @property
     def left(self) -> Rates:
-        """The links without what households keep."""
+        """The links without the households' shares."""
         share = 1 - self.way.reserve / 100
         up = {name: bps * (share if name in trainers_of(self.setup) else 1) for name, bps in self.rates.up.items()}
         return copy_of(self.rates, up=up)
 
     @property
     def counted(self) -> dict[int, Timed]:
-        """Steps that were made after those that warm up."""
+        """Steps made after the warm-up."""
         steps, last = sorted(self.coordinator.steps.items()), WARM_UP + self.rounds
         return {step: timed for step, timed in steps if WARM_UP <= step < last and timed.committed_at}
 
     def record(self, step: int) -> Record:
-        """What was committed of a round."""
         return self.coordinator.entries[step][1]
 
 
 def measure(asked: Asked) -> list[Figures]:
-    """Calibrate, warm up, and make so many rounds in each codec; then the rivals, one after another, over the same
-    links."""
+    """Calibrate, warm up, make the rounds in each codec, then run the rivals over the same links."""
     with emulated(asked.setup) as network, tempfile.TemporaryDirectory() as folder:
         place = Place(network, Path(folder), calibrated(network), asked.stated, asked.rounds)
         lines = [ours(place, asked, codec) for codec in asked.codecs]
         if asked.against:
-            say(json.dumps(lines))  # nothing that a rival does takes it away
+            say(json.dumps(lines))  # saved even if a rival fails
             against = compared(place, asked.against, lines[0], engine_of(place), ids_of(asked.setup))
             for line in lines:
                 line["against"] = against | summary(against["details"], line.get("round_s_median"))
@@ -131,7 +129,7 @@ def measure(asked: Asked) -> list[Figures]:
 
 
 def ours(place: Place, asked: Asked, codec: Wire) -> Figures:
-    """Our rounds, or why there are none: the others are worth knowing all the same."""
+    """Return our rounds, or why there are none: the rivals still run."""
     setup, (unit_s, early_s) = asked.setup, (MANY_UNIT_S, 0.0) if asked.is_many else (UNIT_S, EARLY_S)
     try:
         run = rounds_of(place, setup, way_of(setup, codec, unit_s, early_s, asked.reserve), is_many=asked.is_many)
@@ -142,7 +140,7 @@ def ours(place: Place, asked: Asked, codec: Wire) -> Figures:
 
 
 def engine_of(place: Place) -> Engine:
-    """Our own engine with another plan, as a rival."""
+    """Return our own engine with another plan, as a rival."""
 
     def engine(setup: Setup, solve: Solve) -> Figures:
         figures = figures_of(rounds_of(place, setup, way_of(setup, place.codec, early_s=EARLY_S), solve))
@@ -155,7 +153,7 @@ def engine_of(place: Place) -> Engine:
 
 
 def rounds_of(place: Place, setup: Setup, way: Way, solve: Solve | None = None, *, is_many: bool = False) -> Made:
-    """Rounds of our engine in those namespaces, with its own plan or another. Nothing of it is left."""
+    """Make rounds of our engine in those namespaces, with its own plan or another; leave nothing behind."""
     with planned_by(solve):
         return asyncio.run(_rounds(place, setup, way, is_many=is_many))
 
@@ -173,7 +171,7 @@ async def _counted(place: Place, way: Way, made: Swarm, watching: "asyncio.Task[
     coordinator, last = made.coordinator, WARM_UP + place.rounds
     await unless(watching, coordinator.reach(WARM_UP - 1))
     if is_many:
-        coordinator.end_probes()  # a round before the first that counts, for one may be under way
+        coordinator.end_probes()  # a round before the first counted one, as a probe may be under way
     await unless(watching, coordinator.reach(WARM_UP))
     before, began, peaks = seen(made), time.monotonic(), dict[str, float]()
     looking = asyncio.create_task(look_at_uplinks(made, place.rates, peaks))
@@ -189,7 +187,7 @@ async def _counted(place: Place, way: Way, made: Swarm, watching: "asyncio.Task[
 
 
 async def look_at_uplinks(made: Swarm, rates: Rates, peaks: dict[str, float]) -> None:
-    """Until ended: the most that leaves each trainer in a second."""
+    """Record the highest upload of each trainer in a second, until cancelled."""
     names, at = trainers_of(made.setup), time.monotonic()
     last = traffic(made.network)
     while True:
@@ -202,24 +200,23 @@ async def look_at_uplinks(made: Swarm, rates: Rates, peaks: dict[str, float]) ->
 
 
 def seen(made: Swarm) -> Seen:
-    """At this moment."""
     return Seen(Counted.now(made.network), made.counted(), made.coordinator.state.void_rounds)
 
 
 def last_step(coordinator: Coordinator, trainers: set[PeerId], way: Way, rounds: int) -> int:
-    """Until which rounds are made: longer where an update was made without somebody, to see what becomes of it."""
+    """Return the last round to make: later if an update left a trainer out, to see its recovery."""
     last = WARM_UP + rounds
     short = [step for step in range(WARM_UP, last) if way.stays and absent_from(coordinator, trainers, step)]
     return max((step + 1 + way.stays for step in short), default=last)
 
 
 def absent_from(coordinator: Coordinator, trainers: set[PeerId], step: int) -> set[PeerId]:
-    """Trainers that are not in what was committed of a round, whatever the reason."""
+    """Return the trainers that are not in a round's record, for any reason."""
     return trainers - {part.peer for part in coordinator.entries[step][1].contributions}
 
 
 def errors_of(made: Made, folder: Path) -> dict[int, float]:
-    """Of the averages of each counted round that somebody has made an update of by now, from the agents' folders."""
+    """Return the errors of the averages of each counted round with an update, from the agents' folders."""
     names = {peer: name for name, peer in made.peers.items()}
     errors = {}
     for step in made.counted:
@@ -232,7 +229,6 @@ def errors_of(made: Made, folder: Path) -> dict[int, float]:
 
 
 def figures_of(run: Made) -> Figures:
-    """What is published of them."""
     found, codec, coordinator, peers = run.setup, run.way.recipe.codec_up, run.coordinator, run.peers
     wire, steps = wire_bytes(codec, found.elements), list(run.counted.values())
     before, after = run.before.kernel, run.after.kernel
@@ -278,7 +274,7 @@ def figures_of(run: Made) -> Figures:
 
 
 def freedom_of(run: Made) -> Figures:
-    """Where the plan chose codecs and contributors: floors are of what it chose, and of the rounds as they were."""
+    """Return the figures of rounds whose codecs and contributors the plan chose; floors are of these choices."""
     names = {peer: name for name, peer in run.peers.items()}
     steps = list(run.counted.values())
     floors = [_floor_s(run, timed, run.left) for timed in steps]
@@ -296,20 +292,20 @@ def freedom_of(run: Made) -> Figures:
 
 
 def _floor_s(run: Made, timed: Timed, rates: Rates) -> float:
-    """Of a round of these contributors in these codecs."""
+    """Return the floor of a round with these contributors and codecs."""
     names, elements = {peer: name for name, peer in run.peers.items()}, run.setup.elements
     up = {names[peer]: wire_bytes(codec, elements) for peer, codec in timed.codecs.items()}
     return floor_s(run.setup, rates, up, wire_bytes(timed.codec_down, elements))
 
 
 def wire_bytes(codec: Codec, elements: int) -> int:
-    """Of an encoded vector, chunk by chunk."""
+    """Return the bytes of an encoded vector, chunk by chunk."""
     grid = grid_of(elements)
     return sum(encoded_size(codec, grid.length(chunk)) for chunk in grid)
 
 
 def _is_ok(run: Made, step: int) -> bool:
-    """Everybody was in it everywhere, and everybody has it; where the plan leaves somebody out, everybody else."""
+    """Return True if all trainers were in every part and have everything, except those that the plan left out."""
     timed, record = run.coordinator.steps[step], run.record(step)
     if run.way.recipe.contributors == "all" and not run.way.recipe.staleness:
         return timed.exact and timed.slots == len(trainers_of(run.setup)) == len(timed.held_at)
@@ -317,7 +313,7 @@ def _is_ok(run: Made, step: int) -> bool:
 
 
 def _bytes_beside_plans(run: Made, steps: Sequence[Timed], sent: int) -> Figures:
-    """Of a round, beside what is planned for it; of who reduces nothing in parts of P, of relays in parts of nP."""
+    """Return a round's bytes beside the planned ones: non-reducers in parts of P, relays in parts of nP."""
     found, plans = run.setup, [timed.plan for timed in steps if timed.plan is not None]
     receivers = {run.peers[name] for name in {*trainers_of(found), found.keeper}}
     processes = run.before.processes, run.after.processes
@@ -347,10 +343,10 @@ def link_errors(
     peers: Mapping[str, PeerId],
     rates: Rates,
 ) -> dict[str, float]:
-    """What was learned to the end, beside what was calibrated: relative error by peer and direction.
+    """Return the relative error of learned rates against calibrated ones, by peer and direction.
 
-    Of what is known for sure, and of the least that is known where an idle link to somebody as fast showed it
-    (`seen_with`). `peers` who take part, perhaps not all that were calibrated.
+    It covers sure rates, and lower bounds found on an idle link to an equally fast peer (`seen_with`). `peers` are the
+    participants, perhaps not all calibrated ones.
     """
     true: dict[Direction, float] = {(peer, "up"): rates.up[name] for name, peer in peers.items()}
     true |= {(peer, "down"): rates.down[name] for name, peer in peers.items()}
@@ -364,12 +360,12 @@ def link_errors(
 
 
 def _not_measured(known: dict[Direction, Capacity], peers: dict[str, PeerId]) -> list[str]:
-    """Directions of which only the least is known."""
+    """Return directions of which only a lower bound is known."""
     return sorted(named(direction, peers) for direction, capacity in known.items() if capacity.is_floor)
 
 
 def named(direction: Direction, peers: Mapping[str, PeerId]) -> str:
-    """`home-1 up`."""
+    """Return a name such as `home-1 up`."""
     return next(name for name, peer in peers.items() if peer == direction[0]) + f" {direction[1]}"
 
 
@@ -380,14 +376,13 @@ def _measured(asked: Asked) -> list[Figures]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures, a line for each set-up."""
+    """Print the figures, a line per set-up."""
     for asked in jobs_of(parser().parse_args(arguments)):
         publish("averaging", partial(_measured, asked))
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
-    """What may be asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.averaging", description=__doc__)
     parser.add_argument("--setup", choices=sorted(SETUPS), default="homes")
     parser.add_argument("--scale", type=float, help="of all rates; default: the set-up's own")
@@ -405,7 +400,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def jobs_of(wanted: argparse.Namespace) -> list[Asked]:
-    """One set-up as asked for, or all of a size."""
+    """Return one set-up as asked for, or all of a size."""
     if wanted.size is None:
         found = sized(setup(wanted.setup, wanted.scale), wanted.elements)
         codecs = tuple(dict.fromkeys(wanted.codec or [STATED]))
@@ -414,13 +409,13 @@ def jobs_of(wanted: argparse.Namespace) -> list[Asked]:
 
 
 def asked_for(job: Averaging, wanted: argparse.Namespace) -> Asked:
-    """One of a size; where it says how long the vector is, its rounds are many."""
+    """Return a job of a size; if it states the vector's length, its rounds are many."""
     found = sized(setup(job.setup, wanted.scale), job.elements or wanted.elements)
     return Asked(found, job.codecs, job.rounds, job.against, bool(job.elements))
 
 
 def sized(found: Setup, elements: int | None) -> Setup:
-    """The same with another vector, if so."""
+    """Return the set-up, with another vector if `elements` is given."""
     return found if elements is None else copy_of(found, elements=elements)
 
 

@@ -1,7 +1,4 @@
-"""A broadcast of a host to N sockets of its own process: how long it takes, and how long others wait meanwhile.
-
-Described in README.md.
-"""
+"""A host's broadcast to N sockets in its own process: its duration, and how long other tasks wait. See README.md."""
 
 import argparse
 import asyncio
@@ -32,18 +29,17 @@ class Bare(AgentConsumer):
     """A socket without its handshake."""
 
     async def connect(self) -> None:
-        """Be there."""
         NAMES.append(self.channel_name)
 
     async def _leave(self) -> None:
-        """Nobody is told."""
+        """Notify no host."""
 
 
 NAMES: list[str] = []
 
 
 async def longest_wait(stop: asyncio.Event) -> float:
-    """Between two turns of a task that only wants turns: what ticks and renewals would wait."""
+    """Return the longest time between two turns of a task: what ticks and renewals would wait."""
     longest, before = 0.0, time.perf_counter()
     while not stop.is_set():
         await asyncio.sleep(0)
@@ -53,7 +49,7 @@ async def longest_wait(stop: asyncio.Event) -> float:
 
 
 async def measure(count: int) -> Figures:
-    """Milliseconds, means over ROUNDS but for the longest wait."""
+    """Return milliseconds, as means over ROUNDS except for the longest wait."""
     from channels.layers import get_channel_layer
 
     layer: Any = get_channel_layer()
@@ -105,7 +101,6 @@ async def measure(count: int) -> Figures:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures of one layer."""
     from django.conf import settings
 
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.broadcast", description=__doc__)

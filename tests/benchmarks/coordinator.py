@@ -1,4 +1,4 @@
-"""Events per second of `advance` with virtual peers, and how that grows. Described in README.md."""
+"""Events per second of `advance` with virtual peers, and its growth. Described in README.md."""
 
 import argparse
 import gc
@@ -18,7 +18,7 @@ LIMIT_S = 3600.0  # virtual
 
 
 class Stopwatch:
-    """Processor time within `advance`, by kind of event: what else the machine does is not counted."""
+    """Processor time within `advance`, by kind of event, without the machine's other work."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -26,30 +26,26 @@ class Stopwatch:
         self._began = 0.0
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
-        """It begins."""
         self._began = time.thread_time()
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """It has ended."""
         seconds = time.thread_time() - self._began
         name = type(event.message if isinstance(event, e.Received) else event).__name__
         self.seconds[name] += seconds
         self.events[name] += 1
 
     def persisted(self, _: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
-        """Not our business."""
+        """Ignore the outcome."""
 
 
 class Timed:
-    """One simulated run."""
-
     def __init__(self, peers: int, steps: int, conditions: Conditions | None) -> None:
         self.watch = Stopwatch()
         world = World(Setting(trainers=peers, relays=2, steps=steps, seed=1), [self.watch])
         if conditions is not None:
             inject(world, conditions)
         gc.collect()
-        gc.freeze()  # no host has a thousand trainers in its heap for the collector to pass over
+        gc.freeze()  # a real host has no thousand trainers in its heap for the collector
         try:
             assert world.run(lambda: world.database.step >= steps, LIMIT_S), "the run did not reach its last step"
         finally:
@@ -61,7 +57,7 @@ class Timed:
 
 
 def measure(sizes: Sequence[int], steps: int, repeats: int) -> Figures:
-    """Each size calm and in bad conditions, in turn."""
+    """Measure each size, calm and in bad conditions, in turn."""
     conditions = {"calm": None, "churn": Conditions()}
     runs: defaultdict[tuple[str, int], list[Timed]] = defaultdict(list)
     for turn in range(repeats):
@@ -96,7 +92,7 @@ def _figures(runs: Sequence[Timed]) -> Figures:
 
 
 def _growth(few: Sequence[Timed], many: Sequence[Timed]) -> Figures:
-    """Ratios of the largest size to the smallest, each turn's by itself."""
+    """Return ratios of the largest size to the smallest, turn by turn."""
     pairs = list(zip(few, many, strict=True))
     return {
         "us_per_event": median(b.advance_s / b.events * a.events / a.advance_s for a, b in pairs),
@@ -105,7 +101,6 @@ def _growth(few: Sequence[Timed], many: Sequence[Timed]) -> Figures:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.coordinator", description=__doc__)
     parser.add_argument("--peers", type=int, nargs="+", default=[50, 200, 1000])
     parser.add_argument("--steps", type=int, default=10)

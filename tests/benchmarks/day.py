@@ -1,6 +1,6 @@
-"""A site that has been up for a day opens a run, and one that was under way goes on. Described in README.md.
+"""A site that has been up for a day opens a run and continues an old one. Described in README.md.
 
-The clock of site, relay and agents is moved while they run, by libfaketime. Without it nothing is measured.
+libfaketime moves the clock of site, relay and agents while they run. Without it nothing is measured.
 """
 
 import argparse
@@ -21,7 +21,7 @@ SITE = "tests/benchmarks/rig/day_site.py"
 
 
 class Clock:
-    """What time it is for processes that were started with `environment`."""
+    """A clock for processes that are started with its `environment`."""
 
     def __init__(self, folder: Path, library: Path) -> None:
         self._file = folder / "time"
@@ -33,14 +33,14 @@ class Clock:
         }
 
     def move(self, hours: int) -> None:
-        """From now on it is so many hours later than it is."""
+        """Set the clock this many hours ahead of real time."""
         new = self._file.with_suffix(".new")
         new.write_text(f"+{hours}h\n")
         new.replace(self._file)
 
 
 def measured(folder: Path, library: Path) -> Figures:
-    """Seconds until three steps are made, of the old run and of a new one, after the clock was moved."""
+    """Return the seconds until three steps of the old run and of a new one, after the clock was moved."""
     clock = Clock(folder, library)
     with Swarm(folder / "swarm", clock.environment) as swarm:
         swarm.start_site(program=SITE)
@@ -71,7 +71,6 @@ def measured(folder: Path, library: Path) -> Figures:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.day", description=__doc__)
     parser.add_argument("--library", type=Path, help=f"libfaketimeMT.so.1; by default {LIBRARIES}")
     library = parser.parse_args(arguments).library or next(Path("/").glob(LIBRARIES[1:]), None)

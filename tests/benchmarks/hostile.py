@@ -1,4 +1,4 @@
-"""A hostile puppet beside three honest agents at a real site, a row a fault. Described in README.md."""
+"""A hostile puppet beside three honest agents at a real site, a row per fault. Described in README.md."""
 
 import argparse
 import asyncio
@@ -30,11 +30,11 @@ HONEST = ("ann", "ben", "cid")
 FIRST_ROWS = ("offers_a_loss_of_1_7e308", "hello_storm", "half_requests")
 SECONDS = 16.0  # beside the puppet
 ALONE = 1 / 4  # of that, before the puppet comes and after it has gone
-LEAD_S = 2.0  # for the puppet to be in the run
-SEEN = ("told", "changed")  # of what must be counted in virtual time, as far as a puppet sees it itself
-REST_S = 5.0  # for what it leaves behind to be over
+LEAD_S = 2.0  # for the puppet to join the run
+SEEN = ("told", "changed")  # of the required counts in virtual time: those that a puppet can see itself
+REST_S = 5.0  # for the puppet's after-effects to end
 ENDLESS = 100_000
-BATCH = "144"  # so that a round takes seconds, as the waits and patience of the protocol do
+BATCH = "144"  # so that a round takes seconds, as the protocol's waits do
 WIRED: dict[str, Behaviour | Visit] = {
     **{row.name: row for row in ROWS if row.on_wire},
     **{row.name: row for row in VISITS},
@@ -43,13 +43,11 @@ OWN_CODE = os.pathsep.join([str(ROOT), str(ROOT / "platform")])
 
 
 class Stage(Struct):
-    """A site with three honest agents."""
-
     swarm: Swarm
     folder: Path
 
     async def machines(self, row: str, count: int) -> list[RunAccess]:
-        """Of somebody who has never been here: what the row before did is held against no one."""
+        """Return machines of a new person, so that earlier rows do not count against them."""
         visitor = await asyncio.to_thread(self.swarm.sign_up, f"mallory-{secrets.token_hex(4)}")
         accesses = []
         for number in range(count):
@@ -62,7 +60,7 @@ class Stage(Struct):
         return accesses
 
     async def steps_per_minute(self, seconds: float) -> float:
-        """As the site's API tells it, from one step to another."""
+        """Measure by the site's API, from one step to another."""
         began, first = await self._step()
         await asyncio.sleep(seconds)
         ended, last = await self._step()
@@ -73,12 +71,12 @@ class Stage(Struct):
         return time.monotonic(), int(facts["step"])
 
     def ended(self) -> list[str]:
-        """Processes that have ended, of those that nobody ended."""
+        """Return the processes that have ended by themselves."""
         return [name for name, process in self.swarm.processes.items() if process.poll() is not None]
 
 
 async def row(stage: Stage, what: Behaviour | Visit, alone: float, seconds: float) -> Figures:
-    """With the puppet, between two measurements without it; `alone` is the first of these."""
+    """Measure with the puppet, and without it before (`alone`) and after."""
     machines = await stage.machines(what.name, what.machines if isinstance(what, Behaviour) else 1)
     task = asyncio.create_task(_act(stage, what, machines, LEAD_S + seconds + 1))
     await asyncio.sleep(LEAD_S)
@@ -100,9 +98,7 @@ async def row(stage: Stage, what: Behaviour | Visit, alone: float, seconds: floa
 
 
 def _did_not(what: Behaviour | Visit, account: Counter[str]) -> list[str]:
-    """What a puppet must be told, or change, and was not: a row that does nothing shows nothing. To be refused with an
-    error of its own is something.
-    """
+    """Return the required messages or changes that did not occur: such a row shows nothing. A refusal also counts."""
     if not isinstance(what, Behaviour) or any(name.startswith("refused E") for name in account):
         return []
     seen = [bite for bite in what.bites if bite.startswith(SEEN)]
@@ -117,7 +113,7 @@ async def _act(stage: Stage, what: Behaviour | Visit, machines: list[RunAccess],
 
 
 def measure(names: list[str], seconds: float) -> Figures:
-    """One site for all rows; a line for each."""
+    """Measure all rows at one site, a line each."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Swarm(Path(folder)) as swarm:
         stage = _begin(swarm, Path(folder))
         lines = asyncio.run(_rows(stage, names, seconds))
@@ -152,7 +148,7 @@ def _begin(swarm: Swarm, folder: Path) -> Stage:
 
 
 def main(arguments: list[str]) -> int:
-    """Print a line a row, and the object of all benchmarks."""
+    """Print a line per row, and the object of all benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", nargs="+", choices=["all", *WIRED], default=list(FIRST_ROWS), metavar="NAME")
     parser.add_argument("--seconds", type=float, default=SECONDS)

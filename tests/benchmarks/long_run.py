@@ -1,4 +1,4 @@
-"""What a run of many steps with many machines costs the site: to host it, to look at it, on disk. See README.md."""
+"""The cost of a run with many steps and machines: hosting, viewing, disk. See README.md."""
 
 import argparse
 import asyncio
@@ -17,11 +17,11 @@ from tests.benchmarks.rig.figures import Figures, median, publish, say
 
 LOOKS = 9
 LIMIT_S = 900
-PEAK = [0.0, 0.0]  # MB before a relay joins, and the most since
+PEAK = [0.0, 0.0]  # MB before a relay joins, and the peak since
 
 
 def begin(folder: Path) -> None:
-    """Django on a database of our own. What writes it need not outlive a power cut."""
+    """Set up Django on a database of our own, without protection against power cuts."""
     os.environ |= {"DJANGO_SETTINGS_MODULE": "config.settings", "MANYHANDS_DATA": str(folder)}
     os.environ.pop("DATABASE_URL", None)
     import django
@@ -30,7 +30,7 @@ def begin(folder: Path) -> None:
 
 
 def fill(steps: int, machines: int) -> Figures:
-    """A long run and an empty one."""
+    """Write a long run and an empty one."""
     from django.core.management import call_command
     from django.db import connection, transaction
 
@@ -51,7 +51,7 @@ def fill(steps: int, machines: int) -> Figures:
 
 
 def host(slug: str) -> Figures:
-    """Seconds and memory of `store.load`, as a host that has claimed the run calls it."""
+    """Return seconds and memory of `store.load`, as a host that has claimed the run calls it."""
     import psutil
 
     from coordination import store
@@ -65,7 +65,7 @@ def host(slug: str) -> Figures:
 
 
 def looks(slug: str) -> Figures:
-    """Processor milliseconds of the first looks in this process, each after the question which run is meant."""
+    """Return processor milliseconds of the first page views in this process, without finding the run."""
     from django.utils import timezone
 
     from coordination.models import Presence
@@ -84,7 +84,7 @@ def looks(slug: str) -> Figures:
 
 
 def join(slug: str) -> Figures:
-    """A relay without a log joins, over a real WebSocket, while somebody trains; the host is in this process too."""
+    """Let a relay without a log join over a real WebSocket while a trainer works; the host is in this process too."""
     return asyncio.run(_join(slug))
 
 
@@ -124,7 +124,7 @@ async def _join(slug: str) -> Figures:
 
 
 def _participants(slug: str) -> Any:
-    """The run, whose newest snapshot can be had; a new relay and a new trainer."""
+    """Return the run with an available newest snapshot, a new relay and a new trainer."""
     from runs.models import Run, Snapshot
     from tests.runs.factories import owned
 
@@ -135,7 +135,7 @@ def _participants(slug: str) -> Any:
 
 
 async def _peak_mb() -> None:
-    """Memory before, and the most there is from then on, into `PEAK`."""
+    """Record the memory before, and the peak from then on, in `PEAK`."""
     import psutil
 
     process = psutil.Process()
@@ -146,14 +146,14 @@ async def _peak_mb() -> None:
 
 
 def aside(folder: Path, part: str, *arguments: object) -> Any:
-    """A part in a process of its own: nothing is kept from one to the next."""
+    """Run a part in a process of its own, without caches from earlier parts."""
     command = [sys.executable, "-m", "tests.benchmarks.long_run", "--folder", folder, "--part", part, *arguments]
     done = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True, timeout=LIMIT_S)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def measure(steps: int, machines: int, repeats: int) -> Figures:
-    """Fill, then load and look in fresh processes."""
+    """Fill the database, then load and view in fresh processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         say(f"{steps} steps of {machines} machines are being written")
@@ -179,7 +179,6 @@ def measure(steps: int, machines: int, repeats: int) -> Figures:
 
 
 def main() -> int:
-    """Parse and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--machines", type=int, default=200)

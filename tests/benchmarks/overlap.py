@@ -1,4 +1,4 @@
-"""Steps that overlap their rounds: with the slowest trainers or without, with auxiliaries or without. See README.md."""
+"""Steps that overlap their rounds, with and without the slowest trainers and auxiliaries. See README.md."""
 
 import argparse
 import sys
@@ -26,27 +26,27 @@ from tests.emulation.namespaces import emulated
 from tests.emulation.setups import SETUPS, Setup, setup
 
 ALBERT = ("albert", "albert-auxiliaries")
-OF_FLOOR = 0.7  # in which everybody computes a batch's share
-LATER = 10  # rounds after which whoever was left out is to be at the head
+OF_FLOOR = 0.7  # the time in which each trainer computes its share of a batch
+LATER = 10  # rounds after which a left-out trainer should be at the head
 Contributors = Literal["all", "fast"]
 
 
 def way(found: Setup, floor_s: float, contributors: Contributors) -> Way:
-    """A batch is as many samples whoever is there; the exchange overlaps it."""
+    """Return a way with the same batch for any number of trainers; the exchange overlaps computing."""
     free = way_of(found, "plan")
     recipe = replace(free.recipe, staleness=1, contributors=contributors)
     return Way(recipe, Pace(OF_FLOOR * floor_s / SAMPLES), stays=LATER)
 
 
 def faster(found: Setup) -> Setup:
-    """Without the trainers with the slowest uplink."""
+    """Return the set-up without the trainers with the slowest uplink."""
     slowest = min(peer.up_mbit for peer in found.peers if peer.role == "trainer")
     kept = [peer for peer in found.peers if peer.role != "trainer" or peer.up_mbit > slowest]
     return copy_of(found, peers=tuple(kept))
 
 
 def measure(found: Setup, rounds: int, contributors: Contributors) -> Figures:
-    """Everybody, then the faster ones alone, over the same links and in the same batches."""
+    """Measure all trainers, then only the faster ones, over the same links and with the same batches."""
     with emulated(found) as network, tempfile.TemporaryDirectory() as folder:
         place = Place(network, Path(folder), calibrated(network), STATED, rounds)
         as_all = way(found, place.floor_s, contributors)
@@ -71,7 +71,7 @@ def measure(found: Setup, rounds: int, contributors: Contributors) -> Figures:
 
 
 def figures_of(run: Made) -> Figures:
-    """Of the counted rounds, and of what became of those who were left out."""
+    """Return the figures of the counted rounds, and of trainers that were left out."""
     names = {peer: name for name, peer in run.peers.items()}
     coordinator, counted = run.coordinator, run.counted
     trainers = {run.peers[name] for name in trainers_of(run.setup)}
@@ -100,7 +100,7 @@ def figures_of(run: Made) -> Figures:
 
 
 def samples_per_s(run: Made) -> float:
-    """That were committed, by the records, from the commit before the first counted round to that of the last."""
+    """Return committed samples per second, from the commit before the first counted round to the last one's."""
     steps = sorted(run.counted)
     began = run.coordinator.steps[steps[0] - 1].committed_at
     samples = sum(run.record(step).samples for step in steps)
@@ -108,14 +108,13 @@ def samples_per_s(run: Made) -> float:
 
 
 def last_of(steps: Mapping[int, Timed]) -> Timed:
-    """The last one."""
     return steps[max(steps)]
 
 
 def behind_later(
     steps: Mapping[int, Timed], absent: Mapping[int, set[PeerId]], names: Mapping[PeerId, str]
 ) -> dict[str, int]:
-    """Whoever was left out of an update: how many steps it is behind ten rounds later, at most."""
+    """Return how many steps each left-out trainer is behind ten rounds later, at most."""
     later: dict[str, int] = {}
     for step, peers in absent.items():
         for peer in peers if step + LATER in steps else ():
@@ -136,7 +135,7 @@ def _measured(found: Setup, rounds: int, contributors: Contributors) -> Figures:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures, a line for each set-up."""
+    """Print the figures, a line per set-up."""
     wanted = parser().parse_args(arguments)
     for name in wanted.setup or ALBERT:
         found = sized(setup(name, wanted.scale), wanted.elements)
@@ -145,7 +144,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What may be asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.overlap", description=__doc__)
     parser.add_argument("--setup", choices=sorted(SETUPS), action="append", help="default: both of ALBERT")
     parser.add_argument("--scale", type=float, help="of all rates; default: the set-up's own")

@@ -1,4 +1,4 @@
-"""What every page costs in a run with many people and many steps: queries, time, size. Described in README.md."""
+"""The cost of every page in a run with many people and steps: queries, time, size. Described in README.md."""
 
 import argparse
 import contextlib
@@ -19,11 +19,11 @@ SLUG = "run-0"
 NOT_HERE = (f"/runs/{SLUG}/try/", "/runs/asked/")  # it has no release yet; there is no run by request
 OTHERS = 60  # runs beside it, without a step
 WARM = 2  # looks before those that count
-MOST_QUERIES, MOST_MS = 20, 300.0  # a page has fewer, and is there sooner, nineteen times in twenty
+MOST_QUERIES, MOST_MS = 20, 300.0  # a page has fewer, and is faster, nineteen times in twenty
 
 
 def begin(folder: Path, url: str) -> None:
-    """Django on a PostgreSQL of our own, without bounds on how often somebody asks."""
+    """Set up Django on a PostgreSQL of our own, without rate limits."""
     os.environ |= {"DJANGO_SETTINGS_MODULE": "config.settings", "MANYHANDS_DATA": str(folder), "DATABASE_URL": url}
     os.environ.pop("MANYHANDS_DEBUG", None)
     import django
@@ -36,7 +36,7 @@ def begin(folder: Path, url: str) -> None:
 
 
 def fill(members: int, steps: int) -> Figures:
-    """The run, and others without a step; as autovacuum leaves a table some minutes after it has grown."""
+    """Write the run, and others without a step, in the state in which autovacuum leaves a grown table."""
     from django.core.management import call_command
     from django.db import connection
 
@@ -63,13 +63,13 @@ def fill(members: int, steps: int) -> Figures:
 
 
 def looks(paths: list[str], times: int) -> dict[str, Figures]:
-    """Each page so often, by its organizer, who is an operator and trains: nobody is shown more."""
+    """View each page this often as the organizer, an operator who trains, to whom pages show most."""
     from django.test import Client
 
     from accounts.models import Person
     from web.feed import polling
 
-    polling.KEEP_S = polling.REST_S = 0.0  # else most answers are those of a second ago
+    polling.KEEP_S = polling.REST_S = 0.0  # otherwise most answers would be cached
     client = Client(headers={"Accept-Encoding": "gzip"})
     client.force_login(Person.objects.get(username="Ines"))
     found = {}
@@ -80,7 +80,7 @@ def looks(paths: list[str], times: int) -> dict[str, Figures]:
 
 
 def looked(client: Any, path: str, times: int) -> Figures:
-    """A page's figures. Raises RuntimeError where there is none."""
+    """Return a page's figures. Raise RuntimeError if the page does not exist."""
     spent, worked, asked = [], [], 0
     for _ in range(WARM + times):
         with counted() as queries:
@@ -106,7 +106,7 @@ def looked(client: Any, path: str, times: int) -> Figures:
 
 @contextlib.contextmanager
 def counted() -> Iterator[list[str]]:
-    """What is asked of the database meanwhile."""
+    """Yield the list of queries made within the block."""
     from django.db import connection
 
     asked: list[str] = []
@@ -120,7 +120,7 @@ def counted() -> Iterator[list[str]]:
 
 
 def measure(members: int, steps: int, times: int, only: str) -> Figures:
-    """Fill, then look at every page."""
+    """Fill the database, then view every page."""
     with tempfile.TemporaryDirectory() as folder, private_postgres() as url:
         begin(Path(folder), url)
         say(f"{steps} steps with {members} members are being written")
@@ -134,7 +134,6 @@ def measure(members: int, steps: int, times: int, only: str) -> Figures:
 
 
 def main(arguments: list[str]) -> int:
-    """Parse and run."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.pages", description=__doc__)
     parser.add_argument("--members", type=int, default=500)
     parser.add_argument("--steps", type=int, default=100_000)

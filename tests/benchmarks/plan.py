@@ -1,4 +1,4 @@
-"""Processor time of a plan, from a few peers to a thousand, in both its ways. Described in README.md."""
+"""Processor time of a plan, from a few peers to a thousand, by both methods. Described in README.md."""
 
 import argparse
 import random
@@ -18,7 +18,7 @@ CODECS = (1.0, 0.5, 0.25)
 
 
 def swarm(count: int, seed: int) -> list[Party]:
-    """Trainers on links of all sizes, four in five of whom may reduce, and four relays."""
+    """Return trainers on links of all sizes, four in five of whom may reduce, and four relays."""
     chance = random.Random(seed)
     return [_party(chance, number, is_relay=number < RELAYS) for number in range(count)]
 
@@ -37,7 +37,7 @@ def _party(chance: random.Random, number: int, *, is_relay: bool) -> Party:
 
 
 def all_pairs(parties: Sequence[Party], seed: int) -> Limits:
-    """A limit on every pair, some of them far below what both ends have."""
+    """Return a limit on every pair, some far below both ends' rates."""
     chance = random.Random(seed)
     pairs = [(a, b) for a in parties for b in parties if a is not b]
     return Limits(
@@ -46,7 +46,7 @@ def all_pairs(parties: Sequence[Party], seed: int) -> Limits:
 
 
 def milliseconds(work: Callable[[], object], repeats: int) -> float:
-    """Median processor time of this process, after one turn that is not counted."""
+    """Return the median processor time of this process, after one uncounted turn."""
     times = []
     for _ in range(1 + repeats):
         began = time.process_time()
@@ -56,7 +56,7 @@ def milliseconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def measure(own: Sequence[int], coupled: Sequence[int], chosen: Sequence[int], repeats: int) -> Figures:
-    """Each way at each size; HiGHS is loaded by the first of them, once a process."""
+    """Measure each method at each size; HiGHS is loaded first, once a process."""
     began = time.process_time()
     for part in ("sparse", "optimize"):
         import_module(f"scipy.{part}")
@@ -93,7 +93,6 @@ def _choosing(parties: Sequence[Party]) -> Callable[[], object]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.plan", description=__doc__)
     parser.add_argument("--own", type=int, nargs="+", default=[16, 64, 256, 1000])
     parser.add_argument("--coupled", type=int, nargs="+", default=[16, 64])

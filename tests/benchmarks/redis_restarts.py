@@ -1,4 +1,4 @@
-"""How soon a run on PostgreSQL goes on after its Redis was killed and started again. Described in README.md."""
+"""How soon a run on PostgreSQL continues after a kill and restart of its Redis. Described in README.md."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).parent / "rig" / "restarts.py"
 
 
 def measure(restarts: int) -> Figures:
-    """Seconds from Redis answering to the next step."""
+    """Return the seconds from Redis answering to the next step."""
     command = [sys.executable, "-m", "pytest", "-q", str(PROGRAM)]
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "seconds.json"
@@ -25,7 +25,6 @@ def measure(restarts: int) -> Figures:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.redis_restarts", description=__doc__)
     parser.add_argument("--restarts", type=int, default=12)
     wanted = parser.parse_args(arguments)

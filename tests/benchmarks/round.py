@@ -1,4 +1,4 @@
-"""One round of a vector through real relay processes, beside the same bytes over plain TCP. Described in README.md."""
+"""A round of a vector through real relay processes, beside the same bytes over plain TCP. Described in README.md."""
 
 import argparse
 import asyncio
@@ -27,7 +27,7 @@ EXCHANGES = 5  # over plain TCP in a turn
 
 
 class Sample(Struct, frozen=True):
-    """One exchange: seconds, and processor seconds of those in the middle and of those who send."""
+    """One exchange: seconds, and processor seconds of the middle and of the senders."""
 
     seconds: float
     middle_cpu_s: float
@@ -36,7 +36,7 @@ class Sample(Struct, frozen=True):
 
 
 class Measured:
-    """Processes in the middle and at the ends, and what they use."""
+    """Processes in the middle and at the ends, and their use of resources."""
 
     def __init__(self, middle: Sequence[Child], ends: Sequence[Child]) -> None:
         self.middle, self.ends = middle, ends
@@ -44,14 +44,13 @@ class Measured:
         self.rest_mb = self._memory(rss_mb)
 
     def used(self) -> tuple[float, float]:
-        """Processor seconds so far."""
         return sum(cpu_s(child.pid) for child in self.middle), sum(cpu_s(child.pid) for child in self.ends)
 
     def _memory(self, measure: Callable[[int], float]) -> tuple[float, float]:
         return max(measure(child.pid) for child in self.middle), max(measure(child.pid) for child in self.ends)
 
     def memory(self) -> Figures:
-        """MB of the largest process of each kind: before the first round, and at most."""
+        """Return MB of the largest process of each kind: before the first round, and at most."""
         peaks = self._memory(peak_mb)
         return {
             "relay": {"rest": self.rest_mb[0], "peak": peaks[0]},
@@ -60,15 +59,13 @@ class Measured:
 
 
 class Swarm(Measured):
-    """Relays and contributors of one site."""
-
     def __init__(self, site: Site, relays: Sequence[Child], contributors: Sequence[Child], folders: Sequence[Path]):
         super().__init__(relays, contributors)
         self.site, self._folders = site, folders
         self.copy_s: list[float] = []
 
     async def round(self, codec: Codec) -> None:
-        """One round, and then until every relay has every span, so that it does not disturb what comes next."""
+        """Make one round, then wait until every relay has every span, so that nothing disturbs the next."""
         before = self.used()
         times = await self.site.round(codec)
         after = self.used()
@@ -85,10 +82,8 @@ class Swarm(Measured):
 
 
 class Plain(Measured):
-    """A sink and those who send to it."""
-
     def exchange(self, codec: Codec, size: int) -> None:
-        """Everybody at once, so many bytes up and down; the middle one of some, as each is short."""
+        """Exchange this many bytes up and down with all at once; take the median of several, as each is short."""
         before = self.used()
         seconds = median(self._once(f"{size} {size}") for _ in range(EXCHANGES))
         after = self.used()
@@ -106,7 +101,6 @@ class Plain(Measured):
 
 @asynccontextmanager
 async def swarm(folder: Path, grid: Grid, relays: int, contributors: int) -> AsyncIterator[Swarm]:
-    """Everybody started and linked."""
     site = Site(grid)
     control = await site.listen()
     with contextlib.ExitStack() as stack:
@@ -127,7 +121,6 @@ async def swarm(folder: Path, grid: Grid, relays: int, contributors: int) -> Asy
 
 @contextmanager
 def plain(most: int, senders: int) -> Iterator[Plain]:
-    """A sink and senders, linked."""
     with contextlib.ExitStack() as stack:
         sink = stack.enter_context(running("-m", f"{RIG}.plain_tcp", "sink", "0", str(most)))
         port = sink.hear()
@@ -138,7 +131,7 @@ def plain(most: int, senders: int) -> Iterator[Plain]:
 
 
 async def measure(elements: int, contributors: int, repeats: int) -> Figures:
-    """All codecs, one relay, two relays and plain TCP in turn; the first turn warms up and is not counted."""
+    """Measure all codecs, one relay, two relays and plain TCP in turn; the first turn is not counted."""
     grid = grid_of(elements)
     sizes = {codec: sum(encoded_size(codec, grid.length(chunk)) for chunk in grid) for codec in CODECS}
     with tempfile.TemporaryDirectory() as folder, plain(4 * elements, contributors) as tcp:
@@ -165,7 +158,7 @@ async def measure(elements: int, contributors: int, repeats: int) -> Figures:
 
 
 def _compared(codec: Codec, moved_mb: float, tcp: Plain, swarms: dict[str, Swarm]) -> Figures:
-    """Medians of one codec; ratios are of neighbours in time."""
+    """Return medians of one codec; ratios are of neighbours in time."""
     plain_s = [sample.seconds for sample in tcp.samples[codec][1:]]
     figures: Figures = {"moved_mb": moved_mb, "tcp": _speeds(tcp.samples[codec][1:], moved_mb)}
     for relays, swarm_ in swarms.items():
@@ -202,7 +195,6 @@ def _speeds(samples: Sequence[Sample], moved_mb: float) -> Figures:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.round", description=__doc__)
     parser.add_argument("--elements", type=int, default=2_500_000, help="float32 values in the vector")
     parser.add_argument("--contributors", type=int, default=3)

@@ -1,4 +1,4 @@
-"""Whole runs of virtual peers in all conditions, at sizes that no test can afford. Described in README.md."""
+"""Whole runs of virtual peers in all conditions, at sizes too large for tests. Described in README.md."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ RELAYS = 2
 
 
 def measure(sizes: list[tuple[int, int]], churn: float, seed: int) -> Figures:
-    """Each size once; the figures that have to be 0, and what it cost."""
+    """Run each size once; return the figures that have to be 0, and the cost."""
     runs = {}
     for peers, rounds in sizes:
         simulation = Simulation(
@@ -57,7 +57,6 @@ def _size(text: str) -> tuple[int, int]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.simulator", description=__doc__)
     parser.add_argument("--sizes", type=_size, nargs="+", default=[_size(size) for size in SIZES])
     parser.add_argument("--churn", type=float, default=1.0)

@@ -1,4 +1,4 @@
-"""How long `manage.py serve` takes to answer, and what everybody weighs at rest. Described in README.md."""
+"""The time until `manage.py serve` answers, and everyone's memory at rest. Described in README.md."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ from tests.benchmarks.rig.processes import own_mb, rss_mb, running
 from tests.end_to_end.rig.swarm import Swarm
 
 POLL_S = 0.005
-QUIET_S, LONGEST_S = 2.0, 20.0  # at rest: so long without growth
+QUIET_S, LONGEST_S = 2.0, 20.0  # at rest: this long without growth
 IMPORTS = {
     "python": "",
     "torch_transformers": "import torch, transformers",
@@ -24,7 +24,7 @@ IMPORTS = {
 
 
 class Stopwatch(Swarm):
-    """A swarm that looks often enough to be timed."""
+    """A swarm that polls often enough to be timed."""
 
     def wait(self, done: Callable[[], object], limit_s: float, what: str) -> None:
         """Poll, at most `limit_s`."""
@@ -34,20 +34,19 @@ class Stopwatch(Swarm):
             time.sleep(POLL_S)
 
     def time_start(self) -> float:
-        """Seconds from the command to the first answer of /healthz."""
+        """Return the seconds from the command to the first answer of /healthz."""
         began = time.perf_counter()
         self.start_site()
         return time.perf_counter() - began
 
     def time_stop(self) -> float:
-        """Seconds from SIGTERM to the end."""
         began = time.perf_counter()
         self.processes["site"].terminate()
         self.processes["site"].wait(20)
         return time.perf_counter() - began
 
     def relay(self) -> int:
-        """The process id of the site's own relay, once it runs."""
+        """Return the process id of the site's own relay, once it runs."""
         for child in psutil.Process(self.processes["site"].pid).children():
             if "relay" in child.cmdline():
                 return child.pid
@@ -55,7 +54,7 @@ class Stopwatch(Swarm):
 
 
 def at_rest(pid: int) -> Figures:
-    """MB of a process, once it does not grow any more: all in RAM, and what is its alone."""
+    """Return MB of a process that has stopped growing: all resident memory, and its private part."""
     until, best, since = time.monotonic() + LONGEST_S, 0.0, time.monotonic()
     while time.monotonic() < min(until, since + QUIET_S):
         rss = rss_mb(pid)
@@ -66,14 +65,14 @@ def at_rest(pid: int) -> Figures:
 
 
 def imports_mb(statement: str) -> float:
-    """RSS of a bare process that has made these imports."""
+    """Return the resident memory of a bare process after these imports."""
     with running("-c", f"{statement}\nprint('ready', flush=True)\ninput()") as child:
         child.hear()
         return rss_mb(child.pid)
 
 
 def measure(repeats: int) -> Figures:
-    """Fresh folders first; the last site is left up for the memory of everybody."""
+    """Measure fresh folders first; the last site stays up for the memory figures."""
     empty, existing, stops = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(repeats):
@@ -95,7 +94,7 @@ def measure(repeats: int) -> Figures:
 
 
 def memory_of(swarm: Stopwatch) -> Figures:
-    """Of a site without a run; and of one agent that waits for a second, beside what its libraries take alone."""
+    """Return the memory of a site without a run, and of an agent that waits for a second one, beside its libraries'."""
     swarm.wait(swarm.relay, 30, "the relay runs")
     figures: Figures = {"relay": at_rest(swarm.relay()), "serve": at_rest(swarm.processes["site"].pid)}
     organizer = swarm.sign_up("organizer")
@@ -113,7 +112,6 @@ def memory_of(swarm: Stopwatch) -> Figures:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.start", description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
     wanted = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Rounds in which one peer has a tenth of its uplink, or is stopped in mid-upload, beside usual ones. See README.md."""
+"""Rounds with one peer at a tenth of its uplink, or stopped in mid-upload, beside usual ones. See README.md."""
 
 import argparse
 import asyncio
@@ -38,17 +38,17 @@ Kind = Literal["slow", "stopped"]
 Part = Literal["sender", "reducer"]
 
 USUAL, AFTER = 5, 4  # rounds before the trouble, and after the first that is affected
-BACK = 5  # further ones at most, in which it comes back
-WITHOUT = 2  # of those who are left, once it has ended
-LEAST_UNIT_S = 1.0  # in which trainers compute
-SLACK = 1.1  # times the seconds in which the narrowest link takes an update: else who missed one never comes back
+BACK = 5  # the most further rounds until its return
+WITHOUT = 2  # rounds of the others, once it has ended
+LEAST_UNIT_S = 1.0  # the least computing time of trainers
+SLACK = 1.1  # times the narrowest link's seconds per update: otherwise a peer that missed one never catches up
 LOOK_S = 0.02
-REPORT_S = 30.0  # until it has told its digest of the newest step
+REPORT_S = 30.0  # until it reports its digest of the newest step
 CODEC: Literal["fp16"] = "fp16"
 
 
 class Asked(Struct, frozen=True, eq=False):
-    """Over these links, what happens to whom."""
+    """A job: a kind of trouble of one peer, over these links."""
 
     setup: Setup
     kind: Kind
@@ -56,27 +56,25 @@ class Asked(Struct, frozen=True, eq=False):
 
 
 class Troubled(Struct, eq=False):
-    """One peer in a swarm, and rounds from the first that its trouble is in."""
+    """One peer in a swarm, and the rounds from its first affected one."""
 
     made: Swarm
     place: Place
     kind: Kind
     name: str
     first: int  # step
-    back_after: int | None = None  # rounds after the trouble until it was whole in one
+    back_after: int | None = None  # rounds after the trouble until it was fully in one
 
     @property
     def peer(self) -> PeerId:
-        """Its id."""
         return self.made.peers[self.name]
 
     @property
     def coordinator(self) -> Coordinator:
-        """Whose rounds they are."""
         return self.made.coordinator
 
     async def have_trouble(self) -> None:
-        """Through the first affected round and those after it. Who is stopped goes on once the first is over."""
+        """Run the first affected round and those after it. A stopped peer continues once the first is over."""
         if self.kind == "slow":
             self.let_send(TENTH)
         else:
@@ -88,12 +86,11 @@ class Troubled(Struct, eq=False):
         self.let_send(1.0)
 
     def let_send(self, part: float) -> None:
-        """Give it so much of its uplink."""
         rate = self.made.setup.nominal().up[self.name] * part
         batch("tc", queues.changed("data", rate), self.made.network[self.name].namespace)
 
     async def stop_in_mid_upload(self) -> None:
-        """Once it has handed over half of what the plan has it send."""
+        """Stop it once it has sent half of its planned bytes."""
         while (plan := self.plan_of_now()) is None:
             await self.coordinator.change()
         before, half = self.sent(), planned(plan, receivers_of(self.made))[self.peer].up / 2
@@ -106,16 +103,15 @@ class Troubled(Struct, eq=False):
         say(f"{self.name} is stopped at step {self.first}")
 
     def plan_of_now(self) -> Any:
-        """Of the first affected round, once there is one."""
+        """Return the plan of the first affected round, once there is one."""
         timed = self.coordinator.steps.get(self.first)
         return timed.plan if timed is not None else None
 
     def sent(self) -> int:
-        """Bytes of gradients and averages."""
         return int(self.made.counted()[self.name][[GRADIENT, AVERAGE], 0].sum())
 
     async def come_back(self) -> None:
-        """Rounds until it is in one again everywhere, or the round has what it reduces."""
+        """Make rounds until it is fully in one again, or reduces in one."""
         begun = self.coordinator.state.step
         for number in range(1, BACK + 1):
             await self.coordinator.reach(begun + number)
@@ -125,7 +121,7 @@ class Troubled(Struct, eq=False):
                 return
 
     async def agree(self) -> Figures:
-        """Whether all who told the digest of a step told the same, and how many steps this one is behind at the end."""
+        """Return whether all reported digests of each step agree, and how many steps this peer is behind at the end."""
         step, digests = self.coordinator.state.step, self.coordinator.digests
         until = time.monotonic() + REPORT_S
         while self.peer not in digests.get(step, {}) and time.monotonic() < until:  # noqa: ASYNC110 (a dictionary)
@@ -148,12 +144,11 @@ class Troubled(Struct, eq=False):
 
 
 def receivers_of(made: Swarm) -> set[PeerId]:
-    """Who takes the averages of a round."""
     return {made.peers[name] for name in {*trainers_of(made.setup), made.setup.keeper}}
 
 
 def chosen(made: Swarm, place: Place, part: Part, steps: Sequence[Timed]) -> str:
-    """Whom it happens to, by what these rounds were like. Raises Unavailable where there is nobody like that."""
+    """Choose the peer for the trouble by these rounds. Raise Unavailable if there is none."""
     plans = [timed.plan for timed in steps if timed.plan is not None]
     chunks = {made.named(peer): count for peer, count in chunks_by_reducer(plans).items()}
     trainers = trainers_of(made.setup)
@@ -169,7 +164,7 @@ def chosen(made: Swarm, place: Place, part: Part, steps: Sequence[Timed]) -> str
 
 
 def unit_s_of(place: Place) -> float:
-    """So long that even between rounds without the narrowest link there is time for it to take an update."""
+    """Return a computing time in which even the narrowest link can take an update between rounds."""
     wire, setup = encoded_size(place.codec, place.network.setup.elements), place.network.setup
     own_s = {name: wire / place.rates.down[name] for name in trainers_of(setup)}
     slowest = max(own_s, key=lambda name: own_s[name])
@@ -179,7 +174,7 @@ def unit_s_of(place: Place) -> float:
 
 
 async def rounds_of(place: Place, asked: Asked) -> Figures:
-    """Warm up, usual rounds, the trouble, the way back, and rounds without the one that had it."""
+    """Warm up; make usual rounds, affected ones, the return, and rounds without the peer."""
     way = way_of(asked.setup, CODEC, unit_s_of(place), EARLY_S)
     recipe = copy_of(way.recipe, minimum_trainers=len(trainers_of(asked.setup)) - 1)
     async with swarm(place, asked.setup, copy_of(way, recipe=recipe, pace=copy_of(way.pace, late_s=0.0))) as made:
@@ -206,7 +201,6 @@ async def rounds_of(place: Place, asked: Asked) -> Figures:
 
 
 def figures_of(found: Troubled, usual: Sequence[Timed], without: Sequence[Timed]) -> Figures:
-    """What is published of them."""
     steps = [found.coordinator.steps[step] for step in range(found.first, found.first + 1 + AFTER)]
     stopped = frozenset({found.peer}) if found.kind == "stopped" else frozenset()
     affected = [steps[0].seconds_without(stopped), *(timed.round_s for timed in steps[1:])]
@@ -226,13 +220,11 @@ def figures_of(found: Troubled, usual: Sequence[Timed], without: Sequence[Timed]
 
 
 def missing_of(made: Swarm, timed: Timed) -> set[str]:
-    """Trainers that had no part in a round."""
     slots = {slot.peer for slot in timed.plan.slots} if timed.plan is not None else set()
     return {name for name in trainers_of(made.setup) if made.peers[name] not in slots}
 
 
 def measure(asked: Asked) -> Figures:
-    """In namespaces of their own."""
     about: Figures = {"setup": asked.setup.name, "trouble": asked.kind, "part": asked.part}
     if reason := reason_against():
         return about | {"left_out": reason}
@@ -249,14 +241,13 @@ def measure(asked: Asked) -> Figures:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures, a line for each trouble of each part."""
+    """Print the figures, a line per trouble and part."""
     for asked in jobs_of(parser().parse_args(arguments)):
         publish("trouble", partial(measure, asked))
     return 0
 
 
 def parser() -> argparse.ArgumentParser:
-    """What may be asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.trouble", description=__doc__)
     parser.add_argument("--setup", choices=sorted(SETUPS), default="four")
     parser.add_argument("--scale", type=float, help="of all rates; default: the set-up's own")
@@ -267,7 +258,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def jobs_of(wanted: argparse.Namespace) -> list[Asked]:
-    """Each trouble of each part."""
     found = setup(wanted.setup, wanted.scale)
     found = replace(found, elements=wanted.elements) if wanted.elements else found
     return [Asked(found, kind, part) for part in wanted.of for kind in wanted.trouble]

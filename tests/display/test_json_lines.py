@@ -1,4 +1,4 @@
-"""What a program reads of `join --json`: every line is an object, in the words of docs/reference/json-lines.md."""
+"""The output of `join --json`: every line is an object, as docs/reference/json-lines.md describes it."""
 
 import io
 import json
@@ -26,7 +26,7 @@ def read(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def everything() -> list[dict[str, Any]]:
-    """One of each event, in the order in which a stay has them."""
+    """Return one of each event, in the order in which they occur."""
     stream = io.StringIO()
     view = JsonLinesView(stream)
     view.ask_for_approval(Code("x", "BCDF-GHJK", "https://a/device/", "https://a/device/?code=BCDF-GHJK", 900, 2))
@@ -35,7 +35,7 @@ def everything() -> list[dict[str, Any]]:
 
 
 def all_that_happens(view: View) -> None:
-    """Everything that any view is told."""
+    """Report to a view everything that any view receives."""
     view.newer(Fault.of("E126", theirs="2", ours="1", line="pip install it"))
     view.preflight(Preflight(device="CPU"))
     view.say("Loading")

@@ -1,4 +1,4 @@
-"""The terminal in Bengali, and in the pseudo-locale, in which every word that was never marked stands out."""
+"""The terminal in Bengali and in the pseudo-locale, where every word not marked for translation stands out."""
 
 import io
 import json
@@ -46,7 +46,6 @@ def _english_afterwards() -> Iterator[None]:
 
 
 def unmarked(text: str) -> set[str]:
-    """Words that nobody looked up."""
     return {word for word in re.findall(r"[A-Za-z]+", text) if set(word) & ACCENTED}
 
 
@@ -124,7 +123,7 @@ async def test_the_doctor_is_marked(tmp_path: Path) -> None:
     assert unmarked("\n".join(check.line() for check in checks)) <= {"E"}
 
 
-# Programs are told in English
+# Programs get English
 
 
 def test_json_is_english_whoever_reads_it(tmp_path: Path) -> None:

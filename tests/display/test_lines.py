@@ -1,4 +1,4 @@
-"""What a person reads in plain lines: troubles are told of once while they last, and when they are over."""
+"""The plain-line view: a trouble is reported once while it lasts, and once when it is over."""
 
 import io
 
@@ -12,14 +12,14 @@ AWAY, NO_RELAY = Fault.of("E134", reason="refused"), Fault.of("E135", relays="ws
 
 
 class Clock:
-    """Seconds, as a test sets them."""
+    """A view's clock, in seconds, set by the test."""
 
     def __init__(self, view: View) -> None:
         self.view, self.now = view, 0.0
         view.clock = lambda: self.now
 
     def at(self, now: float) -> list[str]:
-        """What is shown then."""
+        """Return the codes of the troubles shown at this time."""
         self.now = now
         self.view.look()
         return [trouble.code for trouble in self.view.now.troubles]
@@ -87,7 +87,7 @@ def test_somebody_elses_words_act_no_more(view: View) -> None:
 
 
 def test_a_warning_is_told_when_it_begins(view: View) -> None:
-    """Its figures change with each snapshot; what it says does not."""
+    """The figures change with each snapshot; only a change of the words is a new warning."""
     for text in ("", "It rose to 3.40.", "It rose to 3.50.", "", "It rose to 3.60."):
         view.warn(text)
         assert view.now.warning == text
@@ -95,7 +95,6 @@ def test_a_warning_is_told_when_it_begins(view: View) -> None:
 
 
 def test_what_kept_a_machine_on_hold_is_no_reason_of_the_run(view: View) -> None:
-    """The run says the same as before when the machine is back."""
     view.state("waiting", "waiting for volunteers")
     view.hold("Paused by you.")
     assert sentence(view.now) == "On hold: Paused by you."

@@ -1,4 +1,4 @@
-"""What one command says and another reads: fresh, stale, absent; and what is shown of it."""
+"""The status file that one command writes and another reads, fresh, stale or absent, and its display."""
 
 import io
 import json
@@ -149,7 +149,6 @@ def test_held_out_loss_leads_and_a_warning_is_read_whole(tmp_path: Path) -> None
 
 
 def test_an_error_is_read_to_its_end() -> None:
-    """What to do stands there."""
     fault = Fault.of("E108", samples="0-3", shard=2)
     page = " ".join(" ".join(shown(80, busy(), Event("12:04:01", str(fault), fault.code))).split())
     assert f"{fault.code}: {fault.text}" in page
@@ -207,7 +206,7 @@ def test_an_error_is_red_by_its_number_and_not_by_its_words() -> None:
 
 
 def test_a_terminal_of_another_size_gets_a_new_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old one was wrapped by the terminal, and lies about in pieces."""
+    """The terminal has wrapped the old page and left it in pieces."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     view = LiveView(stream)
@@ -247,7 +246,6 @@ def test_a_warning_stands_on_the_page_and_is_no_event(tmp_path: Path, monkeypatc
 
 
 def test_the_last_page_says_that_the_run_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though nobody looks at the agent any more once it has heard so."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     view = LiveView(stream)

@@ -1,1 +1,1 @@
-"""An emulator of home networks: every peer a process in a network namespace of its own, behind a link with rates."""
+"""An emulator of home networks: each peer is a process in its own network namespace, behind a rate-limited link."""

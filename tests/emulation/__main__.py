@@ -1,4 +1,4 @@
-"""`python -m tests.emulation --setup homes`: a home network on this machine, for as long as you look at it."""
+"""`python -m tests.emulation --setup homes`: a home network on this machine, until you press Enter."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ WIDTH = 132
 
 
 def main() -> int:
-    """Status 1 where this machine cannot emulate, with what to do."""
+    """Run the command. Return 1 and print a remedy if this machine cannot emulate."""
     parser = arguments()
     asked = parser.parse_args()
     console = Console(width=WIDTH, highlight=False, markup=False)
@@ -31,7 +31,7 @@ def main() -> int:
     except Unavailable as reason:
         print(reason, file=sys.stderr)
         return 1
-    except ValueError as trouble:  # of the scale
+    except ValueError as trouble:  # from the scale
         parser.error(str(trouble))
     except KeyboardInterrupt:
         console.print()
@@ -39,7 +39,6 @@ def main() -> int:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What may be asked for."""
     parser = argparse.ArgumentParser(prog="python -m tests.emulation", description=__doc__)
     deed = parser.add_mutually_exclusive_group(required=True)
     deed.add_argument("--setup", choices=SETUPS, help="bring it up, print its links, wait for Enter")
@@ -50,7 +49,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def show(wanted: Setup, console: Console, *, calibrate: bool) -> None:
-    """Bring it up, say what it is, wait."""
     with emulated(wanted) as network:
         rates = measure(network, console) if calibrate else None
         console.print(links_of(network, rates))
@@ -61,7 +59,7 @@ def show(wanted: Setup, console: Console, *, calibrate: bool) -> None:
 
 
 def measure(network: Network, console: Console) -> Rates:
-    """Calibrate, and say how busy this machine was with it."""
+    """Calibrate, and print how busy this machine was meanwhile."""
     console.print("Measuring ...")
     before = counters.processor_time()
     rates = calibrated(network)
@@ -71,7 +69,7 @@ def measure(network: Network, console: Console) -> Rates:
 
 
 def clean(console: Console) -> None:
-    """Remove namespaces of processes that are gone, and say which."""
+    """Remove namespaces of processes that are gone, and print their names."""
     left = remains.of_ended_processes()
     remains.remove(left)
     console.print("\n".join(f"removed {name}" for name in left) or "Nothing was left.")

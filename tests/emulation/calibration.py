@@ -1,4 +1,4 @@
-"""What the links really carry: plain TCP, both ways at once, measured by who receives."""
+"""The real capacity of links: plain TCP, both ways at once, measured by the receiver."""
 
 import json
 import math
@@ -14,35 +14,35 @@ from tests.emulation.network import Network, Node, end, hear, tell
 from tests.emulation.setups import MBIT, Peer, Rates
 
 PROGRAM = "tests.emulation.programs.traffic"
-# Up and down, of all who are measured at once: more would measure the processors.
+# Up and down, over all peers measured at once: beyond this, the processors would be measured.
 MOST_TOGETHER = 3200 * MBIT
 MOST_DELAYED_TOGETHER = 400 * MBIT
 WARM_UP_ROUND_TRIPS = 25
 CONNECT_S = 0.5
 SINK = "sink"
-Received = dict[str, dict[str, int]]  # bytes, by who received and who sent
-Most = Mapping[str, float]  # bytes per second that are sent to a peer
+Received = dict[str, dict[str, int]]  # bytes, by receiver and sender
+Most = Mapping[str, float]  # bytes per second sent to a peer
 
 
 class Times(NamedTuple):
-    """Seconds until a measurement begins, and of it."""
+    """Seconds before a measurement begins, and of the measurement."""
 
     warm_up_s: float
     measured_s: float
 
 
 def calibrated(network: Network, *, warm_up_s: float = 1.0, measured_s: float = 3.0) -> Rates:
-    """Payload bytes per second of every link, of as many at once as this machine carries, and of all limited pairs.
+    """Return payload bytes per second of every link and of all limited pairs.
 
-    Takes both times for each group, and longer where there is a round-trip time. Raises RuntimeError where a peer
-    does not get through, ValueError on loopback.
+    Links are measured in groups as large as this machine carries. Each group takes both times, and longer with a
+    round-trip time. Raise RuntimeError if a peer does not get through, ValueError on loopback.
     """
     times = Times(warm_up_s + WARM_UP_ROUND_TRIPS * network.setup.round_trip_s, measured_s)
     peers = network.setup.peers
     with sink_of(network) as sink:
         full = with_sink(network, sink, peers, {}, times)
-        # Whoever contributes receives about as much as it sends. Were the way down full where it is the wider one, its
-        # acknowledgements would take a tenth of the way up, and the floor would be too easy to reach.
+        # A contributor receives about as much as it sends. If a wider downlink were full, its acknowledgements would
+        # take a tenth of the uplink, and the floor would be too easy to reach.
         uneven = [peer for peer in peers if peer.up_mbit < peer.down_mbit]
         even = with_sink(network, sink, uneven, {peer.name: peer.up_mbit * MBIT for peer in uneven}, times)
     up = {peer.name: max(each.up.get(peer.name, 0.0) for each in (full, even)) for peer in peers}
@@ -50,7 +50,7 @@ def calibrated(network: Network, *, warm_up_s: float = 1.0, measured_s: float = 
 
 
 def with_sink(network: Network, sink: Node, peers: Iterable[Peer], most: Most, times: Times) -> Rates:
-    """What peers send to the sink and receive from it, group by group, where the sink sends them at `most` so much."""
+    """Measure what peers send to the sink and receive from it, by group; the sink sends `most` to each."""
     up: dict[str, float] = {}
     down: dict[str, float] = {}
     for group in groups(peers, most, MOST_DELAYED_TOGETHER if network.delay else MOST_TOGETHER):
@@ -63,7 +63,7 @@ def with_sink(network: Network, sink: Node, peers: Iterable[Peer], most: Most, t
 
 
 def calibrated_pairs(network: Network, times: Times) -> dict[tuple[str, str], float]:
-    """The same of every limited ordered pair, all at once."""
+    """Measure every limited ordered pair, all at once."""
     pairs = [(one.name, other.name) for one, other in network.setup.limited_pairs()]
     if not pairs:
         return {}
@@ -75,14 +75,14 @@ def calibrated_pairs(network: Network, times: Times) -> dict[tuple[str, str], fl
 
 
 def rate(received: Received, one: str, other: str, times: Times) -> float:
-    """Bytes per second from one to the other. Raises RuntimeError where nothing came."""
+    """Return bytes per second from one to the other. Raise RuntimeError if nothing came."""
     if not (came := received[other].get(one, 0)):
         raise RuntimeError(f"nothing came from {one} to {other} in {times.measured_s:g} s")
     return came / times.measured_s
 
 
 def groups(peers: Iterable[Peer], most: Most, together: float) -> Iterator[list[Peer]]:
-    """Peers that are measured together, in bytes per second of both ways."""
+    """Yield groups of peers to measure together; loads are bytes per second of both ways."""
     group: list[Peer] = []
     loads = 0.0
     for peer in peers:
@@ -97,7 +97,7 @@ def groups(peers: Iterable[Peer], most: Most, together: float) -> Iterator[list[
 
 
 def exchange(nodes: Mapping[str, Node], dials: Mapping[str, list[str]], most: Most, times: Times) -> Received:
-    """Let everybody send to and receive from whom they dial, and send at `most` so much to those named."""
+    """Let all nodes exchange data with those they dial, sending at most `most` to each one named."""
     running: dict[str, subprocess.Popen[str]] = {}
     try:
         for name, node in nodes.items():
@@ -113,7 +113,7 @@ def exchange(nodes: Mapping[str, Node], dials: Mapping[str, list[str]], most: Mo
 
 @contextmanager
 def sink_of(network: Network) -> Iterator[Node]:
-    """A peer of no rate on the bridge, that everybody can dial as long as the block lasts."""
+    """Run an unlimited peer on the bridge, which all peers can dial, until the block ends."""
     if network.internet is None:
         raise ValueError("there is nothing to calibrate on loopback")
     namespace = network.internet.namespace.replace("internet", SINK)

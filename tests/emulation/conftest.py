@@ -1,4 +1,4 @@
-"""One small network for the tests that only look; where there are no namespaces, on loopback."""
+"""One small network for tests that only observe; on loopback where there are no namespaces."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
-"""What the kernel counted: bytes and packets of each peer, and how busy the processors were.
+"""The kernel's counters: bytes and packets of each peer, and how busy the processors were.
 
-A burst of segments that TCP hands over at once counts as one packet with one header.
+A burst of segments that TCP sends at once counts as one packet with one header.
 """
 
 import json
@@ -13,7 +13,7 @@ import psutil
 from tests.emulation.kernel.commands import run
 from tests.emulation.network import Network
 
-MOST_BUSY = 0.8  # beyond, a round is invalid: the machine was measured, not the network
+MOST_BUSY = 0.8  # above this a round is invalid: the machine was measured, not the network
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ NONE = Count(0, 0)
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of one peer: what left it and what reached it, among peers and with the coordinator."""
+    """One peer's traffic, out and in, among peers and with the coordinator."""
 
     up: Count
     down: Count
@@ -49,7 +49,7 @@ class Traffic:
 
 
 def traffic(network: Network) -> dict[str, Traffic]:
-    """Of every peer since it is up. On loopback: of this machine's loopback, for each the same, and no control."""
+    """Return each peer's traffic so far. On loopback all get this machine's loopback traffic, without control."""
     if network.internet is None:
         return dict.fromkeys(network.nodes, on_loopback())
     shown = run(["ip", "-n", network.internet.namespace, "-json", "-stats", "link"])
@@ -58,18 +58,17 @@ def traffic(network: Network) -> dict[str, Traffic]:
 
 
 def of_peer(links: dict[str, Any], index: int) -> Traffic:
-    """Seen from the bridges: what they receive is what the peer sent."""
+    """Return a peer's traffic from the bridges' view: what they receive is what the peer sent."""
     data, control = links[f"d{index}"], links[f"c{index}"]
     return Traffic(*(count(side) for link in (data, control) for side in (link["rx"], link["tx"])))
 
 
 def count(side: dict[str, int]) -> Count:
-    """One direction of a link."""
     return Count(side["bytes"], side["packets"])
 
 
 def on_loopback() -> Traffic:
-    """What leaves reaches."""
+    """Return loopback's traffic, where all that is sent is received."""
     counters = psutil.net_io_counters(pernic=True)
     here = next(found for name, found in counters.items() if name.startswith("lo"))
     return Traffic(Count(here.bytes_sent, here.packets_sent), Count(here.bytes_recv, here.packets_recv), NONE, NONE)
@@ -77,24 +76,23 @@ def on_loopback() -> Traffic:
 
 @dataclass(frozen=True)
 class ProcessorTime:
-    """Seconds of all processors since they started. What was kept from us is busy, waiting for a disk is not."""
+    """Seconds of all processors since boot. Stolen time counts as busy, waiting for a disk does not."""
 
     busy_s: float
     all_s: float
 
 
 def processor_time() -> ProcessorTime:
-    """Now."""
     return summed(psutil.cpu_times()._asdict())
 
 
 def summed(times: Mapping[str, float]) -> ProcessorTime:
-    """Of seconds by kind; those of guests are in `user` already."""
+    """Sum seconds by kind; guests' seconds are in `user` already."""
     everything = sum(value for name, value in times.items() if not name.startswith("guest"))
     return ProcessorTime(everything - times["idle"] - times.get("iowait", 0.0), everything)
 
 
 def cpu_busy(before: ProcessorTime, after: ProcessorTime) -> float:
-    """The part of this machine that was busy in between, 0 to 1; 0 where no tick has passed."""
+    """Return the busy share of this machine in between, 0 to 1; 0 if no tick has passed."""
     part = (after.busy_s - before.busy_s) / max(after.all_s - before.all_s, 0.01)
     return min(max(part, 0.0), 1.0)

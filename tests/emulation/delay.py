@@ -1,9 +1,9 @@
 """Round-trip time without netem: a program holds every packet of a link for half of it, each way.
 
-A delayed link is two taps instead of a veth, one in the peer's namespace and one on the bridge, each with its queue.
-`python -m tests.emulation.delay DELAY_S INDEX...` makes `p<INDEX>` and `d<INDEX>` in the namespace it runs in, prints
-"ready", and carries until its input ends. For each line it reads it prints what it carried, lost and used (JSON). What
-TCP hands over at once crosses as one packet, with its virtio header, which is what lets Python carry 50 Mb/s.
+A delayed link is two taps instead of a veth: one in the peer's namespace, one on the bridge, each with its queue.
+`python -m tests.emulation.delay DELAY_S INDEX...` makes `p<INDEX>` and `d<INDEX>` in its namespace, prints "ready", and
+carries packets until its input ends. For each input line it prints what it carried, lost and used, as JSON. A burst
+that TCP sends at once crosses as one packet with its virtio header; that is how Python can carry 50 Mb/s.
 """
 
 import contextlib
@@ -27,48 +27,45 @@ CHECKSUMS_AND_TCP = 0x01 | 0x02  # TUN_F_CSUM, TUN_F_TSO4
 LARGEST = 10 + 14 + 65536  # virtio header, Ethernet, IP
 MOST_BYTES_PER_S = 50e6 / 8
 SPARE_BYTES = 256 * 1024
-TICK_S = 0.001  # packets are looked at so often: to wake for each would cost more than to carry it
+TICK_S = 0.001  # polling interval: to wake for each packet would cost more than to carry it
 AT_ONCE = 64  # packets read from one side before the other sides' turn
 
 
 class Held(NamedTuple):
-    """A packet on its way."""
-
     due: float
-    side: int  # where it leaves
+    side: int  # the side where it leaves
     packet: bytes
 
 
 @dataclass
 class Account:
-    """What was done: packets, bytes as they were held, and processor seconds."""
+    """The program's counts: packets, bytes, and processor seconds."""
 
     packets: int = 0
     bytes: int = 0
     lost: int = 0
-    latest_s: float = 0.0  # beyond its time
+    latest_s: float = 0.0  # the longest delay beyond the due time
     cpu_s: float = 0.0
 
 
 class Delay:
-    """Carries packets between pairs of file descriptors; each read gives one packet, each write takes one.
+    """A carrier of packets between pairs of file descriptors; each read gives one packet, each write takes one.
 
-    On the way are at most `most_bytes` per side, which is what 50 Mb/s need; what comes beyond is lost, as a router
-    would have it.
+    At most `most_bytes` per side are on the way, enough for 50 Mb/s. Further packets are lost, as at a router.
     """
 
     def __init__(self, pairs: list[tuple[int, int]], delay_s: float) -> None:
         self._delay_s = delay_s
         self._across = {one: other for pair in pairs for one, other in (pair, pair[::-1])}
         self._most_bytes = round(MOST_BYTES_PER_S * delay_s) + SPARE_BYTES
-        self._on_the_way = dict.fromkeys(self._across, 0)  # bytes, by where they leave
+        self._on_the_way = dict.fromkeys(self._across, 0)  # bytes, by the side where they leave
         self._held: deque[Held] = deque()  # in the order in which they are due
         self.account = Account()
         for side in self._across:
             os.set_blocking(side, False)
 
     def carry(self, stop: int) -> None:
-        """Until there is something to read on `stop`."""
+        """Carry packets until there is something to read on `stop`."""
         while True:
             if self._held:
                 time.sleep(TICK_S)
@@ -108,18 +105,17 @@ class Delay:
 
 
 def start(internet: Node, indexes: list[int], round_trip_s: float) -> "subprocess.Popen[str]":
-    """Have the taps of these peers made where all links end, and carried between."""
+    """Start the program that makes these peers' taps in the namespace of the bridges and carries their packets."""
     return internet.converse("tests.emulation.delay", str(round_trip_s / 2), *map(str, indexes))
 
 
 def account(process: "subprocess.Popen[str]") -> Account:
-    """What it has carried so far."""
     tell(process, "")
     return Account(**json.loads(hear(process)))
 
 
 def tap(name: str) -> int:
-    """A file descriptor of a new tap in the namespace of this process."""
+    """Create a tap in this process's namespace and return its file descriptor."""
     side = os.open("/dev/net/tun", os.O_RDWR)
     fcntl.ioctl(side, TUNSETIFF, struct.pack("16sH22x", name.encode(), TAP_WITHOUT_INFO_WITH_OFFLOADS))
     fcntl.ioctl(side, TUNSETOFFLOAD, CHECKSUMS_AND_TCP)
@@ -127,7 +123,6 @@ def tap(name: str) -> int:
 
 
 def main(delay_s: str, *indexes: str) -> None:
-    """Make the taps, say so, carry; answer every line."""
     delay = Delay([(tap(f"p{index}"), tap(f"d{index}")) for index in indexes], float(delay_s))
     print("ready", flush=True)
     while True:

@@ -1,6 +1,6 @@
-"""The least time in which anybody could average: the share LP, written out here once more.
+"""The least possible time of averaging: the share LP, written independently of the plan, which is judged by it.
 
-It knows rates and bytes alone and never asks the plan, which is judged by it.
+It knows only rates and bytes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from tests.emulation.setups import Rates, Setup
 
 @dataclass(frozen=True)
 class Limit:
-    """A link in one direction: bytes that pass anyhow, and those that grow with a peer's share, by its index."""
+    """A link in one direction: its fixed bytes, and those that grow with a peer's share, by index."""
 
     bytes_per_s: float
     always: float
@@ -21,18 +21,17 @@ class Limit:
 
 
 def floor_s(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], wire_bytes_down: int) -> float:
-    """Seconds from the first byte of a gradient to the last byte of an average.
+    """Return the seconds from the first byte of a gradient to the last byte of an average.
 
-    `wire_bytes_up`: a whole encoded vector, of each contributor or by name; `wire_bytes_down`: the whole average.
-    Contributors are all trainers, or those who are named. Every element is reduced at one place, which all of them can
-    dial; they and the keeper of the log receive it. Nothing is forwarded.
-    Raises RuntimeError where nobody can be dialled.
+    `wire_bytes_up`: a whole encoded vector of each contributor, or by name; `wire_bytes_down`: the whole average.
+    Contributors are all trainers, or those named. Each element is reduced at one place that all contributors can dial;
+    they and the keeper of the log receive it. Nothing is forwarded. Raise RuntimeError if no peer can be dialled.
     """
     from scipy.optimize import linprog  # takes as long to load as a set-up takes to come up
 
     count = len(setup.peers)
     limits = list(limits_of(setup, rates, wire_bytes_up, wire_bytes_down))
-    # Variables: each peer's share, in their order, and the time. Rows in seconds, so that they are of like size.
+    # Variables: each peer's share, in order, and the time. Rows in seconds, so that they are of similar size.
     rows = np.zeros((len(limits), count + 1))
     rows[:, -1] = -1.0
     for row, limit in zip(rows, limits, strict=True):
@@ -53,7 +52,7 @@ def floor_s(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], 
 
 
 def limits_of(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], down: int) -> Iterator[Limit]:
-    """Every link, up and down, and every limited pair."""
+    """Yield every link, up and down, and every limited pair."""
     trainers = [peer.name for peer in setup.peers if peer.role == "trainer"]
     up = wire_bytes_up if isinstance(wire_bytes_up, Mapping) else dict.fromkeys(trainers, wire_bytes_up)
     receivers = {*up, setup.keeper}

@@ -3,9 +3,9 @@
     host ── control bridge ══ a veth to each peer, never shaped; peers reach the host alone
             data bridge    ══ a veth to each peer, shaped at both ends (or two taps, and the delay between them)
 
-Both bridges are in one namespace, "the internet". A peer that cannot be reached has routes to relays and to nobody
-else, and who dials it hears nothing. Names begin with `mh`, the id of this process, and a serial number. Where a
-machine has no namespaces, `anywhere` puts the same peers on loopback.
+Both bridges are in one namespace, "the internet". An unreachable peer has routes to relays only, and dialling it gets
+no answer. Names begin with `mh`, the id of this process, and a serial number. On a machine without namespaces,
+`anywhere` puts the same peers on loopback.
 """
 
 import itertools
@@ -26,10 +26,10 @@ serials = itertools.count(1)
 
 @contextmanager
 def emulated(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
-    """The set-up for as long as the block lasts; then every process in it is ended and all of it is removed.
+    """Run the set-up until the block ends; then end every process in it and remove everything.
 
-    Raises Unavailable where this machine cannot, RuntimeError where the kernel refuses. SIGTERM, or a terminal that
-    closes, ends the block as an exception would.
+    Raise Unavailable if this machine cannot emulate, RuntimeError if the kernel refuses. SIGTERM or a closed terminal
+    ends the block like an exception.
     """
     require()
     building = Building(setup, remains.prefix(next(serials)))
@@ -43,7 +43,7 @@ def emulated(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
 
 @contextmanager
 def on_loopback(setup: Setup) -> Iterator[Network]:
-    """The same peers without namespaces: all dial all, no rate is held, no time passes. Ends what was started in it."""
+    """Run the same peers without namespaces: all can dial all, without rates or delays. End what was started in it."""
     nodes = {peer.name: Node(peer.name, LOOPBACK, LOOPBACK, "") for peer in setup.peers}
     try:
         yield Network(setup, nodes, LOOPBACK)
@@ -53,13 +53,13 @@ def on_loopback(setup: Setup) -> Iterator[Network]:
 
 @contextmanager
 def anywhere(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
-    """Namespaces where this machine has them, else loopback: for tests of what is exchanged, not of how fast."""
+    """Use namespaces if this machine has them, else loopback: for tests of what is exchanged, not how fast."""
     with on_loopback(setup) if reason_against() else emulated(setup, shaped=shaped) as network:
         yield network
 
 
 class Building:
-    """Makes a network step by step, and takes down whatever of it there is."""
+    """A network that is built step by step, and taken down from any step."""
 
     def __init__(self, setup: Setup, prefix: str) -> None:
         self._setup = setup
@@ -69,7 +69,7 @@ class Building:
         self._nodes: list[Node] = []
 
     def up(self, *, shaped: bool) -> Network:
-        """Namespaces, then links, then addresses, then rates."""
+        """Create namespaces, then links, addresses and rates."""
         names = [self._prefix + peer.name for peer in self._setup.peers]
         batch("ip", (f"netns add {name}" for name in (self._internet.namespace, *names)))
         slot = self._slot = free_slot(self._internet.namespace)
@@ -110,7 +110,6 @@ class Building:
         return next(node.address for node in self._nodes if node.name == name)
 
     def down(self) -> None:
-        """End everything, remove everything."""
         end(process for node in (*self._nodes, self._internet) for process in node.started)
         try:
             if self._slot is not None:
@@ -120,7 +119,7 @@ class Building:
 
 
 def free_slot(internet: str) -> int:
-    """Claim a control network by the name of the host's link to it. Raises RuntimeError where all are taken."""
+    """Claim a control network by the name of the host's link. Raise RuntimeError if all are taken."""
     for slot in range(len(addresses.CONTROLS)):
         device = HOST_LINK.format(slot=slot)
         try:

@@ -1,4 +1,4 @@
-"""Peers that can be reached and told what to run, wherever they are: in namespaces of their own, or on loopback."""
+"""Peers that can be reached and started, in namespaces of their own or on loopback."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ PATIENCE_S = 5.0
 
 @dataclass(frozen=True)
 class Node:
-    """Where a peer is: its address among peers, its address toward the coordinator, and what runs there."""
+    """A peer's place: its addresses among peers and toward the coordinator, and its processes."""
 
     name: str
     address: str
@@ -26,7 +26,7 @@ class Node:
 
     @property
     def inside(self) -> list[str]:
-        """What stands before a command so that it runs there; the process keeps its id."""
+        """The prefix that runs a command in this place; the process keeps its id."""
         return ["ip", "netns", "exec", self.namespace] if self.namespace else []
 
     def start(self, *command: str, **settings: Any) -> "subprocess.Popen[Any]":
@@ -40,9 +40,9 @@ class Node:
         return self.start(sys.executable, *arguments, cwd=ROOT, **settings)
 
     def converse(self, module: str, *arguments: str) -> "subprocess.Popen[str]":
-        """Start a module of ours there and wait until it says "ready"; lines go in and come out.
+        """Start one of our modules there and wait until it says "ready"; lines go in and come out.
 
-        Without packages that are installed: so many start that to look for these is most of the work.
+        Installed packages are disabled: with many processes, finding them would be most of the work.
         """
         pipe = subprocess.PIPE
         process = self.python("-S", "-m", module, *arguments, stdin=pipe, stdout=pipe, text=True)
@@ -53,12 +53,12 @@ class Node:
 
 @dataclass(frozen=True)
 class Network:
-    """A set-up that is up. The coordinator listens on `host_address`, in the namespace of this process."""
+    """A running set-up. The coordinator listens on `host_address`, in the namespace of this process."""
 
     setup: Setup
     nodes: dict[str, Node]
     host_address: str
-    internet: Node | None = None  # where the links of all peers end; none: all is on loopback
+    internet: Node | None = None  # where the links of all peers end; None: all is on loopback
     delay: "subprocess.Popen[str] | None" = None  # the program that holds packets back
 
     def __getitem__(self, name: str) -> Node:
@@ -66,7 +66,7 @@ class Network:
 
 
 def hear(process: "subprocess.Popen[str]") -> str:
-    """The next line that it prints. Raises RuntimeError where it has ended."""
+    """Return the next line that it prints. Raise RuntimeError if it has ended."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -75,14 +75,13 @@ def hear(process: "subprocess.Popen[str]") -> str:
 
 
 def tell(process: "subprocess.Popen[str]", line: str) -> None:
-    """Write a line to it."""
     assert process.stdin is not None
     process.stdin.write(line + "\n")
     process.stdin.flush()
 
 
 def end(processes: Iterable["subprocess.Popen[Any]"]) -> None:
-    """End processes by their ids: asked together, then killed where they stay. Closes their pipes."""
+    """Terminate processes by their ids, then kill those that stay. Close their pipes."""
     asked = list(processes)
     for process in asked:
         process.terminate()

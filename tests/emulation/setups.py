@@ -1,4 +1,4 @@
-"""Set-ups as data: who takes part, over what links, with how large a vector. `setup(NAME)` gives one, at its scale."""
+"""Set-ups as data: peers, links, and the size of the vector. `setup(NAME)` returns one at its scale."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ Pair = tuple[str, str]  # from, to
 
 MBIT = 1e6 / 8  # bytes per second
 MOST_PEERS = 200  # each has an address in a /24
-LEAST_MBIT, MOST_MBIT = 0.1, 30_000.0  # what the kernel's queues can hold a link to
+LEAST_MBIT, MOST_MBIT = 0.1, 30_000.0  # the rates to which the kernel's queues can limit a link
 MOST_DELAYED_MBIT = 50.0  # of one link through the process that delays
 
 
@@ -27,7 +27,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Rates:
-    """Bytes per second: what each link carries up and down, and each limited ordered pair."""
+    """Bytes per second of each link, up and down, and of each limited ordered pair."""
 
     up: Mapping[str, float]
     down: Mapping[str, float]
@@ -36,7 +36,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Setup:
-    """Peers, and the vector that they average. Raises ValueError where it cannot be emulated."""
+    """Peers and the vector that they average. Raises ValueError if it cannot be emulated."""
 
     name: str
     peers: tuple[Peer, ...]
@@ -45,7 +45,7 @@ class Setup:
     default_scale: float
     pair_mbit: float = 0.0  # from a peer of one region to one of another; 0: no limit
     round_trip_s: float = 0.0  # between a trainer or auxiliary and what it dials; 0: that of the machine alone
-    scale: float = 1.0  # of the rates, as they stand here
+    scale: float = 1.0  # of the rates, already applied
 
     def __post_init__(self) -> None:
         names = [peer.name for peer in self.peers]
@@ -57,23 +57,21 @@ class Setup:
             raise ValueError(f"{self.name}: a delayed link carries at most {MOST_DELAYED_MBIT:g} Mb/s")
 
     def delays(self, peer: Peer) -> bool:
-        """Whether this peer's link has the round-trip time on it."""
+        """Return True if this peer's link has the round-trip time."""
         return self.round_trip_s > 0 and peer.role != "relay"
 
     def limited_pairs(self) -> list[tuple[Peer, Peer]]:
-        """Ordered pairs of peers in different regions, where these have a rate."""
+        """Return ordered pairs of peers in different regions, if these have a rate."""
         placed = [peer for peer in self.peers if peer.region and self.pair_mbit]
         return [(one, other) for one in placed for other in placed if one.region != other.region]
 
     def scaled(self, scale: float) -> "Setup":
-        """The same with every rate multiplied."""
         peers = tuple(
             replace(peer, up_mbit=peer.up_mbit * scale, down_mbit=peer.down_mbit * scale) for peer in self.peers
         )
         return replace(self, peers=peers, pair_mbit=self.pair_mbit * scale, scale=self.scale * scale)
 
     def nominal(self) -> Rates:
-        """What the links are set to."""
         return Rates(
             up={peer.name: peer.up_mbit * MBIT for peer in self.peers},
             down={peer.name: peer.down_mbit * MBIT for peer in self.peers},
@@ -82,18 +80,18 @@ class Setup:
 
 
 def peers(name: str, *links: tuple[int, float, float], role: Role = "trainer", **facts: Any) -> tuple[Peer, ...]:
-    """NAME-1, NAME-2, ... with links of (how many, up, down)."""
+    """Return NAME-1, NAME-2, ... with links of (how many, up, down)."""
     rates = [(up, down) for count, up, down in links for _ in range(count)]
     return tuple(Peer(f"{name}-{index}", role, up, down, **facts) for index, (up, down) in enumerate(rates, 1))
 
 
-# The paper's: DeDLOC (Diskin et al. 2021), section 4.1, with ResNet-50.
+# DeDLOC (Diskin et al. 2021), section 4.1, with ResNet-50.
 
 RESNET_50 = 25_600_000
 SLOW = peers("trainer", (16, 200, 200))
 FAST = peers("server", (8, 1000, 1000))
 
-# Its section 4.2: ALBERT-large.
+# DeDLOC, section 4.2: ALBERT-large.
 
 ALBERT = peers("trainer", (4, 200, 200), (8, 100, 100), (4, 50, 50))
 HELPERS = peers("auxiliary", (4, 500, 500), role="auxiliary")
@@ -110,7 +108,7 @@ REGIONS = (
 
 
 def homes(name: str, most_mbit: float, round_trip_s: float) -> Setup:
-    """Sixteen peers behind NAT, and two relays through which all goes."""
+    """Return sixteen peers behind NAT, and two relays that carry everything."""
     links = [(count, min(up, most_mbit), min(down, most_mbit)) for count, up, down in HOME_LINKS]
     everyone = (*peers("home", *links, reachable=False), *HOME_RELAYS)
     return Setup(name, everyone, 5_000_000, "relay-1", 1.0, round_trip_s=round_trip_s)
@@ -134,6 +132,6 @@ SETUPS = {
 
 
 def setup(name: str, scale: float | None = None) -> Setup:
-    """A set-up by its name, at its own scale where none is given. Raises KeyError, ValueError."""
+    """Return a set-up by name, at its own scale by default. Raise KeyError, ValueError."""
     found = SETUPS[name]
     return found.scaled(found.default_scale if scale is None else scale)

@@ -1,4 +1,4 @@
-"""Who is measured, in which groups, and that measuring leaves the network as it was. How much, no test says."""
+"""The groups of a calibration, and that measuring leaves the network unchanged. No test checks a rate."""
 
 import itertools
 import socket
@@ -68,13 +68,12 @@ def test_the_sink_sends_no_faster_than_it_is_told() -> None:
         sending = threading.Thread(target=traffic.send, args=(one, 10.0 * traffic.SMALL_PIECE))
         sending.start()
         other.recv(5 * traffic.SMALL_PIECE, socket.MSG_WAITALL)
-        assert time.monotonic() - started >= 0.39  # the fifth piece leaves when four times a tenth is over
+        assert time.monotonic() - started >= 0.39  # the fifth piece leaves after four tenths of a second
         one.shutdown(socket.SHUT_RDWR)
         sending.join()
 
 
 def state(network: Network) -> list[str]:
-    """Namespaces, and the routes in them."""
     assert network.internet is not None
     names = remains.named(network.internet.namespace.removesuffix("internet"))
     return [*names, *(run(["ip", "-n", name, "route"]) for name in names)]

@@ -1,4 +1,4 @@
-"""What is delayed comes whole, in order and not too early; what is too much is lost. Nothing here says how late."""
+"""Delayed packets come whole, in order and not too early; the excess is lost. No test says how late they come."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ PATIENCE_S = 20.0
 
 @contextmanager
 def between(delay_s: float) -> Iterator[tuple[socket.socket, socket.socket, Delay]]:
-    """Two ends, packet by packet, and what carries between them."""
+    """Yield two ends, packet by packet, and the carrier between them."""
     ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
     (one, inner), (other, outer) = ends
     for end in (one, other):
@@ -54,7 +54,6 @@ def test_packets_are_held_both_ways_and_keep_their_order() -> None:
 
 
 def test_what_is_beyond_the_longest_queue_is_lost() -> None:
-    """Nothing leaves meanwhile; 50 Mb/s for 0.2 s, and what is spared for bursts, find room."""
     one, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     other, outer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     carrier = Delay([(inner.fileno(), outer.fileno())], DELAY_S)

@@ -1,4 +1,4 @@
-"""By hand: what it prints, and that it takes all away however it ends. Without root or iproute2 it says so."""
+"""The command by hand: its output, and its clean-up at any end. Without root or iproute2 it gives the reason."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def started(*arguments: str) -> "subprocess.Popen[str]":
 
 
 def shown(process: "subprocess.Popen[str]") -> str:
-    """All that it says until it waits for Enter, or until its end."""
+    """Return all output until it waits for Enter, or until its end."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
@@ -34,7 +34,7 @@ def shown(process: "subprocess.Popen[str]") -> str:
 
 
 def is_there(process: "subprocess.Popen[str]") -> bool:
-    """Whether there is a namespace of this process."""
+    """Return True if a namespace of this process exists."""
     return bool(remains.named(f"mh{process.pid}-"))
 
 
@@ -60,7 +60,7 @@ def test_a_setup_is_there_until_its_end(ending: str | int, status: int) -> None:
 
 
 def refused(process: "subprocess.Popen[str]") -> None:
-    """Where this machine cannot: one sentence, status 1."""
+    """Check that an unable machine gives one sentence and status 1."""
     _, trouble = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     said = trouble.replace(f"mh{process.pid}-", f"mh{os.getpid()}-")

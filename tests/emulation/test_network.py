@@ -1,4 +1,4 @@
-"""Who can dial whom, what the kernel counts, and that nothing is left. On loopback everybody can dial everybody."""
+"""Reachability, the kernel's counts, and a complete removal. On loopback all can dial all."""
 
 import itertools
 import json
@@ -42,17 +42,17 @@ except OSError as trouble:
 
 
 def listen(node: Node, address: str) -> str:
-    """A port on which somebody there takes all that comes."""
+    """Return a port there on which all data is accepted."""
     return hear(node.python("-S", "-c", LISTEN, address, stdout=subprocess.PIPE, text=True))
 
 
 def sending(node: Node, address: str, port: str, size: int = 1, patience_s: int = 20) -> "subprocess.Popen[str]":
-    """It says "all" where that arrived, else the name of the error."""
+    """Start a sender that prints "all" if everything arrived, else the name of the error."""
     return node.python("-S", "-c", SEND, address, port, str(size), str(patience_s), stdout=subprocess.PIPE, text=True)
 
 
 def may_dial(one: Peer, other: Peer) -> bool:
-    """As the set-up has it: behind NAT one reaches relays, and is not reached."""
+    """Return True if the set-up allows it: a peer behind NAT reaches relays and is not reached."""
     return other.reachable and (one.reachable or other.role != "trainer")
 
 
@@ -60,7 +60,7 @@ def test_who_can_dial_whom(network: Network) -> None:
     ports = {name: listen(node, node.address) for name, node in network.nodes.items()}
     pairs = list(itertools.permutations(SMALL.peers, 2))
     can = {pair for pair in pairs if network.internet is None or may_dial(*pair)}
-    # All at once: who dials a home waits in vain, and a second is enough to know it.
+    # All at once: dialling a home gets no answer, and a second is enough to know it.
     tries = {
         (one, other): sending(
             network[one.name],
@@ -103,7 +103,7 @@ def test_the_kernel_counts_what_was_sent_for_those_who_sent_it(network: Network)
 
 
 def test_no_device_has_an_ipv6_address_that_announces_itself(network: Network) -> None:
-    """IPv6 announces its own addresses, to all on a bridge, for seconds after it is up."""
+    """IPv6 announces its own addresses to all on a bridge for seconds after it is up."""
     if network.internet is None:
         return
     for namespace in (node.namespace for node in (network.internet, *network.nodes.values())):
@@ -141,7 +141,7 @@ def test_a_pair_between_regions_has_a_queue_of_its_own() -> None:
 
 
 def used_queues(node: Node) -> list[str]:
-    """The classes of its link through which much has gone."""
+    """Return the classes of its link that carried much data."""
     if not node.namespace:
         return []
     shown = json.loads(run(["tc", "-n", node.namespace, "-s", "-j", "qdisc", "show", "dev", "data"]))
@@ -171,7 +171,7 @@ input()
 
 
 def runs(pid: int) -> bool:
-    """Whether it is there and not only waits for somebody to learn of its end."""
+    """Return True if the process exists and is not a zombie."""
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
@@ -190,7 +190,7 @@ def test_after_an_exception_nothing_is_left() -> None:
     network, process, child = seen[0]
     assert process.returncode is not None
     if network.internet is None:
-        os.kill(child, signal.SIGKILL)  # nobody else knows of it
+        os.kill(child, signal.SIGKILL)  # no other process knows of it
     else:
         assert not runs(child)
         assert remains.named(network.internet.namespace.removesuffix("internet")) == []

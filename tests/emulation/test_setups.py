@@ -1,4 +1,4 @@
-"""The set-ups are what was asked for, peer by peer; a scale multiplies every rate and nothing else."""
+"""The set-ups match their description, peer by peer; a scale multiplies only the rates."""
 
 from collections import Counter
 from dataclasses import replace

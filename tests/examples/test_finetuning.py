@@ -1,4 +1,4 @@
-"""The examples, run as people run them, on a model that was released here; and how they count."""
+"""The example scripts, run as people run them on a model released here, and their metrics."""
 
 import gzip
 import importlib.util
@@ -27,7 +27,7 @@ NAMES = {"LOC": ("assert", "class", "import"), "PER": ("return", "lambda", "glob
 
 @pytest.fixture(scope="module")
 def example() -> ModuleType:
-    """`token_classification`, as its folder's other script imports it."""
+    """Import `token_classification` as the other script in its folder does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
         spec = importlib.util.spec_from_file_location("token_classification", EXAMPLES / "token_classification.py")
@@ -40,7 +40,6 @@ def example() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a small model's release."""
     folder = tmp_path_factory.mktemp("released")
     (folder / "text").write_text(docstrings()[:60_000])
     prepare(folder / "text", folder, RECIPE.preparation())
@@ -51,7 +50,6 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(name: str, model: Path, train: Path, test: Path, *options: str) -> dict[str, Any]:
-    """What the last line says."""
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), str(model), "--train", str(train), "--test", str(test)]
     given = ["--seeds", "2", "--epochs", "6", "--learning-rate", "0.01", "--length", "64", *options]
     done = subprocess.run([*command, *given], capture_output=True, text=True, check=False, timeout=300)
@@ -61,7 +59,7 @@ def run(name: str, model: Path, train: Path, test: Path, *options: str) -> dict[
 
 
 def tagged(seed: int, sentences: int) -> str:
-    """Sentences in which a word alone says what it is."""
+    """Return tagged sentences in which each word alone determines its tag."""
     chance, kind_of = random.Random(seed), {word: kind for kind, words in NAMES.items() for word in words}
     words = [*kind_of, "the", "of", "and", "a"]
     lines = []
@@ -103,7 +101,7 @@ def test_what_a_text_is_about_is_learned(released: Path, tmp_path: Path) -> None
 
 
 def test_of_several_rates_the_one_with_the_lowest_loss_counts(released: Path, tmp_path: Path) -> None:
-    """Each from the same weights: what is found is what the best one finds alone."""
+    """Each rate starts from the same weights, so the result equals that of the best rate alone."""
     for name, sentences in (("train", 120), ("test", 40)):
         (tmp_path / name).write_text(tagged(sentences, sentences))
     files = ("token_classification", released, tmp_path / "train", tmp_path / "test")

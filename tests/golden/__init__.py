@@ -8,12 +8,11 @@ FOLDER = Path(__file__).parent
 
 
 def golden(name: str) -> Any:
-    """A golden file's content."""
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
 def shape_of(value: Any) -> Any:
-    """Names and kinds of a JSON value; whole and broken numbers are both numbers, nothing may stand for anything."""
+    """Return the names and kinds of a JSON value. Integers and floats are both "number"; null matches anything."""
     match value:
         case dict():
             return {name: shape_of(part) for name, part in value.items()}

@@ -1,4 +1,4 @@
-"""What the API answers has the shapes that other programs rely on, no field more, no field less."""
+"""The API's answers have exactly the shapes that other programs rely on."""
 
 import pytest
 from django.test import Client

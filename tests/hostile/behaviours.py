@@ -1,7 +1,7 @@
-"""What a hostile puppet is: a sound core of a trainer or a relay, and a behaviour that changes what it says.
+"""Hostile puppets: the sound core of a trainer or a relay, and a behaviour that changes its messages.
 
-A behaviour is data and plain functions (what it knows) -> (what is said). It knows neither sockets nor clocks: the
-virtual puppet of `puppet.py` and the real one of `tests/benchmarks/hostile.py` carry out the same.
+A behaviour is data and plain functions from `Memory` to messages. It knows neither sockets nor clocks: the virtual
+puppet of `puppet.py` and the real one of `tests/benchmarks/hostile.py` run the same behaviours.
 """
 
 from collections import deque
@@ -21,13 +21,13 @@ from peer_agent.protocol.trainer.speaking import hello_of
 from peer_agent.protocol.trainer.state import TrainerState
 from peer_agent.protocol.wire import Kind, encode
 
-Word = m.Message | bytes  # bytes: as they are, whether they can be decoded or not
+Word = m.Message | bytes  # bytes: sent unchanged, whether they can be decoded or not
 LinkPattern = Literal["steady", "comes and goes", "two sockets", "copied home"]
 TICK_S = 0.5  # between two calls of `adds`
 
 
 class Memory(Struct, kw_only=True):
-    """What a puppet knows when it speaks. `others`: accumulators of others, which public records name."""
+    """A puppet's knowledge when it sends. `others`: accumulators of other peers, which public records name."""
 
     run: RunId
     me: PeerId
@@ -36,11 +36,11 @@ class Memory(Struct, kw_only=True):
     ticks: int = 0
     cut: m.Cut | None = None
     plan: m.PlanHead | None = None
-    roots: dict[int, bytes] = field(default_factory=dict)  # of spans that others have averaged, where it found out
+    roots: dict[int, bytes] = field(default_factory=dict)  # of spans averaged by others, if the puppet could learn them
     others: deque[AccumulatorId] = field(default_factory=lambda: deque(maxlen=16))
 
     def hear(self, message: m.Message | m.PlanHead) -> None:
-        """Keep the newest of what it will speak of."""
+        """Keep the newest cut and plan."""
         match message:
             case m.Cut():
                 self.cut = message
@@ -48,20 +48,20 @@ class Memory(Struct, kw_only=True):
                 self.plan = message
 
     def hello(self, **changed: Any) -> m.Hello:
-        """What a sound peer would say, but for some fields."""
+        """Return a sound peer's hello with some fields changed."""
         core = self.core
         hello = hello_of(core) if isinstance(core, TrainerState) else hello_of_relay(core)
         return msgspec.structs.replace(hello, **changed)
 
     def place(self) -> dict[str, Any]:
-        """Of the attempt that it heard of last: what each of its messages names."""
+        """Return the fields that name the newest attempt the puppet received."""
         newest = max((heard for heard in (self.cut, self.plan) if heard is not None), key=_age, default=None)
         if newest is None:
             return {"run": self.run, "step": 0, "fence": 1, "attempt": 1}
         return {"run": self.run, "step": newest.step, "fence": newest.fence, "attempt": newest.attempt}
 
     def is_tick(self, every: int) -> bool:
-        """Whether this is one of every so many ticks."""
+        """Return True on one tick in every `every`."""
         return self.ticks % every == 0
 
 
@@ -69,35 +69,33 @@ def _age(heard: m.Cut | m.PlanHead) -> tuple[int, int, int]:
     return heard.fence, heard.step, heard.attempt
 
 
-Says = Callable[[Memory, m.Message], Iterable[Word]]  # in place of what a sound peer says
-Answers = Callable[[Memory, m.Message | m.PlanHead], Iterable[Word]]  # to what it hears, beside that
-Adds = Callable[[Memory], Iterable[Word]]  # unasked, each tick
+Says = Callable[[Memory, m.Message], Iterable[Word]]  # in place of a sound peer's message
+Answers = Callable[[Memory, m.Message | m.PlanHead], Iterable[Word]]  # added in response to a received message
+Adds = Callable[[Memory], Iterable[Word]]  # added unprompted on each tick
 
 
 def as_it_is(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """What a sound peer says."""
+    """Send what a sound peer would send."""
     del memory
     return (message,)
 
 
 def silence(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
-    """Nothing."""
     del memory, message
     return ()
 
 
 def nothing(memory: Memory) -> Iterable[Word]:
-    """Nothing."""
     del memory
     return ()
 
 
 class Behaviour(Struct, frozen=True, kw_only=True):
-    """One row: a fault, what the puppet does about it, and what must be counted, or it did nothing.
+    """One row of the table: a fault, the puppet's actions, and the counts that prove that it acted.
 
-    `computes`: units before computing hangs; None: all. `chunks_per_s`: at which a slot is sent; None: as others do.
-    `damaged`: the bytes sent are not those offered. `bites`: what the puppet's account or the run's notes must name;
-    `never`: what they must not.
+    `computes`: units before computing hangs; None: all. `chunks_per_s`: rate of sending a slot; None: as others do.
+    `damaged`: the bytes sent are not those offered. `bites`: entries that the puppet's account or the run's notes must
+    have; `never`: entries that they must not have.
     """
 
     name: str
@@ -117,13 +115,13 @@ class Behaviour(Struct, frozen=True, kw_only=True):
 
 
 def spoiled(message: m.Message, **values: Any) -> bytes:
-    """A message with fields that no encoder would write: too large, not a number, unknown."""
+    """Return a message with field values that no encoder would write: too large, not a number, unknown."""
     fields: dict[str, Any] = msgspec.msgpack.decode(encode(message)[1:])
     return bytes([Kind.MESSAGE]) + msgspec.msgpack.encode(fields | values)
 
 
 def changed(kind: type[m.Message], **values: Any) -> Says:
-    """Messages of a kind are said with other values; everything else as it is."""
+    """Send messages of one kind with other values, and all others unchanged."""
 
     def says(memory: Memory, message: m.Message) -> Iterable[Word]:
         del memory
@@ -133,7 +131,7 @@ def changed(kind: type[m.Message], **values: Any) -> Says:
 
 
 def written(kind: type[m.Message], **values: Any) -> Says:
-    """The same with values that the message's own type would not take."""
+    """Send messages of one kind with values that the message's own type rejects."""
 
     def says(memory: Memory, message: m.Message) -> Iterable[Word]:
         del memory
@@ -143,7 +141,7 @@ def written(kind: type[m.Message], **values: Any) -> Says:
 
 
 def without(*kinds: type[m.Message]) -> Says:
-    """Messages of these kinds are not said."""
+    """Withhold messages of these kinds."""
 
     def says(memory: Memory, message: m.Message) -> Iterable[Word]:
         del memory
@@ -153,7 +151,7 @@ def without(*kinds: type[m.Message]) -> Says:
 
 
 def times(count: int, make: Callable[[Memory], Word], *, every: int = 1) -> Adds:
-    """So many messages with each tick, or with every so many."""
+    """Add `count` messages on each tick, or on one tick in every `every`."""
 
     def adds(memory: Memory) -> Iterable[Word]:
         return [make(memory) for _ in range(count)] if memory.is_tick(every) else ()

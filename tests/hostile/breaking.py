@@ -1,4 +1,4 @@
-"""Deeds against the host and the others: what cannot be, too much of it, other identities."""
+"""Attacks on the host and on other peers: impossible values, floods, other identities."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,7 +18,7 @@ HUGE = 1.7e308
 
 
 def _more_tokens(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """It carries much, says its hello, and offers that."""
+    """Claim a large carried gradient in the hello, then offer that many tokens."""
     del memory
     if isinstance(message, m.Hello):
         return (replace(message, carried=2**53),)
@@ -28,7 +28,6 @@ def _more_tokens(memory: Memory, message: m.Message) -> Iterable[Word]:
 
 
 def _twice(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """A second offer under another root."""
     del memory
     return (message, replace(message, root=bytes(32))) if isinstance(message, m.Offer) else (message,)
 
@@ -40,7 +39,7 @@ def _anothers(memory: Memory) -> Iterable[Word]:
 
 
 def _as_a_relay(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """A trainer that is reachable, reduces and keeps the log, it says."""
+    """Claim as a trainer to be reachable, to reduce and to keep the log."""
     if not isinstance(message, m.Hello):
         return (message,)
     return (replace(message, url=f"ws://{memory.me[:8]}", reduces=True, keeps_log=True),)
@@ -53,7 +52,7 @@ def _words_of_a_relay(memory: Memory, message: m.Message | m.PlanHead) -> Iterab
 
 
 def relays_words(memory: Memory, plan: m.PlanHead) -> list[Word]:
-    """Every span is averaged and held, everybody's chunks are damaged, and there is no progress."""
+    """Claim that every span is averaged and held, that every contributor's chunks are damaged, and no progress."""
     place, everybody = memory.place(), tuple(range(plan.contributors))
     words: list[Word] = [m.SlotRefused(**place, slot=slot, chunk=0, code="E211") for slot in everybody]
     words.append(m.Progress(**place, received=tuple((slot, 2**31 if not slot else 0) for slot in everybody)))
@@ -82,7 +81,7 @@ def _out_of_place(memory: Memory) -> Word:
 
 
 def _false_arrivals(memory: Memory) -> Word:
-    """The slowest links there can be, of everybody, and averages that nobody made."""
+    """Report the slowest possible links to all reducers, and averages that no reducer made."""
     plan = memory.plan
     senders = sorted({span.reducer for span in plan.spans}) if plan is not None else []
     arrivals = tuple(m.Arrival(sender, 2**53, 0.0, 1e6) for sender in senders)
@@ -94,7 +93,7 @@ def _reaches_nobody(memory: Memory) -> Word:
 
 
 def _false_probe(memory: Memory) -> Word:
-    """Of every measure that there is: nothing came of it, in a second."""
+    """Report for every probe that nothing arrived within a second."""
     return m.Probed(run=memory.run, number=memory.ticks % 8, size=0, seconds=1.0)
 
 
@@ -121,7 +120,7 @@ def _of_another_run(memory: Memory) -> Word:
 
 
 def _bounds(name: str, value: Any, kind: type[m.Message] = m.Offer, fields: str = "loss_sum", **more: Any) -> Behaviour:
-    """A number that no message may have."""
+    """Return a behaviour whose message has a number outside its bounds."""
     return Behaviour(
         name=name, fault=f"{BOUNDED}; {LOSS}", says=written(kind, **{fields: value}), bites=("refused E206",), **more
     )

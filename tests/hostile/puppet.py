@@ -19,13 +19,13 @@ from peer_agent.simulation.world import World
 from tests.hostile.behaviours import TICK_S, Behaviour, Memory, Word
 from tests.protocol.identities import SITE_KEY
 
-BACK_S = 1.0  # it takes no hint, and is back after so long
-USUAL_S = 4.0  # samples a second
-AWAY_S = 1.0  # where it comes and goes: there for as long as it is away
+BACK_S = 1.0  # it follows no hint and reconnects after this long
+USUAL_S = 4.0  # samples per second
+AWAY_S = 1.0  # with "comes and goes": seconds connected, and seconds away
 
 
 class Gate:
-    """What stands between the bytes of one machine and the host of its run: the shipped budget and session."""
+    """The shipped budget and session between one machine's bytes and the host of its run."""
 
     def __init__(self, peer: PeerId, world: Surroundings, role: Role) -> None:
         self.allowance = Allowances().of(peer, world.run_id, role, world.clock.now)
@@ -33,12 +33,12 @@ class Gate:
         self.open()
 
     def open(self) -> None:
-        """A new socket, on which it has proved who it is."""
+        """Open a new socket on which the peer has proved its identity."""
         self.session = Session(Side.LISTENING, Link.CONTROL, self.identity, nonce=bytes(32), server="site", version="")
         self.session.phase = SessionPhase.OPEN
 
     def take(self, data: bytes, now: float) -> m.TO_SITE | Fault:
-        """What a socket of the site forwards to the host, or why it is closed."""
+        """Return what a socket of the site forwards to the host, or the fault for which it closes."""
         if not self.allowance.spend(len(data), now):
             return Fault.of("E370", limit=self.allowance.budget)
         event = self.session.receive(data, now)
@@ -50,7 +50,7 @@ class Gate:
 
 
 class Puppet:
-    """The part that both kinds of puppets share. `account` counts what was said, refused, and told to it."""
+    """The part shared by both kinds of puppets. `account` counts messages sent, refused and received."""
 
     def __init__(self, peer: "Trainer | Relay", behaviour: Behaviour) -> None:
         self.peer, self.behaviour, self.world = peer, behaviour, peer.world
@@ -58,7 +58,7 @@ class Puppet:
         self.account: Counter[str] = Counter()
         chance = Random(f"puppet {peer.peer}")
         self.memory = Memory(run=peer.world.run_id, me=peer.peer, chance=chance, core=peer.core)
-        self.old: Socket | None = None  # one that it left open
+        self.old: Socket | None = None  # a link that it left open
         peer.after(TICK_S, self._tick)
         if behaviour.link != "steady":
             peer.after(AWAY_S, self._relink)
@@ -66,13 +66,13 @@ class Puppet:
     # --- what it says
 
     def says(self, message: m.TO_SITE) -> None:
-        """What its sound core would say."""
+        """Pass what the sound core would say through the behaviour, and send the result."""
         words = list(self.behaviour.says(self._remember(), message))
         self.account["changed"] += words != [message]
         self._post_all(words)
 
     def hears(self, message: m.Message | m.Plan) -> None:
-        """What it was told."""
+        """Count a received message and send the behaviour's answers."""
         kind = f"{type(message).__name__} {message.code}" if isinstance(message, m.Notice) else type(message).__name__
         self.account[f"told {kind}"] += 1
         self._remember().hear(message)
@@ -84,7 +84,7 @@ class Puppet:
         self.peer.after(TICK_S, self._tick)
 
     def _remember(self) -> Memory:
-        """What it could find out by now: its own core, public records, roots of spans from other relays."""
+        """Update what the puppet could know by now: its own core, public records, roots of spans from other relays."""
         memory, host = self.memory, self.world.host
         memory.core = self.peer.core
         round_ = host.state.round if host is not None else None
@@ -99,7 +99,7 @@ class Puppet:
                 return
 
     def _post(self, word: Word) -> bool:
-        """One message, as bytes. False where the link is closed for it."""
+        """Send one message as bytes. Return False if the link is closed for it."""
         session = self.peer.session
         if session is None:
             return False
@@ -125,7 +125,7 @@ class Puppet:
             peer.reconnect(AWAY_S if self.behaviour.link == "comes and goes" else 0.0)
 
     def _speak_by_the_old_one(self) -> None:
-        """Open another socket without closing the one that is there, by which it says goodbye later."""
+        """Open a second socket and keep the first, on which a goodbye is sent later."""
         peer = self.peer
         if self.old is not None:
             self.account["said by an old socket"] += 1
@@ -136,8 +136,6 @@ class Puppet:
 
 
 class PuppetTrainer(Trainer):
-    """With a trainer's credential."""
-
     def __init__(self, world: World, peer: PeerId, behaviour: Behaviour) -> None:
         pace = world.grid.chunks if behaviour.chunks_per_s is None else behaviour.chunks_per_s
         super().__init__(world, peer, samples_per_s=USUAL_S, latency_s=0.03, chunks_per_s=pace)
@@ -146,11 +144,9 @@ class PuppetTrainer(Trainer):
         self.puppet = Puppet(self, behaviour)
 
     def say(self, message: m.TO_SITE) -> None:
-        """By way of its behaviour."""
         self.puppet.says(message)
 
     def receive(self, message: m.Message | m.Plan) -> None:
-        """Its core hears it, and the behaviour."""
         super().receive(message)
         self.puppet.hears(message)
 
@@ -163,17 +159,13 @@ class PuppetTrainer(Trainer):
 
 
 class PuppetRelay(Relay):
-    """With a relay's credential."""
-
     def __init__(self, world: World, peer: PeerId, behaviour: Behaviour) -> None:
         super().__init__(world, peer, world.trainers, latency_s=0.01)
         self.puppet = Puppet(self, behaviour)
 
     def say(self, message: m.TO_SITE) -> None:
-        """By way of its behaviour."""
         self.puppet.says(message)
 
     def receive(self, message: m.Message | m.Plan) -> None:
-        """Its core hears it, and the behaviour."""
         super().receive(message)
         self.puppet.hears(message)

@@ -1,4 +1,4 @@
-"""Deeds against liveness: claims without deliveries, rounds that are to stand still, lost rounds."""
+"""Attacks on liveness: claims without deliveries, stalled rounds, lost rounds."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ def _name(memory: Memory) -> AccumulatorId:
 
 
 def _report(memory: Memory, units: Iterable[Unit], base: int, **more: object) -> m.Report:
-    """With this work done on the parameters of a step."""
+    """Return a report of these units, computed on the parameters of step `base`."""
     hello = memory.hello()
     done = tuple(m.DoneUnit(unit, base) for unit in units)
     report = m.Report(
@@ -34,7 +34,7 @@ def _report(memory: Memory, units: Iterable[Unit], base: int, **more: object) ->
 
 
 def _boast(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """All that is leased to it is done, it says; nothing of it is ever offered."""
+    """Claim that every leased unit is done, and never offer any."""
     hello = memory.hello()
     if isinstance(message, m.Report):
         units = [*(done.unit for done in hello.done), *hello.undone]
@@ -49,7 +49,7 @@ def _boast_of_a_lease(memory: Memory, message: m.Message | m.PlanHead) -> Iterab
 
 
 def _started_anew(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
-    """What it offered is gone, it says, whenever there is a plan for it."""
+    """Claim at each plan that the offered accumulator is gone."""
     if not isinstance(message, m.PlanHead):
         return ()
     return (memory.hello(accumulator=_name(memory), done=(), undone=()),)
@@ -60,7 +60,7 @@ def _goodbye(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
 
 
 def _returned(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
-    """What it has just offered is returned."""
+    """Return the units that were just offered."""
     if not isinstance(message, m.PlanHead):
         return ()
     units = tuple(done.unit for done in memory.hello().done)
@@ -78,7 +78,7 @@ def _not_finite(memory: Memory) -> Word:
 
 
 def _digest(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """Another one each time."""
+    """Report another digest each time."""
     is_told = isinstance(message, m.Report | m.Hello)
     return (replace(message, digest=f"{memory.chance.getrandbits(64):016x}"),) if is_told else (message,)
 

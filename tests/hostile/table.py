@@ -1,4 +1,4 @@
-"""All rows."""
+"""The table of all behaviours."""
 
 from tests.hostile.breaking import BREAKING
 from tests.hostile.relaying import RELAYING

@@ -1,4 +1,4 @@
-"""A hostile puppet beside three honest trainers: nothing ends, and they lose less than a fifth of their rate."""
+"""A hostile puppet beside three honest trainers stops nothing and costs them less than a fifth of their rate."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.hostile.behaviours import Behaviour
 from tests.hostile.table import ROWS
 from tests.hostile.worlds import SEED, complaints, rate_alone, run
 
-LEAST = 0.8  # of the rate alone
+LEAST = 0.8  # of the rate without a puppet
 
 
 @pytest.mark.parametrize("behaviour", ROWS, ids=lambda behaviour: behaviour.name)
@@ -28,7 +28,7 @@ def test_a_hostile_puppet_ends_nothing_and_costs_little(behaviour: Behaviour) ->
 
 
 def test_every_message_that_a_peer_says_to_the_site_is_in_a_behaviour() -> None:
-    """Whoever adds one says what a hostile peer would do with it."""
+    """A new message type needs a behaviour that shows its misuse."""
     behaviours = "".join(Path(str(room.__file__)).read_text() for room in (breaking, relaying, stalling))
     named = set(re.findall(r"\bm\.(\w+)", behaviours))
     assert [kind.__name__ for kind in get_args(m.TO_SITE) if kind.__name__ not in named] == []

@@ -1,4 +1,4 @@
-"""Three honest trainers and a relay, alone or with a puppet beside them, in virtual time."""
+"""Three honest trainers and a relay in virtual time, alone or with a puppet."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,23 +23,23 @@ from tests.tier import length
 SEED = 7
 STEPS = length(64, 32)
 SETTING = Setting(trainers=3, relays=1, steps=STEPS, seed=SEED, samples_each=16, snapshot_every=8)
-LIMIT_S = 680.0  # virtual; alone it takes half of that
+LIMIT_S = 680.0  # virtual; a run without a puppet takes half of that
 MOST_BATCHES = 4  # of samples in one accumulator
-END_S = 200.0  # for the last snapshot, where the puppet is elected and hands in nothing
+END_S = 200.0  # for the last snapshot, if the elected puppet uploads none
 
 
 class Watcher:
-    """What the host admitted of snapshots, and whose accumulators it revoked, as an observer of its commands."""
+    """An observer of the host's commands that records admitted snapshots and the owners of revoked accumulators."""
 
     def __init__(self) -> None:
         self.admitted: list[e.Admitted] = []
         self.revoked: list[PeerId] = []
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
-        """Nothing yet."""
+        """Ignore the event."""
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """Take note."""
+        """Record admitted snapshots and revoked accumulators."""
         del host, event, now
         for command in commands:
             if isinstance(command, e.Admitted):
@@ -48,24 +48,24 @@ class Watcher:
                 self.revoked.extend(command.peers)
 
     def persisted(self, _: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
-        """Nothing."""
+        """Ignore the outcome."""
 
 
 class Outcome(Struct):
-    """A run at its end. `account`: what the puppets said, were refused and told, and the run's notes."""
+    """A finished run. `account`: what the puppets sent, were refused and received, and the run's notes."""
 
     world: World
     judge: Judge
     watcher: Watcher
     honest: tuple[Peer, ...]
-    rate: float = 0.0  # steps a virtual second
+    rate: float = 0.0  # steps per virtual second
     steps: int = 0
     finished: bool = False
     account: Counter[str] = Counter()
 
 
 def run(behaviour: Behaviour | None) -> Outcome:
-    """All steps, and until the run is finished."""
+    """Run all steps, then wait until the run is finished."""
     judge, watcher = Judge(), Watcher()
     world = World(SETTING, [judge, watcher])
     honest = tuple(world.peers.values())
@@ -82,14 +82,14 @@ def run(behaviour: Behaviour | None) -> Outcome:
 
 @cache
 def rate_alone() -> float:
-    """Of the same three honest trainers."""
+    """Return the rate of the three honest trainers without a puppet."""
     outcome = run(None)
     assert outcome.steps == STEPS
     return outcome.rate
 
 
 def _puppets(world: World, behaviour: Behaviour) -> "list[PuppetTrainer | PuppetRelay]":
-    """As many as the row says; all are one person's. A copied home is there twice under one name."""
+    """Return as many puppets as the row says, all of one person. A copied home is there twice under one name."""
     person = name_of(world.seed, "puppet")[:6]
     names = [PeerId(person + name_of(world.seed, "machine", number)[6:]) for number in range(behaviour.machines)]
     names += names if behaviour.link == "copied home" else []
@@ -109,11 +109,8 @@ def _puppet(world: World, peer: PeerId, behaviour: Behaviour) -> "PuppetTrainer 
     return trainer
 
 
-# --- what has to hold
-
-
 def complaints(outcome: Outcome) -> list[str]:
-    """What is wrong with a run, as far as the honest are concerned. A host that raises ends the test itself."""
+    """Return what is wrong with a run for honest peers. A host that raises ends the test itself."""
     world, host = outcome.world, outcome.world.host
     found = [f"{outcome.steps} of {STEPS} steps were made"] if outcome.steps < STEPS else []
     if not outcome.finished:
@@ -129,7 +126,7 @@ def complaints(outcome: Outcome) -> list[str]:
 
 
 def _replicas(outcome: Outcome) -> list[str]:
-    """All honest replicas are at the head, in the state that the log gives."""
+    """Check that all honest replicas are at the head, in the state that the log gives."""
     world = outcome.world
     right = world.database.index, state_digest(world.log_digest(world.database.index))
     trainers = [peer for peer in outcome.honest if isinstance(peer, Trainer)]
@@ -143,12 +140,12 @@ def _credit(outcome: Outcome) -> list[str]:
 
 
 def _hashes(outcome: Outcome) -> list[str]:
-    """A snapshot is admitted under no hash but the honest one."""
+    """Check that snapshots are admitted only under the honest hash."""
     return [f"admitted: {said}" for said in outcome.watcher.admitted if set(said.sha256) == {"f"}]
 
 
 def _leases(outcome: Outcome) -> list[str]:
-    """Nobody is leased the data set, and no honest trainer loses its work but by the word of a relay."""
+    """Check that no machine leases the whole data set, and that only a relay's report costs honest work."""
     world, host = outcome.world, outcome.world.host
     held = host.state.leases.held_samples.values() if host is not None else ()
     most = MOST_BATCHES * world.recipe.target_batch

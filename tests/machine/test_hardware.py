@@ -1,4 +1,4 @@
-"""What a machine computes on, by what the driver's own tool says. The tool here answers for two GPUs."""
+"""The device a machine computes on, as the driver's tool reports it; the tool here answers for two GPUs."""
 
 import os
 from pathlib import Path
@@ -42,7 +42,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_several_gpus_it_is_the_one_that_torch_would_use(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, name: str, free_mb: int | None
 ) -> None:
-    """An agent for each: the second one was told what the first one's GPU has free."""
+    """With an agent per GPU, the second agent once got the first GPU's free memory."""
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpu_name() == name
@@ -52,7 +52,7 @@ def test_of_several_gpus_it_is_the_one_that_torch_would_use(
 
 @pytest.mark.parametrize(("before", "after"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")])
 def test_torch_counts_gpus_as_the_tool_does(monkeypatch: pytest.MonkeyPatch, before: str | None, after: str) -> None:
-    """Of mixed GPUs torch calls the fastest the first, and the tool that of the lowest slot."""
+    """With mixed GPUs torch numbers the fastest one first, and the tool the one in the lowest slot."""
     monkeypatch.setattr(os, "nice", lambda _: None)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     monkeypatch.setenv("CUDA_DEVICE_ORDER", before or "")
@@ -66,7 +66,7 @@ def test_torch_counts_gpus_as_the_tool_does(monkeypatch: pytest.MonkeyPatch, bef
 def test_torch_compiles_in_this_process(
     monkeypatch: pytest.MonkeyPatch, *, compiles: bool, processes: str | None
 ) -> None:
-    """And takes no more than the volunteer has given."""
+    """Compiling in other processes would exceed the limits that the volunteer set."""
     monkeypatch.setattr(os, "nice", lambda _: None)
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "as it was before")
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS")

@@ -1,4 +1,4 @@
-"""Which language a person reads, and that errors are found again in the text that came of them."""
+"""The reader's language, and recognizing an error in the text made from it."""
 
 import io
 import logging
@@ -68,7 +68,7 @@ def test_terminal_that_cannot_encode_the_letters_gets_english(
 
 
 def test_letters_that_stand_above_or_below_others_take_no_column() -> None:
-    """A vowel sign that stands beside its letter takes one, as `wcwidth` of the C library has it."""
+    """A vowel sign that stands beside its letter takes one column, as in `wcwidth` of the C library."""
     assert [columns_of(text) for text in ("disk", "ডিস্ক", "ধাপ", "磁盘", "e\u0301")] == [4, 4, 3, 4, 1]
     assert padded("ডিস্ক", 8) == "ডিস্ক    "
     assert padded("longer than that", 4) == "longer than that"
@@ -79,7 +79,7 @@ def test_letters_that_stand_above_or_below_others_take_no_column() -> None:
 
 @pytest.mark.parametrize("code", CATALOGUE)
 def test_every_error_is_found_again_in_its_text(code: str) -> None:
-    """Marked all over in the pseudo-locale, what is filled in as it was."""
+    """The pseudo-locale marks every part and leaves the details as they were."""
     entry = CATALOGUE[code]
     details = Details()
     fault = Fault(code, *(part.format_map(details) for part in (entry.cause, entry.means, entry.remedy)))
@@ -92,8 +92,6 @@ def test_every_error_is_found_again_in_its_text(code: str) -> None:
 
 
 class Details(dict[str, str]):
-    """Something for every place."""
-
     def __init__(self) -> None:
         super().__init__()
         self.asked: set[str] = set()

@@ -1,4 +1,4 @@
-"""Leaving: gently first, at once the second time, by a key, a signal or another command."""
+"""Leaving: gently at the first request, at once at the second, by a key, a signal or another command."""
 
 import asyncio
 import os
@@ -45,7 +45,6 @@ def test_leave_is_immediate_when_nothing_began_or_it_is_urgent(tmp_path: Path, i
 async def test_another_command_asks_and_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: bool, words: str
 ) -> None:
-    """What was asked of an agent that is gone already is not heeded."""
     monkeypatch.setattr(leaving, "WATCH_S", 0.01)
     home, heard, left = Home(tmp_path), list[str](), asyncio.Event()
     home.write("leave", b"now")
@@ -151,7 +150,7 @@ async def test_an_agent_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pyte
 
 
 async def open_round(scene: Stage) -> None:
-    """A lease that cannot be computed here, and a cut: the round is open until the site says otherwise."""
+    """Open a round that stays open: send a lease that cannot be computed here, then a cut."""
     cut = m.Cut(run=RUN, step=0, fence=1, attempt=1, round=1, codec="fp32", chunk_elements=1024)
     await scene.site.says(RUNNING, m.Lease(run=RUN, fence=1, units=(Unit(0, 0, 0, 4),), quota=0), cut)
     async with asyncio.timeout(PATIENCE_S):
@@ -170,7 +169,7 @@ print(ended.wait(60), flush=True)
 
 
 def test_it_leaves_where_there_is_nothing_to_read() -> None:
-    """As Windows tells of a pipe that broke: an error in place of an end."""
+    """Windows reports a broken pipe as an error instead of an end."""
     command = [sys.executable, "-c", f"import os; os.close(0)\n{PROGRAM}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "ready\nTrue\n"
@@ -182,6 +181,6 @@ def test_it_leaves_when_the_pipe_ends_and_not_before() -> None:
         assert program.stdin is not None
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
-        program.stdin.write("words are passed over\n" * 50_000)  # more than a pipe holds: who left would break it
+        program.stdin.write("words are passed over\n" * 50_000)  # more than a pipe holds: an early end would show
         program.stdin.close()
         assert program.stdout.readline() == "True\n"

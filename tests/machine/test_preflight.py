@@ -1,4 +1,4 @@
-"""Before work: what a run will ask of this machine, and a numbered sentence where that is too much."""
+"""The preflight: what a run will ask of this machine, and a numbered sentence where that is too much."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -107,7 +107,7 @@ def test_what_does_not_fit_says_what_would_be_needed(free: FreeResources, words:
 
 
 def site_of_size(parameters: int) -> Callable[[str], Answer]:
-    """The API's own shapes, with steps of 2 and 4 seconds and two snapshots."""
+    """Return a site in the API's own shapes, with steps of 2 and 4 seconds and two snapshots."""
     run = golden("api")["runs/SLUG"] | {"slug": "a", "step": 30, "parameters": parameters}
     steps = [golden("api")["runs/SLUG/steps"] | {"duration_s": duration_s} for duration_s in (2.0, 4.0)]
     snapshots = [{"step": 10, "size": 500}, {"step": 20, "size": 700}]
@@ -152,7 +152,6 @@ async def test_data_that_are_not_kept_need_no_disk(tmp_path: Path, monkeypatch: 
 
 
 def test_join_stops_before_torch_is_loaded(tmp_path: Path) -> None:
-    """The model of a hundred thousand million parameters fits nowhere."""
     tells = site_of_size(10**11)
     with http_site(lambda path: issued if path.endswith("/credential") else tells(path)) as url:
         issued: Answer = (200, credential(tmp_path, "ws://127.0.0.1:9/"))

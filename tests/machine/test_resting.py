@@ -1,4 +1,4 @@
-"""When a machine may work: what its owner set against what goes on, first reason first."""
+"""When a machine may work: its owner's limits against its surroundings, first reason first."""
 
 import os
 import shutil
@@ -97,7 +97,7 @@ MONDAY = datetime(2026, 11, 23)  # noqa: DTZ001
 
 
 def minutes_of(hours: Hours) -> set[int]:
-    """Told otherwise: every minute of a week in which they are open, counted one by one."""
+    """Count the open minutes of a week one by one, as an independent definition."""
     length = hours.stop - hours.first if hours.stop > hours.first else hours.stop + DAY_MINUTES - hours.first
     begin = hours.day * DAY_MINUTES + hours.first
     return {(begin + minute) % (7 * DAY_MINUTES) for minute in range(length)}
@@ -118,7 +118,7 @@ def test_the_next_start_is_the_first_that_comes(schedule: list[Hours], minute: i
 
 
 def test_hours_follow_the_clock_over_a_change_to_summer_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Berlin on 29 March 2026 02:00 is 03:00: what was to begin at 02:30 is open when the clock shows 03:00."""
+    """In Berlin on 29 March 2026, 02:00 becomes 03:00: hours from 02:30 are open when the clock shows 03:00."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
@@ -135,7 +135,6 @@ def test_hours_follow_the_clock_over_a_change_to_summer_time(monkeypatch: pytest
 
 @contextmanager
 def started(folder: Path, name: str) -> Iterator[None]:
-    """A program of this name that really runs."""
     path = shutil.copy(shutil.which("sleep") or "", folder / name)
     with subprocess.Popen([path, "60"]) as process:
         try:
@@ -145,7 +144,7 @@ def started(folder: Path, name: str) -> Iterator[None]:
 
 
 def test_a_program_is_seen_while_it_runs(tmp_path: Path) -> None:
-    """Also one whose name is longer than the fifteen letters that Linux keeps of it."""
+    """Linux keeps only fifteen letters of a name; this one is longer."""
     name = "A-Very-Long-Game.exe"
     assert "a-very-long-game" not in set(running_programs())
     with started(tmp_path, name):
@@ -193,7 +192,7 @@ def test_a_terminal_is_idle_since_something_was_typed(tmp_path: Path) -> None:
 
 
 def test_a_screen_that_cannot_be_asked_is_not_taken_for_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Somebody may sit at it, though nothing is typed at any terminal."""
+    """A person may use the screen although no terminal gets input."""
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr(resting, "idle_at_terminals", lambda _: 1e6)
     monkeypatch.setattr(resting, "_said_by", lambda *_: "")

@@ -1,4 +1,4 @@
-"""`python -m tests.mutations [NAME ...] [--jobs 2]`: one JSON line per mutation, status 1 where one survives."""
+"""`python -m tests.mutations [NAME ...] [--jobs 2]`: one JSON line per mutation, status 1 if one survives."""
 
 import argparse
 import json
@@ -17,14 +17,14 @@ from tests.mutations.catalogue import MUTATIONS
 from tests.mutations.mutation import Mutation, check, planted
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 120  # of the tests of one mutation: one that makes them hang is caught, too
-LIMIT_OF_ALL_S = 1800  # of all these tests, with nothing planted
+LIMIT_S = 120  # for one mutation's tests; a mutation that makes them hang counts as caught
+LIMIT_OF_ALL_S = 1800  # for all these tests together, without a fault
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-QUICK = "not postgresql and not redis"  # what is looked for shows on every engine
+QUICK = "not postgresql and not redis"  # each fault shows on every engine
 
 
 def copy_of_tree(folder: Path) -> Path:
-    """What git tracks, as it lies in the working tree, which itself is never touched."""
+    """Copy what git would track from the working tree, which stays untouched."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True)
     for name in names.stdout.decode().splitlines():
         if (ROOT / name).is_file():
@@ -35,20 +35,20 @@ def copy_of_tree(folder: Path) -> Path:
 
 
 def write_source(path: Path, text: str) -> None:
-    """Write a module; what was compiled of it goes, for Python compares only size and second."""
+    """Write a module and delete its compiled form: Python compares only size and second."""
     path.write_text(text)
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
         compiled.unlink()
 
 
 class Runner:
-    """Runs tests in processes that end with this one."""
+    """A runner of tests in child processes, which end with this one."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
 
     def is_green(self, tests: tuple[str, ...], tree: Path, limit_s: float) -> bool:
-        """Whether these tests of a tree pass in time. Raises RuntimeError where they were not run."""
+        """Return True if these tests pass in time. Raise RuntimeError if they were not run."""
         environment = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'platform'}"}
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:schemathesis", "-k", QUICK, *tests]
         output, both = subprocess.PIPE, subprocess.STDOUT
@@ -67,7 +67,7 @@ class Runner:
         return child.returncode == 0
 
     def is_caught(self, mutation: Mutation, tree: Path) -> bool:
-        """Whether a test fails with the fault planted; the tree is as before afterwards."""
+        """Return True if a test fails with the fault planted; restore the tree."""
         path = tree / mutation.file
         whole = path.read_text()
         write_source(path, planted(mutation, whole))
@@ -77,13 +77,12 @@ class Runner:
             write_source(path, whole)
 
     def end(self) -> None:
-        """No test goes on."""
         for child in tuple(self._running):
             child.kill()
 
 
 def caught_of(chosen: list[Mutation], folder: Path, jobs: int, runner: Runner) -> list[bool]:
-    """Plant each in one of `jobs` copies of the tree under `folder`, and say what came of it. Raises RuntimeError."""
+    """Plant each in one of `jobs` copies of the tree under `folder`; return which were caught. Raise RuntimeError."""
     trees: Queue[Path] = Queue()
     for number in range(jobs):
         trees.put(copy_of_tree(folder / str(number)))
@@ -109,14 +108,13 @@ def caught_of(chosen: list[Mutation], folder: Path, jobs: int, runner: Runner) -
 
 
 def end(number: int, _: object) -> None:
-    """Leave by the way that clears the copies away; a further signal does not stop that."""
+    """Exit so that the copies are removed, and ignore further signals."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 def main(arguments: list[str]) -> int:
-    """Run all, or those named."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--jobs", type=int, default=2)

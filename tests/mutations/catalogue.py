@@ -1,4 +1,4 @@
-"""The faults, by where they are planted."""
+"""All mutations, by the place where they are planted."""
 
 from tests.mutations.coordinator import COORDINATOR
 from tests.mutations.data import DATA

@@ -7,13 +7,12 @@ TESTS = "tests/protocol/coordinator/"
 
 
 def _test_file(name: str) -> str:
-    """`round/offers` is tested by `round/test_offers.py`."""
+    """Return the test file of a module: `round/offers` is tested by `round/test_offers.py`."""
     room, _, module = name.rpartition("/")
     return f"{TESTS}{room}{'/' if room else ''}test_{module}.py"
 
 
 def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
-    """A mutation of one of the coordinator's files, and the tests that are to notice it."""
     return Mutation(name, f"{SOURCE}{file}.py", before, after, tuple(_test_file(test) for test in tests))
 
 

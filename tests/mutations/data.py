@@ -1,4 +1,4 @@
-"""Faults of data on their way to whoever computes: shards of a machine's own, conversations, a loop of one's own."""
+"""Faults of training data on their way to a trainer: a machine's own shards, conversations, a custom loop."""
 
 from tests.mutations.mutation import Mutation
 

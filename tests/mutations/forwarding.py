@@ -1,4 +1,4 @@
-"""Faults of a relay that forwards, and of who chooses the way to a listener."""
+"""Faults of a forwarding relay, and of the choice of a way to a listener."""
 
 from tests.mutations.mutation import Mutation
 
@@ -10,22 +10,21 @@ LISTED = "if each.fingerprint and peer in self.others.direct"
 
 
 def forwarder(name: str, before: str, after: str, test: str) -> Mutation:
-    """Of who may be forwarded to whom, and how many."""
+    """Return a mutation of the rules for who may be forwarded to whom, and how many."""
     return Mutation(name, FORWARDER, before, after, (f"{TESTS}::{test}",))
 
 
 def tunnel(name: str, before: str, after: str, test: str) -> Mutation:
-    """Of what carries the bytes."""
     return Mutation(name, TUNNEL, before, after, (f"{TESTS}::{test}",))
 
 
 def dialling(name: str, before: str, after: str) -> Mutation:
-    """Of which way is next."""
+    """Return a mutation of the order in which ways are tried."""
     return Mutation(name, "peer_agent/site/relay_links.py", before, after, (DIALLING_TESTS,))
 
 
 def process(name: str, before: str, after: str) -> Mutation:
-    """Of whom a relay's process forwards to."""
+    """Return a mutation of a relay process's choice of peers to forward to."""
     return Mutation(name, "peer_agent/relay/process.py", before, after, (PROCESS_TESTS,))
 
 

@@ -1,4 +1,4 @@
-"""Faults of hosting: claims, messages, what a host does with a peer, and the sockets at the other end."""
+"""Faults of hosting: claims, messages, a host's handling of a peer, and its sockets."""
 
 from tests.mutations.mutation import Mutation
 
@@ -6,7 +6,6 @@ TESTS = "tests/coordination/"
 
 
 def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
-    """A mutation of one of the site's files, and the tests that are to notice it."""
     return Mutation(name, f"platform/coordination/{file}.py", before, after, tuple(f"{TESTS}{test}" for test in tests))
 
 

@@ -1,4 +1,4 @@
-"""What a mutation is, and how it is planted."""
+"""The shape of a mutation, and how it is planted."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class Mutation(Struct, frozen=True):
-    """`before` stands once in `file` and becomes `after`; one of `tests` (files, or tests in them) must fail."""
+    """A fault: `before` is once in `file` and becomes `after`; one of `tests` (files, or tests in them) must fail."""
 
     name: str
     file: str
@@ -17,11 +17,11 @@ class Mutation(Struct, frozen=True):
 
 
 class Stale(Exception):
-    """The pattern is not there, or not once."""
+    """The pattern does not occur exactly once."""
 
 
 def planted(mutation: Mutation, text: str) -> str:
-    """The text with the fault in it. Raises Stale."""
+    """Return the text with the fault in it. Raise Stale."""
     count = text.count(mutation.before)
     if count != 1:
         raise Stale(f"{mutation.name}: {mutation.file} has {count} times {mutation.before!r}")
@@ -31,14 +31,14 @@ def planted(mutation: Mutation, text: str) -> str:
 
 
 def check(mutations: tuple[Mutation, ...], root: Path) -> list[str]:
-    """What is wrong with the list itself."""
+    """Return the faults of the list itself."""
     faults = []
     for mutation in mutations:
         try:
             compile(planted(mutation, (root / mutation.file).read_text()), mutation.name, "exec")
         except (Stale, FileNotFoundError) as error:
             faults.append(str(error))
-        except SyntaxError as error:  # no test would be needed to notice it
+        except SyntaxError as error:  # no test is needed to notice it
             faults.append(f"{mutation.name}: {error}")
         faults += [f"{mutation.name}: no {test}" for test in mutation.tests if not _is_there(test, root)]
     names = [mutation.name for mutation in mutations]
@@ -46,7 +46,7 @@ def check(mutations: tuple[Mutation, ...], root: Path) -> list[str]:
 
 
 def _is_there(test: str, root: Path) -> bool:
-    """Whether there is such a file, with the classes and functions that are named."""
+    """Return True if the file exists and has the classes and functions named."""
     file, *names = test.split("::")
     if not (root / file).is_file():
         return False

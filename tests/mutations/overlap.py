@@ -1,4 +1,4 @@
-"""Faults of work that overlaps the round (staleness 1): of the trainer, of the coordinator, and of the floats."""
+"""Faults of work that overlaps the round (staleness 1), in the trainer, the coordinator and the floats."""
 
 from tests.mutations.mutation import Mutation
 
@@ -14,12 +14,10 @@ FREE += "            return await asyncio.to_thread(self.replica.digest)"
 
 
 def trainer(name: str, file: str, before: str, after: str) -> Mutation:
-    """Of its core."""
     return Mutation(name, f"{TRAINER}{file}.py", before, after, OVERLAP)
 
 
 def coordinator(name: str, file: str, before: str, after: str) -> Mutation:
-    """Of what a round waits for."""
     return Mutation(name, f"{COORDINATOR}{file}.py", before, after, WAITING)
 
 

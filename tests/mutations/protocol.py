@@ -1,4 +1,4 @@
-"""Faults of what all parts of the protocol share: roots, and the paths to them."""
+"""Faults of code that all parts of the protocol share: roots, and the paths to them."""
 
 from tests.mutations.mutation import Mutation
 

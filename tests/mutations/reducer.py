@@ -1,4 +1,4 @@
-"""Faults of a reducer: who may speak for a slot, which bytes it takes, and when a chunk closes."""
+"""Faults of a reducer: who may send for a slot, which bytes it takes, and when a chunk closes."""
 
 from tests.mutations.mutation import Mutation
 
@@ -7,12 +7,10 @@ CORE_TESTS, ARITHMETIC_TESTS = "tests/protocol/relay/", ("tests/averaging/test_r
 
 
 def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
-    """A mutation of one of the core's files, and the tests that are to notice it."""
     return Mutation(name, f"{CORE}{file}.py", before, after, tuple(f"{CORE_TESTS}test_{test}.py" for test in tests))
 
 
 def sums(name: str, before: str, after: str) -> Mutation:
-    """The same of its arithmetic."""
     return Mutation(name, ARITHMETIC, before, after, ARITHMETIC_TESTS)
 
 

@@ -1,4 +1,4 @@
-"""Faults of a relay: what it heeds, and the log that it keeps."""
+"""Faults of a relay: the messages it acts on, and the log that it keeps."""
 
 from tests.mutations.mutation import Mutation
 
@@ -7,12 +7,10 @@ CORE_TESTS, LOG_TESTS = "tests/protocol/relay/", ("tests/averaging/test_update_l
 
 
 def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
-    """A mutation of one of the core's files, and the tests that are to notice it."""
     return Mutation(name, f"{CORE}{file}.py", before, after, tuple(f"{CORE_TESTS}test_{test}.py" for test in tests))
 
 
 def log(name: str, before: str, after: str) -> Mutation:
-    """The same of the log on the disk."""
     return Mutation(name, LOG, before, after, LOG_TESTS)
 
 

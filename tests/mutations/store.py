@@ -1,4 +1,4 @@
-"""Faults of what is written: the commit's transaction, lease marks, totals, coverage, the log as it is read again."""
+"""Faults of the store: the commit's transaction, lease marks, totals, coverage, the log as it is read again."""
 
 from tests.mutations.mutation import Mutation
 
@@ -6,7 +6,6 @@ ROWS = "tests/coordination/test_store.py::"
 
 
 def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
-    """A mutation of one of the site's files, and the tests that are to notice it."""
     return Mutation(name, f"platform/{file}.py", before, after, tests)
 
 

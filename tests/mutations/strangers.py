@@ -1,4 +1,4 @@
-"""Faults of what the site lets strangers do, and whose word it takes about who they are."""
+"""Faults of limits on strangers, and of which statements about a visitor's address the site believes."""
 
 from tests.mutations.mutation import Mutation
 
@@ -6,12 +6,11 @@ SERVER, TESTS = "platform/server/", "tests/server/"
 
 
 def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
-    """A mutation of one of the server's files, and the tests that are to notice it."""
     return Mutation(name, f"{SERVER}{file}.py", before, after, tuple(f"{TESTS}test_{test}.py" for test in tests))
 
 
 def proxy(name: str, before: str, after: str) -> Mutation:
-    """The same of what is believed of a visitor's address."""
+    """Return a mutation of the code that decides a visitor's address."""
     return Mutation(name, "platform/config/proxies.py", before, after, ("tests/web/http/test_rate_limits.py",))
 
 

@@ -1,4 +1,4 @@
-"""Faults of texts that stay on the Hub: what is read of strangers, and what a machine makes of it."""
+"""Faults of texts that stay on the Hub: reading untrusted rows, and what a machine makes of them."""
 
 from tests.mutations.mutation import Mutation
 

@@ -1,4 +1,4 @@
-"""Faults of a trainer: its core, the floats that it holds, and its links to the relays."""
+"""Faults of a trainer: its core, the floats that it holds, and its links to relays."""
 
 from tests.mutations.mutation import Mutation
 
@@ -7,12 +7,10 @@ CORE_TESTS = "tests/protocol/trainer/"
 
 
 def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
-    """A mutation of one of the core's files, and the tests that are to notice it."""
     return Mutation(name, f"{CORE}{file}.py", before, after, tuple(f"{CORE_TESTS}test_{test}.py" for test in tests))
 
 
 def shell(name: str, file: str, before: str, after: str, *tests: str) -> Mutation:
-    """The same of what lies around the core."""
     return Mutation(name, f"{SHELL}{file}.py", before, after, tuple(f"tests/{test}.py" for test in tests))
 
 

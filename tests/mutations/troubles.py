@@ -1,4 +1,4 @@
-"""Faults of what is shown of troubles: when, in which order, and what is left out as following from another."""
+"""Faults of how troubles are shown: when, in which order, and which are left out as consequences of others."""
 
 from tests.mutations.mutation import Mutation
 

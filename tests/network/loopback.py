@@ -1,4 +1,4 @@
-"""Links on loopback for these tests: a relay that listens, and trainers that dial it, on a clock that stands still."""
+"""Links on loopback for tests: a listening relay and trainers that dial it, on a clock that stands still."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +17,7 @@ from tests.protocol.identities import NOW, RELAY, RUN, relay, trainer
 
 FETCH = FetchRecords(run=RUN, first=0)
 NOTHING = Records(run=RUN, first=0, last=-1, records=())
-PATIENCE_S = 60.0  # for what must happen; never how long a good run takes
+PATIENCE_S = 60.0  # for what must happen; a good run is never measured by it
 
 
 def at_now() -> float:
@@ -33,14 +33,13 @@ def anyone(_: Credential) -> Fault | None:
 
 
 async def answer(link: Connection) -> None:
-    """What a relay that holds nothing says to everything."""
+    """Answer everything as a relay without any records does."""
     while True:
         await link.receive()
         await link.send(NOTHING)
 
 
 async def stay(link: Connection) -> None:
-    """Take everything, say nothing."""
     while True:
         await link.receive()
 
@@ -71,7 +70,7 @@ async def dial_encrypted(where: Server, fingerprint: str) -> Connection:
 
 
 async def how_it_ends(link: Connection) -> LinkLost | Refused:
-    """Receive until there is no more."""
+    """Receive until the link ends; return how it ended."""
     async with asyncio.timeout(PATIENCE_S):
         try:
             while True:
@@ -81,6 +80,6 @@ async def how_it_ends(link: Connection) -> LinkLost | Refused:
 
 
 async def turns(count: int = 50) -> None:
-    """Let everything that is ready in the event loop go on, so many times."""
+    """Let everything that is ready in the event loop run, `count` times."""
     for _ in range(count):
         await asyncio.sleep(0)

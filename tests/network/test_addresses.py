@@ -1,4 +1,4 @@
-"""What may be spoken in the clear."""
+"""Classification of addresses: plaintext allowed, or never contacted."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A listener without a domain: its certificate is its own, and whoever dials looks at its fingerprint alone."""
+"""A listener without a domain makes its own certificate; the dialler checks only its fingerprint."""
 
 import ssl
 

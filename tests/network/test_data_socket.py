@@ -1,6 +1,6 @@
-"""What the system is told about a data link, on a clock that the test moves; nothing is held back for ever.
+"""Socket options of a data link, on a clock that the test moves: no data is held back forever.
 
-Whoever acknowledges nothing is gone, whoever reads slowly is not.
+A peer that acknowledges nothing is gone; a peer that reads slowly is not.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from tests.protocol.identities import RUN
 
 
 class Clock:
-    """A loop's clock and timers; they go off when the test says so."""
+    """A loop's clock and timers, which fire when the test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -104,7 +104,7 @@ def test_how_long_follows_the_rate_up_to_a_bound() -> None:
     gather, system, clock = gathering()
     gather.came(3000, in_message=True)
     clock.advance(SHORTEST_S)
-    gather.came(GATHER_BYTES // 2, in_message=True)  # all of it takes twice as long, and some slack
+    gather.came(GATHER_BYTES // 2, in_message=True)  # the rest takes twice as long, plus some slack
     clock.advance(2 * SHORTEST_S)
     assert system.mark == GATHER_BYTES
     clock.advance(SHORTEST_S)
@@ -191,7 +191,7 @@ def test_an_option_that_the_system_lacks_is_left_out() -> None:
 
 
 async def test_the_end_of_a_flow_arrives_though_it_is_short() -> None:
-    """Less than the mark is on its way, and nothing after it: whoever trusted the mark would wait for ever."""
+    """The rest is smaller than the mark and nothing follows: a reader that waited for the mark would wait forever."""
     sizes = [100_000, 100_000, 100_000, 30, 50_000, 7]
     got: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -222,7 +222,7 @@ async def test_bodies_sent_together_arrive_one_by_one_in_order() -> None:
         await link.close()
 
 
-# --- who is gone, on real sockets and with less patience
+# --- peers that are gone, on real sockets and with shorter timeouts
 
 SLOW = """
 import socket, sys, threading, time

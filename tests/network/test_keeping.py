@@ -1,4 +1,4 @@
-"""A link that is kept: it comes back after an interruption, waits longer and longer, and knows when to stop."""
+"""A kept link: it reconnects after an interruption, backs off, and stops when retrying cannot help."""
 
 import asyncio
 import re
@@ -27,12 +27,12 @@ from tests.network.loopback import (
 
 
 class Diary:
-    """What `keep` said, with sleeps that are counted and not slept."""
+    """A record of the states that `keep` reported, with sleeps that are counted but not slept."""
 
     def __init__(self) -> None:
         self.states: list[Connected | Waiting] = []
         self.slept: list[float] = []
-        self.reached = asyncio.Event()  # connected, or having waited three times
+        self.reached = asyncio.Event()  # connected, or three waits are over
 
     def write(self, state: Connected | Waiting) -> None:
         self.states.append(state)
@@ -120,7 +120,7 @@ async def test_a_refusal_that_a_group_of_tasks_ran_into_is_understood() -> None:
 
 
 async def test_a_refusal_that_nobody_read_is_found() -> None:
-    """A sender meets the closed socket first; the reason lies unread behind it."""
+    """A sender meets the closed socket first; the reason is still unread."""
 
     async def relay_side(link: Connection) -> None:
         await link.close(Fault.of("E213"))
@@ -153,7 +153,7 @@ async def test_a_problem_of_this_machine_ends_it() -> None:
 
 
 class Enough(Exception):
-    """The test has seen enough."""
+    """The test ends here."""
 
 
 async def test_waits_grow_to_half_a_minute_and_reset_after_a_long_link() -> None:
@@ -169,7 +169,7 @@ async def test_waits_grow_to_half_a_minute_and_reset_after_a_long_link() -> None
         nonlocal now, attempts
         attempts += 1
         if attempts == 12:
-            now += 31  # this one lived
+            now += 31  # this link lasted
         if attempts == 14:
             raise Enough
         raise Problem.of("E104", url="", reason="")
@@ -192,7 +192,6 @@ def test_every_wait_is_within_its_bounds(attempt: int, hint: float, seed: int) -
 
 @pytest.mark.parametrize("code", ["E131", "E227", "E228", "E229"])
 def test_what_only_its_owner_can_mend_is_not_tried_again(code: str) -> None:
-    """A copied home, a key that was shut out: the agent says so once and ends."""
     assert not heals(Fault.of(code))
 
 

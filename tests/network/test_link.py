@@ -45,7 +45,7 @@ from tests.protocol.identities import (
 
 @asynccontextmanager
 async def raw_server(handle: Callable[[ServerConnection], Awaitable[None]]) -> AsyncIterator[int]:
-    """A WebSocket server that keeps none of our rules."""
+    """Run a WebSocket server that follows none of the protocol's rules."""
     async with serve(handle, "127.0.0.1", 0, max_size=None) as server:
         yield server.sockets[0].getsockname()[1]
 
@@ -143,7 +143,7 @@ async def test_another_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def test_a_challenge_passed_on_by_a_second_server_opens_nothing() -> None:
-    """A false relay answers the trainer that dialled it with a challenge of the true one, and takes the proof there."""
+    """A false relay passes a true relay's challenge on to its victim and uses the victim's proof there."""
     outcome: list[bytes] = []
 
     async with listening(stay) as true_relay:
@@ -161,7 +161,7 @@ async def test_a_challenge_passed_on_by_a_second_server_opens_nothing() -> None:
     assert b"E209" in outcome[0]
 
 
-# What does not answer, or is something else
+# Servers that do not answer, or are something else
 
 
 async def test_nobody_there_is_e104() -> None:
@@ -288,7 +288,7 @@ async def test_an_overlong_message_has_its_number_on_both_sides() -> None:
         ours = await asyncio.wait_for(ended, PATIENCE_S)
     assert isinstance(ours, Refused)
     assert (ours.fault.code, ours.remote) == ("E210", False)
-    # The number may be lost where the system throws away what was not read when it was cut.
+    # The number may be lost if the system discards what was unread when the link was cut.
     assert isinstance(theirs, LinkLost) or (theirs.fault.code, theirs.remote) == ("E210", True)
 
 
@@ -322,7 +322,7 @@ async def test_after_closing_with_a_fault_nothing_is_sent_or_received() -> None:
 
 
 async def test_sending_waits_for_a_reader_and_closing_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that stops reading holds its sender back instead of filling memory, and cannot hold up its closing."""
+    """A reader that stops reading holds its sender back instead of filling memory, and cannot delay closing."""
     monkeypatch.setattr(links, "CLOSE_S", 0.1)
     ready = asyncio.Event()
 
@@ -345,7 +345,7 @@ async def test_sending_waits_for_a_reader_and_closing_does_not(monkeypatch: pyte
 
 
 async def test_a_data_link_keeps_little_unsent_and_sends_no_pings() -> None:
-    """What lies in a buffer is out of reach, and a full uplink holds a pong back for longer than any timeout."""
+    """Buffered bytes cannot be withdrawn, and a full uplink delays a pong beyond any timeout."""
     options = links.socket_options(Link.DATA)
     assert (options["ping_interval"], options["ping_timeout"]) == (None, None)
     assert links.socket_options(Link.CONTROL)["ping_interval"] is not None
@@ -369,7 +369,7 @@ def test_a_stranger_has_room_for_an_honest_handshake() -> None:
 
 
 async def test_a_limit_holds_for_what_the_system_takes_in_too() -> None:
-    """It took megabytes of each new link before anybody read them."""
+    """The system used to accept megabytes on each new link before they were read."""
 
     async def relay_side(link: Connection) -> None:
         for _ in range(2):
@@ -398,7 +398,7 @@ async def test_a_limit_holds_for_what_the_system_takes_in_too() -> None:
 
 
 async def test_what_comes_on_a_data_link_waits_for_the_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it, frames and messages; a control link is never held up."""
+    """The rate limit covers frames and messages; a control link is never delayed."""
     came: list[int] = []
 
     async def note(size: int) -> None:

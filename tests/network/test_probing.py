@@ -1,4 +1,4 @@
-"""Two machines measure the link between them: each sends, and each says what came of the other."""
+"""Two machines measure the link between them: each sends, and each reports what arrived."""
 
 import asyncio
 import time
@@ -21,13 +21,13 @@ PATIENCE_S = 30.0
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link within a process has no limit but this."""
+    """Limit the bytes of a probe: a link within a process has no other limit."""
     monkeypatch.setattr(probing, "MOST_BYTES", 8 * 1024 * 1024)
     monkeypatch.setattr(probing, "HEARD_S", 0.0)
 
 
 class Clock:
-    """Goes on a hundredth of a second with each look."""
+    """A clock that advances by a hundredth of a second at each reading."""
 
     now = 100.0
 
@@ -61,7 +61,7 @@ class Machine:
 
     async def says(self) -> m.Probed:
         async with asyncio.timeout(PATIENCE_S):
-            while not self.said:  # noqa: ASYNC110 - a list tells nobody
+            while not self.said:  # noqa: ASYNC110 - a list notifies no task
                 await asyncio.sleep(0)
         return self.said[0]
 
@@ -81,7 +81,7 @@ async def test_both_ends_say_what_came_of_the_other() -> None:
 
 
 async def test_one_sends_after_the_other() -> None:
-    """Both at once, a slow link's acknowledgements wait behind what it carries."""
+    """With both at once, a slow link's acknowledgements wait behind its data."""
     here, there = own_link()
     ann, bob = Machine(BOB, here), Machine(ANN, there)
     bob.told(3, begins=False)
@@ -95,7 +95,7 @@ async def test_one_sends_after_the_other() -> None:
 
 
 async def test_a_link_that_takes_everything_at_once_is_measured_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All had come before anything was counted, and the measure was made again until there were no more."""
+    """All bytes used to arrive before the count began, so that the measurement never ended."""
     monkeypatch.setattr(probing, "PROBE_S", 1.0)
     here, there = own_link()
     ann, bob = Machine(BOB, here, time.monotonic), Machine(ANN, there, time.monotonic)
@@ -110,7 +110,7 @@ async def test_a_link_that_takes_everything_at_once_is_measured_too(monkeypatch:
 
 
 async def test_a_measure_keeps_to_what_the_owner_allows_and_to_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the site paces a machine to is what a measure is to raise."""
+    """A probe has to be able to raise the pace that the site sets."""
     monkeypatch.setattr(probing, "PROBE_S", 1.0)
     measured = []
     for limit in (2_000_000.0, 0.0):
@@ -138,7 +138,7 @@ async def test_a_measure_keeps_to_what_the_owner_allows_and_to_no_pace(monkeypat
 async def test_nobody_is_sent_anything_who_was_not_named() -> None:
     here, there = own_link()
     ann, bob = Machine(BOB, here), Machine(ANN, there)
-    bob.told(4, begins=False)  # another measure
+    bob.told(4, begins=False)  # another probe
     ann.told(3, begins=True)
     for _ in range(2000):
         await asyncio.sleep(0)
@@ -164,7 +164,7 @@ async def test_answers_to_measures_that_never_end_are_forgotten() -> None:
     here, there = own_link()
     bob = Machine(ANN, there)
     for number in range(1, 20):
-        bob.prober._probes.open.clear()  # in time
+        bob.prober._probes.open.clear()  # as if its time were over
         bob.told(number, begins=False)
         bob.prober.begun(ANN, m.Probing(run=RUN, number=number), there)
     assert list(bob.prober._answers) == [19]
@@ -173,7 +173,7 @@ async def test_answers_to_measures_that_never_end_are_forgotten() -> None:
 
 
 async def test_a_link_that_a_relay_forwards_is_not_measured() -> None:
-    """What came of it would be the relay's."""
+    """The measurement would be the relay's."""
     here, there = own_link()
     ann = Machine(BOB, here)
     here.beneath = ann.receiving

@@ -32,12 +32,11 @@ SHORT_S = 0.1
 
 
 async def stranger(port: int) -> ClientConnection:
-    """A WebSocket client that has yet to say who it is."""
+    """Return a WebSocket client that has not yet authenticated."""
     return await connect(f"ws://127.0.0.1:{port}/", proxy=None)
 
 
 async def hung_up(socket: ClientConnection) -> None:
-    """Wait until the other side has hung up."""
     async with asyncio.timeout(PATIENCE_S):
         with contextlib.suppress(ConnectionClosed):
             while True:
@@ -76,7 +75,6 @@ async def test_whoever_does_not_even_speak_http_is_cut() -> None:
 
 
 async def test_stranger_that_only_pings_is_cut_off_on_time() -> None:
-    """Pings are no progress."""
     async with listening(credential_s=SHORT_S) as server:
         socket = await stranger(server.port)
         async with asyncio.timeout(PATIENCE_S):
@@ -138,7 +136,7 @@ async def test_an_address_has_so_many_strangers() -> None:
 
 
 async def test_a_school_behind_one_address_is_served_whole() -> None:
-    """The 65th machine behind a proxy was never let in."""
+    """The 65th machine behind a proxy used to be locked out."""
     async with listening(caps=Caps(per_address=1)) as server:
         links = [await dial_relay(server, trainer(run=RunId(f"{n:032x}"))) for n in range(5)]
         for link in links:
@@ -166,7 +164,7 @@ async def test_messages_are_no_longer_than_was_allowed() -> None:
 
 
 async def _until(attempt: Callable[[], Awaitable[Connection]]) -> None:
-    """The server learns of a closing a moment after the client."""
+    """Retry until the attempt succeeds: the server notices a closed link a moment after the client."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with contextlib.suppress(Problem):
@@ -174,7 +172,7 @@ async def _until(attempt: Callable[[], Awaitable[Connection]]) -> None:
                 return
 
 
-# Friends
+# Peers with credentials
 
 
 async def test_the_oldest_link_of_a_credential_goes_for_the_newest() -> None:
@@ -231,7 +229,6 @@ async def test_a_handler_that_fails_is_logged_and_costs_only_its_link(caplog: py
 
 
 async def test_closing_ends_handlers_links_and_strangers() -> None:
-    """Also a handler that waits for something else than its link, and a client that does not read."""
     waiting = asyncio.Event()
 
     async def busy(_: Connection) -> None:
@@ -256,12 +253,12 @@ async def test_the_relay_is_the_one_in_its_credential() -> None:
 
 
 async def test_an_open_link_ends_with_its_credential() -> None:
-    """A machine that was revoked gets no other, and is served no longer than that."""
+    """A revoked machine gets no new credential, and is served only until its current one ends."""
     within_tolerance = trainer(expires=int(NOW) - 300)
     async with listening(stay) as server:
         lasting = await dial_relay(server)
         ending = await how_it_ends(await dial_relay(server, within_tolerance))
         assert isinstance(ending, Refused)
         assert ending.fault.code == "E202"
-        await lasting.send(FETCH)  # the other's goes on
+        await lasting.send(FETCH)  # the other link goes on
         await lasting.close()

@@ -1,4 +1,4 @@
-"""The order of chunks over one uplink, and that one reducer cannot hold up the others."""
+"""The order of chunks over one uplink; a stalled reducer does not delay the others."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from peer_agent.protocol.wire import Frame, Kind
 from tests.network.loopback import PATIENCE_S, dial_relay, frame, how_it_ends, listening, turns
 from tests.protocol.identities import RUN, trainer
 
-SIZE = BATCH_BYTES // 2 + 1  # each goes out alone
+SIZE = BATCH_BYTES // 2 + 1  # each is sent alone
 A, B, C = PeerId("a" * 32), PeerId("b" * 32), PeerId("c" * 32)
 
 queues = st.dictionaries(
@@ -38,7 +38,7 @@ def test_every_chunk_is_sent_once_in_order_for_each_reducer(sizes: dict[PeerId, 
 
 @given(st.dictionaries(st.sampled_from([A, B, C]), st.lists(st.integers(1, 1000), min_size=1, max_size=40), min_size=2))
 def test_reducers_advance_in_proportion(sizes: dict[PeerId, list[int]]) -> None:
-    """At any moment nobody is further than a few of its chunks beyond its share of what was sent."""
+    """At any moment no reducer is more than a few chunks ahead of its share of what was sent."""
     totals, sent = {peer: sum(chunks) for peer, chunks in sizes.items()}, dict.fromkeys(sizes, 0)
     largest = max(max(chunks) for chunks in sizes.values())
     for peer, index in interleave(sizes):
@@ -102,7 +102,7 @@ async def test_chunks_go_out_in_the_planned_proportion() -> None:
 
 @pytest.mark.parametrize(("reducers", "count", "written"), [(1, 200, 4), (2, 200, 4), (4, 100, 2), (12, 20, 1)])
 async def test_batch_per_reducer_is_a_fiftieth_of_all_or_one_chunk(reducers: int, count: int, written: int) -> None:
-    """What all wait for at the beginning and at the end of a round is one batch to everybody."""
+    """At the beginning and the end of a round, all peers wait for one batch to each reducer."""
     _, connections, chunks = plan(**dict.fromkeys("abcdef0123456789"[:reducers], count))
     chunks = {peer: [frame(n, 32_768) for n in range(count)] for peer in chunks}
     assert await send_chunks(connections, chunks) == {}
@@ -122,7 +122,6 @@ async def test_one_that_stalls_does_not_stop_the_others() -> None:
 
 @pytest.mark.parametrize(("count", "ahead"), [(10, 2), (100, 10)])
 async def test_blocked_reducer_lets_the_others_get_only_a_tenth_ahead(count: int, ahead: int) -> None:
-    """A reducer that reads nothing for a moment, since this machine is ahead there, keeps no other waiting."""
     ledger, connections, chunks = plan(a=count, b=count)
     connections[A].gate.clear()
     sending = asyncio.create_task(send_chunks(connections, chunks))
@@ -197,7 +196,7 @@ def averages(count: int, size: int = 1000) -> list[Frame]:
 
 
 class Gated:
-    """A receiver that takes a body whenever the test opens its gate, whatever it is sent together with."""
+    """A receiver that takes one body each time the test opens its gate, even if bodies are sent together."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Semaphore(0)
@@ -249,7 +248,7 @@ async def test_one_that_stalls_holds_back_nobody_and_keeps_nothing() -> None:
     outbox, stalled, quick = Outbox(ROOM), Gated(), Gated()
     quick.gate = asyncio.Semaphore(1000)
     following = [asyncio.create_task(outbox.follow(one.as_connection())) for one in (stalled, quick)]
-    for body in averages(100, 60_000):  # two go out at once
+    for body in averages(100, 60_000):  # two are sent at once
         outbox.publish(body)
     while len(quick.taken) < 100:
         await asyncio.wait_for(quick.arrived.wait(), PATIENCE_S)
@@ -265,12 +264,10 @@ async def test_one_that_stalls_holds_back_nobody_and_keeps_nothing() -> None:
 
 
 async def test_what_another_attempt_makes_anew_is_not_sent_any_more() -> None:
-    """A reducer with a slow uplink had its own useless averages before those for which all waited."""
+    """A reducer with a slow uplink used to send its useless averages before those on which all waited."""
     outbox, receiver = Outbox(ROOM), Gated()
     following = asyncio.create_task(outbox.follow(receiver.as_connection()))
-    first = [
-        replace(body, span=number // 2) for number, body in enumerate(averages(6, 140_000))
-    ]  # one goes out at once
+    first = [replace(body, span=number // 2) for number, body in enumerate(averages(6, 140_000))]  # one is sent at once
     for body in first:
         outbox.publish(body)
     outbox.publish(LEAVES)
@@ -289,7 +286,7 @@ async def test_what_another_attempt_makes_anew_is_not_sent_any_more() -> None:
 
 
 async def test_what_waits_for_its_turn_is_not_sent_either() -> None:
-    """Where the uplink is paced every receiver has a batch in hand: with many of them, seconds of what nobody needs."""
+    """On a paced uplink each receiver has a batch waiting; with many receivers that is seconds of useless data."""
     uplink, receiver = Uplink(), Gated()
     uplink.pace(1.0)
     outbox = Outbox(200_000, uplink=uplink)

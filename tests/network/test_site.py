@@ -1,4 +1,4 @@
-"""The HTTP client's questions and answers, against a real server on loopback that answers as each test says."""
+"""The HTTP client's requests and answers, against a real server on loopback that answers as each test says."""
 
 import asyncio
 import errno
@@ -81,7 +81,6 @@ async def test_answers_are_bounded(server: Site, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_what_is_packed_is_not_unpacked(server: Site) -> None:
-    """A bomb of a hundred kilobytes stays one; nor is packing asked for."""
     bomb = gzip.compress(b'{"a": "' + bytes(JSON_BOMB) + b'"}')
     answer = partial(Handler.reply, status=200, body=bomb, Content_Encoding="gzip")
     with pytest.raises(Problem, match=r"E110.*not a JSON object"):
@@ -150,7 +149,6 @@ async def test_addresses_that_are_not_asked(url: str, code: str) -> None:
 
 
 async def test_a_certificate_that_nobody_vouches_for_is_e104(server: Site) -> None:
-    """TLS is spoken at all, and a server without it is not believed."""
     url = server.url("/", lambda handler: handler.reply(200, b"{}"))
     with pytest.raises(Problem, match="E104"):
         await get_json(url.replace("http://", "https://"))
@@ -233,7 +231,7 @@ async def test_elsewhere_the_proxy_of_the_environment_is_asked(
 ) -> None:
     for other in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(other)
-    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:9/")  # beside one of HTTP it does not count
+    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:9/")  # it does not count beside an HTTP proxy
     monkeypatch.setenv(name, f"127.0.0.1:{server.server_port}")
     server.url("http://10.1.2.3/", lambda handler: handler.reply(200, b'{"by": "proxy"}'))
     assert await get_json("http://10.1.2.3/") == {"by": "proxy"}
@@ -249,7 +247,6 @@ async def test_a_proxy_that_cannot_be_spoken_to_is_e104(monkeypatch: pytest.Monk
 
 
 async def test_a_mistake_of_ours_is_no_fault_of_the_network(server: Site) -> None:
-    """It ends in the log, where whoever can mend it reads of it."""
     with pytest.raises(UnicodeEncodeError):
         await get_json(server.url("/", lambda handler: handler.reply(204)), token="“")
     with pytest.raises(ValueError, match="of whoever asks"):

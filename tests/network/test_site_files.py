@@ -29,7 +29,6 @@ pytestmark = pytest.mark.usefixtures("a_proxy_that_leads_nowhere")
 
 
 def give_file(handler: Handler) -> None:
-    """The file, or the rest of it."""
     start = int(handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
     if start >= len(CONTENT):
         handler.reply(416)
@@ -125,7 +124,7 @@ async def test_more_than_the_limit_is_not_kept(server: Site, tmp_path: Path, len
 
 
 def endless(handler: Handler) -> None:
-    """More than a small limit, without a length."""
+    """Send more than a small limit, without a length."""
     handler.send_response(200)
     handler.send_header("Connection", "close")
     handler.end_headers()
@@ -139,7 +138,7 @@ async def test_more_than_the_limit_without_a_length_is_not_kept(server: Site, tm
 
 
 async def test_what_is_removed_is_closed_before(server: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows removes no file that is open."""
+    """Windows cannot remove an open file."""
     unlink = Path.unlink
 
     def unlink_as_windows(path: Path, missing_ok: bool = False) -> None:
@@ -209,7 +208,6 @@ async def test_files_count_as_traffic(server: Site, tmp_path: Path) -> None:
 async def test_a_cancelled_download_stops_and_keeps_what_it_has(
     server: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is stopped while the second block is written."""
     path, more, writing = tmp_path / "file", threading.Event(), asyncio.Event()
 
     class Watched(Traffic):
@@ -288,7 +286,7 @@ async def test_a_file_that_is_not_there_is_e106(server: Site, tmp_path: Path) ->
 
 
 async def test_what_nobody_waits_for_any_more_is_sent_no_further(server: Site, tmp_path: Path) -> None:
-    """A thread cannot be stopped, and the link of a machine that rests is to be quiet."""
+    """A thread cannot be stopped, but the link of a resting machine must fall silent."""
     (tmp_path / "file").write_bytes(bytes(200 * site.BLOCK))
     began, more, got = asyncio.Event(), threading.Event(), []
     loop = asyncio.get_running_loop()
@@ -312,7 +310,7 @@ async def test_what_nobody_waits_for_any_more_is_sent_no_further(server: Site, t
 
 async def test_files_leave_and_come_no_faster_than_the_owner_allows(server: Site, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(3 * site.BLOCK))
-    rate = 4 * site.BLOCK  # a second
+    rate = 4 * site.BLOCK  # bytes per second
     UPLINK.limit(rate)
     DOWNLINK.limit(rate)
     try:

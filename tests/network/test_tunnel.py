@@ -1,4 +1,4 @@
-"""What is between two ends can neither read nor change what they say."""
+"""A forwarded link: what lies between two ends can neither read nor change their messages."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +22,7 @@ Change = Callable[[bytes, int], bytes]
 
 
 class Between:
-    """Carries bytes to a port as a relay does; `change` is given those of the dialler, and how many came before."""
+    """A forwarder to a port, as a relay is. `change` gets the dialler's bytes and the count of bytes before them."""
 
     def __init__(self, port: int, change: Change) -> None:
         self.port, self.change = port, change
@@ -47,7 +47,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def between(change: Change) -> AsyncIterator[tuple[Between, int]]:
-    """Its port is known before that of whoever it leads to."""
+    """Run a forwarder; its port is known before the target's."""
     middle = Between(0, change)
     server = await asyncio.start_server(middle.serve, "127.0.0.1", 0)
     try:
@@ -61,7 +61,7 @@ async def between(change: Change) -> AsyncIterator[tuple[Between, int]]:
 
 @pytest.mark.parametrize("at", [None, 100, 300_000])
 async def test_whoever_forwards_can_neither_read_nor_change_it(tmp_path: Path, at: int | None) -> None:
-    """One byte of the handshake or of a chunk: the link ends, and what was taken before is what was sent."""
+    """One byte of the handshake or of a chunk is changed: the link ends, and what was taken before is what was sent."""
     taken: list[bytes] = []
     ended = asyncio.Event()
 
@@ -103,7 +103,7 @@ async def test_whoever_forwards_can_neither_read_nor_change_it(tmp_path: Path, a
 
 
 async def test_another_machine_at_the_other_end_is_not_spoken_to(tmp_path: Path) -> None:
-    """A relay decides where the bytes go, and not who is there; nor whether coming back can help."""
+    """A relay chooses where the bytes go, but can neither impersonate the listener nor end the dialler's retries."""
     async with scene(tmp_path) as there:
         there.far = replace(there.far, fingerprint=new_certificate().fingerprint)
         with pytest.raises(Problem, match=r"E104.*E217"):
@@ -112,7 +112,7 @@ async def test_another_machine_at_the_other_end_is_not_spoken_to(tmp_path: Path)
 
 
 async def test_bytes_are_counted_once_at_each_end(tmp_path: Path) -> None:
-    """All of it is in this process: both ends of the link, both of the way to the relay, and the relay's own socket."""
+    """Everything is in this process: both ends, both ways to the relay, and the relay's own socket."""
     async with scene(tmp_path) as there:
         link = await there.dialled()
         sent = TRAFFIC.sent

@@ -1,4 +1,4 @@
-"""Who sends next and how fast, on a loop whose clock jumps to the next timer."""
+"""The order and rate of streams on one uplink, on a loop whose clock jumps to the next timer."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ SIZE = 64 * 1024
 
 
 class Jumping(selectors.DefaultSelector):
-    """Never waits: the time that it would have waited has passed."""
+    """A selector that never waits: it adds the time that it would have waited."""
 
     now = 0.0
 
@@ -45,20 +45,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def play(story: Coroutine[Any, Any, None]) -> None:
-    """Run it on a loop of its own; nothing in it takes time."""
+    """Run a coroutine on a virtual-time loop, where nothing takes time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(story)
 
 
 class Sent(list[tuple[float, str, int]]):
-    """Who sent how much when."""
+    """A record of (time, sender, bytes)."""
 
     def by(self, name: str, until: float = float("inf"), since: float = 0.0) -> int:
         return sum(size for at, who, size in self if who == name and since <= at <= until)
 
 
 async def send_on(stream: Stream, name: str, sent: Sent, size: int = SIZE, after_s: float = 0.0) -> None:
-    """Without end."""
     await asyncio.sleep(after_s)
     while True:
         await stream.turn(size)
@@ -182,7 +181,7 @@ def test_without_a_rate_nobody_waits() -> None:
 def test_another_rate_holds_at_once_for_those_who_wait_too() -> None:
     async def story() -> None:
         uplink, sent = Uplink(), Sent()
-        uplink.pace(1.0)  # the next batch after a day
+        uplink.pace(1.0)  # the next batch would follow after a day
         sending = asyncio.create_task(send_on(uplink.stream(1000), "a", sent))
         await asyncio.sleep(60.0)
         assert sent.by("a") <= SIZE + 60
@@ -235,7 +234,7 @@ def test_one_that_is_cancelled_takes_nothing_with_it() -> None:
 
 
 class Taker:
-    """A connection that takes everything at once, and knows when."""
+    """A connection that takes everything at once and records when."""
 
     def __init__(self, name: str, sent: Sent) -> None:
         self.name, self.sent = name, sent
@@ -246,8 +245,6 @@ class Taker:
 
 
 def test_own_gradients_and_averages_share_one_uplink() -> None:
-    """A machine that sends 6 MB of gradients to each of two reducers, and 3 MB of averages to each of two receivers."""
-
     async def story() -> None:
         uplink, sent = Uplink(), Sent()
         uplink.pace(RATE)
@@ -310,7 +307,7 @@ def test_a_batch_is_full_or_all_there_is_and_never_nothing() -> None:
 
 
 class Dated:
-    """A link that takes everything at once, and notes when."""
+    """A link that takes everything at once and records when."""
 
     def __init__(self, name: str, sent: Sent) -> None:
         self.name, self.sent = name, sent

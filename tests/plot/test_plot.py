@@ -1,4 +1,4 @@
-"""Where the parts of a curve stand: inside the frame, and out of one another's way."""
+"""The layout of a curve: every part inside the frame, and none over another."""
 
 import math
 import re
@@ -253,7 +253,6 @@ def test_the_paper_lies_under_the_words() -> None:
 
 
 def blocks() -> tuple[str, str]:
-    """The inks of a dark system, and those of a reader who chose the dark theme."""
     sheet = (STATIC / "manyhands.css").read_text()
     system = re.search(r":root:not\(\[data-theme=\"light\"\]\) \{(.*?)\}", sheet, re.DOTALL)
     chosen = re.search(r":root\[data-theme=\"dark\"\] \{(.*?)\}", sheet, re.DOTALL)

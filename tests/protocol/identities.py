@@ -1,4 +1,4 @@
-"""Who appears in these tests: a site, a relay and a trainer, with keys that are the same in every run."""
+"""The identities of these tests: a site, a relay and a trainer, with fixed keys."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ def relay(issued_by: Ed25519PrivateKey = SITE_KEY, **changes: Any) -> Identity:
 def trainer(
     issued_by: Ed25519PrivateKey = SITE_KEY, holds: Ed25519PrivateKey = TRAINER_KEY, **changes: Any
 ) -> Identity:
-    """A trainer; `issued_by` another key or holding another one it is a liar."""
+    """Return a trainer; with another issuer or another key it is an impostor."""
     return Identity(TRAINER, holds, trainers_credential(issued_by, **changes), SITE_PUBLIC)
 
 

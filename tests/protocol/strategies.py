@@ -1,4 +1,4 @@
-"""Hypothesis strategies for any msgspec struct, read from its annotations and limits."""
+"""Hypothesis strategies for any msgspec struct, derived from its annotations and limits."""
 
 from collections.abc import Callable
 from typing import Any, get_args
@@ -14,17 +14,15 @@ MESSAGE_TYPES: tuple[type, ...] = get_args(AnyMessage)
 
 
 def structs(cls: type) -> st.SearchStrategy[Any]:
-    """Instances that keep every limit of their annotations."""
+    """Return instances within every limit of their annotations."""
     return st.builds(cls, **{field.name: _values(field.type) for field in _fields(cls)})
 
 
 def messages() -> st.SearchStrategy[Any]:
-    """Any message."""
     return st.sampled_from(MESSAGE_TYPES).flatmap(structs)
 
 
 def frames() -> st.SearchStrategy[Frame]:
-    """Any frame."""
     short, long = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
     return st.builds(
         Frame,
@@ -41,7 +39,7 @@ def frames() -> st.SearchStrategy[Frame]:
 
 
 def sample(cls: type) -> Any:
-    """One instance, always the same; what has a default keeps it."""
+    """Return one fixed instance; fields with a default keep it."""
     return cls(**{field.name: _sample(field.type) for field in _fields(cls) if field.required})
 
 
@@ -69,7 +67,7 @@ def _strings(kind: Any) -> st.SearchStrategy[str]:
 
 DIGITS = {"^[0-9a-f]{32}$": 16, "^[0-9a-f]{64}$": 32}  # patterns of hexadecimal digits, by their bytes
 
-# What has no limits is an integer of 64 bits on the wire.
+# An integer without limits has 64 bits on the wire.
 VALUES: dict[type, Callable[[Any], st.SearchStrategy[Any]]] = {
     inspect.IntType: lambda kind: st.integers(
         -(2**63) if kind.ge is None else kind.ge, 2**63 - 1 if kind.le is None else kind.le

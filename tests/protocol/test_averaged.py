@@ -1,4 +1,4 @@
-"""What reducers averaged is exact, and the same as if each chunk were counted by itself."""
+"""The bytes averaged by reducers are exact: the same as counting chunk by chunk."""
 
 from typing import Any
 

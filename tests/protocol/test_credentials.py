@@ -1,4 +1,4 @@
-"""A credential holds for its time, and not one bit of it can be changed."""
+"""A credential is valid for its time, and none of its bits can be changed."""
 
 import msgspec
 import pytest

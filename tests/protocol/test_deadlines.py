@@ -1,4 +1,4 @@
-"""Until when a chunk is waited for: by the plan's time and by the others, so that nobody who keeps up is left out."""
+"""A chunk's deadline, by the plan and by the others: a peer that keeps up is never left out."""
 
 from math import inf
 
@@ -66,13 +66,13 @@ def test_sigma_is_bounded_and_independent_of_order(late: list[float], duration_s
 
 
 def test_where_half_were_dropped_sigma_does_not_shrink() -> None:
-    """They count as late by sigma; of those who are left alone it would become the least."""
+    """The dropped ones count as late by sigma; without them it would fall to the minimum."""
     assert sigma_of([0.0] * 4 + [0.3] * 6, 10.0) == 0.3
     assert sigma_of([0.0] * 5 + [0.1] * 5, 10.0) == pytest.approx(0.25)
 
 
 def of(*latenesses: float) -> dict[PeerId, float]:
-    """One round's, of machines in their order."""
+    """Return one round's latenesses, of machines in order."""
     return {PeerId(f"{number:032x}"): late for number, late in enumerate(latenesses)}
 
 
@@ -87,7 +87,7 @@ def test_whoever_is_always_late_lets_nobody_wait() -> None:
 
 
 def test_whoever_happens_to_be_the_last_is_waited_for() -> None:
-    """Of equal machines another one is late in each round; the one that is late on the whole is set aside."""
+    """Of equal machines another is late in each round; only the one late on the whole is ignored."""
     rounds = [of(*(0.2 if number == late else 0.0 for number in range(8)), 0.3) for late in range(8)]
     assert round_latenesses(rounds) == [0.2] * 8
     assert sigma_of(round_latenesses(rounds), 10.0) == pytest.approx(0.2)
@@ -134,7 +134,6 @@ def test_what_an_earlier_attempt_holds_does_not_come_again() -> None:
 def test_nobody_within_sigma_of_plan_or_quorum_is_late(
     count: int, sigma: float, duration_s: float, enough: list[float]
 ) -> None:
-    """And deadlines ascend as the others' chunks do."""
     plan = replace(PLAN, duration_s=duration_s, sigma=sigma)
     enough_s = np.array(sorted(enough)[:count])
     places = np.arange(count)

@@ -1,4 +1,4 @@
-"""The catalogue of errors, and every place that uses it."""
+"""The catalogue of errors, and every use of it."""
 
 import ast
 import re
@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(p for room in ("peer_agent", "platform", "scripts") for p in (ROOT / room).rglob("*.py"))
 
 
-OF_PAGES = {"E224", "E225", "E226"}  # told on the page where a code is entered
-AGENTS_TOO = {"E305", "E306", "E308", "E310", "E348", "E353", "E401", "E402", "E407"}  # of those told at a site
+OF_PAGES = {"E224", "E225", "E226"}  # shown on the page where a code is entered
+AGENTS_TOO = {"E305", "E306", "E308", "E310", "E348", "E353", "E401", "E402", "E407"}  # site errors shown by agents too
 
 
 def fields_of(code: str) -> set[str]:
@@ -85,7 +85,7 @@ def test_no_two_errors_have_one_title() -> None:
 
 
 def causes(code: str) -> set[str]:
-    """All that an error may follow from, as the catalogue declares it."""
+    """Return all errors that this one may follow from, as the catalogue declares."""
     found = set(CATALOGUE[code].depends_on)
     while more := {cause for one in found for cause in CATALOGUE[one].depends_on} - found:
         found |= more
@@ -119,7 +119,7 @@ def test_a_missing_detail_is_an_error_and_a_brace_in_one_is_not() -> None:
 
 
 def uses(path: Path) -> list[tuple[str, set[str], int]]:
-    """Calls `….of("E…", detail=…)` in a file."""
+    """Return the calls `….of("E…", detail=…)` in a file."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "of":

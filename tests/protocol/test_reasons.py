@@ -1,4 +1,4 @@
-"""Why a run waits, found again in the sentence that the coordinator made."""
+"""The reason why a run waits, recognized in the coordinator's sentence."""
 
 import string
 
@@ -11,7 +11,7 @@ ALL = [value for name, value in vars(reasons).items() if name.isupper() and isin
 
 
 def marked(english: str) -> str:
-    """A language of its own, in which places are filled in as in any other."""
+    """Translate into a made-up language with the usual placeholders."""
     return f"⟦{english}⟧"
 
 

@@ -1,4 +1,4 @@
-"""A recipe is checked before anybody computes anything."""
+"""A recipe is checked before any work is done."""
 
 from typing import Any
 
@@ -110,7 +110,7 @@ def test_values_that_do_not_go_together_are_named(recipe: Recipe, reason: str, v
 
 
 def parsed(data: bytes | str) -> Any:
-    """The recipe, or the number of its fault."""
+    """Return the recipe, or the error code of its fault."""
     try:
         return parse_recipe(data)
     except Problem as problem:

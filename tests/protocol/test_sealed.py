@@ -1,4 +1,4 @@
-"""A trainer learns its own part of a plan and a commit, proved; a reducer and a log keeper learn everything."""
+"""A trainer gets its own part of a plan and a commit, with proof; a reducer and a log keeper get everything."""
 
 import pytest
 from msgspec import structs
@@ -93,7 +93,7 @@ MOST_BYTES = 20_000_000  # of plan and commit to all trainers, in a step
 
 
 def test_what_a_thousand_trainers_are_told_of_a_step_is_bounded() -> None:
-    """A head of 64 spans, one's own slot or contribution, and ten hashes, for each; not everybody's for everybody."""
+    """Each gets a head of 64 spans, its own slot or contribution and ten hashes, not every peer's."""
     peers = [PeerId(f"{number:032x}") for number in range(MEMBERS)]
     units = tuple(Unit(3, 2, 1000 * number, 1000 * number + 4) for number in range(UNITS))
     slots = tuple(structs.replace(SLOTS[0], peer=peer, weights=(m.Weight(0, 2048, 4000),)) for peer in peers)

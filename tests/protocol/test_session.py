@@ -1,4 +1,4 @@
-"""Two ends without a socket between them: what opens a link, what does not, and what is legal when."""
+"""Two ends without a socket: which handshakes open a link, and which messages are legal when."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -53,13 +53,11 @@ def dialling(link: Link, identity: Identity | None = None, server: str = "", non
 
 
 def carry(sender: Session, receiver: Session, now: float) -> list[Event]:
-    """Everything that one end has to say, taken to the other."""
     events = [receiver.receive(data, now) for data in sender.outgoing()]
     return [event for event in events if event is not None]
 
 
 def shake_hands(dialler: Session, listener: Session, now: float = NOW, listeners_now: float = NOW) -> list[Event]:
-    """Events of both ends, in order."""
     listener.start(listeners_now)
     dialler.start(now)
     events: list[Event] = []
@@ -136,7 +134,7 @@ def test_a_relay_that_lies_is_refused(who: Callable[[], Identity], code: str) ->
 
 
 def test_a_relay_cannot_turn_the_clock_back_for_itself() -> None:
-    """Its credential is judged by our clock, whatever time its challenge gives."""
+    """A credential is judged by our clock, whatever time its challenge gives."""
     expired = relay(expires=int(NOW) - CLOCK_TOLERANCE_S - 1)
     events = shake_hands(dialling(Link.DATA), listening(Link.DATA, expired), listeners_now=NOW - 200)
     assert failures(events)[0] == ("E202", False)
@@ -177,7 +175,7 @@ def test_another_protocol_is_told_on_either_side() -> None:
 
 
 def test_a_challenge_cannot_be_passed_on() -> None:
-    """A false server takes a real one's challenge to a trainer that dialled the false one."""
+    """A false server passes a real one's challenge to a trainer that dialled the false one."""
     real = listening(Link.CONTROL)
     real.start(NOW)
     challenge = decode(real.outgoing()[0])
@@ -203,7 +201,7 @@ def test_a_proof_cannot_be_used_again() -> None:
 
 @given(st.data())
 def test_no_bit_of_a_handshake_can_be_changed_unnoticed(data: st.DataObject) -> None:
-    """Whatever is changed on the way, nobody ends up with a link to someone else or a clock beyond the tolerance."""
+    """No change on the way gives a link to another peer, or a clock beyond the tolerance."""
     link = data.draw(st.sampled_from(tuple(Link)))
     dialler, listener = dialling(link), listening(link)
     listener.start(NOW)
@@ -219,13 +217,13 @@ def test_no_bit_of_a_handshake_can_be_changed_unnoticed(data: st.DataObject) -> 
                 assert abs(event.offset_s) <= CLOCK_TOLERANCE_S
 
 
-# What may be said when
+# Legal messages by state
 
 STATES = list(RECEIVABLE)
 
 
 def session_in(side: Side, link: Link, phase: SessionPhase) -> Session:
-    """A session brought there by a real handshake."""
+    """Return a session brought there by a real handshake."""
     dialler, listener = dialling(link), listening(link)
     ours = dialler if side is Side.DIALLING else listener
     listener.start(NOW)
@@ -292,7 +290,7 @@ def test_every_state_that_can_be_reached_has_its_row() -> None:
 
 
 def test_the_two_ends_agree_on_what_is_said() -> None:
-    """Whatever one end of a link may send, some message of the table makes the other end receive."""
+    """Each message that one end of a link may send is received by the other end in some state."""
     everything = set().union(*RECEIVABLE.values())
     assert everything == set(MESSAGE_TYPES)
 
@@ -376,7 +374,7 @@ def test_both_kinds_of_body_are_carried() -> None:
     assert carry(dialler, listener, NOW) == [MessageReceived(frame), MessageReceived(fetch)]
 
 
-# Who may listen, and behind which certificate
+# Listeners and their certificates
 
 
 @pytest.mark.parametrize("role", [Role.AUXILIARY, Role.TRAINER])

@@ -1,4 +1,4 @@
-"""Everything that can be said comes back as it was, and no bytes at all can do harm."""
+"""Every message round-trips, and no bytes do harm."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def test_any_fields_under_a_known_name_never_raise(name: str, fields: dict[str, 
 
 
 def test_an_abyss_is_malformed() -> None:
-    """Fields before the name are skipped, and skipping goes as deep as they do."""
+    """Decoding skips the fields before the name, at any depth."""
     abyss = b"\x82\xa1a" + b"\x91" * 100_000 + b"\xc0" + b"\xa4type\xa5Hello"
     assert isinstance(decode(bytes([Kind.MESSAGE]) + abyss), Malformed)
 

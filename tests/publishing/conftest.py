@@ -1,4 +1,4 @@
-"""What tests of the Hub share: one in a thread, and no long pauses."""
+"""Fixtures for tests of the Hub: one in a thread, and no long pauses."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,8 @@
-"""A Hub in a thread: speaks what huggingface_hub 2.4.0 speaks, and is as strict as the real one about who may what.
+"""A double of the Hugging Face Hub in a thread. It speaks huggingface_hub 2.4.0's protocol and checks rights strictly.
 
-401 without a token, 403 without write scope or in another's namespace, 409 on a repository that exists, 412 on a
-stale parent, 400 where size or sha256 of an upload are not what was said. It serves what it stored. Told to, it fails a
-part of all calls, as likely after it has done what was asked as before.
+Status 401: no token. 403: no write scope, or another's namespace. 409: the repository exists. 412: stale parent.
+400: an upload's size or sha256 differs from what was announced. The double serves what it stored. On request it fails
+a share of all calls, before or after it has done the work.
 """
 
 import base64
@@ -37,7 +37,7 @@ class Stored:
 
     @property
     def blob(self) -> str:
-        """As git names the file, or the pointer that stands for a large one."""
+        """The git blob hash of the file, or of the pointer that stands for a large one."""
         content = self.content
         if self.is_large:
             content = (
@@ -48,10 +48,10 @@ class Stored:
 
 @dataclass
 class Repository:
-    """Commits in order: each is all its files. `commits` are those of main, `branches` have those of the others too."""
+    """A repository's commits in order, each with all its files. `branches`: main's commits and the branch's own."""
 
     private: bool = False
-    gated: bool = False  # nobody has agreed to the owner's terms
+    gated: bool = False  # the owner's terms have not been accepted
     licence: str | list[str] = ""  # as its card says
     commits: list[tuple[str, dict[str, Stored]]] = field(default_factory=list)
     branches: dict[str, list[tuple[str, dict[str, Stored]]]] = field(default_factory=dict)
@@ -62,11 +62,11 @@ class Repository:
         return self.commits[-1][0]
 
     def line(self, branch: str) -> list[tuple[str, dict[str, Stored]]] | None:
-        """The commits of a branch; None where there is no such."""
+        """Return the commits of a branch, or None if it does not exist."""
         return self.commits if branch in ("main", "HEAD") else self.branches.get(branch)
 
     def commit(self, changes: dict[str, Stored | None], title: str = "", branch: str = "main") -> str:
-        """Add a commit; None deletes."""
+        """Add a commit; None deletes a file."""
         commits = self.line(branch)
         assert commits is not None
         files = dict(commits[-1][1]) if commits else {}
@@ -82,7 +82,7 @@ class Repository:
         return oid
 
     def until(self, revision: str) -> list[tuple[str, dict[str, Stored]]]:
-        """The commits up to a branch's last or to a commit; none where there is no such."""
+        """Return the commits up to a branch's last or to a given one; none if it does not exist."""
         if (line := self.line(revision)) is not None:
             return line
         for commits in (self.commits, *self.branches.values()):
@@ -92,40 +92,39 @@ class Repository:
         return []
 
     def files(self, revision: str) -> dict[str, Stored] | None:
-        """Of a revision; None where there is no such."""
+        """Return the files of a revision, or None if it does not exist."""
         commits = self.until(revision)
         return commits[-1][1] if commits else None
 
 
 class Hub:
-    """What the double holds, and how it is told to misbehave."""
+    """The double's content, and switches that make it misbehave."""
 
     def __init__(self, *, large_from: int = 4096) -> None:
         self.tokens: dict[str, dict[str, Any]] = {}
         self.repositories: dict[str, Repository] = {}
-        self.large: dict[str, bytes] = {}  # by sha256, uploaded and perhaps in no commit yet
+        self.large: dict[str, bytes] = {}  # by sha256; uploaded, perhaps not yet in a commit
         self.large_from = large_from
         self.url = ""
         self.seen: list[tuple[str, str]] = []  # method and path
         self.authorizations: set[str] = set()
-        self.interlopers = 0  # so many times somebody else commits first
-        self.broken = 0  # so many commits are answered by 500
-        self.limited = 0  # so many calls are answered by 429, and seven seconds
+        self.interlopers = 0  # number of times that another account commits first
+        self.broken = 0  # number of commits answered with 500
+        self.limited = 0  # number of calls answered with 429 and a wait of seven seconds
         self.damage_uploads = False
-        self.cut_after = 0  # bytes of a file, after which the connection is cut; 0: never
+        self.cut_after = 0  # bytes of a file after which the connection is cut; 0: never
         self.ignores_ranges = False
         self.sent = 0  # bytes of files
-        self.damaged: dict[str, bytes] = {}  # what is served of files instead of what is listed
-        self.held = ""  # the next large file of this repository is asked for and taken, and nothing comes back …
-        self.is_holding = threading.Event()  # … from when on
-        self.failing = 0.0  # the part of all calls that fail …
-        self.chance = random.Random(0)  # … by this …
-        self.most_in_a_row = 0  # … so many times in a row at most, of each address; 0: as often as it comes
+        self.damaged: dict[str, bytes] = {}  # served instead of the listed files
+        self.held = ""  # this repository's next large file is taken without an answer …
+        self.is_holding = threading.Event()  # … from this moment on
+        self.failing = 0.0  # the share of all calls that fail …
+        self.chance = random.Random(0)  # … chosen by this …
+        self.most_in_a_row = 0  # … at most this often in a row for each address; 0: no limit
         self.in_a_row: dict[tuple[str, str], int] = {}
         self.lock = threading.Lock()
 
     def account(self, name: str, token: str, *, role: str = "write", scopes: tuple[str, ...] = ()) -> str:
-        """Somebody with a token."""
         access: dict[str, Any] = {"displayName": "test", "role": role}
         if role == "fineGrained":
             scoped = [{"entity": {"_id": "1", "type": "user", "name": name}, "permissions": list(scopes)}]
@@ -140,11 +139,13 @@ class Hub:
         return token
 
     def put(self, repository: str, **files: bytes) -> Repository:
-        """A repository that exists; underscores in names stand for dots."""
+        """Create a repository; underscores in names stand for dots."""
         return self.put_files(repository, {name.replace("_", "."): content for name, content in files.items()})
 
     def put_files(self, repository: str, files: dict[str, bytes], branch: str = "main") -> Repository:
-        """The same by whole names; that of a dataset begins with `datasets/`. Those from 4,096 bytes on are large."""
+        """Create a repository by full file names; a dataset's begins with `datasets/`. Files from 4,096 bytes on are
+        large.
+        """
         made = self.repositories.setdefault(repository, Repository())
         if branch != "main":
             made.branches.setdefault(branch, [])
@@ -154,7 +155,6 @@ class Hub:
         return made
 
     def may_write(self, said: dict[str, Any], repository: str) -> bool:
-        """Whether this account may write there."""
         access = said["auth"]["accessToken"]
         scoped = access.get("fineGrained", {}).get("scoped", [])
         is_writing = access["role"] == "write" or any("repo.write" in part["permissions"] for part in scoped)
@@ -162,23 +162,19 @@ class Hub:
 
 
 class Refused(Exception):
-    """An answer that is an error."""
-
     def __init__(self, status: int, message: str, code: str = "", **more: Any) -> None:
         super().__init__(message)
         self.status, self.message, self.code, self.more = status, message, code, more
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
-
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
+    disable_nagle_algorithm = True  # otherwise a body waits 40 ms for the acknowledgement of its headers
     hub: Hub
     is_mute = False
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base's own name)
-        """Silent."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         self._answer("GET")
@@ -212,7 +208,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send_json({"error": "try again"}, 503 if trouble == "before" else 502)
 
     def _trouble(self, method: str, path: str) -> str:
-        """Whether this call fails: before or after it is done, or by a connection that is cut after it is done."""
+        """Choose how this call fails, if at all: before or after it is done, or by a cut connection afterwards."""
         with self.hub.lock:
             if self.hub.limited:
                 self.hub.limited -= 1
@@ -260,7 +256,7 @@ class Handler(BaseHTTPRequestHandler):
         message = {"X_Error_Message": content["error"]} if status >= 400 else {}
         self._send(json.dumps(content).encode(), status, Content_Type="application/json", **more, **message)
 
-    # --- who asks ---
+    # --- authentication ---
 
     def _account(self) -> dict[str, Any]:
         header = self.headers.get("Authorization", "")
@@ -288,7 +284,7 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(404, "Revision not found", "RevisionNotFound")
         return files
 
-    # --- what they ask ---
+    # --- endpoints ---
 
     def whoami(self) -> None:
         self._send_json(self._account())
@@ -450,7 +446,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send_some(content[begin : last + 1], 206, told)
 
     def _send_some(self, content: bytes, status: int, told: dict[str, str]) -> None:
-        """All of it, or as much as comes before the connection is cut."""
+        """Send all of it, or the part before the connection is cut."""
         self.hub.sent += len(content)
         if not 0 < self.hub.cut_after < len(content) or self.is_mute:
             self._send(content, status, **told)
@@ -486,7 +482,7 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
 
 @contextmanager
 def running_hub(**options: Any) -> Iterator[Hub]:
-    """A Hub on a free port of the loopback, for as long as the block lasts."""
+    """Run a Hub on a free loopback port until the block ends."""
     hub = Hub(**options)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": hub}))
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""The model card says what is known, and nothing that people wrote can break it."""
+"""The model card states what is known, and no user text can break it."""
 
 from collections import Counter
 from typing import Any
@@ -163,7 +163,7 @@ def card_of(title: str, purpose: str, names: tuple[str, str], data: str) -> str:
 
 
 def shape(text: str) -> Counter[str]:
-    """How often which kind of thing stands in it; words and how they are cut do not count."""
+    """Count the kinds of Markdown tokens; text and its splitting do not count."""
     _, front, body = text.split("---\n", 2)
     assert yaml.safe_load(front) == yaml.safe_load(write_card(small_recipe(), TAME, parameters=1).split("---\n", 2)[1])
     found: Counter[str] = Counter()
@@ -174,7 +174,7 @@ def shape(text: str) -> Counter[str]:
 
 
 def tame(words: str) -> str:
-    """Where nothing is left of a text, its paragraph is left out too."""
+    """Return "Purpose", or nothing where no text is left and its paragraph is omitted."""
     return "Purpose" if paragraph(words) else ""
 
 

@@ -1,4 +1,4 @@
-"""Checking and cutting a text as it streams by."""
+"""Checking and cutting a text as a stream."""
 
 from pathlib import Path
 
@@ -98,7 +98,6 @@ class TestFolders:
 
 
 def filled(tmp_path: Path, files: dict[str, bytes]) -> Path:
-    """A source of several files."""
     folder = tmp_path / "source"
     folder.mkdir()
     for name, content in files.items():

@@ -1,4 +1,4 @@
-"""A file of the Hub, read where it lies: over connections that end, and compared with what was listed."""
+"""Reading a file on the Hub by ranges, over broken connections, and comparing it with the listing."""
 
 import io
 from collections.abc import Iterator

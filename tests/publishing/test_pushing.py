@@ -1,4 +1,4 @@
-"""The real client against a strict Hub: what arrives is what was sent, and nobody's files are lost."""
+"""The real client against a strict Hub: files arrive unchanged, and no other account's files are lost."""
 
 import contextlib
 import hashlib
@@ -24,7 +24,7 @@ FILES = {
 }
 TOKEN = "hf_write"
 MESSAGE = "Manyhands: words, step 7"
-# The client uploads a file in a way that its own HTTP library has renamed.
+# The client uploads a file by a parameter that its own HTTP library has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 
 
@@ -88,7 +88,7 @@ class TestToken:
 
 
 def test_double_holds_back_a_file_that_it_already_knows(hub: Hub, folder: Path) -> None:
-    """Of the double: somebody else may have brought the same bytes before."""
+    """This tests the double: another account may have uploaded the same bytes before."""
     hub.account("teo", "hf_teo")
     push(folder, tuple(FILES), destination(hub, repository="teo/words"), "hf_teo", message=MESSAGE, tell=lambda _: None)
     hub.held = "amina/words"
@@ -188,8 +188,8 @@ class TestInterruptions:
     def test_one_that_fails_half_of_its_calls_has_it_in_the_end(
         self, hub: Hub, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Also where it did what was asked and said that it had not."""
-        monkeypatch.setattr(time, "sleep", lambda _: None)  # also of the Hub's own hub_client, which sends files
+        """This includes calls that were done but answered as failed."""
+        monkeypatch.setattr(time, "sleep", lambda _: None)  # also in the Hub's own hub_client, which sends files
         hub.failing, hub.chance = 0.5, random.Random(seed)
         for _ in range(20):
             with contextlib.suppress(Problem):
@@ -219,7 +219,7 @@ class TestInterruptions:
             pushed(hub, folder)
 
     def test_a_commit_whose_answer_was_lost_is_built_upon(self, hub: Hub, folder: Path) -> None:
-        pushed(hub, folder)  # and nobody noted what it was
+        pushed(hub, folder)  # its commit was not recorded
         (folder / "README.md").write_bytes(b"---\ntags: []\n---\n# Of a later step\n")
         pushed(hub, folder)
         assert held(hub)["README.md"].endswith(b"later step\n")

@@ -1,4 +1,4 @@
-"""A release loads with the library's own words, offline, and says where it comes from."""
+"""A release loads with its library's own classes, offline, and states where it comes from."""
 
 import hashlib
 import re
@@ -80,7 +80,7 @@ def test_the_same_run_gives_the_same_release(tmp_path: Path) -> None:
 
 
 def test_only_the_small_files_hold_code_for_people(tmp_path: Path) -> None:
-    """safetensors only, no remote code, no pickle."""
+    """A release has safetensors only, no remote code, no pickle."""
     released = release_of(small_recipe(), tmp_path)
     suffixes = {Path(file.name).suffix for file in released.files}
     assert suffixes == {".md", ".json", ".safetensors", ".zip", ""}

@@ -1,4 +1,4 @@
-"""Rows with texts: which field is taken, what is left out, and that no row is too large."""
+"""Datasets of rows: the chosen text field, rows left out, and limits on a row's size."""
 
 import json
 import sys
@@ -300,7 +300,6 @@ SHARED = [{"from": "human", "value": "What is 2 + 2?"}, {"from": "gpt", "value":
 @pytest.mark.parametrize("kind", ["json", "parquet"])
 @pytest.mark.parametrize(("field", "said"), [("messages", SAID), ("conversations", SHARED)])
 def test_each_conversation_is_a_document(tmp_path: Path, kind: str, field: str, said: Any) -> None:
-    """By either way in which people keep them, before a field with text."""
     path = written(tmp_path, rows(*[said] * 30, field=field, text="A text beside it."))
     if kind == "parquet":
         parquet.write_table(pa.Table.from_pylist([{field: said, "text": "beside"}] * 30), path)

@@ -1,4 +1,4 @@
-"""The tokenizer: every text comes back, and transformers loads it without a network."""
+"""The tokenizer: every text round-trips, and transformers loads it without a network."""
 
 import hashlib
 import math
@@ -147,7 +147,7 @@ def test_where_sentences_begin_is_said_in_tokens_of_the_shard(tmp_path: Path) ->
     [(1, 1 << 17), (2 << 30, 1 << 17), (3 << 30, 1 << 18), (100 << 30, 1 << 23), (1 << 50, 1 << 23)],
 )
 def test_large_texts_have_larger_shards(text_bytes: int, size: int) -> None:
-    """A peer is told of all of them in one message."""
+    """A peer gets the list of all shards in one message."""
     assert shard_tokens(text_bytes) == size
 
 

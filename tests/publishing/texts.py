@@ -1,16 +1,15 @@
-"""Texts for the tests: English that every machine has."""
+"""Texts for tests: English that every machine has."""
 
 from pathlib import Path
 from pydoc_data.topics import topics
 
 
 def docstrings() -> str:
-    """About 470 kB of English: Python's own help."""
+    """Return Python's own help, about 470 kB of English."""
     return "\n\n".join(topics[name] for name in sorted(topics))
 
 
 def written(folder: Path, content: str | bytes) -> Path:
-    """A file with this content."""
     path = folder / "text.txt"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path

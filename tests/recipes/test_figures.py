@@ -1,4 +1,4 @@
-"""What each recipe judges a model by, on held-out data: chance at the beginning, all of it once the data are known."""
+"""Each recipe's figures on held-out data: chance for a fresh model, perfect for one that knows the answers."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -47,7 +47,7 @@ def test_perplexity_is_a_number_whatever_the_loss(loss: float, perplexity: float
 
 
 class Told(torch.nn.Module):
-    """A model that knows the answers, given in turn; `right` of ten of them."""
+    """A model that gives known answers in turn, `right` of every ten correct."""
 
     def __init__(self, answers: list[torch.Tensor], choices: int, right: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def test_no_more_images_than_are_needed_are_looked_at(digits: Images) -> None:
 
 
 def told_of_masked(labels: list[Any], right: int) -> Any:
-    """One that is asked for masked words alone."""
+    """Return such a model that is asked for masked words only."""
     told = Told([torch.from_numpy(part[part != IGNORED]) for part in labels], 400, right)
 
     def encoder(input_ids: torch.Tensor, **_: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""A relay that forwards, a listener behind TLS of its own, and diallers that reach it through the relay alone."""
+"""A relay that forwards, a listener with TLS of its own, and diallers that reach it only through the relay."""
 
 import asyncio
 import time
@@ -23,8 +23,8 @@ from tests.averaging.rounds import RUN
 from tests.network.loopback import listening, stay
 
 LISTENER = PeerId("a" * 32)
-REAL: dict[str, Any] = {"clock": time.time}  # these credentials are of now
-NOWHERE = "wss://127.0.0.1:9/"  # where nobody listens
+REAL: dict[str, Any] = {"clock": time.time}  # these credentials are valid now
+NOWHERE = "wss://127.0.0.1:9/"  # where no program listens
 Handle = Callable[[Connection], Awaitable[None]]
 
 
@@ -33,7 +33,7 @@ def gradient(chunk: int, payload: bytes) -> Frame:
 
 
 async def give_back(link: Connection) -> None:
-    """Each chunk as an average, as a reducer does."""
+    """Return each chunk as an average, as a reducer does."""
     while True:
         frame = await link.receive()
         if isinstance(frame, Frame):
@@ -53,18 +53,18 @@ class Forwarded:
         self.folder, self.relay = folder, relay
 
     async def way(self, peer: PeerId = TRAINER, role: Role = Role.TRAINER) -> Connection:
-        """A forward link on which nothing has been asked."""
+        """Open a forward link without asking for a listener."""
         who = (await access_of(self.folder, peer, role)).identity()
         return await dial(self.relay.url, link=Link.FORWARD, identity=who, server=self.relay.peer, version="1")
 
     async def asked(self, peer: PeerId = TRAINER, to: PeerId = LISTENER, run: RunId = RUN) -> Connection:
-        """A forward link on which it was."""
+        """Open a forward link and ask for a listener."""
         link = await self.way(peer)
         await link.send(m.Forward(run=run, to=to))
         return link
 
     async def why_not(self) -> str:
-        """Why there is no forward link."""
+        """Return why there is no forward link, or an empty text."""
         try:
             (await self.way()).abort()
         except Problem as problem:
@@ -73,7 +73,7 @@ class Forwarded:
 
 
 class Scene(Forwarded):
-    """`listener`: as the coordinator tells of it; `far`: as a dialler sees it that cannot reach it."""
+    """A forwarding set-up. `listener`: as the coordinator lists it; `far`: the same at an unreachable address."""
 
     def __init__(self, folder: Path, relay: Server, forwarder: Forwarder, listener: m.Listener) -> None:
         super().__init__(folder, m.Listener(RELAY, f"ws://127.0.0.1:{relay.port}/"))
@@ -81,12 +81,10 @@ class Scene(Forwarded):
         self.far = m.Listener(listener.peer, NOWHERE, listener.fingerprint)
 
     async def dialled(self, peer: PeerId = TRAINER, role: Role = Role.TRAINER) -> Connection:
-        """A data link through the relay."""
         access = await access_of(self.folder, peer, role)
         return await access.dial_through(self.relay, self.far)
 
     async def until_open(self, count: int) -> None:
-        """So many are at the relay."""
         async with asyncio.timeout(PATIENCE_S):
             while len(self.forwarder.links) != count:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.01)
@@ -100,7 +98,7 @@ async def scene(
     port: Callable[[int], int] = lambda port: port,
     **of_listener: Any,
 ) -> AsyncIterator[Scene]:
-    """`port`: where the relay finds the listener that listens at this one."""
+    """Run the scene. `port` maps the listener's port to the one that the relay dials."""
     relay = await access_of(folder, RELAY, Role.RELAY)
     member = await access_of(folder, LISTENER, Role.AUXILIARY)
     certificate = new_certificate()

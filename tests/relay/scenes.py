@@ -1,4 +1,4 @@
-"""One attempt of a run with two relays, what a host says of it, and a relay that nobody has dialled."""
+"""One attempt of a run with two relays, the host's messages about it, and a relay without links."""
 
 import asyncio
 from pathlib import Path
@@ -51,7 +51,6 @@ def greeting(fence: int, step: int, **changes: Any) -> m.Greeting:
 
 
 def commit_of(entry: Entry) -> m.Commit:
-    """As a relay is told of it."""
     return m.Commit(run=RUN, fence=3, record=entry.head, contributions=entry.contributions)
 
 
@@ -78,7 +77,7 @@ def heard(message: m.TO_PEER) -> e.Heard:
 
 
 async def settled(run: RelayedRun) -> None:
-    """Whatever runs beside its events is done."""
+    """Wait until the run's background tasks are done."""
     async with asyncio.timeout(PATIENCE_S):
         while run._tasks:
             await asyncio.wait(run._tasks)

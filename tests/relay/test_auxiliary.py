@@ -1,4 +1,4 @@
-"""An auxiliary against a scripted site: what it says of itself, for whom it averages, and how it leaves."""
+"""An auxiliary against a scripted site: what it reports, for whom it averages, and how it leaves."""
 
 import asyncio
 import io
@@ -37,12 +37,12 @@ from tests.protocol.identities import SITE_KEY
 from tests.protocol.test_averaged import contribution
 from tests.relay.scenes import REHELLO, commit_of, greeting, offers, plan, send_all
 
-ME = RELAY  # as the plans of these tests call it
+ME = RELAY  # its name in the plans of these tests
 NOWHERE = RunId("cd" * 16)
 
 
 class Helping:
-    """One that works at a scripted site."""
+    """An auxiliary at a scripted site."""
 
     def __init__(self, script: Site, folder: Path, advertise: int = 0) -> None:
         self.script, self.folder = script, folder
@@ -73,7 +73,7 @@ class Helping:
             await self.task
 
     async def dial(self, role: Role, peer: PeerId, run: RunId = RUN) -> Connection:
-        """A data link, by the certificate that it told the site of."""
+        """Open a data link, pinned to the certificate that the auxiliary reported to the site."""
         access = OwnAccess(self.folder / peer, peer, role, "")
         await access.renew()
         if run != RUN:
@@ -88,7 +88,7 @@ class Helping:
 
 @asynccontextmanager
 async def helping(folder: Path, advertise: int = 0) -> AsyncIterator[Helping]:
-    """It has said hello, and was greeted."""
+    """Run an auxiliary that has sent its hello and got its greeting."""
     async with site() as script:
         one = Helping(script, folder, advertise)
         try:
@@ -105,7 +105,7 @@ async def helping(folder: Path, advertise: int = 0) -> AsyncIterator[Helping]:
                 await how_it_ends(link)
 
 
-# --- what it says of itself --------------------------------------------------------------------------------------
+# --- what it reports ---------------------------------------------------------------------------------------------
 
 
 async def test_household_keeps_its_part_and_sending_is_paced(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ async def test_auxiliary_averages_for_trainers_and_serves_a_relay(tmp_path: Path
 
 
 def _with_contributions(record: Record, count: int) -> Record:
-    """So many, everywhere; in fp32."""
+    """Return a record with this many whole contributions in fp32."""
     made = {"version", "contributors", "contributions_root"}
     facts = {name: getattr(record, name) for name in RecordHead.__struct_fields__ if name not in made}
     return whole(contributions=tuple(contribution(slot, [(0, GRID.chunks)], "fp32") for slot in range(count)), **facts)
@@ -232,14 +232,13 @@ async def test_another_command_is_told_what_it_does(tmp_path: Path) -> None:
 
 
 def test_it_needs_no_torch() -> None:
-    """Neither loaded nor there."""
     code = "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
     code += "from peer_agent import cli\nfrom peer_agent.relay import auxiliary\n"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# --- what its owner wants ----------------------------------------------------------------------------------------
+# --- its owner's instructions ------------------------------------------------------------------------------------
 
 
 async def test_paused_it_leaves_and_comes_back_when_it_is_resumed(tmp_path: Path) -> None:

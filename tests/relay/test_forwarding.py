@@ -1,4 +1,4 @@
-"""A relay forwards to whom it may, for whom it may, and no more than it can hold."""
+"""A relay forwards only for and to allowed peers, within its limits."""
 
 import asyncio
 import socket
@@ -23,12 +23,11 @@ from tests.network.loopback import how_it_ends, listening, stay
 from tests.relay.forwarded import LISTENER, REAL, access_of, gradient, scene
 
 SHORT_S = 0.1
-MOST_PIECES = 1024  # 64 MiB: more than systems hold for a socket
+MOST_PIECES = 1024  # 64 MiB: more than systems buffer for a socket
 OTHERS = [PeerId(f"{number:032x}") for number in range(1, 6)]
 
 
 async def refused(link: Connection) -> str:
-    """With which number it ends, and why."""
     end = await how_it_ends(link)
     assert isinstance(end, Refused), end
     return str(end)
@@ -226,7 +225,6 @@ async def test_frames_without_a_byte_are_no_use(tmp_path: Path) -> None:
 
 
 async def test_a_stranger_at_the_listener_is_cut_there_and_so_here(tmp_path: Path) -> None:
-    """Who is connected and does not prove who it is holds a place at the relay no longer than at the listener."""
     async with scene(tmp_path, credential_s=SHORT_S) as there:
         link = await there.asked()
         assert await link.receive() == m.Forwarding(run=RUN, to=LISTENER)
@@ -243,7 +241,7 @@ async def test_longer_frames_than_a_piece_are_refused(tmp_path: Path) -> None:
 
 
 async def test_what_a_listener_does_not_read_is_not_held_at_the_relay(tmp_path: Path) -> None:
-    """A relay takes no more than it can place: a dialler that goes on sending waits."""
+    """A relay takes no more than it can deliver: a dialler that goes on sending has to wait."""
     deaf = socket.create_server(("127.0.0.1", 0))
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
     piece = Frame(Kind.FORWARDED, RUN, 0, 0, 0, 0, 0, 0, bytes(PIECE_BYTES))
@@ -263,13 +261,13 @@ async def test_what_a_listener_does_not_read_is_not_held_at_the_relay(tmp_path: 
             tracemalloc.stop()
         assert sent < MOST_PIECES
         assert held < 2 * TUNNEL_BYTES, "both ends of the way to the relay are in this process"
-        deaf.close()  # what waits in it to be accepted is reset
+        deaf.close()  # what waits in its accept queue is reset
         await there.until_open(0)
         link.abort()
 
 
 async def test_relay_that_does_not_forward_loses_only_a_fresh_socket(tmp_path: Path) -> None:
-    """It would take such a link for a newer one of the same trainer, and serve the older no more."""
+    """The relay would take the link for a newer one of the same trainer and stop serving the older one."""
     relay = await access_of(tmp_path, PeerId("0b" * 16), Role.RELAY)
     came: list[Connection] = []
 

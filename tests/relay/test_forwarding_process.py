@@ -1,4 +1,4 @@
-"""A relay's process forwards to whom the site tells of and it reaches itself, and to no other address."""
+"""A relay's process forwards only to listeners that the site announced and the relay itself reaches."""
 
 import asyncio
 import socket
@@ -25,7 +25,6 @@ from tests.relay.scenes import REHELLO
 
 @asynccontextmanager
 async def a_member(folder: Path) -> AsyncIterator[m.Listener]:
-    """One that listens."""
     access, certificate = await access_of(folder, LISTENER, Role.AUXILIARY), new_certificate()
     facts: dict[str, Any] = {"who": access.identity(), "identity_of": access.identity, "certificate": certificate}
     async with listening(give_back, **facts, **REAL) as server:
@@ -33,15 +32,15 @@ async def a_member(folder: Path) -> AsyncIterator[m.Listener]:
 
 
 async def told(script: Site, relay: Relay, *listeners: m.Listener, reaches: set[PeerId]) -> None:
-    """The relay knows of these, and its links are open."""
+    """Announce these listeners to the relay, and wait until it is linked to those in `reaches`."""
     await script.says(REHELLO, m.Listeners(run=RUN, listeners=listeners))
     async with asyncio.timeout(PATIENCE_S):
-        while set(relay._addresses.get(RUN, ())) != {*listeners} or set(relay.others.open) != reaches:  # noqa: ASYNC110 - it tells nobody
+        while set(relay._addresses.get(RUN, ())) != {*listeners} or set(relay.others.open) != reaches:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 async def asked(folder: Path, relay: Relay, to: PeerId, run: RunId = RUN) -> object:
-    """What it answers a trainer."""
+    """Return the relay's answer to a trainer's request, or the code of its refusal."""
     way = await Forwarded(folder, m.Listener(RELAY, relay.url)).asked(to=to, run=run)
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -99,7 +98,7 @@ async def test_it_forwards_to_no_other_relay(tmp_path: Path) -> None:
 
 
 async def test_an_auxiliary_does_not_forward(tmp_path: Path) -> None:
-    """Whom a member lets through is no business of the site."""
+    """The site does not decide whom a member lets through."""
     access = await access_of(tmp_path, LISTENER, Role.AUXILIARY)
     relay = Relay(access.home, access, host="127.0.0.1", port=0, advertise="")
     assert not relay.is_of_all_runs

@@ -1,4 +1,4 @@
-"""Where a member's machine is dialled, and by which certificate it is known."""
+"""A member's address, and the certificate that identifies it."""
 
 from pathlib import Path
 

@@ -54,7 +54,7 @@ Dial = Callable[[Relay, int], Awaitable[Connection]]
 
 @pytest.fixture
 async def dial(tmp_path: Path) -> AsyncIterator[Dial]:
-    """Data links of contributors, as many as a test wants."""
+    """Yield a function that opens contributors' data links."""
     links: list[Connection] = []
 
     async def to(relay: Relay, slot: int) -> Connection:
@@ -75,7 +75,6 @@ def named(plan: m.Plan) -> dict[str, Any]:
 
 
 async def test_a_span_held_before_a_restart_is_served_after_the_commit(tmp_path: Path, dial: Dial) -> None:
-    """The relay dies between its report and the commit, and comes back with its disk."""
     sendings = offers()
     attempt = plan(sendings)
     async with site() as script:
@@ -104,7 +103,7 @@ async def test_a_span_held_before_a_restart_is_served_after_the_commit(tmp_path:
 async def test_chunks_close_with_the_clock_without_who_sends_nothing(
     tmp_path: Path, dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three of four: their mean, bit for bit what it is where the fourth is dropped."""
+    """The mean of three of four is bit-identical to the mean where the fourth is dropped."""
     monkeypatch.setattr(relay_module, "IDLE_TICKS", 10**9)
     sendings = offers(4)
     attempt = replace(plan(sendings), sigma=0.05)
@@ -136,7 +135,7 @@ async def test_a_bad_slot_is_refused_once_and_its_peer_is_told(tmp_path: Path, d
         await send_all(link, attempt, 0, sendings[0], leaves=pack_leaves(sendings[1].leaves))
         refusal = await next_of(link, m.SlotRefused)
         assert refusal.code == "E211"
-        await link.send(m.FetchRecords(run=RUN, first=1))  # answered in turn: all the chunks were looked at by then
+        await link.send(m.FetchRecords(run=RUN, first=1))  # answered in turn: by then all chunks were checked
         await next_of(link, m.Records)
         await script.says(REHELLO)
         await script.hears(m.Hello)
@@ -147,7 +146,7 @@ async def test_a_bad_slot_is_refused_once_and_its_peer_is_told(tmp_path: Path, d
 
 
 async def test_a_fork_is_no_storm(tmp_path: Path) -> None:
-    """Each of the commits that followed was answered with a hello, and each hello with all commits."""
+    """Each following commit used to be answered with a hello, and each hello with all commits."""
     sendings = offers()
     attempt = plan(sendings)
     spans, _ = averaged(attempt, sendings)
@@ -166,7 +165,7 @@ async def test_a_fork_is_no_storm(tmp_path: Path) -> None:
 
 
 async def test_links_to_other_relays_are_those_of_all_runs(tmp_path: Path) -> None:
-    """A relay that one run does not know yet was dropped from the other."""
+    """A relay that one run did not know yet used to be dropped from the other run as well."""
     relay = Relay(Home(tmp_path), OwnAccess(tmp_path, RELAY, Role.RELAY, ""), host="127.0.0.1", port=0, advertise="")
     other = m.Listener(peer=OTHER_RELAY, url="ws://127.0.0.1:9/")
     await relay._take(m.Listeners(run=RUN, listeners=(other,)))
@@ -175,13 +174,13 @@ async def test_links_to_other_relays_are_those_of_all_runs(tmp_path: Path) -> No
     await relay.others.close()
 
 
-# --- what the site or a peer has wrong --------------------------------------------------------------------------
+# --- errors of the site or of a peer -----------------------------------------------------------------------------
 
 OTHER_RUN = RunId("cd" * 16)
 
 
 def signed_record(**changes: bytes) -> m.Commit:
-    """A record of the site in which something is not what it must be."""
+    """Return a signed record with some invalid values."""
     sendings = offers()
     payload = entry_of(record_of(plan(sendings), averaged(plan(sendings), sendings)[0])).head.payload
     for name, value in changes.items():
@@ -190,7 +189,7 @@ def signed_record(**changes: bytes) -> m.Commit:
 
 
 async def test_unreadable_record_sets_its_run_aside_and_no_other(tmp_path: Path, dial: Dial) -> None:
-    """The shared relay crashed, was started again, was sent the record again, and crashed."""
+    """The shared relay used to crash, restart, receive the record again, and crash."""
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
         await script.says(REHELLO, signed_record(loss=b"null"), REHELLO, m.Rehello(run=OTHER_RUN, fence=1))
         assert (await script.hears(m.Leave)).run == RUN
@@ -203,7 +202,7 @@ async def test_unreadable_record_sets_its_run_aside_and_no_other(tmp_path: Path,
 
 
 async def test_a_plan_that_cannot_be_opened_is_passed_over(tmp_path: Path) -> None:
-    """It ended the control link, or the process."""
+    """Such a plan used to end the control link, or the process."""
     unsigned = planned_whole(seal_plan(STRANGERS_KEY, plan(offers())))
     nonsense = [m.Planned(plan=sign(SITE_KEY, PLAN, payload)) for payload in (b"\xc1", b"", b"\x81\xa3run\xa1x")]
     tiny = planned(replace(plan(offers()), spans=()))
@@ -248,7 +247,7 @@ async def test_a_hostile_data_link_costs_that_link_alone(tmp_path: Path, dial: D
         for number in (0, 1, 70):
             await hostile.send(Frame(Kind.GRADIENT, RUN, 7, 3, 1, 0, number, number, bytes(9)))
         await hostile.send(Frame(Kind.GRADIENT, RUN, 7, 3, 1, 0, 0, 0, bytes(8 * 1024 * 1024 - 100)))
-        ending = await how_it_ends(hostile)  # it is longer than anything that the plan has
+        ending = await how_it_ends(hostile)  # it is longer than any message of the plan
         assert isinstance(ending, Refused)
         assert ending.fault.code == "E210"
         other = await dial(relay, 1)
@@ -350,7 +349,7 @@ async def test_sites_reader_reads_its_runs_log_and_nothing_else(tmp_path: Path) 
 
 
 async def test_sites_reader_reads_a_log_that_has_no_host(tmp_path: Path) -> None:
-    """Its run is made, and this relay was started anew; another relay would not be answered."""
+    """The run is finished and this relay has restarted; another relay would get no answer."""
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
         access = OwnAccess(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")
         link = await access.dial_listener(m.Listener(RELAY, relay.url))

@@ -1,4 +1,4 @@
-"""A keeper of the log has the averages of who keeps none on its disk before the commit."""
+"""A keeper of the log stores the averages of a peer without a log before the commit."""
 
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from tests.relay.scenes import commit_of, greeting, heard, offers, run_of_a_rela
 
 
 def averages(plan: m.Plan, payloads: dict[int, bytes]) -> list[Frame]:
-    """As a reducer gives them out."""
     return [
         frame(plan, span.span, chunk, 0, payloads[chunk], Kind.AVERAGE)
         for span in plan.spans
@@ -24,7 +23,7 @@ def averages(plan: m.Plan, payloads: dict[int, bytes]) -> list[Frame]:
 
 
 async def test_averages_of_a_logless_peer_are_on_disk_before_a_commit(tmp_path: Path) -> None:
-    """Some come before the plan does, which goes another way."""
+    """Some averages overtake the plan, which takes another way."""
     sendings = offers()
     attempt = plan_of(sendings, reducers=(OTHER_RELAY, OTHER_RELAY))
     spans, payloads = averaged(attempt, sendings)

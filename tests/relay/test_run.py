@@ -1,4 +1,4 @@
-"""One run at a relay: nothing holds up its events, and what an end leaves is given on."""
+"""One run at a relay: its events are never blocked, and the state left at an end is passed on."""
 
 import asyncio
 import threading
@@ -59,7 +59,7 @@ class Silent:
 
 @pytest.mark.parametrize("is_lost", [True, False])
 async def test_lost_or_blocked_contributor_holds_up_no_plan(tmp_path: Path, *, is_lost: bool) -> None:
-    """Its error, or its full buffer, was felt by the relay's control link."""
+    """An error or a full buffer of the link used to affect the relay's control link."""
     run = run_of_a_relay(tmp_path, [])
     sendings = offers()
     run.links[PeerId(f"{0:032x}")] = Silent(is_lost=is_lost)  # type: ignore[assignment]
@@ -125,7 +125,7 @@ async def test_outbox_expects_the_bytes_the_plan_gives_us_to_average(tmp_path: P
 
 
 async def test_encoding_residual_is_kept_to_the_commit_or_lost_at_void(tmp_path: Path) -> None:
-    """And only of what the record says that it averaged."""
+    """The residual counts only for what the record says was averaged."""
     run, sendings = run_of_a_relay(tmp_path, []), offers()
     attempt = plan_of(sendings, codec_down="int4", reducers=(RELAY, OTHER_RELAY))
     spans, _ = averaged(attempt, sendings)
@@ -151,7 +151,7 @@ async def test_encoding_residual_is_kept_to_the_commit_or_lost_at_void(tmp_path:
 
 
 class Sender:
-    """A data link on which these bodies come; `read` counts those that were taken, `all_read` tells the last."""
+    """A data link that delivers these bodies. `read` counts those taken; `all_read` is set after the last."""
 
     def __init__(self, *bodies: m.Message | Frame) -> None:
         self.bodies, self.read = list(bodies), 0
@@ -178,7 +178,7 @@ class Sender:
 async def test_one_that_is_ahead_is_read_no_further_until_others_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it takes of the way in would only wait for theirs."""
+    """Its data would only wait for the others' data and take their share of the bandwidth."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     grid = Grid(10 * 1024, 1024)
     run = run_of_a_relay(tmp_path, [], clock=time.monotonic)
@@ -214,7 +214,6 @@ def _of(attempt: m.Plan, number: int) -> list[m.PlannedSpan]:
 
 
 async def test_what_a_relay_lacks_when_it_is_started_again_is_copied(tmp_path: Path) -> None:
-    """Only a commit led to copying. One other relay has it damaged, the next one whole."""
     sendings = offers()
     attempt = plan_of(sendings, reducers=(OTHER_RELAY, OTHER_RELAY))
     spans, payloads = averaged(attempt, sendings)

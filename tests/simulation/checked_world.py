@@ -1,4 +1,4 @@
-"""Worlds whose invariants are checked, and moments in them."""
+"""Worlds with checked invariants, and ways to reach a moment in them."""
 
 from typing import Any
 
@@ -10,19 +10,18 @@ from tests.simulation.invariants import Invariants
 
 
 def checked_world(*, thorough: bool = True, **setting: Any) -> tuple[World, Invariants]:
-    """A world with its invariants checked after every event."""
+    """Return a world, and its invariants, which are checked after every event."""
     invariants = Invariants(thorough=thorough)
     return invariants.watch(World(Setting(**setting))), invariants
 
 
 def state(world: World) -> RunState:
-    """What the coordinator knows."""
     assert world.host is not None
     return world.host.state
 
 
 def run_to(world: World, phase: Phase, *, held: int = 0) -> None:
-    """Until the coordinator is in a phase (and holds so many spans of the open round)."""
+    """Run until the coordinator is in a phase, with at least `held` spans of the open round done."""
 
     def is_there() -> bool:
         if world.host is None or state(world).phase is not phase:

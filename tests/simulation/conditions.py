@@ -1,4 +1,4 @@
-"""Which conditions the worlds of the tests have."""
+"""The conditions of the tests' worlds."""
 
 import pytest
 
@@ -9,17 +9,16 @@ from peer_agent.simulation.world import Setting
 
 ALL_KINDS: tuple[Kind, ...] = tuple(sorted({*churn.TRAINERS, *churn.RELAYS, *churn.SITE, *churn.ODDS}))
 
-# Trainers and rounds of the worlds with all conditions. Larger ones are in tests/benchmarks/simulator.py.
+# Trainers and rounds of worlds with all conditions. tests/benchmarks/simulator.py has larger ones.
 SIZES = ((30, 30), pytest.param(200, 50, marks=pytest.mark.check), pytest.param(50, 500, marks=pytest.mark.check))
 
 
 def all_at_once(scale: float = 1.0) -> Conditions:
-    """All conditions in one world."""
     return only(set(ALL_KINDS), scale)
 
 
 def restless(setting: Setting, *, trainer_s: float, relay_s: float, site_s: float) -> Conditions:
-    """Something affects one of the trainers every so many virtual seconds, one of the relays, and the site."""
+    """Return conditions with the mean virtual seconds between faults of a trainer, a relay and the site."""
     kinds: tuple[Kind, ...] = ("killed", "reconnected", "frozen", "gave back")
     each_s = trainer_s * setting.trainers * len(kinds)
     return Conditions(

@@ -1,4 +1,4 @@
-"""What must hold after every event, said once more and independently of the coordinator's own arithmetic."""
+"""The invariants after every event, stated independently of the coordinator's own arithmetic."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
@@ -32,9 +32,9 @@ def positions(units: Iterable[Unit]) -> Iterator[Position]:
 
 
 class Invariants:
-    """Watches a world. `thorough`: looks at every lease after every event, not only where a round ended.
+    """An observer of a world. `thorough`: check every lease after every event, not only where a round ends.
 
-    That costs what a small world can pay; without it an event costs next to nothing, and a round its leases once.
+    Only a small world can afford that. Otherwise an event costs next to nothing, and leases are checked once a round.
     """
 
     def __init__(self, *, thorough: bool = False) -> None:
@@ -58,7 +58,7 @@ class Invariants:
         world.observers.append(self)
         return world
 
-    # --- what the world calls
+    # --- hooks of the world
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
         self.phase_before = host.state.phase
@@ -208,7 +208,7 @@ class Invariants:
     # --- leases
 
     def _counts(self, state: RunState) -> None:
-        """Nothing is lost and nothing is made up; marks never trail grants."""
+        """Check that no sample is lost or invented, and that marks never trail grants."""
         book = state.leases
         for place, granted in book.granted.items():
             require(
@@ -221,7 +221,7 @@ class Invariants:
         require(granted == held + loose + settled + book.lost_samples, "samples were lost or doubled")
 
     def _leases(self, state: RunState) -> None:
-        """Every position is held by one accumulator, returned, orphaned or settled, and never two of these."""
+        """Check that each position is in exactly one state: held by one accumulator, returned, orphaned or settled."""
         book = state.leases
         units = sorted(unit for some in (*book.held.values(), book.returned, book.orphans) for unit in some)
         for one, other in pairwise(units):
@@ -237,7 +237,7 @@ class Invariants:
 
     def _void_loses_nothing(self, state: RunState, event: e.Event) -> None:
         if isinstance(event, e.Lost | e.Joined) or (isinstance(event, e.Received) and not _is_plain(event.message)):
-            return  # leases may end with these
+            return  # these may end leases
         after = state.leases.held
         for name, units in self.held_before.items():
             ended = isinstance(event, e.Received) and isinstance(event.message, m.Offer)
@@ -253,7 +253,7 @@ def _is_plain(message: m.TO_SITE) -> bool:
 
 
 def tiles(ranges: Sequence[tuple[int, int]], total: int) -> bool:
-    """Whether sorted ranges cover [0, total) once."""
+    """Return True if sorted ranges cover [0, total) once."""
     position = 0
     for first, stop in ranges:
         if first != position or stop <= first:

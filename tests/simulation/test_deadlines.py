@@ -1,4 +1,4 @@
-"""Where the plan knows how long it takes, who is slow or stopped loses chunks, and never the others' time (rule 8)."""
+"""With a known round time, a slow or stopped peer loses chunks, but costs the others no time (rule 8)."""
 
 import pytest
 
@@ -13,7 +13,7 @@ ROUND_S = CHUNKS / PER_S
 
 
 def alike(people: int = 5, count: int = 1) -> World:
-    """A world whose trainers are equally fast on both sides, and whose links are known after three rounds."""
+    """Return a world of trainers equally fast both ways, whose links are known after three rounds."""
     world, _ = checked_world(
         thorough=False, trainers=people, relays=count, steps=40, elements=CHUNKS * 16384, even=True
     )
@@ -24,13 +24,13 @@ def alike(people: int = 5, count: int = 1) -> World:
 
 
 def timed(world: World) -> float:
-    """Seconds from the next plan until its update is in the database. Stops before the next cut."""
+    """Return the seconds from the next plan until its update is in the database. Stop before the next cut."""
     begin_round(world)
     return finish_round(world, world.clock.now)
 
 
 def begin_round(world: World) -> float:
-    """Wait for the next plan. When that is."""
+    """Wait for the next plan; return its time."""
     run_to(world, Phase.ACCUMULATE)
     run_to(world, Phase.REDUCE)
     round_ = state(world).round
@@ -42,7 +42,7 @@ def begin_round(world: World) -> float:
 
 
 def finish_round(world: World, begun: float) -> float:
-    """From then until the next update."""
+    """Wait for the next update; return the seconds since `begun`."""
     assert world.run_steps(1, 200)
     return world.clock.now - begun
 

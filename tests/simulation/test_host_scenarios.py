@@ -1,4 +1,4 @@
-"""What happens when the host, its database or the end of a run gives trouble, with every invariant checked."""
+"""Trouble with the host, its database or the end of a run, with every invariant checked."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -93,7 +93,7 @@ def test_last_snapshot_is_requested_until_it_is_handed_in() -> None:
 
 
 class Asked:
-    """When the site was asked to make the last state from the log."""
+    """An observer that records when the site was asked to make the last state from the log."""
 
     def __init__(self) -> None:
         self.at: list[float] = []

@@ -1,4 +1,4 @@
-"""Arbitrary orders of misfortune and bad conditions: every invariant after every event, and progress after it."""
+"""Arbitrary orders of faults and bad conditions: every invariant holds after every event, then the run goes on."""
 
 from collections.abc import Callable
 
@@ -63,7 +63,6 @@ KINDS = [
 
 
 def _calm(world: World) -> None:
-    """Everything is well again."""
     if world.host is None:
         world.start_host()
     assert world.host is not None
@@ -96,7 +95,7 @@ def test_any_order_of_faults_keeps_invariants_and_the_run_going(
     for wait_s, kind, number in story:
         world.wait(wait_s)
         _act(world, kind, number)
-    world.wait(4)  # a host that is being restarted comes back
+    world.wait(4)  # a restarting host comes back
     _calm(world)
     assert world.run_steps(2, 400), "the run stands still"
 

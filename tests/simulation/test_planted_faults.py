@@ -1,4 +1,4 @@
-"""The invariants have power: each fault that is planted here must be found."""
+"""The invariants detect each fault planted here."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -149,7 +149,7 @@ def test_a_planted_fault_is_found(plant: Plant, found: str, monkeypatch: pytest.
 
 
 def test_leases_that_end_in_mid_round_at_once_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the wait for the round, a unit of a peer that leaves is averaged and leased again."""
+    """Unless it waits for the round, a leaving peer's unit is both averaged and leased again."""
 
     def end_leases(state: RunState, accumulator: AccumulatorId, *args: Any, **kwargs: Any) -> int:
         return state.leases.take_back(accumulator, *args)

@@ -1,4 +1,4 @@
-"""Each figure of a simulation can go red: what is planted here must be counted, and by the figure that is named."""
+"""Each figure of a simulation can fail: a planted fault is counted by the figure named beside it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -37,7 +37,7 @@ def _risen(figures: Figures) -> set[str]:
 
 
 def _spoiled(patch: pytest.MonkeyPatch, spoil: Spoil) -> None:
-    """The coordinator, but for what is done to its commands, or to its state behind its back."""
+    """Make the coordinator pass its commands and state through `spoil`."""
     honest = coordinator.advance
 
     def advance(state: RunState, event: e.Event, now: float, seed: int) -> Commands:
@@ -78,7 +78,7 @@ def _with_contributions(command: e.Command, change: Callable[[Any], Any]) -> e.C
 
 
 def _drops_a_settle(state: RunState, event: e.Event, commands: Commands) -> Commands:
-    """What is in an update is leased again."""
+    """Lease a unit again that is in an update."""
     if isinstance(event, e.Persisted) and event.sealed is not None and state.index == 4:
         record = read_record(event.sealed)
         state.leases.returned.insert(0, min(unit for entry in record.contributions for unit in entry.units))
@@ -86,7 +86,6 @@ def _drops_a_settle(state: RunState, event: e.Event, commands: Commands) -> Comm
 
 
 def _forgets_leases(state: RunState, event: e.Event, commands: Commands) -> Commands:
-    """Of whoever leaves."""
     if isinstance(event, e.Received) and isinstance(event.message, m.Leave):
         state.leases.returned.clear()
     return commands
@@ -102,7 +101,7 @@ def _one_differs(simulation: Simulation) -> None:
 
 
 def _nobody_hears_of_commits(simulation: Simulation) -> None:
-    """One trainer hears of no commit."""
+    """Hide all commits from one trainer."""
     world = simulation.world
     deaf = next(iter(world.trainers.values()))
     honest = deaf.deliver
@@ -159,7 +158,6 @@ def test_a_ledger_that_is_written_twice_is_counted(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_coordinator_that_waits_for_a_hung_peer_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it cuts, it withholds while the one that hangs has delivered nothing: the others could go on."""
     hung: list[Trainer] = []
 
     def waits(state: RunState, event: e.Event, commands: Commands) -> Commands:
@@ -174,8 +172,6 @@ def test_a_coordinator_that_waits_for_a_hung_peer_is_counted(monkeypatch: pytest
 
 
 def test_nothing_is_stuck_while_nobody_could_go_on() -> None:
-    """Everybody hangs, the database is away or no relay is there: no figure of the run's."""
-
     def stop(simulation: Simulation) -> None:
         world = simulation.world
         everybody = list(world.trainers.values())
@@ -189,7 +185,7 @@ def test_nothing_is_stuck_while_nobody_could_go_on() -> None:
 
 
 class Repeats:
-    """Lets a judge hear each plan again after each span that is done: a plan may be lost, and is said again."""
+    """An observer that repeats each plan to a judge after each finished span: a plan may be lost and resent."""
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge

@@ -1,4 +1,4 @@
-"""What happens when a relay dies, freezes or lies, with every invariant checked after every event."""
+"""A relay that dies, freezes or lies, with every invariant checked after every event."""
 
 import pytest
 from msgspec.structs import replace
@@ -64,7 +64,7 @@ def test_relay_that_returns_unnoticed_starts_again_at_once() -> None:
 
 
 def test_round_void_without_relays_frees_its_trainers() -> None:
-    """The attempt that found no relay was planned for nobody; the void must name the one that the trainers know."""
+    """The attempt without a relay was planned for no peer; the void must name the attempt that the trainers know."""
     world, _ = checked_world(trainers=2, steps=12, even=True)
     world.run_steps(1)
     run_to(world, Phase.REDUCE)
@@ -81,7 +81,7 @@ def test_round_void_without_relays_frees_its_trainers() -> None:
 
 
 def test_relay_with_a_plan_of_an_earlier_host_is_sent_nothing() -> None:
-    """Attempts are counted anew by each host: the number alone does not tell two plans apart."""
+    """Each host counts attempts from the start, so the number alone does not identify a plan."""
     world, invariants = checked_world(trainers=3, steps=12)
     run_to(world, Phase.REDUCE)
     sender = trainers(world)[0]

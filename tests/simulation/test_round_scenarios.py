@@ -1,4 +1,4 @@
-"""What happens when rounds take long, fail or cannot go on, with every invariant checked."""
+"""Rounds that take long, fail or cannot go on, with every invariant checked."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -56,7 +56,7 @@ def test_moving_round_is_given_time_and_a_stalled_one_is_void() -> None:
     assert "void" not in world.tally.notes
     run_to(world, Phase.REDUCE)
     relays(world)[0].freeze()
-    world.wait(600)  # four times what its links are known by now to take
+    world.wait(600)  # four times what its known links should take
     assert world.tally.notes["void"] >= 1
 
 

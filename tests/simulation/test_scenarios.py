@@ -1,4 +1,4 @@
-"""What happens when (design, section 7): each misfortune alone, with every invariant checked after every event."""
+"""The faults of the design's section 7, each alone, with every invariant checked after every event."""
 
 from collections import deque
 
@@ -220,7 +220,7 @@ def test_offer_too_late_and_too_old_gives_its_work_back() -> None:
 
 
 def test_work_of_a_missed_step_is_redone_on_the_new_one() -> None:
-    """It was in no round yet, so that it can be: nothing has to come back."""
+    """That work was in no round yet, so nothing has to be returned."""
     world, _ = checked_world(trainers=4, steps=20)
     world.run_steps(1)
     absent = trainers(world)[0]
@@ -255,7 +255,7 @@ def test_units_that_are_never_finite_are_finally_left_out() -> None:
 
 
 def test_work_does_not_pile_up_while_no_round_can_begin() -> None:
-    """Rule 22: lifted or not, a quota ends at the batch."""
+    """Rule 22: a quota ends at the batch, even if raised."""
     world, _ = checked_world(trainers=3, steps=20)
     world.run_steps(3)
     for relay in relays(world):

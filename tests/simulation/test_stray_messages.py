@@ -1,4 +1,4 @@
-"""Messages out of place: another attempt, step or fence, a second answer, slots that do not exist."""
+"""Misplaced messages: another attempt, step or fence, a second answer, slots that do not exist."""
 
 from typing import Any
 

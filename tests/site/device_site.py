@@ -21,7 +21,7 @@ STRANGE = (502, "<html>a proxy's page</html>")
 
 
 class DeviceSite:
-    """What was asked is in `asked`; `polls` are the answers of the next polls, after which the machine is approved."""
+    """The site. `asked` has the requests; `polls` the next answers to polls; then the machine is approved."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -67,7 +67,7 @@ def test_children_do_not_see_the_token_of_the_environment() -> None:
 
 
 def test_the_command_takes_it_away_before_it_starts_anything(tmp_path: Path) -> None:
-    """A child of the command says what it inherits."""
+    """A child process shows what it inherits."""
     child = "import os, sys; sys.exit('MANYHANDS_TOKEN' in os.environ)"
     code = f"""
 import subprocess, sys
@@ -104,7 +104,6 @@ def test_each_way_brings_the_token_to_the_site(tmp_path: Path, way: str) -> None
 
 
 def test_nobody_reads_it_in_the_list_of_processes(tmp_path: Path) -> None:
-    """A real relay while it runs, whose site has just taken its token and then lets it wait."""
     seen: list[list[str]] = []
 
     def answer(path: str) -> Answer:
@@ -129,7 +128,7 @@ def site() -> Iterator[DeviceSite]:
 
 
 class Clock:
-    """Time that passes only while somebody waits."""
+    """A clock that advances only in `sleep`."""
 
     def __init__(self) -> None:
         self.now, self.pauses = 0.0, list[float]()
@@ -143,7 +142,7 @@ class Clock:
 
 
 async def approve(site: DeviceSite, folder: Path, clock: Clock | None = None, run: str = "") -> list[Code]:
-    """The codes that were shown on the way."""
+    """Return the codes that were shown on the way."""
     shown: list[Code] = []
     clock = clock or Clock()
     url = f"{site.url}/runs/a/"
@@ -226,7 +225,6 @@ def test_login_shows_the_code_waits_and_goes_on(tmp_path: Path, site: DeviceSite
 
 
 def test_join_goes_on_by_itself_and_knows_the_site_the_next_time(tmp_path: Path, site: DeviceSite) -> None:
-    """The second command is what is typed after a reboot; where the run is finished, both end alike."""
     site.more = lambda path: (409, refusal("E306")) if path.endswith("/credential") else None
     first = manyhands(tmp_path, "join", f"{site.url}/runs/a/")
     assert "    BCDF-GHJK\n" in first.stdout
@@ -238,7 +236,7 @@ def test_join_goes_on_by_itself_and_knows_the_site_the_next_time(tmp_path: Path,
 
 
 def test_revoked_machine_says_where_to_undo_that(tmp_path: Path, site: DeviceSite) -> None:
-    """Asking again would be in vain: its key gets no second approval."""
+    """A second request would fail: the key gets no new approval."""
     assert manyhands(tmp_path, "login", site.url).returncode == 0
     site.more = lambda path: (403, refusal("E214")) if path.endswith("/credential") else None
     done = manyhands(tmp_path, "join", f"{site.url}/runs/a/")

@@ -1,4 +1,4 @@
-"""Which of two versions is the newer one, and which line replaces this one."""
+"""Comparing versions, and the command that upgrades this one."""
 
 import sys
 from pathlib import Path

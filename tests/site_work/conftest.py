@@ -1,4 +1,4 @@
-"""The Hub of tests, here too."""
+"""The Hub fixture of tests/publishing, shared here."""
 
 from tests.publishing.conftest import hub, short_pauses
 

@@ -1,4 +1,4 @@
-"""Archives as people make them, and as others do."""
+"""Archives of images, well-formed and hostile."""
 
 import io
 import tarfile
@@ -17,7 +17,7 @@ def png(colour: Colour = (200, 30, 30), *, size: tuple[int, int] = (10, 10), kin
 
 
 def tar(path: Path, files: Mapping[str, bytes], others: Iterable[tarfile.TarInfo] = (), mode: str = "w") -> Path:
-    """`others`: entries that are no files."""
+    """Write an archive; `others` are entries that are not files."""
     with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
         for name, content in files.items():
             entry = tarfile.TarInfo(name)

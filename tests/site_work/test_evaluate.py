@@ -1,4 +1,4 @@
-"""The held-out loss as the site has it measured, against torch alone."""
+"""The held-out loss as the site's child process measures it, against torch alone."""
 
 import math
 from pathlib import Path
@@ -32,7 +32,7 @@ def written(tokens: Tokens, folder: Path) -> Path:
 
 
 def snapshot_of(recipe: Recipe, folder: Path, *, fill: float | None = None) -> Path:
-    """A state whose parameters are no longer those of the beginning."""
+    """Save a state whose parameters differ from the initial ones."""
     replica = Replica(recipe)
     with torch.no_grad():
         replica.parameters.mul_(1.5) if fill is None else replica.parameters.fill_(fill)
@@ -41,7 +41,7 @@ def snapshot_of(recipe: Recipe, folder: Path, *, fill: float | None = None) -> P
 
 
 def by_torch_alone(recipe: CausalLM, tokens: Tokens) -> float:
-    """Sample by sample with the model's own logits: the mean over all predicted tokens."""
+    """Return the mean over all predicted tokens, sample by sample from the model's own logits."""
     replica = Replica(recipe)
     with torch.no_grad():
         replica.parameters.mul_(1.5)
@@ -91,7 +91,6 @@ def test_it_continues_prompts_the_same_each_time(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_write_has_its_loss(tmp_path: Path) -> None:
-    """There is no tokenizer where it is looked for."""
     tokens = some_shards((0, 300))[1]
     found = evaluate(
         recipe=RECIPE,
@@ -114,7 +113,7 @@ def test_a_long_text_is_read_up_to_a_bound(tmp_path: Path) -> None:
 
 
 def test_a_large_model_is_judged_by_fewer_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a half of them, and again, until they fit into the time that there is; by a micro-batch at least."""
+    """The number of samples is halved until they fit into the time, down to one micro-batch."""
     heldout, snapshot = written(some_shards((0, 1003))[1], tmp_path), snapshot_of(RECIPE, tmp_path)
     judged: list[int] = []
 

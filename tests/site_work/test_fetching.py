@@ -1,4 +1,4 @@
-"""What is taken from a strict Hub: looked at, fetched, gone on with, compared."""
+"""Data from a strict Hub: inspected, fetched, resumed, compared."""
 
 import hashlib
 from pathlib import Path
@@ -198,7 +198,7 @@ def test_a_hub_that_fails_half_of_its_calls(hub: Hub, tmp_path: Path, seed: int)
 
 
 def is_fetched(wanted: Wanted, commit: str, folder: Path) -> bool:
-    """Try it once; that the Hub is away is the one thing that goes wrong."""
+    """Try the fetch once; allow only the error that the Hub is away."""
     try:
         fetch(wanted, commit, folder, "", most=MOST)
     except Problem as problem:

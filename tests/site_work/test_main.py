@@ -89,14 +89,14 @@ def test_an_unexpected_error_has_a_number_too(tmp_path: Path) -> None:
     assert json.loads(done.stderr.splitlines()[-1])["code"] == "E312"
 
 
-# How whoever started it reads what it says
+# How the parent process reads the output
 
 NOISE = 'Loading weights: 100%\n{"code": 1}\n'
 
 
 @pytest.mark.skipif(not hasattr(os, "nice"), reason="this system has no such priorities")
 def test_snapshot_is_measured_at_the_priority_of_agents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agents that train on the same machine would leave it a seventh of what each has."""
+    """At a higher priority, agents on the same machine would leave it a seventh of what each of them has."""
     asked: list[int] = []
     monkeypatch.setattr(os, "nice", asked.append)
     monkeypatch.setattr(evaluate, "evaluate", lambda **_: None)

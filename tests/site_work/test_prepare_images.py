@@ -1,4 +1,4 @@
-"""Preparing images: from an archive to shards, whatever order it was packed in."""
+"""Preparing images: from an archive to shards, independent of its packing order."""
 
 import io
 import tarfile
@@ -169,7 +169,7 @@ def test_the_same_archive_gives_the_same_shards(tmp_path: Path) -> None:
 
 
 def test_further_archives_are_sources_of_their_own(tmp_path: Path) -> None:
-    """Each has its shards and its held-out part; folders of one name are one class."""
+    """Each archive has its own shards and held-out part; folders of the same name are one class."""
     warm = {name: content for name, content in IMAGES.items() if "/green/" not in name}
     cold = {name: content for name, content in IMAGES.items() if "/red/" not in name}
     archives = [tar(tmp_path / f"{number}.tar", files) for number, files in enumerate((warm, cold))]

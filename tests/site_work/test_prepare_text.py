@@ -50,7 +50,6 @@ def test_a_part_is_held_out(prepared: PreparedText, folder: Path) -> None:
 
 
 def test_the_whole_text_is_there_once(prepared: PreparedText, folder: Path) -> None:
-    """Held-out part and shards together decode to the documents of the text, shuffled."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
     paths = [folder / "heldout.safetensors", *(folder / "shards" / f"{s.digest}.safetensors" for s in prepared.shards)]
     tokens = np.concatenate([load_shard(path) for path in paths]).tolist()
@@ -62,7 +61,6 @@ def test_the_whole_text_is_there_once(prepared: PreparedText, folder: Path) -> N
 
 
 def test_further_texts_are_own_sources_under_one_tokenizer(tmp_path: Path) -> None:
-    """Of apples and of berries: no shard has both, the tokenizer knows both, and something of both is held out."""
     for name in ("apples", "berries"):
         (tmp_path / name).mkdir()
     texts = [written(tmp_path / name, f"{name} " * 60_000) for name in ("apples", "berries")]
@@ -101,7 +99,6 @@ def test_the_tokenizer_learns_from_as_much_of_each_text(tmp_path: Path, monkeypa
 
 
 def test_every_shard_is_a_fair_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that speaks first of apples and then of berries: every shard speaks of both."""
     monkeypatch.setattr(module, "shard_tokens", lambda _: 20_000)
     text = "\n\n".join(["apples " * 60] * 600 + ["berries " * 60] * 600)
     result = prepare(written(tmp_path, text), tmp_path, TextPreparation(300))
@@ -156,7 +153,7 @@ WORDS = docstrings()[:60_000]
 
 
 def bert() -> Tokenizer:
-    """WordPiece, whose special tokens are not the first ones; it cuts texts short by itself."""
+    """Return a WordPiece tokenizer that truncates texts itself and whose special tokens are not the first ids."""
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.BertPreTokenizer()
     made.train_from_iterator([WORDS], trainers.WordPieceTrainer(vocab_size=500, special_tokens=["[PAD]"]))
@@ -167,7 +164,7 @@ def bert() -> Tokenizer:
 
 
 def llama() -> Tokenizer:
-    """Byte-level BPE that puts `<s>` before every text; `</s>` ends one."""
+    """Return a byte-level BPE tokenizer that puts `<s>` before every text and ends one with `</s>`."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -182,7 +179,7 @@ def llama() -> Tokenizer:
 
 
 def kept(tmp_path: Path, tokenizer: Tokenizer, **settings: Any) -> Path:
-    """As the Hub has it: a folder with settings, where there are some; else a file."""
+    """Save a tokenizer as the Hub has it: a folder if there are settings, else a file."""
     if not settings:
         tokenizer.save(str(tmp_path / "brought.json"))
         return tmp_path / "brought.json"
@@ -234,7 +231,6 @@ def test_settings_say_which_tokens_have_which_role(tmp_path: Path) -> None:
 
 
 def test_as_it_was_made_here_it_is_what_it_was(tmp_path: Path) -> None:
-    """The tokenizer of one run, brought to another."""
     recipe = MaskedLM(vocab=400)
     first = prepare(written(tmp_path, WORDS), tmp_path / "first", recipe.preparation())
     again = prepare(
@@ -285,7 +281,7 @@ def test_one_token_has_one_role(tmp_path: Path) -> None:
 
 
 def test_a_file_that_says_truncation_cuts_no_document_short(tmp_path: Path) -> None:
-    """As of a model that is adapted, whose tokenizer is taken as it is."""
+    """A model that is adapted keeps its tokenizer's settings."""
     own = bert()
     with open_documents(written(tmp_path, WORDS), tmp_path / "rows") as documents:
         made = cut([documents], tmp_path / "out", own, end=0)

@@ -1,4 +1,4 @@
-"""Averaged bytes come from any relay, over real links: by root, from the next where one has not got them or lies."""
+"""Averaged bytes come from any relay over real links, checked by root; the next relay is asked if one fails or lies."""
 
 import asyncio
 import threading
@@ -40,7 +40,7 @@ def credential(key: Ed25519PrivateKey, peer: PeerId, role: Role, *, age_s: int =
 
 
 class Relays:
-    """Relays in a thread of their own, as the replay has no loop that they could live in."""
+    """Relays in a thread of their own, since the replay has no event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -71,7 +71,7 @@ class Relays:
         self.loop.close()
 
     def honest(self, story: Story, folder: Path) -> Handle:
-        """A relay's own code, over the log of the story."""
+        """Return a relay's own code, over the log of the story."""
         log = UpdateLog(folder, public_bytes(SITE_KEY))
         for index in range(1, STEPS + 1):
             log.append(from_lines((story.records / f"{index:012d}.json").read_bytes()))
@@ -100,7 +100,7 @@ class Relays:
 
 
 def nothing(*_: Any) -> Any:
-    """Asks for nothing, tells nothing."""
+    """Ignore all arguments."""
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def story(tmp_path: Path) -> Story:
 
 
 def replayed(story: Story, relays: Relays, *, age_s: int = 0) -> Replayed:
-    """With nothing on this disk."""
+    """Replay with nothing on this disk."""
     key = Ed25519PrivateKey.generate()
     reach = story.folder / "reach"
     signed = credential(key, READER, Role.READER, age_s=age_s)
@@ -141,7 +141,7 @@ async def hangs_up(link: Connection, wanted: Any) -> None:
 
 
 def lying(story: Story) -> Callable[[Connection, Any], Awaitable[None]]:
-    """Right in length and place, with one bit changed."""
+    """Answer with the right length and place, but one bit changed in each chunk."""
 
     async def give(link: Connection, wanted: Any) -> None:
         span = read_span(story.span(wanted.index))
@@ -191,7 +191,7 @@ def test_a_frozen_relay_is_waited_for_and_left(
     async def freeze(link: Connection, wanted: Any) -> None:
         await asyncio.Event().wait()
 
-    patience = [0.1]  # for the first; a loaded machine may take longer for the others
+    patience = [0.1]  # for the first relay; a loaded machine may take longer for the others
     monkeypatch.setattr(relay_logs, "patience_s", lambda _: patience.pop() if patience else PATIENCE_S)
     relays.add(relays.answering(freeze))
     relays.add(relays.honest(story, tmp_path / "relay"))
@@ -199,7 +199,7 @@ def test_a_frozen_relay_is_waited_for_and_left(
 
 
 def test_a_link_that_ended_meanwhile_is_dialled_again(story: Story, relays: Relays, tmp_path: Path) -> None:
-    """As when the credential of a long replay has run out: the site has written a fresh one by then."""
+    """The credential of a long replay runs out; the site has written a fresh one by then."""
     honest = relays.honest(story, tmp_path / "relay")
     times: list[Connection] = []
 

@@ -1,4 +1,4 @@
-"""Texts that stay on a strict Hub: a sample of them, a list of the rest, and shards that machines make of it."""
+"""Texts that stay on a strict Hub: a sample, a list of the rest, and the shards that machines make of it."""
 
 import io
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def hub() -> Iterator[Hub]:
 
 
 def texts(seed: int, rows: int = ROWS) -> bytes:
-    """A Parquet file of texts that differ, with a column that nobody learns from."""
+    """Return a Parquet file of distinct texts, with a column that is not used."""
     chance = np.random.default_rng(seed)
     said = [f"{seed} {number}: {' '.join(chance.choice(WORDS, 30))}." for number in range(rows)]
     file = io.BytesIO()
@@ -63,7 +63,7 @@ def wanted(hub: Hub, files: str = "") -> Wanted:
 
 
 def sampled(hub: Hub, folder: Path, most: int = 80_000) -> Path:
-    """A folder with some of the row groups."""
+    """Fetch a sample of the row groups; return its folder."""
     fetch_sample(wanted(hub), hub.repositories["datasets/amina/proverbs"].head, folder / "text", most=most)
     return folder / "text"
 
@@ -73,7 +73,7 @@ def prepared(hub: Hub, folder: Path, preparation: TextPreparation = PREPARATION)
 
 
 def streamed(folder: Path) -> list[Path]:
-    """The shards that are to be made."""
+    """Return the shards that are still to be made."""
     return sorted(path for path in (folder / "out" / "shards").iterdir() if portion_in(path) is not None)
 
 
@@ -82,7 +82,7 @@ def made(hub: Hub, folder: Path, file: Path, name: str = "made") -> Path:
     return folder / name
 
 
-# What is looked at
+# Inspection
 
 
 def test_text_beyond_the_fetch_limit_is_streamed_if_public(hub: Hub) -> None:
@@ -107,7 +107,7 @@ def test_what_machines_could_not_read_is_too_large(hub: Hub, closed: str) -> Non
     assert caught.value.fault.code == ("E397" if closed == "gated" else "E304")
 
 
-# The sample, and what is left
+# The sample, and the rest
 
 
 def test_a_sample_is_fetched_and_the_rest_is_listed(hub: Hub, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_what_is_left_becomes_shards_that_say_where_it_is(hub: Hub, tmp_path: Pa
     assert f"{sum(portion.tokens for portion in portions):,} of these tokens stay on the Hub" in done.ready
 
 
-# What a machine makes of it
+# A machine's shards
 
 
 def test_a_shard_has_the_rows_and_as_many_tokens_as_were_stated(hub: Hub, tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_file_that_says_nonsense_is_refused(tmp_path: Path) -> None:
 
 
 def put_rows(hub: Hub, table: pa.Table, **options: Any) -> None:
-    """Another dataset of that name, in one file."""
+    """Replace the dataset by one with this table in one file."""
     file = io.BytesIO()
     parquet.write_table(table, file, **options)
     hub.repositories.pop("datasets/amina/proverbs")
@@ -333,7 +333,7 @@ def remote_of(hub: Hub, portion: Portion) -> RangeFile:
 
 
 def test_texts_that_are_repeated_are_cut_not_refused(hub: Hub, tmp_path: Path) -> None:
-    """Of an upload that is E395; a machine that refused would end, and the next one after it."""
+    """In an upload that is E395; here a machine that refused would end, and so would the next one."""
     said = [f"{number % 50} {'many hands ' * 2100}" for number in range(9000)]
     put_rows(hub, pa.table({"text": said}), row_group_size=3000)
     fetch_sample(wanted(hub), hub.repositories["datasets/amina/proverbs"].head, tmp_path / "text", most=2_000_000)

@@ -1,4 +1,4 @@
-"""The trainer's agent against a scripted site: what it says, when it asks again, and how it ends."""
+"""The trainer's agent against a scripted site: its messages, its retries, and how it ends."""
 
 import asyncio
 import io
@@ -61,7 +61,7 @@ REHELLO = m.Rehello(run=RUN, fence=1)
 
 
 class Stage:
-    """One agent, its site, and what it says to people."""
+    """One agent, its site, and its messages to people."""
 
     def __init__(self, folder: Path, script: Site, place: Place | None = None) -> None:
         self.home, self.site, self.words = Home(folder), script, io.StringIO()
@@ -74,7 +74,7 @@ class Stage:
         return greeting(self.snapshot, **changes)
 
     async def join(self) -> None:
-        """Up to the head, step 0."""
+        """Join the run up to its head, step 0."""
         await self.site.linked()
         await self.site.says(REHELLO)
         assert (await self.site.hears(m.Hello)).step == -1
@@ -100,7 +100,7 @@ async def stage(folder: Path, place: Place | None = None) -> AsyncIterator[Stage
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that is missing is waited for."""
+    """Shorten all waits for missing data."""
     for module, name in ((following, "ASK_AGAIN_S"), (agent_module, "TICK_S"), (follower_module, "PAUSE_S")):
         monkeypatch.setattr(module, name, 0.0 if name != "TICK_S" else 0.01)
 
@@ -241,7 +241,7 @@ async def test_averages_of_a_round_without_it_are_taken_as_they_come(tmp_path: P
 async def test_site_that_knows_less_is_followed_after_one_error(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.join()
-        scene.agent.core.index = scene.agent.core.step = 3  # it took part in steps that an older database has not
+        scene.agent.core.index = scene.agent.core.step = 3  # it took part in steps that an older database lacks
         await scene.site.says(REHELLO, scene.greeting(fence=2, reconciled=False))
         assert (await scene.site.hears(m.Hello)).step == 3
         assert (await scene.site.hears(m.Hello)).step == 0
@@ -306,7 +306,7 @@ async def test_missing_bytes_are_asked_for_until_a_relay_has_them(tmp_path: Path
 
 
 async def test_what_a_known_snapshot_covers_is_not_waited_for(tmp_path: Path, hasty: None) -> None:
-    """The newer snapshot was heard of before the bytes were found to be gone."""
+    """The newer snapshot was announced before the bytes turned out to be gone."""
     async with stage(tmp_path) as scene:
         await scene.join()
         loaded: list[int] = []
@@ -364,7 +364,7 @@ async def test_one_copy_is_handed_in_at_a_time(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("code", ["E212", "E214", "your disk is full {0}"])
 async def test_a_refused_gradient_is_told_with_a_number_of_ours(tmp_path: Path, code: str) -> None:
-    """A relay may be anybody's: what it says is told as its words, and under no number that it chose."""
+    """A relay may be hostile: its message is quoted, and it cannot choose the error number."""
     async with stage(tmp_path) as scene:
         await scene.join()
         refused = m.SlotRefused(run=RUN, step=0, fence=1, attempt=1, slot=0, chunk=3, code=code)
@@ -409,7 +409,7 @@ async def test_who_can_serve_nobody_any_more_says_so_and_trains_on(tmp_path: Pat
         await scene.join()
         listening = scene.agent.listening
         assert listening is not None
-        listening.hear(None)  # type: ignore[arg-type] # which no reducer can take
+        listening.hear(None)  # type: ignore[arg-type] # no reducer can take this
         assert (await scene.site.hears(m.Hello)).url == ""
         assert scene.agent.listening is None
         assert not scene.running.done()
@@ -419,7 +419,6 @@ async def test_who_can_serve_nobody_any_more_says_so_and_trains_on(tmp_path: Pat
 
 
 async def test_paused_it_answers_and_leaves_at_once(tmp_path: Path) -> None:
-    """Also with work in hand: nobody waits for the step."""
     async with stage(tmp_path) as scene:
         await scene.join()
         await scene.site.says(m.Instructions(revision=3, pause=True))

@@ -1,4 +1,4 @@
-"""The units of a run, lent to a loop: in their order, each answered once, and an end that is told."""
+"""A run's units in a custom loop: in order, each answered once, and an end that the loop learns of."""
 
 import threading
 from collections.abc import Iterator
@@ -108,7 +108,6 @@ def test_an_agent_that_ends_while_data_are_fetched_ends_the_loop(collaboration: 
 
 
 def test_an_interrupted_unit_is_still_to_be_computed(collaboration: Collaboration) -> None:
-    """Whoever presses Ctrl-C while data are fetched finishes the step all the same."""
     interrupts = [KeyboardInterrupt()]
 
     def interrupted(unit: Unit) -> Any:
@@ -126,7 +125,7 @@ def test_an_interrupted_unit_is_still_to_be_computed(collaboration: Collaboratio
 
 
 def test_a_unit_that_was_told_of_is_not_computed_again(collaboration: Collaboration) -> None:
-    """Ctrl-C came in the middle of step(): nobody was told, and the agent waited for a minute; or it is told twice."""
+    """After Ctrl-C inside step() the agent waited for a minute for an answer; a second answer would also be wrong."""
     told, next_one = (asked(collaboration, unit) for unit in UNITS[:2])
     first = next(collaboration.units())
     first.backward()

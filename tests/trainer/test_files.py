@@ -1,4 +1,4 @@
-"""Files of a run: a site that is away is waited for, nothing old stays in the cache."""
+"""A run's files: downloads wait for a site that is away, and old files leave the cache."""
 
 import io
 from pathlib import Path
@@ -41,7 +41,7 @@ def place(path: Path) -> None:
 
 
 def downloads(monkeypatch: pytest.MonkeyPatch, *refusals: str) -> list[str]:
-    """What the site answers before it gives the file."""
+    """Replace the download by one that fails with these codes first."""
     left = list(refusals)
 
     async def download(url: str, path: Path, **_: Any) -> None:
@@ -76,7 +76,7 @@ async def test_model_files_are_fetched_and_those_of_another_removed(
 async def test_a_site_that_is_restarted_is_waited_for(
     home: Home, access: RunAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent ended with E104 when it needed a file just then."""
+    """The agent used to end with E104 if it needed a file during the restart."""
     downloads(monkeypatch, *["E104"] * 20, "E110")
     assert (await fetch_snapshot(home, access, SNAPSHOT)).read_bytes() == b"a snapshot"
 

@@ -1,4 +1,4 @@
-"""Whole rounds of a trainer that cannot dial those who average: its chunks go through the relay, and all agree."""
+"""Whole rounds of a trainer that cannot dial the reducers: its chunks go through the relay, and all agree."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ BARRED = TRAINERS[2]
 
 
 class Barred(OwnAccess):
-    """The third trainer does not get to those in `shut`; what it dials besides is kept."""
+    """Access to a run with which the third trainer cannot dial peers in `shut`; its other links are recorded."""
 
     shut: set[PeerId] = set()  # noqa: RUF012 - each test sets its own
     direct: dict[PeerId, Connection] = {}  # noqa: RUF012
@@ -45,7 +45,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_rounds_go_through_the_relay_if_it_alone_is_reached(tmp_path: Path) -> None:
-    """Its word excludes nobody, as it misses more than a quarter of those who listen: they average nevertheless."""
+    """Its report excludes no reducer, since it misses more than a quarter of the listeners."""
     Barred.shut = set(TRAINERS[:2])
     async with running(tmp_path, listening=2, access=Barred) as coordinator, asyncio.timeout(PATIENCE_S):
         await everybody_reaches(coordinator, TRAINERS[:2])

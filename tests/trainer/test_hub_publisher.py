@@ -1,4 +1,4 @@
-"""The organizer's agent publishes beside training: the newest waits, and what goes wrong is said in words."""
+"""The organizer's agent publishes beside training: the newest state waits, and failures are reported in words."""
 
 import asyncio
 import io
@@ -32,7 +32,7 @@ TOKEN = "hf_of_the_person"
 
 
 class Heard(View):
-    """A view whose words are kept."""
+    """A view that records its messages."""
 
     def __init__(self, said: list[str]) -> None:
         super().__init__(io.StringIO())
@@ -46,7 +46,7 @@ class Heard(View):
 
 
 class Slow(HubPublisher):
-    """Sends when it is let; what was sent is known."""
+    """A publisher that sends when the test lets it, and records what it sent."""
 
     def __init__(self, home: Home, said: list[str], fault: Exception | None = None) -> None:
         site = KnownSite("http://127.0.0.1:9", PeerId("0" * 32), "Amina", "0" * 64)

@@ -1,4 +1,4 @@
-"""Updates are fetched beside other jobs and made in their order, unless they are not wanted any more."""
+"""Updates are fetched beside other jobs and applied in order, unless they are no longer wanted."""
 
 import asyncio
 import os
@@ -43,7 +43,7 @@ def accumulation(busy: asyncio.Lock | None = None) -> Accumulation:
 
 
 async def keeps(work: Accumulation, unit: Unit) -> int:
-    """Computed and kept; its tokens."""
+    """Compute a unit and keep it; return its tokens."""
     result = await work.compute(e.Compute(1, (unit,)), lambda _: True)
     assert isinstance(result, e.Computed)
     work.keep()
@@ -56,7 +56,7 @@ def freezes(work: Accumulation, tokens: int) -> Sending | None:
 
 
 async def test_a_unit_weighs_the_tokens_that_it_has() -> None:
-    """Shard 1 ends in a short sample, whose place is random; the mean divides by what is there (rule 33)."""
+    """Shard 1 ends in a short sample at a random place; the mean divides by the tokens that exist (rule 33)."""
     work = accumulation()
     units = [Unit(0, 1, start, start + 42) for start in range(0, 126, 42)]
     done = [await work.compute(e.Compute(job, (unit,)), lambda _: True) for job, unit in enumerate(units)]
@@ -115,7 +115,7 @@ async def test_old_sum_is_discarded_and_the_second_one_kept() -> None:
 
 
 async def test_what_adds_up_to_no_number_is_not_offered() -> None:
-    """Finite gradients, of one sum or of both."""
+    """Finite gradients can overflow in one sum or in the sum of both."""
     one, both = accumulation(), accumulation()
     for work, value in ((one, float("inf")), (both, 3e38)):
         tokens = await keeps(work, UNITS[0])
@@ -169,7 +169,7 @@ def tokens_of(sending: Sending) -> int:
 
 
 async def test_work_of_a_round_without_us_is_in_the_sum_of_the_next() -> None:
-    """What is held is not thrown away with the sum of the next step's (rule 30)."""
+    """Held work is not discarded with the next step's sum (rule 30)."""
     recipe = small_recipe()
     sums = []
     for holds in (False, True):
@@ -270,7 +270,7 @@ async def test_pass_short_of_memory_is_followed_by_smaller_ones() -> None:
 
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_data_of_the_next_units_are_fetched_while_computing(is_open: bool) -> None:
-    """And the next batch is made, but not where its shard is still to come: no other unit is to wait for that."""
+    """The next batch is also made, but only if its shard is there: no other unit may wait for the download."""
     asked: list[int] = []
     started: list[Any] = []
     core = SimpleNamespace(queue=deque([Unit(0, 5, 0, 4), Unit(0, 9, 0, 4)]), coming=(9, 7), in_one_pass=1)
@@ -295,7 +295,7 @@ async def test_data_of_the_next_units_are_fetched_while_computing(is_open: bool)
 
 
 async def test_the_replica_is_not_held_while_data_are_waited_for() -> None:
-    """An update waits for the unit in hand; a unit that waits for the Hub would keep the machine out of all rounds."""
+    """An update waits for the unit in hand; if that waited for the Hub, the machine would miss all rounds."""
     told, computed = list[Any](), list[e.Compute]()
     is_there, core = asyncio.Event(), SimpleNamespace(in_hand=SimpleNamespace(job=1))
 
@@ -320,7 +320,7 @@ async def test_the_replica_is_not_held_while_data_are_waited_for() -> None:
     is_there.set()
     await waiting
     assert (computed, told) == ([action], ["result"])
-    core.in_hand = None  # left, as where a round begins
+    core.in_hand = None  # left, as at the beginning of a round
     await jobs._compute(action)
     assert len(computed) == 1
 
@@ -342,7 +342,7 @@ async def test_as_many_data_are_kept_as_the_volunteer_says(tmp_path: Path) -> No
 async def test_layers_are_compiled_on_request_in_the_agents_own_loop(
     is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody would catch it in another loop that there is no compiler; that gets one unit after another, too."""
+    """A custom loop would not catch the error of a missing compiler; it also gets single units."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "as it was before")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     monkeypatch.setattr(Trainer, "most_units", 7)
@@ -372,7 +372,7 @@ async def test_layers_are_compiled_on_request_in_the_agents_own_loop(
 
 @pytest.mark.parametrize(("wanted", "told"), [(7, [e.Applied(7, "5" * 16)]), (8, [])])
 async def test_update_of_an_abandoned_state_is_not_made(wanted: int, told: list[e.Event]) -> None:
-    """A snapshot was loaded after its averages were asked for: they do not follow that."""
+    """A snapshot was loaded after the averages were requested, so they no longer follow the state."""
     heard: list[e.Event] = []
     agent: Any = SimpleNamespace(core=SimpleNamespace(job=wanted), handle=heard.append)
     jobs = Jobs(agent)
@@ -386,7 +386,7 @@ async def test_update_of_an_abandoned_state_is_not_made(wanted: int, told: list[
 
 
 class HeldBack(Replica):
-    """Its update is made at once; how it looks then takes as long as a test wants."""
+    """A replica that updates at once, but whose digest waits for the test."""
 
     def __init__(self) -> None:
         super().__init__(small_recipe())
@@ -399,11 +399,11 @@ class HeldBack(Replica):
 
 
 async def ignore(*_: object) -> None:
-    """What relays say does not matter here."""
+    """Ignore a relay's message."""
 
 
 async def test_a_state_that_is_just_changing_is_not_spoken_of(tmp_path: Path) -> None:
-    """A report in that moment would name the old step's work under the new step, and be taken for a lie."""
+    """A report at that moment would name the old step's work under the new step and be taken for a lie."""
     replica = HeldBack()
     average = np.full(replica.layout.elements, 1e-3, np.float32)
     access = OwnAccess(tmp_path, TRAINER, Role.TRAINER, "")

@@ -1,4 +1,4 @@
-"""What the preflight found reaches whoever computes: samples at a time, and whether layers are computed again."""
+"""The preflight's results reach the trainer: samples at a time, and whether layers are recomputed."""
 
 import asyncio
 from pathlib import Path
@@ -55,20 +55,20 @@ SITE = "https://train.example.org"
 
 
 class Told:
-    """Who is told, and what of it."""
+    """A view that records faults and beginnings."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
         self.begun = 0
 
     def tell(self, event: str, text: str) -> None:
-        """A sentence."""
+        """Ignore the event."""
 
     def say(self, text: str) -> None:
-        """Another."""
+        """Ignore the text."""
 
     def preflight(self, preflight: Preflight) -> None:
-        """What it takes."""
+        """Ignore the result."""
 
     def fault(self, fault: Fault) -> None:
         self.faults.append(fault.code)
@@ -79,7 +79,7 @@ class Told:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Each run that was worked in, with the token it was entered by. `full` takes no machine of this kind."""
+    """Return the runs that were worked in, each with its token. The run `full` takes no machine of this kind."""
     worked: list[tuple[str, str]] = []
 
     async def access_for(home: Home, url: str, enrolment: Enrolment) -> Any:
@@ -92,7 +92,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return Preflight(device="CPU", at_once=2, memory_bytes=10**9)
 
     async def nothing(*_: Any) -> None:
-        """The site offers the same agent."""
+        """Stand for a site that offers the same agent."""
 
     async def run_trainer(access: Any, owner: MachineControl, *_: Any, **__: Any) -> None:
         worked.append((access.slug, access.token))
@@ -110,7 +110,7 @@ WAY = ["second", "full", ""]
 
 
 async def test_from_run_to_run(runs: list[tuple[str, str]], tmp_path: Path) -> None:
-    """A one-time token was good for the first one."""
+    """A one-time token is used for the first run only."""
     view: Any = Told()
     enrolment = Enrolment(show=lambda _: None, say=lambda _: None, run="first", token="mh_once")
     await joining.join_run(f"{SITE}/runs/first/", enrolment, Limits(1), LeaveRequest(Home(tmp_path)), view=view)

@@ -1,4 +1,4 @@
-"""Trainers that listen, over real links: each reduces its part, its own chunks among the others', and all agree."""
+"""Trainers that listen, over real links: each reduces its part, including its own chunks, and all agree."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,9 +37,9 @@ async def running(
     staleness: Literal[0, 1] = 0,
     access: type[OwnAccess] = OwnAccess,
 ) -> AsyncIterator[Coordinator]:
-    """A relay or an auxiliary, if so, and three trainers, of whom so many listen, links alike and, if so, known.
+    """Run three trainers, of which `listening` listen, and a keeper: a relay, an auxiliary or none.
 
-    `access`: of the trainers.
+    `known`: the links' capacities, all equal, are known from the start. `access`: of the trainers.
     """
     recipe = CausalLM(
         model=Model(context=257),
@@ -131,7 +131,7 @@ async def test_without_a_relay_two_of_them_keep_the_log(tmp_path: Path) -> None:
         assert len(keepers) == 2
         records = [record for _, record in coordinator.entries]
         for keeper in keepers:
-            spans = tmp_path / keeper / "log" / RUN / "spans"  # to open the log is for its writer alone
+            spans = tmp_path / keeper / "log" / RUN / "spans"  # only its writer may open the log
             while len([*spans.glob(f"{len(records):08d}-*.span")]) < len(records[-1].spans):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     for keeper in keepers:

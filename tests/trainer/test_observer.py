@@ -1,4 +1,4 @@
-"""What an observer finds wrong with a real agent: it lasts while it is so, and no longer."""
+"""The troubles that an observer finds in a real agent: shown while they last, and no longer."""
 
 import asyncio
 import errno
@@ -24,12 +24,12 @@ from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.observer import Observer, doing
 from tests.agent.scripted_site import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, OwnAccess, relaying, site
 
-LATE_S = 1e6  # whatever lasts is shown by then
+LATE_S = 1e6  # every lasting trouble is shown by then
 REFUSED = Fault.of("E104", url="wss://a/", reason="refused")
 
 
 class Scene:
-    """An agent that is looked at on a clock of its own."""
+    """An agent that is observed on a clock of its own."""
 
     def __init__(self, folder: Path, control: str = "") -> None:
         self.view = View(io.StringIO())
@@ -41,7 +41,7 @@ class Scene:
         self.observer = Observer(self.agent)
 
     def wrong(self) -> list[str]:
-        """The codes of what is shown by now."""
+        """Return the codes of the troubles shown by now."""
         self.observer.look_for_troubles()
         self.now += LATE_S
         self.observer.look_for_troubles()
@@ -83,7 +83,7 @@ def test_a_clock_that_is_off(tmp_path: Path, offset_s: float, codes: list[str]) 
 
 
 def test_a_clock_that_is_off_too_far_to_connect_again(tmp_path: Path) -> None:
-    """What the last link told (E139) is no news beside what the next one was refused for."""
+    """The last link's warning (E139) adds nothing to the refusal of the next link."""
     scene = Scene(tmp_path)
     control: Any = SimpleNamespace(offset_s=200.0)
     scene.agent.control = control
@@ -99,7 +99,6 @@ async def reached(agent: Agent, count: int) -> None:
 
 
 async def test_relays_that_are_not_reached(tmp_path: Path) -> None:
-    """One of two, then both; then the run has only one that answers."""
     gone = m.Listener(OTHER_RELAY, "ws://127.0.0.1:9/")
     async with site() as script:
         scene = Scene(tmp_path / "agent", script.url)
@@ -145,7 +144,6 @@ async def test_a_disk_that_cannot_be_asked_ends_nothing(tmp_path: Path, monkeypa
 
 
 async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is really free on this disk, and more than that is needed."""
     scene = Scene(tmp_path)
     monkeypatch.setattr(hardware, "LEAST_DISK", 10**18)
     looking = asyncio.create_task(scene.observer._watch_disk())
@@ -163,7 +161,7 @@ async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_how_the_run_learns_is_asked_of_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the site says is a claim: no letter of it moves the cursor, and it may say nothing."""
+    """The site's text is untrusted: it must not move the cursor, and it may be missing."""
     scene = Scene(tmp_path)
     answers: list[Any] = [
         {"heldout": {"loss": 4.29, "step": 1000}, "warning": "The model is \x1b[2Joverfitting."},

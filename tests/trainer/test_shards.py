@@ -1,4 +1,4 @@
-"""A run's shards here: fetched once and before they are needed, bounded on disk and in memory."""
+"""A run's shards on a machine: fetched once, ahead of use, bounded on disk and in memory."""
 
 import asyncio
 import os
@@ -51,7 +51,7 @@ def place(path: Path, number: int) -> None:
 
 
 class Site:
-    """Gives each shard, once it is let."""
+    """A site that serves each shard while it is open."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.given: list[int] = []
@@ -80,7 +80,7 @@ def shards_of(tmp_path: Path, access: RunAccess, *, disk_bytes: int = 10**9) -> 
 
 
 async def content(shards: Shards, shard: int) -> int:
-    """As the thread that computes asks for it."""
+    """Return a shard's first token, asked for as the computing thread does."""
     tokens = await asyncio.to_thread(shards.__getitem__, shard)
     return int(tokens[0])
 
@@ -105,7 +105,7 @@ async def test_what_comes_is_there_before_it_is_asked_for(tmp_path: Path, access
     shards.prefetch([2, 2, 4, 5, 1, 3])
     await quiet(shards)
     assert site.given == [2, 4, 5, 1], f"the next {AHEAD}, each once"
-    site.is_open.clear()  # nothing more is given
+    site.is_open.clear()  # nothing more is served
     assert [await content(shards, number) for number in (2, 1)] == [2, 1]
 
 
@@ -117,13 +117,13 @@ def test_nobody_waits_for_an_agent_that_is_gone(tmp_path: Path, site: Site, monk
         return shards_of(tmp_path, access)
 
     shards = asyncio.run(made())
-    fetched: Future[Path] = Future()  # nobody will ever say what came of it
+    fetched: Future[Path] = Future()  # it never gets a result
     with pytest.raises(CancelledError):
         shards._waited_for(fetched)
 
 
 async def test_those_that_are_open_are_not_counted(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """Else whoever goes through several shards at once would never fetch the next one ahead."""
+    """Otherwise a trainer that uses several shards at once would never prefetch the next."""
     shards = shards_of(tmp_path, access)
     for number in (1, 2, 3):
         await content(shards, number)
@@ -134,13 +134,13 @@ async def test_those_that_are_open_are_not_counted(tmp_path: Path, access: RunAc
 
 
 async def test_the_next_one_has_the_link_to_itself(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """Two at once were both there as late as the second of them is one after another."""
+    """Two parallel fetches would both end when the second of two sequential ones does."""
     shards = shards_of(tmp_path, access)
     site.is_open.clear()
     shards.prefetch([1, 2])
     await turns()
     assert list(shards._fetching) == [1]
-    shards.prefetch([3, 2])  # 3 is needed before 2 by now
+    shards.prefetch([3, 2])  # 3 is now needed before 2
     await turns()
     assert list(shards._fetching) == [1], "what is on its way comes"
     asking = asyncio.create_task(content(shards, 5))
@@ -162,7 +162,7 @@ async def test_one_that_cannot_be_had_stops_no_other(tmp_path: Path, access: Run
 
 
 async def test_what_there_is_not_is_not_fetched(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """A site says what comes, also one that is wrong."""
+    """A site may announce wrong shards."""
     shards = shards_of(tmp_path, access)
     shards.prefetch([10**9, 10**9 + 1, 1])
     await quiet(shards)
@@ -205,7 +205,7 @@ async def test_what_was_used_longest_ago_leaves_the_disk(tmp_path: Path, access:
 
 
 async def test_what_is_used_again_is_the_newest(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """Also by an agent that was begun anew, and has nothing open."""
+    """This holds even for a restarted agent that has no shard open."""
     folder = Home(tmp_path).cache / "shards"
     for age, number in enumerate((0, 1, 2)):
         await content(shards_of(tmp_path, access), number)
@@ -261,7 +261,7 @@ async def test_a_file_that_is_no_shard_is_fetched_anew(tmp_path: Path, access: R
 
 
 async def test_whoever_leaves_fetches_nothing_more(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """Also what is on its way: the link is to be quiet."""
+    """Fetches under way end as well: the link must fall silent."""
     shards = shards_of(tmp_path, access)
     site.is_open.clear()
     shards.prefetch([2, 4])
@@ -396,7 +396,7 @@ async def test_a_hub_that_does_not_end_is_asked_again(fetching: Fetching, monkey
     async def hangs_once(command: list[str], **more: Any) -> dict[str, Any]:
         tries.append(command)
         if len(tries) == 1:
-            monkeypatch.setattr(shards, "SILENT_S", 60.0)  # of the next
+            monkeypatch.setattr(shards, "SILENT_S", 60.0)  # of the next try
             await asyncio.sleep(60)
         return await run(command, **more)
 
@@ -445,7 +445,7 @@ async def test_bytes_that_come_slowly_are_no_silence(fetching: Fetching, monkeyp
         tries.append(1)
         monkeypatch.setattr(shards, "SILENT_S", 60.0)
         await came(1000)
-        await asyncio.sleep(0.4)  # longer than was allowed before anything had come
+        await asyncio.sleep(0.4)  # longer than the limit before the first bytes
         return await run_child(command, came=came)
 
     monkeypatch.setattr(shards, "run_child", slow)

@@ -1,4 +1,4 @@
-"""Rounds as the averaging engine and the coordinator would make them, without either: takings in, sealed record out."""
+"""Rounds as the averaging engine and the coordinator make them, without either: taken sums in, sealed record out."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ Vector = NDArray[np.float32]
 
 
 def small_recipe(family: str = "gpt2", **optimizer: object) -> CausalLM:
-    """A model of two layers that takes milliseconds."""
+    """Return a recipe whose two-layer model takes milliseconds."""
     return CausalLM(
         model=msgspec.convert({"family": family, "layers": 2, "width": 32, "heads": 4, "context": 24}, Model),
         optimizer=msgspec.convert({"warmup_steps": 5, **optimizer}, Optimizer),
@@ -46,7 +46,7 @@ def small_recipe(family: str = "gpt2", **optimizer: object) -> CausalLM:
 
 
 def some_shards(lengths: Sequence[int] = (5000, 3011)) -> list[Tokens]:
-    """Tokens with something to learn: most follow from the one before. The second shard ends in a short sample."""
+    """Return learnable tokens: most follow from the one before. The second shard ends in a short sample."""
     shards = []
     for number, length in enumerate(lengths):
         noise = np.random.Generator(np.random.Philox(number)).integers(0, 12, length)
@@ -55,7 +55,7 @@ def some_shards(lengths: Sequence[int] = (5000, 3011)) -> list[Tokens]:
 
 
 def weighted_mean(takings: Sequence[Taken]) -> Vector:
-    """The average as reducers make it: every contributor's mean, weighted by its loss tokens."""
+    """Return the average as reducers make it: each contributor's mean, weighted by its loss tokens."""
     total = np.zeros_like(takings[0].gradient_sum)
     for taken in takings:
         mean = taken.gradient_sum * np.float32(1 / taken.loss_tokens)
@@ -64,14 +64,13 @@ def weighted_mean(takings: Sequence[Taken]) -> Vector:
 
 
 def unweighted_mean(takings: Sequence[Taken]) -> Vector:
-    """What rule 32 says must not pass."""
+    """Return the average that rule 32 forbids."""
     means = [taken.gradient_sum * np.float32(1 / taken.loss_tokens) for taken in takings]
     mean: Vector = np.mean(means, axis=0, dtype=np.float32)
     return mean
 
 
 def contribution_of(slot: int, taken: Taken, chunks: int, step: int) -> Contribution:
-    """A whole contribution, offered at this step."""
     stale = tuple(done.unit for done in taken.units if done.base < step)
     return Contribution(
         peer=PeerId(f"{slot:032x}"),
@@ -91,7 +90,6 @@ def contribution_of(slot: int, taken: Taken, chunks: int, step: int) -> Contribu
 
 
 def record_after(replica: Replica, average: Vector, takings: Sequence[Taken] = (), *, exact: bool = True) -> Record:
-    """The record of the update that comes next."""
     grid = grid_of(average.size)
     tokens = sum(taken.loss_tokens for taken in takings) or 1
     sum_squares = float(np.dot(average.astype(np.float64), average.astype(np.float64)))
@@ -128,7 +126,6 @@ def record_after(replica: Replica, average: Vector, takings: Sequence[Taken] = (
 
 
 def commit(replica: Replica, average: Vector, takings: Sequence[Taken] = (), *, exact: bool = True) -> Entry:
-    """Seal the next record and apply it."""
     record = record_after(replica, average, takings, exact=exact)
     signed = seal(SITE_KEY, record)
     replica.apply(record, digest_of(signed), average)
@@ -136,7 +133,6 @@ def commit(replica: Replica, average: Vector, takings: Sequence[Taken] = (), *, 
 
 
 def take_units(trainer: Trainer, units: Sequence[Unit]) -> Taken:
-    """Compute some units and take the sum."""
     for unit in units:
         done = trainer.compute(unit)
         assert isinstance(done, Computed)

@@ -1,6 +1,6 @@
-"""Five updates of a fixed vector: prints the state's digest under LAMB and under AdamW.
+"""Five updates of a fixed vector: prints the digest of the state under each optimizer.
 
-Run as a program by test_optimizers, since torch chooses vector unit and threads once per process. The sizes are no
+test_optimizers runs this as a program, since torch chooses vector unit and threads once per process. The sizes are no
 powers of two, and the largest tensor is large enough for torch to share it among threads.
 """
 
@@ -22,7 +22,7 @@ SPREADS = (1.0, 1e-3, 1e-6)  # small ones bring values near and below epsilon
 
 
 def fixed_vector(number: int) -> torch.Tensor:
-    """Values from Philox's raw stream, with exact operations only; the third tensor is all zero."""
+    """Return values from Philox's raw stream by exact operations only; the third tensor is all zero."""
     raw = np.random.Philox(key=number).random_raw(LAYOUT.elements) >> np.uint64(40)
     values = (raw.astype(np.float64) / 2**23 - 1.0).astype(np.float32)
     values *= np.float32(SPREADS[number % 3])
@@ -31,7 +31,7 @@ def fixed_vector(number: int) -> torch.Tensor:
 
 
 def digest_after_updates(optimizer: Optimizer, device: str = "cpu") -> str:
-    """Digest of parameters and moments after five updates."""
+    """Return the digest of parameters and moments after five updates."""
     recipe = CausalLM(optimizer=optimizer, target_steps=100)
     weights = fixed_vector(0).to(device)
     state = Moving(weights, torch.zeros_like(weights), torch.zeros_like(weights))

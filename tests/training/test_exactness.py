@@ -1,4 +1,4 @@
-"""Rule 32: uneven groups, averaged by loss tokens, equal one large batch; and the bound is worth something.
+"""Rule 32: uneven groups averaged by loss tokens equal one large batch, and an unweighted mean exceeds the bound.
 
 The same committed rounds also go through `tests.end_to_end.rig.reference`, which shares no code with the agent.
 """
@@ -43,7 +43,7 @@ Mean = Callable[[Sequence[Taken]], Vector]
 
 
 def rounds() -> list[list[Unit]]:
-    """Ten units a round: the two shards in turn, units of one to four samples, short samples among them."""
+    """Return rounds of ten units: two shards in turn, one to four samples each, some of them short."""
     free = [[Unit(epoch, shard, 0, 0)] for epoch, shard in ((0, 0), (0, 1))]
     sizes = [samples_in(len(tokens), 24) for tokens in some_shards()]
     found: list[Unit] = []
@@ -58,7 +58,7 @@ def rounds() -> list[list[Unit]]:
 
 
 def train(recipe: Recipe, mean: Mean, groups: Sequence[tuple[int, int]]) -> tuple[Replica, list[Entry]]:
-    """Twenty committed rounds, each group taking its units on its own."""
+    """Make twenty committed rounds; each group computes its own units."""
     trainer = Trainer(Replica(recipe), RUN, some_shards())
     log = []
     for units in rounds():
@@ -67,7 +67,7 @@ def train(recipe: Recipe, mean: Mean, groups: Sequence[tuple[int, int]]) -> tupl
     return trainer.replica, log
 
 
-# An optimizer is the same whatever it trains; a journey compares LAMB's steps with a process that has nothing of ours.
+# An optimizer is the same for all families; a journey compares LAMB's steps with an independent process.
 FAMILIES = ["gpt2", *(pytest.param(family, marks=pytest.mark.check) for family in ("llama", "qwen3"))]
 
 
@@ -88,7 +88,7 @@ def test_uneven_groups_equal_one_large_batch(name: str, family: str) -> None:
 
 
 def write_folder(folder: Path, recipe: Recipe, log: Sequence[Entry]) -> None:
-    """A run as it is exported for the reference."""
+    """Export a run for the reference."""
     (folder / "records").mkdir()
     (folder / "recipe.json").write_bytes(encode_recipe(recipe))
     Replica(recipe).save(folder / "step0.safetensors")

@@ -1,4 +1,4 @@
-"""Compiled layers give the same gradients, a compiler that fails costs one try, and updates are never compiled."""
+"""Compiled layers give the same gradients, a failing compiler is tried once, and updates are never compiled."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +18,7 @@ from peer_agent.training.replica import Replica
 from tests.training.commits import RUN, commit, small_recipe, some_shards, take_units, weighted_mean
 from tests.training.test_short_memory import CASES, on
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # of what is compiled
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # from compiled code
 
 UNITS = (Unit(0, 0, 0, 4), Unit(0, 1, 120, 126))
 Backend = Callable[..., Any]
@@ -26,7 +26,7 @@ Backend = Callable[..., Any]
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What is compiled, by a backend that needs no compiler."""
+    """Return the list of compiled graphs, from a backend that needs no compiler."""
     seen: list[Any] = []
     plain = lookup_backend("aot_eager")
 
@@ -122,7 +122,7 @@ def test_short_memory_is_not_the_compilers_fault(graphs: list[Any]) -> None:
 
 
 def test_an_update_is_never_compiled(graphs: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rule 13: the same averages give the same bits, whoever compiles."""
+    """Rule 13: the same averages give the same bits, with or without compiled layers."""
     compiled, plain = trainer_that(compiles=True), trainer_that()
     takings = [take_units(compiled, UNITS)]
     before, under = len(graphs), []

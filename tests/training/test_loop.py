@@ -1,4 +1,4 @@
-"""The trainer: sums of gradients, handed out whole, and never a change to the replica."""
+"""The trainer: sums of gradients, taken whole, without any change to the replica."""
 
 import math
 
@@ -25,7 +25,7 @@ def trainer() -> Trainer:
 
 
 def plain_gradient(unit: Unit) -> tuple[Vector, float]:
-    """Gradient and loss of a unit by the library's own loss, on a model of its own."""
+    """Return a unit's gradient and loss by the library's own loss, on a separate model."""
     replica = Replica(small_recipe())
     tokens = some_shards()[unit.shard]
     ids, labels = map(torch.from_numpy, batch_of(small_recipe(), unit, run=RUN, shard=tokens))
@@ -36,7 +36,6 @@ def plain_gradient(unit: Unit) -> tuple[Vector, float]:
 
 
 def kept(trainer: Trainer, unit: Unit) -> Computed:
-    """One unit computed and added."""
     done = trainer.compute(unit)
     assert isinstance(done, Computed)
     trainer.keep(done)
@@ -53,7 +52,7 @@ def test_the_sum_is_the_gradient_of_the_summed_loss(trainer: Trainer) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 4, 100])
 def test_fewer_samples_at_a_time_are_the_same_work(trainer: Trainer, at_once: int) -> None:
-    """Up to the order in which floats are added."""
+    """The sums are equal up to the order in which floats are added."""
     whole = take_units(trainer, UNITS)
     few = Trainer(Replica(small_recipe()), RUN, some_shards(), at_once=at_once)
     sizes: list[int] = []
@@ -147,7 +146,7 @@ def test_custom_loop_moves_nothing_that_is_frozen_or_not_finite(
 
 
 def test_gradients_that_a_loop_puts_beside_the_buffer_count(trainer: Trainer) -> None:
-    """`zero_grad()` takes the buffer's away, and backward makes new ones."""
+    """`zero_grad()` detaches the buffer's gradients, and backward makes new ones."""
     expected = take_units(trainer, UNITS).gradient_sum
     for unit in UNITS:
         in_hand = trainer.begin(unit)
@@ -234,7 +233,7 @@ def test_other_errors_stay_what_they_are() -> None:
     ("values", "are"),
     [
         ([1.0, -2.0], True),
-        ([3e38, 3e38, 1.0], True),  # whose sum is not
+        ([3e38, 3e38, 1.0], True),  # whose sum is not finite
         ([-3e38, -3e38, 3e38], True),
         ([1.0, math.nan], False),
         ([math.inf, -math.inf], False),

@@ -1,4 +1,4 @@
-"""The optimizers against plain ones in float64, against torch's own, and against themselves on other vector units."""
+"""The optimizers against plain float64 ones, against torch's own, and across vector units."""
 
 import json
 import math
@@ -64,20 +64,20 @@ def clipped(gradient: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def rate(step: int) -> float:
-    """Linear warm-up over three steps, then cosine to a tenth of the peak."""
+    """Return a linear warm-up over three steps, then a cosine to a tenth of the peak."""
     if step <= 3:
         return 0.003 * step / 3
     return 0.003 * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (step - 3) / (STEPS - 3))))
 
 
 def plain(recipe: Recipe) -> NDArray[np.float64]:
-    """The papers' formulas in float64."""
+    """Apply the papers' formulas in float64."""
     o = recipe.optimizer
     return plain_momentum(recipe) if o.name in ("sgd", "larc") else plain_adam(recipe)
 
 
 def plain_momentum(recipe: Recipe) -> NDArray[np.float64]:
-    """SGD with momentum, and LARC as SwAV's authors have it: apex's, which does not clip."""
+    """Apply SGD with momentum, or LARC as SwAV's authors use it: apex's, without clipping."""
     o = recipe.optimizer
     w = first_weights().astype(np.float64)
     m = np.zeros_like(w)
@@ -114,7 +114,7 @@ def plain_adam(recipe: Recipe) -> NDArray[np.float64]:
 
 
 def rounded_each_time(recipe: Recipe) -> NDArray[np.float32]:
-    """The docstring's formulas in NumPy's float32, whose every operation is IEEE's: no torch, no vector library."""
+    """Apply the optimizers' formulas in NumPy's float32, where every operation is IEEE's, without a vector library."""
     return momentum_rounded(recipe) if recipe.optimizer.name in ("sgd", "larc") else adam_rounded(recipe)
 
 
@@ -168,7 +168,7 @@ def tree_sum(values: NDArray[np.float32]) -> np.float32:
 
 @pytest.mark.parametrize("name", get_args(OptimizerName))
 def test_every_operation_is_rounded_as_ieee_says(name: OptimizerName) -> None:
-    """Holds on the CPUs of all makers, or it fails there: torch's own sqrt differed from one to another."""
+    """This must hold on the CPUs of all makers: torch's own sqrt differed among them."""
     recipe = recipe_of(name)
     np.testing.assert_array_equal(ours(recipe).view(np.int32), rounded_each_time(recipe).view(np.int32))
 

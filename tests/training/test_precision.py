@@ -1,4 +1,4 @@
-"""Gradients in fewer bits are about the same, and nothing else is in fewer bits."""
+"""Reduced precision: gradients stay about the same, and nothing else loses bits."""
 
 import math
 from typing import Any
@@ -28,7 +28,7 @@ CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 def trainer_with(half: torch.dtype | None) -> Trainer:
-    """As on a device that is faster so."""
+    """Return a trainer set up as on a device that is faster in `half`."""
     trainer = Trainer(Replica(small_recipe()), RUN, some_shards())
     trainer.half, trainer._scale = half, LossScale(half)
     return trainer
@@ -49,7 +49,7 @@ class TestWhereIsItUsed:
     def test_a_processor_is_tried_once(
         self, seconds: float, half: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Of each kind of product the fastest counts: the first takes longer, and others may use the processor."""
+        """The fastest try counts: the first takes longer, and other programs may use the processor."""
         asked: list[torch.dtype] = []
 
         def product_s(dtype: torch.dtype) -> float:
@@ -93,7 +93,7 @@ def test_gradients_are_about_the_same_and_float32(half: torch.dtype) -> None:
 def test_a_processor_attends_to_short_samples_in_float32(
     is_faster: bool, is_long: bool, recomputes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In bf16 that takes several times as long; also where layers are computed again in backward."""
+    """In bf16 that takes several times as long; this includes recomputed layers in backward."""
     monkeypatch.setattr(precision, "is_faster_in_bf16", lambda: is_faster)
     context = small_recipe().model.context
     monkeypatch.setattr(precision, "LONG", context if is_long else context + 1)
@@ -128,7 +128,7 @@ def test_padding_is_not_attended_to_either_way() -> None:
 
 
 def test_swav_cuts_its_crops_and_assigns_them_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else what a machine sees, and what it is told to see, would depend on its device."""
+    """Otherwise a machine's crops and assignments would depend on its device."""
     chance = torch.Generator().manual_seed(1)
     images = torch.rand(2, 3, 16, 16, generator=chance)
     crops = torch.tensor([[0.1, 0.2, 0.5, 0.6, 1, 1.2, 0.9, 1.1, 0.05, 0, 0.004]] * 2)

@@ -88,7 +88,7 @@ def test_a_copy_stands_still(replica: Replica) -> None:
 
 
 def test_snapshot_and_log_equal_the_whole_log(replica: Replica, tmp_path: Path) -> None:
-    """The one idea: whoever loads a snapshot and replays what followed is bit-identical."""
+    """A replica that loads a snapshot and replays the log after it is bit-identical."""
     commit(replica, some_gradient(replica, 1))
     replica.save(tmp_path / "snapshot.safetensors")
     late = Replica(small_recipe())
@@ -119,7 +119,7 @@ def test_another_models_snapshot_is_refused(replica: Replica, tmp_path: Path) ->
 
 
 def test_the_hash_is_of_the_file_that_any_replica_writes(replica: Replica, tmp_path: Path) -> None:
-    """What is reported (`StateHash`) is what the keeper hands in: across threads, copies, and after a reload."""
+    """The reported `StateHash` equals that of the uploaded file: across threads, copies, and after a reload."""
     commit(replica, some_gradient(replica))
     told = replica.state_hash()
     assert replica.copy_state().hashed() == told

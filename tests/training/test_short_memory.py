@@ -1,4 +1,4 @@
-"""Where memory turns out to be short a trainer takes less of it, and its work is the same."""
+"""On short memory a trainer computes in smaller parts, and its work is the same."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ UNITS = (Unit(0, 0, 0, 6), Unit(0, 1, 120, 126))
 
 
 class Small:
-    """A recipe's functions on a device with room for so many samples, unless layers are computed again."""
+    """A recipe's functions on a device with room for `most` samples, unless layers are recomputed."""
 
     def __init__(self, kind: Any, most: int, *, if_recomputed: bool = False) -> None:
         self.kind, self.most, self.if_recomputed = kind, most, if_recomputed

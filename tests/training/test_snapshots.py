@@ -1,4 +1,4 @@
-"""Snapshot files: the same bytes from everyone, and nothing taken over that does not fit."""
+"""Snapshot files: equal bytes from every machine, and a file that does not fit is refused."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Staleness 1 on real text: replicas are the same bits, the log can be computed again, and it learns as well."""
+"""Staleness 1 on real text: replicas are bit-identical, the log can be replayed, and learning is nearly as good."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ FEW_PER_CENT = 0.03
 
 
 def text(characters: int) -> Tokens:
-    """Bytes of English as tokens."""
+    """Return bytes of English as tokens."""
     return np.frombuffer(python_text().encode("ascii", "replace")[:characters], np.uint8).astype(np.uint16)
 
 
@@ -42,7 +42,7 @@ class Machine:
         self.accumulator = Accumulator(self.grid)
 
     def compute(self, batch: int) -> None:
-        """Its units of a batch, on the parameters as they are."""
+        """Compute this machine's units of a batch, on the current parameters."""
         for number in range(*self.units):
             start = UNIT * (batch * 6 + number)
             result = self.trainer.compute(Unit(0, 0, start, start + UNIT))
@@ -64,7 +64,7 @@ class Machine:
 
 
 def train(recipe: Recipe, shards: list[Tokens], steps: int) -> tuple[list[Machine], list[Entry]]:
-    """With staleness 1 the whole next batch is computed while a round goes on."""
+    """Train; with staleness 1, the whole next batch is computed during a round."""
     machines, log = [Machine(recipe, shards, units) for units in MACHINES], list[Entry]()
     for machine in machines:
         machine.compute(0)

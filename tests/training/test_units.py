@@ -1,4 +1,4 @@
-"""Units: batches made ahead, samples, how many to a pass."""
+"""Units: batches made ahead, samples, and the number of units per pass."""
 
 import threading
 from typing import Any
@@ -37,12 +37,12 @@ ONE, TWO, THREE = ((unit,) for unit in UNITS)
 
 
 def weight(batch: Batch) -> int:
-    """What it would be in its second array."""
+    """Return the batch's weight: the sum of its second array."""
     return int(batch[1].sum())
 
 
 class Maker:
-    """Says what it has made, and by which threads."""
+    """A batch maker that records its batches and their threads."""
 
     def __init__(self) -> None:
         self.made: list[tuple[Recipe, Unit]] = []
@@ -59,7 +59,7 @@ class Maker:
 
 
 def of(batches: Batches, recipe: Recipe, units: tuple[Unit, ...], then: tuple[Unit, ...] = ()) -> list[int]:
-    """Of which shards the rows are."""
+    """Return the shards that the rows come from."""
     return [int(row) for row in batches.take(recipe, units, then).batch[0]]
 
 
@@ -81,7 +81,6 @@ def test_the_next_batch_is_made_before_it_is_asked_for(maker: Maker) -> None:
 
 @pytest.mark.parametrize(("recipe", "units"), [(RECIPE, THREE), (OTHER, TWO), (RECIPE, TWO + THREE)])
 def test_what_was_made_for_something_else_is_thrown_away(maker: Maker, recipe: Recipe, units: tuple[Unit, ...]) -> None:
-    """Another unit came, or the step at which a recipe changes."""
     batches = Batches(maker, weight)
     batches.take(RECIPE, ONE, TWO)
     assert of(batches, recipe, units) == [unit.shard for unit in units]
@@ -100,7 +99,6 @@ def test_what_goes_wrong_is_told_when_the_batch_is_needed(maker: Maker) -> None:
 
 
 def test_units_of_one_pass_are_one_batch_and_each_has_its_weight(maker: Maker) -> None:
-    """Each was made by itself, and all ahead."""
     batches = Batches(maker, weight)
     batches.take(RECIPE, ONE, (*THREE, *TWO))
     assert maker.has_made.acquire(timeout=10)
@@ -163,7 +161,7 @@ MIXED = (Unit(0, 0, 0, 4), Unit(1, 1, 120, 126), Unit(0, 0, 8, 12))  # one of th
 
 
 def tried(batch: DeviceBatch, *rates: float, passes: int = TRIES) -> int:
-    """After passes with the number that it asks for, of such speeds in turn; the number after them."""
+    """Run passes of the wanted size at each of these rates; return the size wanted next."""
     for rate in rates:
         for _ in range(passes):
             batch.took(batch.units, SAMPLES * batch.units, SAMPLES * batch.units / rate)
@@ -189,7 +187,7 @@ def test_it_asks_for_no_more_than_the_most() -> None:
 
 
 def test_the_fastest_of_a_few_passes_counts() -> None:
-    """The first of a size is slow, as is one whose data have to be fetched."""
+    """The first pass of a size is slow, as is one that waits for data."""
     batch = DeviceBatch(64)
     for seconds in (9.0, 0.004, 5.0):
         assert batch.units == 1
@@ -254,7 +252,7 @@ def in_one_pass(trainer: Trainer, *units: Unit) -> Computed:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "albert"])
 def test_one_pass_is_the_same_work(name: str) -> None:
-    """Chance too: which tokens are masked is keyed by the sample, whatever else is in the batch (rule 33)."""
+    """Random numbers too: masking is keyed by the sample, whatever else is in the batch (rule 33)."""
     recipe, shard = CASES[name]
     units = (Unit(0, 0, 0, 4), Unit(1, 0, 30, 33), Unit(0, 0, 8, 12))
     trainers = [Trainer(Replica(recipe), RUN, [shard]) for _ in range(2)]
@@ -283,8 +281,6 @@ def test_non_finite_pass_blames_all_units_until_each_ran_alone() -> None:
     kind = trainer._kind
 
     class Broken:
-        """A text whose second unit has no loss."""
-
         def __getattr__(self, name: str) -> Any:
             return getattr(kind, name)
 
@@ -314,7 +310,7 @@ def test_short_memory_splits_a_pass_even_below_one_unit() -> None:
 
 
 def test_pass_takes_one_unit_if_units_are_whole_or_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples of a whole unit have a part in each other's loss: another batch would be another loss."""
+    """The samples of a whole unit affect each other's loss, so another batch would change it."""
     most = {}
     for name, (recipe, shard) in CASES.items():
         trainer = Trainer(Replica(recipe), RUN, [shard])

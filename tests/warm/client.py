@@ -1,4 +1,4 @@
-"""What asks the process that forks: `Warm.start` for a test, `python -c` with `BOOTSTRAP` for the site's own code."""
+"""The client of the forking process: `Warm.start` for tests, `python -c` with `BOOTSTRAP` for the site's own code."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Forked:
-    """A process that was forked; the part of `subprocess.Popen` that tests use."""
+    """A forked process, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(self, connection: socket.socket, stdin: IO[bytes]) -> None:
         self.stdin, self._connection, self._lines = stdin, connection, b""
@@ -28,7 +28,7 @@ class Forked:
         connection.setblocking(False)
 
     def poll(self) -> int | None:
-        """Return how it ended: its status, or minus the signal; None while it runs."""
+        """Return its exit status, or minus the signal that ended it; None while it runs."""
         if self._status is None:
             with contextlib.suppress(BlockingIOError):
                 self._lines += self._connection.recv(64)
@@ -39,11 +39,10 @@ class Forked:
 
     @property
     def returncode(self) -> int | None:
-        """The same as `poll`."""
         return self.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return how it ended. Raises subprocess.TimeoutExpired."""
+        """Return its exit status. Raise subprocess.TimeoutExpired."""
         until = None if timeout is None else time.monotonic() + timeout
         while (ended := self.poll()) is None:
             if until is not None and time.monotonic() > until:
@@ -52,22 +51,19 @@ class Forked:
         return ended
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 
 class Warm:
-    """The process that forks. It ends with the process that holds this, or by `end`."""
+    """The forking process. It ends with the process that holds this object, or by `end`."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="warm"))
@@ -84,7 +80,7 @@ class Warm:
     def start(
         self, module: str, arguments: list[str], environment: dict[str, str], folder: Path, log: IO[bytes]
     ) -> Forked:
-        """Fork a process that runs a module with these arguments; all it says goes to the log."""
+        """Fork a process that runs a module with these arguments; all its output goes to the log."""
         reads, writes = os.pipe()
         order = {"module": module, "arguments": arguments, "environment": environment, "folder": str(folder)}
         try:
@@ -94,7 +90,6 @@ class Warm:
         return Forked(connection, os.fdopen(writes, "wb"))
 
     def end(self) -> None:
-        """Close its standard input, on which it ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(60)
@@ -102,7 +97,7 @@ class Warm:
 
 
 def asked(path: Path, descriptors: list[int], **order: Any) -> socket.socket:
-    """Send an order and return the connection on which its answers come."""
+    """Send an order; return the connection on which its answers come."""
     connection = socket.socket(socket.AF_UNIX)
     while connection.connect_ex(str(path)):  # bound, and about to listen
         time.sleep(0.01)
@@ -111,18 +106,18 @@ def asked(path: Path, descriptors: list[int], **order: Any) -> socket.socket:
 
 
 def bootstrap(path: Path | str) -> str:
-    """Return what `python -c` runs in place of `BOOTSTRAP` of `runs.processes`: the same child, forked."""
+    """Return the code to run by `python -c` in place of `BOOTSTRAP` of `runs.processes`: the same child, forked."""
     own = "from runs.parent import leave_with_parent; leave_with_parent(); from tests.warm.client import relay; "
     return own + f"relay({str(path)!r}, 'peer_agent.site_work')"
 
 
 def relay(path: str, module: str) -> None:
-    """Stand for a process that is forked elsewhere: with its arguments, environment and descriptors, and its end."""
+    """Stand for a process forked elsewhere: pass on arguments, environment and descriptors, and end as it ends."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     order = {"module": module, "arguments": sys.argv[1:], "environment": environment, "folder": str(Path.cwd())}
     connection = asked(Path(path), [0, 1, 2], **order, attached=True)
     for descriptor in (0, 1, 2):
-        os.close(descriptor)  # else whoever reads them would wait for this process
+        os.close(descriptor)  # otherwise their readers would wait for this process
     said = b""
     while more := connection.recv(64):
         said += more

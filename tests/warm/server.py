@@ -1,7 +1,7 @@
-"""The process that forks: `python -m tests.warm.server SOCKET`. It ends when its standard input does.
+"""The forking process: `python -m tests.warm.server SOCKET`. It ends when its standard input does.
 
 An order is one message: JSON, and the descriptors that become standard input, output and error. The answers on the
-same connection are the process's id and, once it has ended, its status.
+same connection are the process's id and, after its end, its status.
 """
 
 import json
@@ -21,7 +21,7 @@ def serve(listener: socket.socket) -> None:
     import torch  # noqa: F401 - loaded here once
     from transformers import AlbertForMaskedLM, GPT2LMHeadModel  # noqa: F401
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for watchers
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watchers are not waited for
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
         if sys.stdin in ready:
@@ -34,7 +34,7 @@ def serve(listener: socket.socket) -> None:
 
 
 def watch(connection: socket.socket) -> NoReturn:
-    """Fork the process, tell its id, and its status once it has ended. One that is attached ends with the asker."""
+    """Fork the process; send its id, and its status after its end. An attached process ends with the client."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     message, descriptors, _, _ = socket.recv_fds(connection, ORDER, 3)
     order = json.loads(message)

@@ -1,1 +1,1 @@
-"""The agent itself as a peer of a benchmark, without a model."""
+"""The agent itself as a benchmark's peer, without a model."""

@@ -1,4 +1,4 @@
-"""What contributors held at a cut, beside what was averaged of it: values at places that everybody draws alike."""
+"""Contributors' sums at a cut, compared with the average made of them, at places drawn alike by all."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Contribution, Record
 from peer_agent.protocol.messages import Weight
 
-PLACES = 16_384  # so many show an error to about one percent of it
+PLACES = 16_384  # enough to show an error to about one percent of it
 
 
 class Held(Struct, frozen=True, eq=False):
@@ -23,13 +23,13 @@ class Held(Struct, frozen=True, eq=False):
 
 
 def places_in(elements: int) -> NDArray[np.int64]:
-    """Ascending, the same for everybody who averages so many."""
+    """Return ascending places, the same for all peers that average this many elements."""
     count = min(PLACES, elements)
     return np.sort(np.random.default_rng(elements).choice(elements, count, replace=False, shuffle=False))
 
 
 def tokens_at(weights: Iterable[Weight], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the chunks that the places are in."""
+    """Return the tokens of the chunks that contain the places."""
     found = np.zeros(len(chunks), np.int64)
     for weight in weights:
         found[(weight.first <= chunks) & (chunks < weight.stop)] = weight.tokens
@@ -37,18 +37,18 @@ def tokens_at(weights: Iterable[Weight], chunks: NDArray[np.int64]) -> NDArray[n
 
 
 def save_held(folder: Path, step: int, held: Held) -> None:
-    """At the cut of this step; a later cut of it writes over what an earlier one did."""
+    """Save the sums at this step's cut; a later cut of the step overwrites an earlier one."""
     np.savez(_held(folder, step), sums=held.sums, tokens=held.tokens)
 
 
 def load_held(folder: Path, step: int) -> Held:
-    """Raises OSError where it held nothing then."""
+    """Load the sums at this step's cut. Raise OSError if there are none."""
     with np.load(_held(folder, step)) as found:
         return Held(found["sums"], found["tokens"])
 
 
 def save_average(folder: Path, step: int, values: Floats) -> None:
-    """Of the round that was cut at this step. Whole or not at all, for whoever reads it meanwhile."""
+    """Save the average of the round cut at this step, atomically for concurrent readers."""
     path = _average(folder, step)
     with path.with_suffix(".part").open("wb") as file:
         np.save(file, values)
@@ -56,20 +56,20 @@ def save_average(folder: Path, step: int, values: Floats) -> None:
 
 
 def load_average(folder: Path, step: int) -> Floats | None:
-    """None where no update was made of it."""
+    """Load the average, or return None if no update was made of it."""
     path = _average(folder, step)
     values: Floats | None = np.load(path) if path.exists() else None
     return values
 
 
 def error_rms(record: Record, held: Mapping[PeerId, Held], average: Floats) -> float:
-    """Root mean square of what the averages are beside the exact mean, in parts of that of the mean."""
+    """Return the RMS of the averages' error, relative to the RMS of the exact mean."""
     exact = exact_mean(record, held)
     return float(np.sqrt(np.square(average - exact).mean() / np.square(exact).mean()))
 
 
 def exact_mean(record: Record, held: Mapping[PeerId, Held]) -> NDArray[np.float64]:
-    """Of what each held, where it was averaged in."""
+    """Return the exact mean of the sums, where each was averaged in."""
     chunks = places_in(record.elements) // record.chunk_elements
     sums, tokens = np.zeros(len(chunks)), np.zeros(len(chunks))
     for part in record.contributions:

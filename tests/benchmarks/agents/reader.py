@@ -1,7 +1,7 @@
-"""Goes through leased units of shards as an agent does; computing is a timer. Run by `experiments.streaming`.
+"""Read leased units of shards as an agent does; computing is a timer. Run by `experiments.streaming`.
 
-The units are those that the coordinator's book of leases deals to one machine; shards are fetched, kept and opened by
-the agent's own cache.
+The coordinator's lease book deals the units to one machine; the agent's own cache fetches, keeps and opens the
+shards.
 """
 
 import argparse
@@ -27,12 +27,12 @@ from tests.benchmarks.rig.figures import Figures, publish, say
 
 CONTEXT, UNIT, BATCH = 2048, 32, 256  # tokens of a sample, samples of a unit, and of what one machine does in a step
 ME = AccumulatorId("a" * 32)
-LATE_S = 0.05  # above it, data were waited for
+LATE_S = 0.05  # a longer wait was for data
 WEIGHTS = (0.23, 0.77)
 
 
 class Disk:
-    """The most that lay in the cache, and the most memory that this process had, in each quarter of the time."""
+    """The peak size of the cache and of this process's memory, in each quarter of the time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.process = folder, psutil.Process()
@@ -45,7 +45,7 @@ class Disk:
             self.seen.append((sum(sizes) / 1e6, self.process.memory_info().rss / 1e6))
 
     def quarters(self) -> list[tuple[float, float]]:
-        """Megabytes on disk and in memory."""
+        """Return megabytes on disk and in memory."""
         each = max(len(self.seen) // 4, 1)
         parts = [self.seen[start : start + each] for start in range(0, 4 * each, each)]
         return [(max(disk for disk, _ in part), max(memory for _, memory in part)) for part in parts if part]
@@ -61,7 +61,6 @@ class Leases:
         self.queue: deque[Unit] = deque()
 
     def next(self) -> Unit:
-        """The one that is computed now."""
         if len(self.queue) * UNIT < BATCH:
             self.book.raise_marks(self.book.wanted_marks({ME: 4 * BATCH}))
             self.queue += self.book.grant(ME, 2 * BATCH)
@@ -71,7 +70,7 @@ class Leases:
 
 
 async def read(given: argparse.Namespace) -> Figures:
-    """Until the time is up, or so many shards were used up."""
+    """Read until the time is up, or until this many shards are used up."""
     digests = given.manifest.read_text().split()
     access = OwnAccess(given.folder, TRAINER, Role.TRAINER, "")
     access.site = replace(access.site, url=given.url)
@@ -95,7 +94,7 @@ async def read(given: argparse.Namespace) -> Figures:
         await asyncio.sleep(given.sample_s * unit.samples)
     watching.cancel()
     seconds = time.monotonic() - began
-    later = waits[len(WEIGHTS) :]  # nothing can be there before the first of each source
+    later = waits[len(WEIGHTS) :]  # nothing can be there before the first shard of each source
     return {
         "seconds": seconds,
         "shards": len(seen),
@@ -110,7 +109,6 @@ async def read(given: argparse.Namespace) -> Figures:
 
 
 def main() -> int:
-    """One JSON object on the last line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("url")

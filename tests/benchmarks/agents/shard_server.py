@@ -1,7 +1,7 @@
-"""Shards of a manifest, made when they are asked for: `python -m tests.benchmarks.agents.shard_server HOST COUNT FILE`.
+"""Shards of a manifest, made on request: `python -m tests.benchmarks.agents.shard_server HOST COUNT FILE`.
 
-What a shard holds follows from its number alone. Writes the manifest, a digest on each line, to FILE, then says its
-port. Serves as the site does: by digest, with ranges.
+A shard's content follows from its number alone. The server writes the manifest, a digest per line, to FILE, then prints
+its port. It serves as the site does: by digest, with ranges.
 """
 
 import hashlib
@@ -19,23 +19,18 @@ TOKENS = 1 << 23  # of a shard: 16 MiB
 
 
 def content(number: int) -> bytes:
-    """A file of tokens."""
     return save({"tokens": np.random.Philox(key=number).random_raw(TOKENS // 4).view(np.uint16)})
 
 
 def digest(number: int) -> str:
-    """Its name."""
     return hashlib.sha256(content(number)).hexdigest()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request after another on a connection."""
-
     protocol_version = "HTTP/1.1"
     numbers: ClassVar[dict[str, int]] = {}
 
     def do_GET(self) -> None:
-        """A shard, or the rest of one."""
         number = self.numbers.get(self.path.rsplit("/", 1)[-1])
         if number is None:
             self.send_error(HTTPStatus.NOT_FOUND)
@@ -50,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(whole[start:])
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 def main(host: str, count: int, manifest: Path) -> None:

@@ -1,4 +1,4 @@
-"""How far averages are from the exact mean of what contributors hold, where each was averaged in."""
+"""The distance of averages from the exact mean of the contributors' sums."""
 
 from pathlib import Path
 from typing import cast
@@ -32,8 +32,6 @@ class Part:
 
 
 class Named:
-    """What is read of a record."""
-
     def __init__(self, *parts: Part) -> None:
         self.contributions, self.elements, self.chunk_elements = parts, ELEMENTS, CHUNK
 
@@ -43,7 +41,7 @@ def record(*parts: Part) -> Record:
 
 
 def held(value: float, tokens: int) -> Held:
-    """A mean of `value` everywhere."""
+    """Return sums whose mean is `value` everywhere."""
     return Held(np.full(ELEMENTS, value * tokens, np.float32), np.full(ELEMENTS, tokens))
 
 

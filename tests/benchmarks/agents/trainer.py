@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks.agents.trainer FOLDER PEER CONTROL --sample-s SECONDS`: an agent without a model.
 
-All that it says, sends, holds and carries over is the agent's own. A sample is computed by a timer, its gradient is
-noise, the same for every token, and no step is made of the averages.
+Its messages, sums and carried work are the agent's own. A timer stands for computing, the gradient is noise, the same
+for every token, and the averages change no parameters.
 """
 
 import argparse
@@ -40,16 +40,15 @@ from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
 from tests.benchmarks.rig.tally import count_into
 
-NATS = 2.5  # a token
+NATS = 2.5  # per token
 LOG = "agent.log"
 LOOK_S = 0.1
-LINKED_S = 20.0  # at most, before it begins without some of those who listen
-EARLY_STEPS = 3  # of a run, in which links that idle can be measured
+LINKED_S = 20.0  # the longest wait for links to the listeners
+EARLY_STEPS = 3  # of a run, in which idle links can be measured
 
 
 class Pace(Struct, frozen=True):
-    """Seconds in which a trainer computes a sample, by which one is longer in a run's first steps, and by which a
-    further unit of the same step comes later."""
+    """Seconds per sample, seconds more in a run's first steps, and the delay of a step's further units."""
 
     sample_s: float
     early_s: float = 0.0
@@ -57,28 +56,26 @@ class Pace(Struct, frozen=True):
 
 
 class NoModel:
-    """In place of a replica: its digest says of which averages it would have been made, those of all updates."""
+    """The stand-in for a replica; its digest names the averages of all updates."""
 
     def __init__(self, folder: Path, elements: int) -> None:
         self.folder, self.places = folder, places_in(elements)
         self.begin()
 
     def begin(self) -> None:
-        """Before the first update."""
         self.step, self._digest = 0, 0
 
     def apply(self, record: RecordHead, _: str, gradient: Floats) -> None:
-        """Keep some of the averages."""
         save_average(self.folder, record.step - 1, gradient[self.places])
         self.step, self._digest = record.step, zlib.crc32(repr(record.spans).encode(), self._digest)
 
     def digest(self) -> str:
-        """Of all updates, in their order."""
+        """Return the digest of all updates, in order."""
         return f"{self._digest:016x}"
 
 
 class Noise:
-    """In place of what computes gradients."""
+    """The stand-in for the trainer that computes gradients."""
 
     at_once, compiled = 0, None
 
@@ -88,11 +85,11 @@ class Noise:
         self.tokens = 0
 
     def begin(self, unit: Unit) -> "TimedUnit":
-        """In a thread."""
+        """Begin a unit; called in a thread."""
         return TimedUnit(self, unit)
 
     def compute(self, unit: Unit) -> Computed:
-        """Take as long as it takes."""
+        """Sleep as long as the unit takes."""
         base = self.model.step
         early_s = self.pace.early_s if base < EARLY_STEPS else 0.0
         time.sleep((self.pace.sample_s + early_s) * unit.samples)
@@ -100,12 +97,12 @@ class Noise:
         return Computed((unit,), base, NATS * tokens, (tokens,))
 
     def keep(self, done: Computed) -> None:
-        """What is summed is in proportion to the tokens."""
+        """Add the unit; the sum is in proportion to the tokens."""
         self.units = (*self.units, m.DoneUnit(done.units[0], done.base_step))
         self.tokens += sum(done.loss_tokens)
 
     def take_sum(self) -> Taken:
-        """And begin a new one."""
+        """Return the sum and begin a new one."""
         array = MEMORY.array(np.float32, self.noise.size)
         gradient = np.multiply(self.noise, np.float32(self.tokens), out=array)
         taken = Taken(gradient, self.tokens, NATS * self.tokens, self.units)
@@ -113,33 +110,30 @@ class Noise:
         return taken
 
     def discard(self) -> None:
-        """Begin a new one."""
         self.units, self.tokens = (), 0
 
 
 class TimedUnit:
-    """A unit in hand, of which the gradient is noise."""
+    """A unit in hand whose gradient is noise."""
 
     def __init__(self, noise: Noise, unit: Unit) -> None:
         self.noise, self.unit = noise, unit
 
     def backward(self) -> None:
-        """Take as long as it takes."""
         self.computed = self.noise.compute(self.unit)
 
     def finish(self) -> Computed:
-        """What came of it."""
         return self.computed
 
 
 class Linked(Follower):
-    """There is no snapshot; the hello after it says that everybody who listens is linked, so that rounds are whole."""
+    """A follower without snapshots; its hello after loading means that all listeners are linked."""
 
     model: NoModel
     listeners: frozenset[PeerId] = frozenset()
 
     async def load(self, snapshot: m.Snapshot) -> str:
-        """Wait until then, but not for ever: somebody may be gone."""
+        """Wait for the listeners, but not for ever: one may be gone."""
         until = time.monotonic() + LINKED_S
         while not self.listeners <= self.links.open.keys() and time.monotonic() < until:  # noqa: ASYNC110 (no event)
             await asyncio.sleep(LOOK_S)
@@ -148,9 +142,10 @@ class Linked(Follower):
 
 
 class Watched(Accumulation):
-    """Some of what it holds is kept at each cut, and a further unit of the same step comes late.
+    """An accumulation that saves some of its sums at each cut, and delays a step's further units.
 
-    So whoever is behind gives one first, and all are in every round; where somebody is away, the batch gets full too.
+    The delay lets each trainer give its first unit, so that all are in every round; if one is away, the batch still
+    fills.
     """
 
     folder: Path
@@ -159,7 +154,7 @@ class Watched(Accumulation):
     worked_at = -1
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
-        """As it is; what makes it late is before it, so that an update does not wait for that."""
+        """Compute as the agent does; the delay comes before the unit, so that no update waits for it."""
         if self.late_s and self.worked_at == self.model.step:
             until = time.monotonic() + self.late_s
             while is_wanted(action.job) and time.monotonic() < until:  # noqa: ASYNC110 (nobody is told)
@@ -170,7 +165,7 @@ class Watched(Accumulation):
         return found
 
     def freeze(self, action: e.Freeze) -> Sending | None:
-        """As it is, and then look at it."""
+        """Freeze as the agent does, then save the sums."""
         sending = super().freeze(action)
         places = self.model.places
         tokens = tokens_at(action.weights, places // self.grid.chunk_elements)
@@ -184,7 +179,7 @@ class TimedJobs(Jobs):
     pace = Pace(0.0)
 
     async def become_replica(self, greeting: m.Greeting) -> tuple[Follower, Accumulation]:
-        """A timer and noise."""
+        """Use a timer and noise in place of a replica."""
         agent, elements = self.agent, greeting.elements
         folder, me = agent.home.folder, agent.access.peer
         model = NoModel(folder, elements)
@@ -199,7 +194,7 @@ class TimedJobs(Jobs):
 
 
 async def train(access: RunAccess, pace: Pace, place: Place | None, reserve_percent: int) -> None:
-    """Until ended. What it would tell a person is in its folder."""
+    """Train until ended. Messages for people go to a file in the folder."""
     with (access.home.folder / LOG).open("w") as words:
         owner = MachineControl(access.home, Limits(threads=1, reserve_percent=reserve_percent))
         agent = Agent(access.home, access, owner, View(words), place)
@@ -209,7 +204,6 @@ async def train(access: RunAccess, pace: Pace, place: Place | None, reserve_perc
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Train until ended."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.agents.trainer", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("peer", type=PeerId)

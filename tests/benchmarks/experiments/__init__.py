@@ -1,5 +1,5 @@
-"""What recipes learn, on data from outside: each takes its hour, and is no part of a size."""
+"""Recipes' learning on external data; each takes about an hour and belongs to no size."""
 
 import os
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")  # what forms call their fields is translated
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")  # the forms' field labels are translated

@@ -30,13 +30,12 @@ NEVER, ALWAYS = 0, 1 << 20  # for `precision.LONG`
 
 
 def trainer_of(recipe: MaskedLM) -> Trainer:
-    """Of one long text."""
     words = np.random.default_rng(0).integers(5, recipe.vocab, 200_000).astype(np.uint16)
     return Trainer(Replica(recipe), RUN, [Sentences(words, np.arange(0, len(words), 12, dtype=np.uint32))])
 
 
 def measure(name: str, model: Model, repeats: int) -> Figures:
-    """All in float32, all in bf16, and bf16 with attention in float32, in turns."""
+    """Measure float32, bf16, and bf16 with attention in float32, in turns."""
     recipe = replace(SMALL, model=model, micro_batch=TOKENS // model.context)
     mixed, whole = trainer_of(replace(recipe, precision="mixed")), trainer_of(recipe)
     ways = {"fp32": (whole, NEVER), "bf16": (mixed, NEVER), "wide": (mixed, ALWAYS)}
@@ -67,7 +66,6 @@ def measure(name: str, model: Model, repeats: int) -> Figures:
 
 
 def main() -> int:
-    """A line of JSON for each shape."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.attention", description=__doc__)
     parser.add_argument("--repeats", type=int, default=9)
     given = parser.parse_args()

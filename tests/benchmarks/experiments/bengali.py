@@ -1,4 +1,4 @@
-"""sahajBERT again, small: two Bengali texts, four agents, a release that learns names and topics (../README.md)."""
+"""A small sahajBERT: two Bengali texts, four agents, and a release that learns names and topics (../README.md)."""
 
 import argparse
 import json
@@ -25,13 +25,12 @@ TEXTS = {"poems.txt": 0.77, "essays.txt": 0.23}  # and their weights, as of saha
 LICENCE = "out of copyright"
 FAST, SLOW = ("taskset", "-c", "0"), ("taskset", "-c", "1")  # one agent has a core to itself, the others share one
 PREPARED_MS, READY_S, STEP_S = 300_000, 300.0, 7200.0
-LEAVES_AT, JOINS_AT = (0.4, 0.6), 0.2  # parts of the steps: when two go, and when the fourth comes
-RATES = ("0.0003", "0.001", "0.003")  # of fine-tuning; which is best differs between learned weights and fresh ones
+LEAVES_AT, JOINS_AT = (0.4, 0.6), 0.2  # parts of the steps: when two leave, and when the fourth joins
+RATES = ("0.0003", "0.001", "0.003")  # of fine-tuning; the best differs between learned and fresh weights
 SCRIPTS = {"names": "token_classification.py", "topics": "sequence_classification.py"}
 
 
 def unpacked(data: Path, folder: Path) -> dict[str, Path]:
-    """The two texts as somebody has them."""
     paths = {}
     for name in TEXTS:
         paths[name] = folder / name
@@ -40,7 +39,7 @@ def unpacked(data: Path, folder: Path) -> dict[str, Path]:
 
 
 def opened(swarm: Swarm, texts: dict[str, Path], recipe: dict[str, str]) -> str:
-    """A run that mixes both, made in a browser from the sign-up on; its address."""
+    """Open a run that mixes both, in a browser from sign-up on; return its address."""
     with chromium() as browser:
         reader = Reader(browser)
         page = reader.page
@@ -73,7 +72,7 @@ def opened(swarm: Swarm, texts: dict[str, Path], recipe: dict[str, str]) -> str:
 
 
 def made_by_four(swarm: Swarm, token: Any, steps: int) -> list[str]:
-    """All steps: three begin, a fourth comes late, and two of the first go. What happened, in words."""
+    """Make all steps: three begin, a fourth joins late, two of the first leave. Return the events in words."""
     began, happened = time.monotonic(), []
 
     def join(name: str, place: tuple[str, ...]) -> None:
@@ -99,7 +98,7 @@ def made_by_four(swarm: Swarm, token: Any, steps: int) -> list[str]:
 
 
 def mixed(swarm: Swarm) -> list[float]:
-    """Which part of all samples in updates was of each text."""
+    """Return each text's share of all samples in updates."""
     sources = [row[0] for row in swarm.rows("select source from runs_shard order by position")]
     used = [0] * len(TEXTS)
     for shard, ranges in swarm.rows("select shard, cast(ranges as text) from runs_coverage"):
@@ -108,17 +107,15 @@ def mixed(swarm: Swarm) -> list[float]:
 
 
 def newest(swarm: Swarm) -> dict[str, Any]:
-    """The snapshot of the last step."""
     return max(swarm.items("snapshots"), key=step_of)
 
 
 def step_of(snapshot: dict[str, Any]) -> int:
-    """The step it was made after."""
     return int(snapshot["step"])
 
 
 def tuned(model: Path, data: Path, what: str, seeds: int, epochs: int) -> dict[str, Any]:
-    """Figures of the released weights and of fresh ones, seed by seed; on one core."""
+    """Return the figures of released and fresh weights, seed by seed, on one core."""
     files = {
         "names": ("--train", data / "ner-train.txt.xz", "--test", data / "ner-test.txt.xz"),
         "topics": (
@@ -140,7 +137,7 @@ def tuned(model: Path, data: Path, what: str, seeds: int, epochs: int) -> dict[s
 
 
 def measured(data: Path, given: argparse.Namespace) -> Figures:
-    """From the form to fine-tuned models."""
+    """Measure everything from the form to fine-tuned models."""
     steps = given.steps
     recipe = {"target_batch": str(given.batch), "target_steps": str(steps), "snapshot_every": str(max(steps // 20, 1))}
     recipe |= {"warmup_steps": str(max(steps // 10, 1)), "minimum_trainers": "3"}
@@ -179,7 +176,6 @@ def measured(data: Path, given: argparse.Namespace) -> Figures:
 
 
 def main() -> int:
-    """One JSON object on the last line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.bengali", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="a folder with poems, essays, names and topics")
     parser.add_argument("--out", type=Path, help="a new folder, in which the released model is kept")

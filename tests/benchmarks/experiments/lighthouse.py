@@ -31,7 +31,7 @@ PATIENCE_S, TRIES = 180.0, 3
 
 
 def program() -> Path:
-    """Lighthouse's own program, fetched once."""
+    """Return Lighthouse's own program, fetched once."""
     found = FOLDER / "node_modules" / ".bin" / "lighthouse"
     if not found.exists():
         npm = shutil.which("npm", path=f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}") or "npm"
@@ -42,7 +42,7 @@ def program() -> Path:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The site of the filled database, as people start it; its address."""
+    """Serve the filled database as users do; yield the address."""
     command = [sys.executable, str(ROOT / "manage.py"), "serve", "--host", "127.0.0.1", "--port", "0"]
     log = folder / "site.log"
     with log.open("w") as out, subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT) as site:
@@ -59,7 +59,7 @@ def served(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def moving() -> Iterator[None]:
-    """A step every other second, as a feed shows them."""
+    """Make a step every other second, as a feed shows them."""
     from accounts.models import Machine
     from runs.models import Run
     from tests.runs.factories import committed
@@ -82,7 +82,7 @@ def moving() -> Iterator[None]:
 
 
 def shown_to_strangers() -> None:
-    """Members alone see a run of that size elsewhere."""
+    """Make the run public: by default only members see a run of that size."""
     from accounts.models import Person
     from runs.models import Run
 
@@ -91,7 +91,6 @@ def shown_to_strangers() -> None:
 
 
 def marks(address: str, form: str, folder: Path) -> dict[str, float]:
-    """Of one look at one page."""
     report = folder / "report.json"
     flags = "--headless=new --no-sandbox --disable-gpu"
     command = [
@@ -105,7 +104,7 @@ def marks(address: str, form: str, folder: Path) -> dict[str, float]:
     command += [f"--only-categories={','.join(KINDS)}", *FORMS[form]]
     chrome = shutil.which(browser_on_path() or "") or ""
     environment = {**os.environ, **({"CHROME_PATH": chrome} if chrome else {})}
-    for _ in range(TRIES):  # "Please run Lighthouse again", it says of some traces
+    for _ in range(TRIES):  # some traces give "Please run Lighthouse again"
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S, env=environment)
         if done.returncode == 0:
             break
@@ -120,7 +119,7 @@ def marks(address: str, form: str, folder: Path) -> dict[str, float]:
 
 
 def measured(looks: int, members: int, steps: int) -> Figures:
-    """Medians of every page in both forms."""
+    """Return the medians of every page in both forms."""
     with tempfile.TemporaryDirectory() as name, private_postgres() as url:
         folder = Path(name)
         begin(folder, url)
@@ -145,7 +144,7 @@ def measured(looks: int, members: int, steps: int) -> Figures:
 
 
 def short(pages: dict[str, Any]) -> list[str]:
-    """Where a mark is lower than wanted."""
+    """Return the marks that are lower than wanted."""
     return [
         f"{page}: {kind} {found[kind]:.0f}"
         for page, found in pages.items()
@@ -155,7 +154,6 @@ def short(pages: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Parse and run."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.lighthouse", description=__doc__)
     parser.add_argument("--looks", type=int, default=5)
     parser.add_argument("--members", type=int, default=500)

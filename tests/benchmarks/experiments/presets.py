@@ -1,7 +1,7 @@
-"""What organizers are told that presets take, beside what they take. Described in README.md.
+"""The resources stated for presets, compared with real use. Described in README.md.
 
-Each preset in a process of its own: a replica, its trainer, a unit, what is offered of it, a copy of the state as while
-it is handed in, and an update. Without links; their part is within what every program is said to take.
+Each preset runs in its own process: a replica, its trainer, a unit, its offer, a copy of the state as during an upload,
+and an update. There are no links; their share is within the estimate's fixed part.
 """
 
 import argparse
@@ -37,13 +37,13 @@ PATIENCE_S = 600
 
 
 def presets() -> dict[str, Recipe]:
-    """The presets of every kind, and a GPT-2 of the usual small shape."""
+    """Return the presets of every kind, and a GPT-2 of the usual small shape."""
     named = {name: recipe for kind in KINDS.values() for name, recipe in kind.presets.items()}
     return {**named, "GPT-2, small": GPT2_SMALL}
 
 
 def shard_of(recipe: Recipe) -> Any:
-    """Data of the recipe's form, enough for one unit; what they say does not matter."""
+    """Return random data of the recipe's form, enough for one unit."""
     chance, units = np.random.default_rng(1), recipe.micro_batch
     if recipe.material.unit == "images":
         side = recipe.side  # type: ignore[attr-defined]
@@ -57,7 +57,7 @@ def shard_of(recipe: Recipe) -> Any:
 
 
 def peak_of(recipe: Recipe) -> tuple[int, int]:
-    """Parameters as they are, and the highest resident memory of this process by the end of a step, in bytes."""
+    """Return the parameters, and the peak resident memory of this process at the end of a step, in bytes."""
     torch.set_num_threads(1)
     if recipe.objective == "image_classification":
         recipe = replace(recipe, classes=("a", "b"))
@@ -85,7 +85,7 @@ def peak_of(recipe: Recipe) -> tuple[int, int]:
 
 
 def measured(name: str) -> Figures:
-    """One preset, in a child."""
+    """Measure one preset in a child."""
     say(name)
     command = [sys.executable, "-m", "tests.benchmarks.experiments.presets", "--only", name]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
@@ -103,7 +103,6 @@ def measured(name: str) -> Figures:
 
 
 def main() -> int:
-    """A line of JSON for each preset."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.presets", description=__doc__)
     parser.add_argument("--only", default="", help="one preset, in this process: its parameters and its peak")
     given = parser.parse_args()

@@ -1,7 +1,7 @@
-"""What organizers are told of a step's bytes and seconds, beside rounds over links as told. Described in README.md.
+"""The stated bytes and seconds of a step, compared with rounds over such links. Described in README.md.
 
-Homes behind NAT with uplinks and downlinks of one width, of which households keep what they keep where nobody says
-otherwise, and a relay. Agents' processes without a model (`agents/trainer.py`), as many elements as a preset has.
+Homes behind NAT with symmetric links, of which households keep the default share, and a relay. Agents without a model
+(`agents/trainer.py`), with as many elements as a preset has.
 """
 
 import argparse
@@ -30,11 +30,11 @@ UPLINKS = (10, 30, 100)  # Mb/s, those of the form
 HOMES = 3
 RELAY_MBIT = 2000
 ROUNDS = 2
-LONGEST_S = 30.0  # told of one round
+LONGEST_S = 30.0  # stated for one round
 
 
 def homes(elements: int, mbit: int) -> Setup:
-    """Few enough for this machine's processor to be idle at the fastest of these links."""
+    """Return few enough homes for this machine's processor to idle at the fastest of these links."""
     everyone = (
         *peers("home", (HOMES, mbit, mbit), reachable=False),
         *peers("relay", (1, RELAY_MBIT, RELAY_MBIT), role="relay"),
@@ -43,7 +43,7 @@ def homes(elements: int, mbit: int) -> Setup:
 
 
 def way(recipe: Recipe, setup: Setup) -> Way:
-    """The recipe with a batch to which every trainer gives one unit; codecs and all else as the preset has them."""
+    """Return the recipe with a batch of one unit per trainer; everything else is the preset's."""
     trainers = len(trainers_of(setup))
     few = replace(
         recipe,
@@ -57,14 +57,14 @@ def way(recipe: Recipe, setup: Setup) -> Way:
 
 
 def measured(name: str, recipe: Recipe, mbit: int) -> Figures:
-    """One preset over one kind of link. What is told comes from the form's own card."""
+    """Measure one preset over one kind of link. The stated figures come from the form's own card."""
     from web.pages.runs.forms.recipe import estimate_of
 
     told = estimate_of(recipe)
     setup = homes(recipe.parameters(), mbit)
     with emulated(setup) as network, tempfile.TemporaryDirectory() as folder:
         place = Place(network, Path(folder), calibrated(network), recipe.codec_up, ROUNDS)
-        run = rounds_of(place, setup, way(recipe, setup), is_many=True)  # measures of idle links are over
+        run = rounds_of(place, setup, way(recipe, setup), is_many=True)  # without probes of idle links
     figures = figures_of(run)
     up, down = (median(_homes(run, figures[f"per_peer_{side}_bytes"])) for side in ("up", "down"))
     seconds = figures["round_s_median"]
@@ -87,7 +87,7 @@ def _homes(run: Made, moved: dict[str, float]) -> Iterable[float]:
 
 
 def begin_site() -> None:
-    """The form's estimate is the site's."""
+    """Set up Django: the form's estimate is the site's."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     import django
 
@@ -95,7 +95,7 @@ def begin_site() -> None:
 
 
 def measure(names: list[str], uplinks: list[int]) -> list[Figures]:
-    """A line for each preset and each uplink."""
+    """Return a line per preset and uplink."""
     if reason := reason_against():
         return [{"left_out": reason}]
     begin_site()
@@ -113,7 +113,6 @@ def measure(names: list[str], uplinks: list[int]) -> list[Figures]:
 
 
 def main() -> int:
-    """A line of JSON for each preset and uplink."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.steps", description=__doc__)
     parser.add_argument("--preset", action="append", default=[], help="all; may be given several times")
     parser.add_argument("--uplink", action="append", default=[], type=int, choices=UPLINKS, help="Mb/s; all")

@@ -22,7 +22,7 @@ from tests.simulation.checked_world import state
 
 SHARDS = 3200  # of 16 MiB: 54 GB
 MBIT = 20.0
-SECONDS, SLOWER = 600.0, 1.2  # of the pass at 20 Mb/s, and by how much computing takes longer than fetching
+SECONDS, SLOWER = 600.0, 1.2  # of the pass at 20 Mb/s, and how much longer computing takes than fetching
 UNSHAPED = 120  # shards of the other pass: 2 GB
 SAMPLES = TOKENS // 2048  # of a shard
 SIMULATED = 8  # trainers
@@ -38,7 +38,7 @@ READER, SERVER = "tests.benchmarks.agents.reader", "tests.benchmarks.agents.shar
 
 @contextmanager
 def served(network: Network, folder: Path, shards: int) -> Iterator[str]:
-    """The address of a server with so many shards; the manifest is in the folder."""
+    """Serve this many shards and yield the address; the manifest is in the folder."""
     site = network["site"]
     process = site.python("-m", SERVER, site.address, str(shards), str(folder / "manifest"), stdout=-1, text=True)
     say(f"{shards} shards are named")
@@ -52,7 +52,7 @@ def served(network: Network, folder: Path, shards: int) -> Iterator[str]:
 
 
 def shaped(shards: int, seconds: float) -> Figures:
-    """At 20 Mb/s, where computing takes longer than fetching."""
+    """Read at 20 Mb/s, where computing takes longer than fetching."""
     fetch_s = 16 * TOKENS / (MBIT * 1e6)
     with tempfile.TemporaryDirectory() as name, emulated(HOME) as network:
         folder = Path(name)
@@ -66,7 +66,7 @@ def shaped(shards: int, seconds: float) -> Figures:
 
 
 def unshaped(shards: int, read: int) -> Figures:
-    """As fast as this machine can."""
+    """Read as fast as this machine can."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with running("-m", SERVER, "127.0.0.1", str(shards), str(folder / "manifest")) as server:
@@ -79,9 +79,9 @@ def unshaped(shards: int, read: int) -> Figures:
 
 
 def leased(shards: int) -> Figures:
-    """A whole epoch of two sources in the simulator, with restarts and machines that come and go."""
+    """Simulate a whole epoch of two sources, with restarts and machines that come and go."""
     of_first = round(0.23 * shards)
-    each = SIMULATED * SAMPLES  # samples of a step: a shard's worth for everybody
+    each = SIMULATED * SAMPLES  # samples of a step: a shard's worth for each trainer
     steps = 2 * shards * SAMPLES // each + 20
     world = World(
         Setting(
@@ -103,7 +103,7 @@ def leased(shards: int) -> Figures:
         done += 50
         if done % 500 == 0:
             world.restart_host(3.0)
-            assert world.run_steps(1, 36_000.0)  # until it is there again
+            assert world.run_steps(1, 36_000.0)  # until the host is back
             restarts += 1
             say(f"{done} steps")
     assert world.run_steps(20, 36_000.0)
@@ -129,7 +129,6 @@ def leased(shards: int) -> Figures:
 
 
 def measured(shards: int, seconds: float, read: int, simulated: int) -> Figures:
-    """All three."""
     found: dict[str, Any] = {"manifest_gb": shards * TOKENS * 2 / 1e9}
     found["leases"] = leased(simulated)
     found["shaped"] = shaped(shards, seconds)
@@ -138,7 +137,6 @@ def measured(shards: int, seconds: float, read: int, simulated: int) -> Figures:
 
 
 def main() -> int:
-    """One JSON object on the last line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.streaming", description=__doc__)
     parser.add_argument("--shards", type=int, default=SHARDS)
     parser.add_argument("--seconds", type=float, default=SECONDS)

@@ -1,4 +1,4 @@
-"""SwAV on real images: what a probe finds in the trunk of three agents, of one, and of none (../README.md)."""
+"""SwAV on real images: a probe's accuracy on the trunk of three agents, of one, and of none (../README.md)."""
 
 import argparse
 import gzip
@@ -31,14 +31,12 @@ LIMIT_S = 3600.0
 
 
 class Pictures(NamedTuple):
-    """Images [n, 28, 28], and the class of each."""
-
     pixels: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
 
 def pictures(folder: Path, name: str, most: int) -> Pictures:
-    """The first of MNIST's files of this name."""
+    """Return the first images of MNIST's files of this name."""
     with gzip.open(folder / f"{name}-images-idx3-ubyte.gz") as file:
         pixels = np.frombuffer(file.read()[16:], np.uint8).reshape(-1, SIDE, SIDE)
     with gzip.open(folder / f"{name}-labels-idx1-ubyte.gz") as file:
@@ -47,7 +45,7 @@ def pictures(folder: Path, name: str, most: int) -> Pictures:
 
 
 def tar_of(images: Pictures) -> Uploaded:
-    """As somebody would upload them."""
+    """Pack the images as a user would upload them."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for number, (pixels, label) in enumerate(zip(*images, strict=True)):
@@ -60,7 +58,7 @@ def tar_of(images: Pictures) -> Uploaded:
 
 
 class Trained(NamedTuple):
-    """What came of a run: its recipe, data and snapshots lie in `export`."""
+    """The outcome of a run; its recipe, data and snapshots are in `export`."""
 
     export: Path
     final: Path
@@ -69,7 +67,7 @@ class Trained(NamedTuple):
 
 
 def trained(folder: Path, tar: Uploaded, recipe: dict[str, str], agents: int, steps: int) -> Trained:
-    """A run by so many agents, from the form to the last snapshot."""
+    """Train a run with this many agents, from the form to the last snapshot."""
     with Swarm(folder) as swarm:
         swarm.start_site()
         organizer = swarm.sign_up("organizer")
@@ -85,7 +83,7 @@ def trained(folder: Path, tar: Uploaded, recipe: dict[str, str], agents: int, st
 
 
 def accuracy_of(run: Trained, snapshot: Path, learned: Pictures, held: Pictures) -> float:
-    """The probe's, of the trunk in a snapshot."""
+    """Return the probe's accuracy on the trunk in a snapshot."""
     recipe = parse_recipe((run.export / "recipe.json").read_text())
     assert isinstance(recipe, ImageSSL)
     replica = Replica(recipe)
@@ -99,7 +97,7 @@ def accuracy_of(run: Trained, snapshot: Path, learned: Pictures, held: Pictures)
 
 @torch.no_grad()
 def features(trunk: torch.nn.Module, pixels: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
-    """[images, features] of whole images."""
+    """Return features of whole images, [images, features]."""
     sized = np.stack([np.array(Image.fromarray(one).convert("RGB").resize((side, side), 3)) for one in pixels])
     made = [
         trunk(pixel_values=torch.from_numpy(as_floats(sized[start : start + AT_ONCE]))).pooler_output.flatten(1)
@@ -110,7 +108,7 @@ def features(trunk: torch.nn.Module, pixels: NDArray[np.uint8], side: int) -> ND
 
 
 def compared(data: Path, images: int, probed: int, steps: int) -> Figures:
-    """Three agents, one agent, and a trunk that nobody trained."""
+    """Compare three agents, one agent, and an untrained trunk."""
     tar = tar_of(pictures(data, "train", images))
     learned, held = pictures(data, "train", probed), pictures(data, "t10k", 10_000)
     recipe = {name: str(value) for name, value in values_of(SMALL).items()}
@@ -132,7 +130,6 @@ def compared(data: Path, images: int, probed: int, steps: int) -> Figures:
 
 
 def main() -> int:
-    """One JSON object on the last line."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.experiments.swav", description=__doc__)
     parser.add_argument("--data", type=Path, default=DEBIANS, help="a folder with the four files of MNIST's format")
     parser.add_argument("--images", type=int, default=10_000)

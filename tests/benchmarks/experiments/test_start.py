@@ -1,4 +1,4 @@
-"""What is run by hand once in months still begins."""
+"""Experiments that are run by hand every few months still start."""
 
 import subprocess
 import sys

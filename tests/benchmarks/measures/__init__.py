@@ -1,1 +1,1 @@
-"""What is worked out of rounds: bytes beside the plan's, troubled rounds beside others, growth of memory."""
+"""Computations on rounds: bytes against the plan's, affected rounds against others, growth of memory."""

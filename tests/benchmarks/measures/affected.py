@@ -1,4 +1,4 @@
-"""Who is to be troubled, and how long rounds take with a trouble beside those without it."""
+"""The choice of the peer in trouble, and round times with and without the trouble."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -7,12 +7,12 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Plan
 from tests.benchmarks.rig.figures import Figures, median
 
-TENTH = 0.1  # of its uplink, that a slow peer has left
-LATE = 1.5  # times the plan's time: who needs so long to send is late
+TENTH = 0.1  # the part of its uplink that a slow peer has left
+LATE = 1.5  # times the plan's time: a slower sender is late
 
 
 def chunks_by_reducer(plans: Collection[Plan]) -> Counter[PeerId]:
-    """How many chunks each has reduced in these."""
+    """Return how many chunks each peer has reduced in these plans."""
     counts = Counter[PeerId]()
     for plan in plans:
         for span in plan.spans:
@@ -21,8 +21,7 @@ def chunks_by_reducer(plans: Collection[Plan]) -> Counter[PeerId]:
 
 
 def a_sender(names: Collection[str], up: Mapping[str, float], wire_bytes: float, plan_s: float) -> str | None:
-    """Of those who reduce nothing the one with the widest uplink of which a tenth is too little, for others do not wait
-    for it as it is; where a tenth is enough for all, the narrowest. None where there is nobody."""
+    """Return the non-reducer with the widest uplink of which a tenth is too little, else the narrowest, else None."""
     late = [name for name in names if wire_bytes / (TENTH * up[name]) > LATE * plan_s]
     if late:
         return max(sorted(late), key=lambda name: up[name])
@@ -30,15 +29,14 @@ def a_sender(names: Collection[str], up: Mapping[str, float], wire_bytes: float,
 
 
 def a_reducer(chunks: Mapping[str, int], trainers: Collection[str]) -> str | None:
-    """A trainer, where trainers reduce, or else a relay: the one that reduces most. None where there is nobody."""
+    """Return the trainer that reduces most, or else the relay that does. None if none reduces."""
     able = {name: count for name, count in chunks.items() if count}
     chosen = [name for name in able if name in trainers] or list(able)
     return max(sorted(chosen), key=lambda name: able[name], default=None)
 
 
 def beside_usual(usual: Sequence[float], affected: Sequence[float], without: Sequence[float]) -> Figures:
-    """Seconds of rounds, the first affected and the worst of them to the medians of others: with everybody, and
-    without the one in trouble."""
+    """Compare the first and the worst affected round with usual rounds and rounds without the peer, by medians."""
     usual_s, without_s = median(usual), median(without) if without else None
     worst_s = max(affected)
     return {

@@ -1,4 +1,4 @@
-"""Bytes of rounds beside what their plans say: by peer, up and down."""
+"""Bytes of rounds against their plans: by peer, up and down."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -24,8 +24,7 @@ class Moved(Struct):
 
 
 def planned(plan: Plan, receivers: Collection[PeerId]) -> dict[PeerId, Moved]:
-    """Encoded bytes of a round that goes by its plan: gradients of all slots to the reducers of their chunks, averages
-    from these to all receivers. What a peer sends to itself moves nowhere."""
+    """Return the encoded bytes that a plan moves: gradients to reducers, averages to receivers, nothing to oneself."""
     moved = {peer: Moved() for peer in {*receivers, *_reducers(plan), *(slot.peer for slot in plan.slots)}}
     grid = Grid(plan.elements, plan.chunk_elements)
     for span in plan.spans:
@@ -45,7 +44,7 @@ def _reducers(plan: Plan) -> set[PeerId]:
 
 
 def _size(grid: Grid, codec: Codec, span: PlannedSpan, first: int, stop: int) -> int:
-    """Of those chunks of a span that are in [first, stop)."""
+    """Return the encoded size of the span's chunks in [first, stop)."""
     chunks = range(max(span.first, first), min(span.stop, stop))
     return sum(encoded_size(codec, grid.length(chunk)) for chunk in chunks)
 
@@ -57,14 +56,13 @@ def _move(moved: Mapping[PeerId, Moved], sender: PeerId, receiver: PeerId, size:
 
 
 def rows_between(before: Mapping[str, Counts], after: Mapping[str, Counts], rows: Iterable[int]) -> dict[str, Moved]:
-    """What each has sent and received in between, as its process counted these rows."""
+    """Return the bytes that each process sent and received in between, in these rows."""
     chosen = list(rows)
     sums = {name: (after[name] - before[name])[chosen].sum(axis=0) for name in after}
     return {name: Moved(float(sent), float(received)) for name, (sent, received) in sums.items()}
 
 
 def total(moved: Mapping[str, Moved]) -> float:
-    """Bytes that left anybody."""
     return sum(each.up for each in moved.values())
 
 
@@ -74,9 +72,9 @@ def beside_plans(
     after: Mapping[str, Counts],
     kernel_bytes: float,
 ) -> Figures:
-    """Bytes of a round, as a mean, beside those that were planned; `kernel_bytes`: of all data links in all rounds.
+    """Return a round's mean bytes beside the planned ones. `kernel_bytes`: of all data links in all rounds.
 
-    The kernel does not know what it carries: of what it counted beyond our bytes probes bear their part.
+    The kernel does not know its traffic's kind: bytes beyond ours are split in proportion between rounds and probes.
     """
     rounds = len(plans)
     wanted = sum(each.up for plan in plans for each in plan.values())
@@ -96,7 +94,7 @@ def beside_plans(
 
 
 def in_parts(moved: Mapping[str, Moved], names: Collection[str], whole: float) -> Figures:
-    """Of the one of these that moved most, up and down, in parts of `whole` bytes; nothing where there is none."""
+    """Return the maximum of these peers, up and down, in parts of `whole` bytes; nothing without peers."""
     if not names:
         return {}
     return {
@@ -106,7 +104,7 @@ def in_parts(moved: Mapping[str, Moved], names: Collection[str], whole: float) -
 
 
 def together(moved: Mapping[str, Moved], names: Collection[str], whole: float) -> Figures:
-    """Of all of these, up and down, in parts of `whole` bytes; nothing where there is none."""
+    """Return the sum of these peers, up and down, in parts of `whole` bytes; nothing without peers."""
     if not names:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""The program as DeDLOC's paper has it (section 3.2): a lower bound that is reported beside a plan, for comparison.
+"""DeDLOC's published program (section 3.2): a lower bound reported beside a plan, for comparison.
 
 a_ij is how much of its gradient peer i sends to j, g_ij how much of the averages j gets from i, in parts of the vector.
 Since g_ij may differ by j, an element may be averaged at two places, with two results: no plan may do that (rule 25).
@@ -20,7 +20,7 @@ TIME: Name = ("T",)
 
 
 class Flow(NamedTuple):
-    """What goes from one peer (by its number) to another: a variable, in parts of so many bytes."""
+    """A flow from one peer (by number) to another: a variable, in parts of `size` bytes."""
 
     name: Name
     ends: tuple[int, int]
@@ -29,7 +29,7 @@ class Flow(NamedTuple):
 
 
 class _Builder:
-    """Variables and rows `sum(coefficient * variable) <= bound` as they come."""
+    """Variables and rows `sum(coefficient * variable) <= bound`, collected one by one."""
 
     def __init__(self) -> None:
         self.variables: dict[Name, int] = {TIME: 0}
@@ -37,19 +37,19 @@ class _Builder:
         self.bounds: list[float] = []
 
     def row(self, terms: Iterable[tuple[Name, float]], bound: float = 0.0) -> None:
-        """Add one; a name that is new is a new variable from 0 on."""
+        """Add a row; a new name is a new variable from 0 on."""
         for name, coefficient in terms:
             variable = self.variables.setdefault(name, len(self.variables))
             self.entries.append((len(self.bounds), variable, coefficient))
         self.bounds.append(bound)
 
     def link(self, flows: Sequence[Flow], capacity: float) -> None:
-        """Their bytes fit into the capacity times T."""
+        """Limit the flows' bytes to the capacity times T."""
         if flows and math.isfinite(capacity):
             self.row([*((flow.name, flow.size / capacity) for flow in flows), (TIME, -1.0)])
 
     def least_time(self) -> float | None:
-        """The least T, None where HiGHS gives up."""
+        """Return the least T, or None if HiGHS gives up."""
         from scipy.optimize import linprog
         from scipy.sparse import csr_array
 
@@ -62,9 +62,9 @@ class _Builder:
 
 
 def published_bound(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> float:
-    """Seconds of a round below which the published program has none; households, duplex, forwarders count for nothing.
+    """Return a lower bound of a round's seconds by the published program, without households, duplex or forwarders.
 
-    0 where HiGHS gives up. Raises ValueError as `solve` does, and for more than 64 peers.
+    Return 0 if HiGHS gives up. Raise ValueError as `solve` does, and for more than 64 peers.
     """
     if len(parties) > MOST:
         raise ValueError(f"more than {MOST} take part")
@@ -85,7 +85,7 @@ def published_bound(parties: Sequence[Party], down_bytes: float, limits: Limits 
 
 
 def _flows(table: Table, down_bytes: float) -> Iterator[Flow]:
-    """Gradients to whoever may reduce, averages from there."""
+    """Yield gradients to possible reducers, and averages from them."""
     everybody = range(len(table.peers))
     for reducer in (i for i in everybody if table.reduces[i]):
         for other in (i for i in everybody if i != reducer):
@@ -96,9 +96,9 @@ def _flows(table: Table, down_bytes: float) -> Iterator[Flow]:
 
 
 def _average(builder: _Builder, table: Table) -> None:
-    """Nobody passes on more than every contributor has sent it, and every receiver gets the whole.
+    """Limit a reducer's output to what every contributor has sent it, and give every receiver the whole.
 
-    What a reducer has from everybody is a variable of its own, m: n squared rows instead of n cubed.
+    A reducer's input from all is a variable of its own, m: n squared rows instead of n cubed.
     """
     reducers, receivers = np.flatnonzero(table.reduces).tolist(), np.flatnonzero(table.receives).tolist()
     for i in reducers:

@@ -1,4 +1,4 @@
-"""Who is chosen for a trouble, and what its rounds are compared with."""
+"""The choice of the peer in trouble, and the comparison of its rounds."""
 
 from tests.benchmarks.measures.affected import a_reducer, a_sender, beside_usual
 

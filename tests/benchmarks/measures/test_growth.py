@@ -1,4 +1,4 @@
-"""Growth is seen whatever a process takes at first, and a single high look is none."""
+"""Growth is found regardless of start-up memory, and a single peak is no growth."""
 
 import pytest
 

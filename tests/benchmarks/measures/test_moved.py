@@ -1,4 +1,4 @@
-"""Bytes that a plan moves, counted by hand, and what is made of those that were counted."""
+"""A plan's bytes counted by hand, and the figures from real counts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What a process counts for each message, and that others can read it."""
+"""A process's counts by kind of message, and reading them from outside."""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""What processes take of memory."""
+"""Benchmarks of processes' memory."""

@@ -25,13 +25,13 @@ TRAINERS = [PeerId(f"{number:032x}") for number in (1, 2, 3)]  # the first liste
 RELAY = PeerId(f"{1 << 64:032x}")
 SAMPLES = 4
 PACE = "--sample-s", str(0.02 / SAMPLES), "--late-s", "0.1"
-FAILS = 3  # of so many rounds one
+FAILS = 3  # one round in this many
 TELL = 50
 PATIENCE_S = 60.0  # for one round
 
 
 def recipe() -> Recipe:
-    """Three trainers make a batch; two of them do, while the third is away. Two of three are no quorum in a round."""
+    """Return a recipe whose batch is three trainers' work, or two's while one is away. Two of three are no quorum."""
     return CausalLM(
         model=Model(context=257),
         target_batch=SAMPLES * len(TRAINERS),
@@ -45,7 +45,7 @@ def recipe() -> Recipe:
 
 @contextmanager
 def everybody(folder: Path, control: str) -> Iterator[dict[str, Child]]:
-    """A relay, a trainer that listens, and two that do not, who are lost in turn; by what they do."""
+    """Start a relay, a listening trainer, and two others that are lost in turn; yield them by role."""
     with contextlib.ExitStack() as stack:
 
         def start(program: str, peer: PeerId, *more: str) -> Child:
@@ -60,7 +60,7 @@ def everybody(folder: Path, control: str) -> Iterator[dict[str, Child]]:
 
 
 class Rounds:
-    """So many rounds, and what the processes take meanwhile."""
+    """A number of rounds, and the processes' memory meanwhile."""
 
     def __init__(self, coordinator: Coordinator, children: dict[str, Child], rounds: int) -> None:
         self.coordinator, self.children, self.rounds = coordinator, children, rounds
@@ -68,7 +68,7 @@ class Rounds:
         self._failed = 0  # number of the last round that was made to fail
 
     async def make(self) -> None:
-        """Until so many have ended, with an update or void."""
+        """Make rounds until this many have ended, with an update or void."""
         while (ended := self._ended()) < self.rounds:
             async with asyncio.timeout(PATIENCE_S):
                 await self.coordinator.change()
@@ -86,9 +86,9 @@ class Rounds:
             say(f"{self._ended()} rounds, {self.coordinator.state.void_rounds} void")
 
     def _fail(self) -> None:
-        """Once there is a plan, contributors are lost until too few are left, and are back at once: the round is void.
+        """Once there is a plan, lose contributors until too few are left, and let them return: the round is void.
 
-        Where it was made all the same, because the one that reduces brought most of it, the next is to fail instead.
+        If the round succeeds because its reducer brought most of it, the next one is to fail instead.
         """
         state = self.coordinator.state
         round_ = state.round
@@ -104,7 +104,6 @@ class Rounds:
 
 
 async def rounds_of(folder: Path, elements: int, rounds: int) -> Figures:
-    """Figures of each process."""
     coordinator = Coordinator(recipe(), elements)
     with everybody(folder, await coordinator.listen(HOST)) as children:
         made = Rounds(coordinator, children, rounds)
@@ -122,7 +121,6 @@ async def rounds_of(folder: Path, elements: int, rounds: int) -> Figures:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.memory.averaging", description=__doc__)
     parser.add_argument("--elements", type=int, default=500_000)
     parser.add_argument("--rounds", type=int, default=500)

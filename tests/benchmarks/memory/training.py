@@ -1,6 +1,6 @@
-"""What an agent says that a run will take, and what it takes: a real site, relay and agent for each of two models.
+"""An agent's memory estimate for a run, and its real use: a real site, relay and agent for each of two models.
 
-Prints for each the estimate and the highest resident memory of the agent's process (VmHWM, so Linux alone), in bytes.
+Prints for each the estimate and the highest resident memory of the agent's process (VmHWM, so Linux only), in bytes.
 """
 
 import json
@@ -32,20 +32,17 @@ MODELS = {
 
 
 class Measured(Struct, frozen=True):
-    """Of one agent."""
-
     estimate: int
     peak: int
     ratio: float
 
 
 def main() -> None:
-    """Both, one after the other."""
     print(encoder.encode({name: measured(recipe) for name, recipe in MODELS.items()}).decode(), flush=True)
 
 
 def measured(recipe: dict[str, str]) -> Measured:
-    """One run of a few steps, each with a snapshot, so that everything is held that is ever held."""
+    """Make one run of a few steps, each with a snapshot, so that everything is held at once."""
     with tempfile.TemporaryDirectory() as folder, Swarm(Path(folder)) as swarm:
         swarm.start_site()
         organizer = swarm.sign_up("organizer")
@@ -60,7 +57,7 @@ def measured(recipe: dict[str, str]) -> Measured:
 
 
 def peak_of(pid: int) -> int:
-    """The highest resident memory of a process so far."""
+    """Return the highest resident memory of a process so far."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return 1024 * int(found[1])

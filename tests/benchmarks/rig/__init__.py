@@ -1,1 +1,1 @@
-"""What the benchmarks are made of: figures, processes, and a round without a site."""
+"""Building blocks of the benchmarks: figures, processes, and a round without a site."""

@@ -41,7 +41,7 @@ PATIENCE_S = 30.0
 
 
 class Contributor:
-    """The shipped core of a trainer, from cut to commit, again and again. Its clock does not tick: a script talks."""
+    """The shipped core of a trainer, from cut to commit, repeatedly. Its clock does not tick: a script drives it."""
 
     further_s = 15.0  # until a second unit of the same step
 
@@ -53,9 +53,9 @@ class Contributor:
         place: Place | None = None,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """`unit_s`: seconds in which a unit is computed, beside what it takes to add it. `place`: where it listens.
+        """Create a contributor. `unit_s`: seconds to compute a unit, beside adding it. `place`: where it listens.
 
-        `fail` is given what went wrong beside what is heard: without it the process ends.
+        `fail` receives errors of background jobs; by default the process ends.
         """
         self.access, self.grid, self.unit_s, self.place = access, grid, unit_s, place
         self._fail = fail or _end_process
@@ -75,7 +75,6 @@ class Contributor:
         self._computed = self._later = 0  # tokens of the last unit, and of those that wait for a frozen sum
 
     async def run(self) -> None:
-        """Until ended."""
         await self.access.renew()
         self.site = await self.access.dial_control()
         try:
@@ -143,7 +142,7 @@ class Contributor:
                 raise AssertionError(f"nothing may go wrong here: {action}")
 
     def _start(self, job: Coroutine[Any, Any, None]) -> None:
-        """Beside what is heard; where it fails, so does this process."""
+        """Start a background job; its failure ends this process."""
         task = asyncio.create_task(job)
         self._jobs.add(task)
         task.add_done_callback(self._ended)
@@ -154,7 +153,7 @@ class Contributor:
             self._fail(error)
 
     async def _load(self, action: e.Load) -> None:
-        """There is no state; the hello after it says that all relays are linked."""
+        """Load nothing; the hello after it means that all relays are linked."""
         others = {listener.peer for listener in action.greeting.listeners} - {self.access.peer}
         while not others <= self.links.open.keys():  # noqa: ASYNC110 (a dictionary cannot be awaited)
             await asyncio.sleep(0.01)
@@ -164,8 +163,8 @@ class Contributor:
         assert self.core.recipe is not None
         overlaps = self.core.overlaps
         place, base = self._cuts if overlaps else self.core.step, self.core.step
-        # A further unit comes late: whoever is behind gives one first, so that all are in every round; where somebody
-        # sits out, the batch is full nevertheless.
+        # A further unit comes late: each trainer gives its first unit before, so that all are in every round. If one
+        # sits out, the batch still fills.
         is_further = self.unit_s and self._worked_at == place
         if is_further and overlaps:
             self._waiting = action
@@ -181,7 +180,7 @@ class Contributor:
         await self._take(e.Computed(action.job, 2.5 * tokens, (tokens,), base))
 
     def _add_noise(self, tokens: int) -> None:
-        """The tokens of what is computed while the sum is frozen are enough to make it again once it is not."""
+        """Add noise for these tokens, or count them until a frozen sum is released."""
         if self.core.round is not None:
             self._later += tokens
         elif tokens:
@@ -197,7 +196,7 @@ class Contributor:
             self._start(self._freeze(action, self.round))
             return
         if self.round is None:
-            return  # one to which it was not asked: the log has its averages
+            return  # a round without it: the log has its averages
         match action:
             case e.Send():
                 assert self.core.round is not None
@@ -226,7 +225,7 @@ class Contributor:
         await self._take(e.Frozen(action.job, sending.root, sending.norm))
 
     async def _apply(self, action: e.Apply) -> None:
-        """No step is made; the digest says which averages it would have been made of. Who had no part has no bytes."""
+        """Make no step; the digest names the averages. A round without this peer leaves no bytes."""
         head = action.record.record
         if self.round is not None and self.round.is_of(head):
             await self.round.wait_for_chunks(head, PATIENCE_S)
@@ -263,7 +262,7 @@ def _end_process(error: BaseException) -> None:
 
 
 def main(folder: str, peer: str, control: str, elements: str, *rest: str) -> None:
-    """Contribute until ended; with an address, others can dial it there."""
+    """Contribute until ended; with an address, listen there."""
     leave_with_parent()
     unit_s, address = (*rest, *("0", "")[len(rest) :])
     access = OwnAccess(Path(folder), PeerId(peer), Role.TRAINER, control)

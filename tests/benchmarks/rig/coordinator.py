@@ -1,6 +1,6 @@
 """The shipped coordinator over real control links, with a list in place of a database: a host without a site.
 
-Not responsible for what a site is: people, pages, claims. Whoever proves a credential of the test's site is a member.
+Not responsible for people, pages or claims. A peer that proves a credential of the test's site is a member.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from tests.benchmarks.rig.machines import admitted
 from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 
 SHARD_SAMPLES = 1_000_000
-WAITING = 10_000  # messages for one link; whoever takes none of them is lost
+WAITING = 10_000  # messages for one link; a peer that takes none of them is lost
 
 
 class Timed(Struct):
@@ -39,62 +39,61 @@ class Timed(Struct):
 
     cut_at: float
     planned_at: float = 0.0
-    planned_s: float = 0.0  # what the plan says it takes
+    planned_s: float = 0.0  # the plan's stated duration
     committed_at: float = 0.0
-    held_at: dict[PeerId, float] = field(default_factory=dict)  # when each trainer said that it has all averages
+    held_at: dict[PeerId, float] = field(default_factory=dict)  # when each trainer reported that it has all averages
     held_in: dict[PeerId, int] = field(default_factory=dict)  # and of which attempt
     plan: m.Plan | None = None  # of the last attempt
     attempts: int = 0  # that were planned
-    dropped: frozenset[PeerId] = frozenset()  # contributors that the round was ended without
+    dropped: frozenset[PeerId] = frozenset()  # contributors without which the round ended
     whole: frozenset[PeerId] = frozenset()  # those that are in every chunk
     exact: bool = False
-    told: str = ""  # of its plan
+    told: str = ""  # facts about its plan
     number: int = 0  # of the round: the last that was cut at this step
     asked: set[PeerId] = field(default_factory=set)
     left_out: set[PeerId] = field(default_factory=set)  # and told so
-    codecs: dict[PeerId, Codec] = field(default_factory=dict)  # of those who have a slot
+    codecs: dict[PeerId, Codec] = field(default_factory=dict)  # of contributors with a slot
     codec_down: Codec = "fp16"
     behind: dict[PeerId, int] = field(default_factory=dict)  # steps, of each replica when the next was committed
 
     @property
     def slots(self) -> int:
-        """How many contribute."""
         return len(self.codecs)
 
     @property
     def awaited(self) -> frozenset[PeerId]:
-        """Contributors that were not dropped: the round takes until these have everything."""
+        """Contributors that were not dropped: the round lasts until these have everything."""
         return frozenset(self.codecs) - self.dropped
 
     @property
     def round_s(self) -> float:
-        """From the cut until the last of these has everything."""
+        """Seconds from the cut until the last awaited contributor has everything."""
         return self.seconds_without(frozenset())
 
     def seconds_without(self, peers: AbstractSet[PeerId]) -> float:
-        """The same where some are not waited for, whether they were dropped or not."""
+        """Return the same without waiting for some peers, dropped or not."""
         held = [at for peer, at in self.held_at.items() if peer in self.awaited - peers]
         return max(held, default=self.cut_at) - self.cut_at
 
     @property
     def is_held(self) -> bool:
-        """Whether all of these have all averages."""
+        """True if all awaited contributors have all averages."""
         return self.awaited <= self.held_at.keys()
 
     def hold(self, peer: PeerId, attempt: int, at: float) -> None:
-        """It has all averages of an attempt; those of a later one are others."""
+        """Record that a peer has all averages of an attempt; those of a later attempt replace them."""
         if attempt > self.held_in.get(peer, -1):
             self.held_at[peer], self.held_in[peer] = at, attempt
 
     def ask(self, message: m.Cut | m.SitOut, peers: Iterable[PeerId]) -> None:
-        """Who is to be in the round, or who is not; another round at this step begins anew."""
+        """Record which peers are in the round, or are not; another round at this step begins anew."""
         if message.round > self.number:
             self.number, self.asked, self.left_out = message.round, set(), set()
         (self.asked if isinstance(message, m.Cut) else self.left_out).update(peers)
 
 
 class Coordinator:
-    """Drives one run from its beginning; `steps` are those that were begun, by number."""
+    """One run driven from its beginning; `steps` has the begun ones, by number."""
 
     def __init__(self, recipe: Recipe, elements: int) -> None:
         snapshot = m.Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)
@@ -114,28 +113,27 @@ class Coordinator:
         self.entries: list[tuple[Entry, Record]] = []
         self.steps: dict[int, Timed] = {}
         self.notes: list[str] = []
-        self.absent: set[PeerId] = set()  # who is stopped or gone on purpose, and is not waited for
-        self.digests: dict[int, dict[PeerId, str]] = {}  # of each step's state, as each says
-        self.shown_by: dict[Direction, set[PeerId]] = {}  # who was at the other end when an idle link was measured
+        self.absent: set[PeerId] = set()  # peers stopped or gone on purpose, which are not awaited
+        self.digests: dict[int, dict[PeerId, str]] = {}  # of each step's state, as each peer reports it
+        self.shown_by: dict[Direction, set[PeerId]] = {}  # the other ends when an idle link was measured
         self._moved_on = asyncio.Event()
         self._words: dict[PeerId, asyncio.Queue[m.Message]] = {}
         self._server: Server
 
     async def listen(self, host: str) -> str:
-        """The address of control links, from now on."""
+        """Start listening for control links; return the address."""
         self._server = await serve(self._serve, host, 0, **socket_options(Link.CONTROL))
         self._clock = asyncio.create_task(self._tick())
         port = next(iter(self._server.sockets)).getsockname()[1]
         return f"ws://{host}:{port}/"
 
     async def close(self) -> None:
-        """Hear nobody any more."""
         self._clock.cancel()
         self._server.close()
         await self._server.wait_closed()
 
     async def reach(self, step: int) -> None:
-        """Until so many steps are committed, and everybody who contributed to the last has its averages."""
+        """Wait until this many steps are committed, and all contributors to the last have its averages."""
         while self.state.step < step or not self._is_held(self.steps[step - 1]):
             await self.change()
 
@@ -143,17 +141,17 @@ class Coordinator:
         return timed.awaited - self.absent <= timed.held_at.keys()
 
     async def change(self) -> None:
-        """Until something has happened."""
+        """Wait for the next event."""
         self._moved_on.clear()
         await self._moved_on.wait()
 
     def end_probes(self) -> None:
-        """Idle links are measured no more, as in a run that is older: each of its members has had its probes."""
+        """Probe no idle links any more, as in an older run whose members have had their probes."""
         for member in self.state.members.values():
             member.conduct.probed = MOST_PROBES
 
     def lose(self, peer: PeerId) -> None:
-        """As where a link has ended and another is open at once, which for a peer's process costs more time."""
+        """End a link and open another at once, which would cost a peer's process more time."""
         self.handle(e.Lost(peer))
         self._say((peer,), m.Rehello(run=RUN, fence=self.state.fence))
 
@@ -183,7 +181,7 @@ class Coordinator:
         credential = link.credential
         assert credential is not None
         if isinstance(body, m.OF_MACHINE):
-            return  # nobody owns these machines
+            return  # these machines have no owner
         assert isinstance(body, m.TO_SITE)
         if isinstance(body, m.Hello):
             self.handle(e.Joined(credential.peer, credential.person, credential.peer, credential.role, body))
@@ -196,7 +194,7 @@ class Coordinator:
         self.handle(e.Received(credential.peer, body))
 
     def _note_held(self, peer: PeerId, body: m.TO_SITE) -> None:
-        """It has all averages: said at once, or by the report after the step where that was committed before."""
+        """Note a peer's averages: reported at once, or after the step if that was committed first."""
         match body:
             case m.Arrivals() if body.holds:
                 step, attempt = body.step, body.attempt
@@ -217,12 +215,11 @@ class Coordinator:
     # --- events and commands ------------------------------------------------------------------------------------
 
     def handle(self, event: e.Event) -> None:
-        """One event, and what it commands, in order."""
         for command in advance(self.state, event, time.monotonic(), secrets.randbits(32)):
             self._carry(command)
 
     def _later(self, event: e.Event) -> None:
-        """What a database answers comes by itself, and not within the event that asked for it."""
+        """Deliver a database's answer by itself, not within the event that asked for it."""
         asyncio.get_running_loop().call_soon(self.handle, event)
 
     def _carry(self, command: e.Command) -> None:
@@ -257,7 +254,7 @@ class Coordinator:
     def _announce(self, command: e.Announce) -> None:
         plan, timed = command.plan, self.steps[command.plan.step]
         before = (timed.plan.round, timed.plan.attempt) if timed.plan is not None else (-1, -1)
-        if (plan.round, plan.attempt) > before:  # the same may be said again
+        if (plan.round, plan.attempt) > before:  # a plan may be repeated
             timed.planned_at, timed.planned_s, timed.plan = time.monotonic(), plan.duration_s, plan
             timed.codecs, timed.codec_down = {slot.peer: slot.codec for slot in plan.slots}, plan.codec_down
             timed.attempts += 1
@@ -289,13 +286,13 @@ class Coordinator:
 
 
 def _is_whole(contribution: Contribution, record: Record) -> bool:
-    """Whether it is in every chunk."""
+    """Return True if it is in every chunk."""
     chunks = sum(part.stop - part.first for part in contribution.included)
     return chunks == sum(span.stop - span.first for span in record.spans)
 
 
 def _told(plan: m.Plan, known: dict[Direction, Capacity]) -> str:
-    """What a plan rests on, for whoever looks into a run: chunks by reducer, what links carry in Mb/s (+: at least)."""
+    """Return the basis of a plan for people: chunks by reducer, link rates in Mb/s (+: at least)."""
     chunks = Counter[PeerId]()
     for span in plan.spans:
         chunks[span.reducer] += span.stop - span.first
@@ -305,7 +302,7 @@ def _told(plan: m.Plan, known: dict[Direction, Capacity]) -> str:
 
 
 def _told_of_pairs(pairs: dict[Pair, Capacity]) -> str:
-    """How many have a limit of their own, and how wide they are in Mb/s."""
+    """Return the number of limited pairs, and their rates in Mb/s."""
     rates = sorted(known.bps * 8e-6 for known in pairs.values())
     return f"; {len(rates)} pairs of {rates[0]:.1f} to {rates[-1]:.1f}" if rates else ""
 
@@ -315,4 +312,4 @@ async def _speak(link: Connection, words: asyncio.Queue[m.Message]) -> None:
         while True:
             await link.send(await words.get())
     except (LinkLost, Refused):
-        return  # noticed by whoever reads it
+        return  # noticed by the link's reader

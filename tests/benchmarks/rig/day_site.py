@@ -1,4 +1,4 @@
-"""The site, started as ever, whose relay and other children share its clock (tests/benchmarks/day.py)."""
+"""The site, started as usual, whose relay and other children share its clock (tests/benchmarks/day.py)."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Medians, and the one JSON object that a benchmark ends with."""
+"""Medians, and the one JSON object with which a benchmark ends."""
 
 import json
 import os
@@ -12,7 +12,7 @@ Figures = dict[str, Any]
 
 
 def publish(name: str, measure: Callable[[], Figures | list[Figures]]) -> int:
-    """Measure, and print each object: the figures, and what else the machine did meanwhile (load of one minute)."""
+    """Measure, and print each object: the figures, and the machine's load meanwhile (of one minute)."""
     began, before = time.monotonic(), os.getloadavg()[0]
     measured = measure()
     about = {
@@ -28,17 +28,16 @@ def publish(name: str, measure: Callable[[], Figures | list[Figures]]) -> int:
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle one."""
     return statistics.median(values)
 
 
 def say(line: str) -> None:
-    """What happens meanwhile, for whoever waits."""
+    """Print progress on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _rounded(value: Any) -> Any:
-    """Four digits tell more than any of this is worth."""
+    """Round to four digits, more than the accuracy of any figure."""
     match value:
         case float():
             return float(f"{value:.4g}")

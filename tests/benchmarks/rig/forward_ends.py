@@ -1,6 +1,6 @@
-"""Who forwards and who is forwarded: `python -m tests.benchmarks.rig.forward_ends forward|dial …`.
+"""A forwarder and a dialler through it: `python -m tests.benchmarks.rig.forward_ends forward|dial …`.
 
-The listener is that of `link_ends`: it gives each frame back as an average, so that both ways are full at once.
+The listener is that of `link_ends`: it returns each frame as an average, so that both ways are full at once.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ PIECE = 256 * 1024
 
 
 async def forward(port: int, fingerprint: str, way: str) -> None:
-    """Print where it forwards to that listener, with TLS of its own or as behind a proxy that ends it, until ended."""
+    """Forward to that listener until ended, with TLS or as if behind a proxy that ends TLS; print where."""
     listener = Listener(RELAY, f"wss://{HOST}:{port}/", fingerprint)
     certificate = new_certificate() if way == "tls" else None
     server = await serve_data(
@@ -46,7 +46,7 @@ async def _nothing(_: Connection) -> None:
 
 
 async def dialled(way: str, ports: str, theirs: str, fingerprint: str) -> Connection:
-    """A link to the listener at the second port through whoever forwards at the first."""
+    """Return a link to the listener at the second port through the forwarder at the first."""
     forwarder, listener = ports.split(",")
     about: dict[str, Any] = {"identity": trainer(), "version": "1", "clock": at_now}
     if way in ("forward", "forward-tls"):
@@ -67,7 +67,7 @@ async def send(way: str, ports: str, fingerprints: str, chunks: int, size: int) 
 
 
 async def _wrapped(port: int) -> socket.socket:
-    """A socket to a forwarder that ends TLS of its own around that of the link."""
+    """Return a socket to a forwarder that ends its own TLS around that of the link."""
     near, far = socket.socketpair()
     outer = await asyncio.open_connection(HOST, port, ssl=pinning_context())
     far.settimeout(0.0)
@@ -87,7 +87,6 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def main(role: str, *rest: str) -> None:
-    """One of them, until it has told what it took or is ended."""
     leave_with_parent()
     if role == "forward":
         port, fingerprint, way = rest

@@ -1,6 +1,6 @@
 """The two ends of a data link over TLS, shipped or plain: `python -m tests.benchmarks.rig.link_ends ROLE HOST …`.
 
-The dialler sends frames as a contributor does; the listener gives each of them back as an average, as a reducer does.
+The dialler sends frames as a contributor does; the listener returns each as an average, as a reducer does.
 Plain: the same bytes over blocking sockets of `ssl`, a thread and a connection for each way: a floor, not a rival.
 """
 
@@ -26,23 +26,22 @@ from peer_agent.protocol.session import Link
 from peer_agent.protocol.wire import Frame, Kind
 from tests.protocol.identities import NOW, RELAY, RUN, relay, trainer
 
-PIECE = 256 * 1024  # bytes that the plain ends give to the system at once
+PIECE = 256 * 1024  # bytes that the plain ends pass to the system at once
 PATIENCE_S = 300.0
 
 
 class Used(Struct):
-    """What this process has used since it was made."""
+    """This process's use of resources since the object was made."""
 
     began_s: float = 0.0
     began_switches: int = 0
 
     @classmethod
     def now(cls) -> "Used":
-        """From here on."""
         return cls(*_used())
 
     def line(self, moved: int) -> str:
-        """What it tells: processor seconds, how often it waited, bytes that it sent and received."""
+        """Return a JSON line: processor seconds, number of waits, bytes sent and received."""
         seconds, switches = _used()
         used = {"cpu_s": seconds - self.began_s, "waits": switches - self.began_switches, "moved": moved}
         return json.dumps(used)
@@ -54,12 +53,12 @@ def _used() -> tuple[float, int]:
 
 
 def at_now() -> float:
-    """When these credentials are valid."""
+    """Return a time at which these credentials are valid."""
     return NOW
 
 
 async def listen(host: str, chunks: int, size: int) -> None:
-    """Print port and fingerprint, serve one link, print what it took."""
+    """Print port and fingerprint, serve one link, print the resources used."""
     certificate, done = new_certificate(), asyncio.Event()
     outbox, used = Outbox(chunks * size), Used()
 
@@ -72,7 +71,7 @@ async def listen(host: str, chunks: int, size: int) -> None:
             assert isinstance(frame, Frame)
             place = (frame.run, frame.step, frame.fence, frame.attempt, frame.span, frame.chunk, 0)
             outbox.publish(Frame(Kind.AVERAGE, *place, bytes(frame.payload)))
-        await link.receive()  # that all averages have come
+        await link.receive()  # confirms that all averages have come
         done.set()
         outbox.close()
         await following
@@ -94,7 +93,7 @@ async def listen(host: str, chunks: int, size: int) -> None:
 
 
 async def dial_and_send(host: str, port: int, fingerprint: str, chunks: int, size: int) -> None:
-    """Send everything, take everything, print what it took."""
+    """Send everything, take everything, print the resources used."""
     link = await dial(
         f"wss://{host}:{port}/",
         link=Link.DATA,
@@ -108,7 +107,7 @@ async def dial_and_send(host: str, port: int, fingerprint: str, chunks: int, siz
 
 
 async def send_and_take(link: Connection, chunks: int, size: int) -> None:
-    """Over an open link; print what it took."""
+    """Send and take everything over an open link; print the resources used."""
     payload, peer = memoryview(os.urandom(chunks * size)), PeerId(RELAY)
     frames = [
         Frame(Kind.GRADIENT, RUN, 1, 1, 1, 0, number, 0, payload[number * size : (number + 1) * size])
@@ -126,7 +125,7 @@ async def send_and_take(link: Connection, chunks: int, size: int) -> None:
 
 
 def plain_listen(host: str, total: int) -> None:
-    """The same of plain ends: two connections, up and down."""
+    """Serve with plain sockets: two connections, up and down."""
     certificate = new_certificate()
     with socket.create_server((host, 0)) as listening:
         _say(f"{listening.getsockname()[1]} {certificate.fingerprint}")
@@ -137,7 +136,7 @@ def plain_listen(host: str, total: int) -> None:
 
 
 def plain_dial(host: str, port: int, total: int) -> None:
-    """Send everything, take everything, print what it took."""
+    """Send and take everything over plain sockets; print the resources used."""
     context = pinning_context()
     up, down = (context.wrap_socket(socket.create_connection((host, port))) for _ in range(2))
     began, used = time.monotonic(), Used.now()
@@ -156,7 +155,7 @@ def _give(link: ssl.SSLSocket, total: int) -> None:
     payload = memoryview(os.urandom(PIECE))
     for start in range(0, total, PIECE):
         link.sendall(payload[: min(PIECE, total - start)])
-    link.recv(1)  # that all of it has come
+    link.recv(1)  # confirms that all of it has come
 
 
 def _take(link: ssl.SSLSocket, total: int) -> None:
@@ -174,7 +173,6 @@ def _say(line: str) -> None:
 
 
 def main(role: str, host: str, *rest: str) -> None:
-    """One end, until it has told what it took."""
     match role, rest:
         case "listen", [chunks, size]:
             asyncio.run(asyncio.wait_for(listen(host, int(chunks), int(size)), PATIENCE_S))

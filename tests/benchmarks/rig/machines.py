@@ -1,4 +1,4 @@
-"""Who takes part in a round without a site: everybody has the site's key, and issues a credential to itself."""
+"""Participants of a round without a site: all have the site's key and issue their own credentials."""
 
 import secrets
 import time
@@ -16,7 +16,7 @@ from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 
 
 async def admitted(socket: ServerConnection) -> Connection:
-    """A control link as the site opens it. Raises LinkLost, Refused."""
+    """Accept a control link as the site does. Raise LinkLost, Refused."""
     identity = Identity("site", SITE_KEY, None, SITE_PUBLIC)
     nonce = secrets.token_bytes(32)
     session = Session(Side.LISTENING, Link.CONTROL, identity, nonce=nonce, server="site", version="")
@@ -26,7 +26,7 @@ async def admitted(socket: ServerConnection) -> Connection:
 
 
 class OwnAccess(RunAccess):
-    """Access that asks nobody. `control` is the address of the scripted coordinator."""
+    """Access to a run without a site. `control` is the address of the scripted coordinator."""
 
     def __init__(self, folder: Path, peer: PeerId, role: Role, control: str) -> None:
         known = KnownSite("http://127.0.0.1", peer, f"person {peer}", SITE_PUBLIC.hex())
@@ -34,7 +34,7 @@ class OwnAccess(RunAccess):
         self.control, self.run = control, RUN
 
     async def renew(self) -> None:
-        """Once is enough: a benchmark ends before a credential does."""
+        """Issue a credential once: a benchmark ends before it expires."""
         if self.credential is None:
             now = int(time.time())
             credential = Credential(

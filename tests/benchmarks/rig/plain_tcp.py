@@ -1,6 +1,6 @@
-"""The bytes of a round with nothing done to them: `python -m tests.benchmarks.rig.plain_tcp sink|send PORT MOST`.
+"""A round's bytes without any processing: `python -m tests.benchmarks.rig.plain_tcp sink|send PORT MOST`.
 
-Everybody sends to one sink, and takes from it, at the same time and in both directions at once: a floor, not a rival.
+All send to one sink and take from it, in both directions at once: a floor, not a rival.
 """
 
 import os
@@ -13,7 +13,7 @@ HEAD = struct.Struct(">QQ")  # bytes up, bytes down
 
 
 def exchange(link: socket.socket, outgoing: memoryview, incoming: memoryview) -> None:
-    """Send all of one while filling all of the other."""
+    """Send all of one buffer while filling the other."""
     sending = threading.Thread(target=link.sendall, args=(outgoing,))
     sending.start()
     receive(link, incoming)
@@ -21,7 +21,7 @@ def exchange(link: socket.socket, outgoing: memoryview, incoming: memoryview) ->
 
 
 def receive(link: socket.socket, into: memoryview) -> None:
-    """Fill it. Raises EOFError where the other side is gone."""
+    """Fill the buffer. Raise EOFError if the other side is gone."""
     done = 0
     while done < len(into):
         count = link.recv_into(into[done:])
@@ -31,7 +31,7 @@ def receive(link: socket.socket, into: memoryview) -> None:
 
 
 def sink(most: int) -> None:
-    """Print a port, and serve whoever comes until ended."""
+    """Print a port, and serve every connection until ended."""
     listening = socket.create_server(("127.0.0.1", 0))
     print(listening.getsockname()[1], flush=True)
     while True:
@@ -40,7 +40,7 @@ def sink(most: int) -> None:
 
 
 def serve(link: socket.socket, most: int) -> None:
-    """One sender's exchanges, until it goes."""
+    """Serve one sender's exchanges, until it goes."""
     outgoing, incoming = memoryview(os.urandom(most)), memoryview(bytearray(most))
     head = memoryview(bytearray(HEAD.size))
     try:
@@ -53,7 +53,7 @@ def serve(link: socket.socket, most: int) -> None:
 
 
 def send(port: int, most: int) -> None:
-    """For each line with bytes up and down: one exchange, and a line when it is done."""
+    """For each line with bytes up and down: make one exchange, then print a line."""
     outgoing, incoming = memoryview(os.urandom(most)), memoryview(bytearray(most))
     with socket.create_connection(("127.0.0.1", port)) as link:
         print("linked", flush=True)

@@ -1,4 +1,4 @@
-"""Processes of our own: started, looked at, and ended by their ids. Each leaves with us, however we end."""
+"""Our own processes: started, measured, and ended by their ids. Each ends with this process, however that ends."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ PATIENCE_S = 5.0
 
 
 class Child:
-    """`python ARGUMENTS` from the root of the checkout; it reads lines of ours, and we read its own."""
+    """A child, `python ARGUMENTS`, started in the root of the checkout; both sides exchange lines."""
 
     def __init__(self, arguments: list[str]) -> None:
         self._process = subprocess.Popen(
@@ -25,17 +25,15 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its id."""
         return self._process.pid
 
     def tell(self, line: str) -> None:
-        """Write a line to it."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
 
     def hear(self) -> str:
-        """Its next line. Raises RuntimeError where it has ended."""
+        """Return its next line. Raise RuntimeError if it has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -43,7 +41,6 @@ class Child:
         return line.strip()
 
     def end(self) -> None:
-        """Terminate it, and wait until it is gone."""
         self._process.terminate()
         try:
             self._process.wait(PATIENCE_S)
@@ -57,7 +54,7 @@ class Child:
 
 @contextmanager
 def running(*arguments: str) -> Iterator[Child]:
-    """A child for as long as the block lasts."""
+    """Run a child until the block ends."""
     child = Child(list(arguments))
     try:
         yield child
@@ -66,7 +63,7 @@ def running(*arguments: str) -> Iterator[Child]:
 
 
 def leave_with_parent() -> None:
-    """In a child: end when standard input does. For programs that read nothing from it."""
+    """End this child process when standard input does, for programs that read nothing from it."""
 
     def wait() -> None:
         while os.read(0, 4096):
@@ -77,22 +74,22 @@ def leave_with_parent() -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor seconds that a process has used, in user mode and for it in the kernel; to 0.01 s."""
+    """Return the processor seconds of a process in user and kernel mode, to 0.01 s."""
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system
 
 
 def rss_mb(pid: int) -> float:
-    """Memory that a process has in RAM now, shared libraries too."""
+    """Return the resident memory of a process now, shared libraries included."""
     return psutil.Process(pid).memory_info().rss / MB
 
 
 def own_mb(pid: int) -> float:
-    """The part of it that would come free with the process."""
+    """Return the memory that would be freed with the process."""
     return psutil.Process(pid).memory_full_info().uss / MB
 
 
 def peak_mb(pid: int) -> float:
-    """The most that it ever had in RAM. Linux alone tells."""
+    """Return the peak resident memory of a process; Linux only."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 / MB for line in lines if line.startswith("VmHWM"))

@@ -1,6 +1,6 @@
-"""The hostile puppet over real links: the rig's contributor, whose every word to the site goes by its behaviour.
+"""The hostile puppet over real links: the rig's contributor, whose messages to the site its behaviour changes.
 
-The behaviours are those of `tests/hostile`. What it sends to relays is noise, sound as far as a relay can see.
+The behaviours are those of `tests/hostile`. It sends noise to relays, which they cannot tell from sound gradients.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from peer_agent.site.credential import RunAccess
 from tests.benchmarks.rig.contributor import Contributor
 from tests.hostile.behaviours import TICK_S, Behaviour, Memory, Word
 
-BACK_S = 1.0  # it takes no hint, and is back after so long
-UNIT_S = 0.1  # in which it computes a unit
+BACK_S = 1.0  # it follows no hint and reconnects after this long
+UNIT_S = 0.1  # per computed unit
 AWAY_S = 1.0
 ENDED = (LinkLost, Refused, Problem, ConnectionError, TimeoutError)
 
 
 class Puppet(Contributor):
-    """One process of one machine. `account` counts what was said and told to it, and why its links ended."""
+    """One process of one machine. `account` counts messages sent and received, and why its links ended."""
 
     def __init__(self, access: RunAccess, behaviour: Behaviour, account: Counter[str]) -> None:
         super().__init__(access, grid_of(1))
@@ -47,7 +47,7 @@ class Puppet(Contributor):
         self.units_left = behaviour.computes
 
     async def run(self) -> None:
-        """Until it is cancelled: dial, speak and listen, and dial again."""
+        """Dial, send and receive, and dial again, until cancelled."""
         try:
             while True:
                 try:
@@ -98,7 +98,7 @@ class Puppet(Contributor):
             await self._post(self.behaviour.adds(self.memory))
 
     async def _post(self, words: Iterable[Word]) -> None:
-        """What goes out, whether the site could decode it or not."""
+        """Send messages as bytes, whether the site can decode them or not."""
         for word in words:
             self.account["said"] += 1
             data = word if isinstance(word, bytes) else encode(word)
@@ -107,7 +107,7 @@ class Puppet(Contributor):
             except ConnectionClosed as closed:
                 raise LinkLost(str(closed)) from closed
 
-    # --- what its core asks for
+    # --- the actions of its core
 
     async def _carry(self, action: e.Action) -> None:
         match action:
@@ -147,7 +147,7 @@ class Puppet(Contributor):
             self.accumulator.release()
 
     async def _load(self, action: e.Load) -> None:
-        """There is no state, and nothing is said of its digest."""
+        """Load nothing and report no digest."""
         await self._take(e.Loaded(action.job, ""))
 
     async def _compute(self, action: e.Compute) -> None:
@@ -175,14 +175,14 @@ class Puppet(Contributor):
             await super()._hear_relay(peer, body)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Where a job fails, the puppet goes on without it."""
+        """Continue without a failed job."""
         self._jobs.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.account[f"job {type(error).__name__}"] += 1
 
 
 async def play(accesses: list[RunAccess], behaviour: Behaviour, seconds: float) -> Counter[str]:
-    """Puppets for so long; what they counted."""
+    """Run puppets for this long; return their counts."""
     account: Counter[str] = Counter()
     twice = 2 if behaviour.link in {"copied home", "two sockets"} else 1
     tasks = [asyncio.create_task(Puppet(access, behaviour, account).run()) for access in accesses * twice]

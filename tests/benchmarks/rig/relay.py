@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.rig.relay FOLDER PEER CONTROL [ADDRESS [ROLE]]`: the real relay, its access its own."""
+"""`python -m tests.benchmarks.rig.relay FOLDER PEER CONTROL [ADDRESS [ROLE]]`: the real relay with its own access."""
 
 import asyncio
 import sys
@@ -14,7 +14,6 @@ from tests.benchmarks.rig.tally import count_into
 
 
 def main(folder: str, peer: str, control: str, address: str = "127.0.0.1", role: str = "relay") -> None:
-    """Serve until ended, as a relay or as an auxiliary."""
     leave_with_parent()
     count_into(Path(folder))
     access = OwnAccess(Path(folder), PeerId(peer), Role(role), control)

@@ -1,6 +1,6 @@
-"""Redis killed and started again under a run on PostgreSQL, as a test, since it needs what tests have.
+"""Redis killed and restarted under a run on PostgreSQL, written as a test because it needs test fixtures.
 
-`tests.benchmarks.redis_restarts` runs it: RESTARTS says how often, and FIGURES where the seconds are written.
+`tests.benchmarks.redis_restarts` runs it: RESTARTS is the number, FIGURES the file for the seconds.
 """
 
 import json
@@ -20,7 +20,6 @@ __all__ = ["data_folder", "migrated_postgres", "postgresql", "redis"]
 
 
 async def test_redis_restarts(redis: Redis, postgresql: str, settings: Any) -> None:
-    """The run goes on each time."""
     example = await in_thread(assemble_long)(100_000)
     async with a_run_elsewhere(example, postgresql, settings):
         took = [await goes_on_after(redis, example.run) for _ in range(int(os.environ["RESTARTS"]))]

@@ -1,6 +1,6 @@
-"""The coordinator's words of one round, by script and over real control links: cut, plan, commit. No site, no database.
+"""The coordinator's messages of one round, scripted over real control links: cut, plan, commit. No site, no database.
 
-Not responsible for anything that can go wrong: whoever is lost stops the benchmark.
+Not responsible for failures: a lost peer stops the benchmark.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 PATIENCE_S = 60.0
 Body = TypeVar("Body", bound=m.Message)
 PLACE: dict[str, Any] = {"run": RUN, "fence": 1, "attempt": 1}
-RECIPE = CausalLM(model=Model(context=257))  # 256 loss tokens a sample: the mean of what is summed is what was drawn
+RECIPE = CausalLM(model=Model(context=257))  # 256 loss tokens a sample, a power of two: the mean is exact
 SAMPLES = 4  # of each contributor in a round
 
 
 class Times(Struct, frozen=True):
-    """Seconds since the cut until everybody has offered, all spans are on disk, everybody holds the average."""
+    """Seconds from the cut until all offers are in, all spans on disk, all averages held."""
 
     offered_s: float
     reduced_s: float
@@ -43,7 +43,7 @@ class Times(Struct, frozen=True):
 
 
 class Site:
-    """Who is linked, what they say, and the head of the log."""
+    """The linked peers, their messages, and the head of the log."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid, self.index, self.digest = grid, 0, GENESIS
@@ -54,13 +54,12 @@ class Site:
         self._server: Server
 
     async def listen(self) -> str:
-        """The address of control links, from now on."""
+        """Start listening for control links; return the address."""
         self._server = await serve(self._serve, "127.0.0.1", 0, **socket_options(Link.CONTROL))
         port = next(iter(self._server.sockets)).getsockname()[1]
         return f"ws://127.0.0.1:{port}/"
 
     async def close(self) -> None:
-        """Hear nobody any more."""
         self._server.close()
         await self._server.wait_closed()
 
@@ -81,14 +80,14 @@ class Site:
     # --- before the first round ---------------------------------------------------------------------------------
 
     async def relay_addresses(self, relays: int) -> tuple[m.Listener, ...]:
-        """Where they listen, once so many have said so."""
+        """Return the relays' addresses, once this many have reported them."""
         hellos = await self._gather(m.Hello, relays)
         addresses = tuple(m.Listener(peer, hello.url) for peer, hello in hellos)
         await self._tell(self.relays.values(), m.Listeners(run=RUN, listeners=addresses))
         return addresses
 
     async def bring_together(self, addresses: tuple[m.Listener, ...], contributors: int) -> None:
-        """Tell the contributors where the relays are, and wait until they are linked."""
+        """Announce the relays to the contributors, and wait until they are linked."""
         for is_judged in (False, True):
             await self._gather(m.Hello, contributors)
             await self._tell(self.contributors.values(), self._greeting(addresses, is_judged=is_judged))
@@ -114,7 +113,7 @@ class Site:
         )
 
     async def _have_work_done(self) -> None:
-        """Everybody has the gradient of one unit."""
+        """Give each contributor one unit, and wait until its gradient is there."""
         for number, link in enumerate(self.contributors.values()):
             unit = Unit(0, number, SAMPLES * self.index, SAMPLES * (self.index + 1))
             await link.send(m.Lease(run=RUN, fence=1, units=(unit,), quota=SAMPLES))
@@ -123,7 +122,7 @@ class Site:
     # --- a round ------------------------------------------------------------------------------------------------
 
     async def round(self, codec: Codec) -> Times:
-        """From cut to commit. Raises AssertionError where the averages that are held differ."""
+        """Run a round from cut to commit. Raise AssertionError if held averages differ."""
         step = self.index
         await self._have_work_done()
         began = time.perf_counter()
@@ -147,7 +146,7 @@ class Site:
         return Times(offered - began, reduced - began, held - began)
 
     async def _spans_of(self, plan: m.Plan) -> list[m.SpanDone]:
-        """All of this plan: on a busy machine one may be said twice, also of the round before."""
+        """Return all spans of this plan: on a busy machine one may be reported twice, even from the round before."""
         done: dict[int, m.SpanDone] = {}
         async with asyncio.timeout(PATIENCE_S):
             while len(done) < len(plan.spans):

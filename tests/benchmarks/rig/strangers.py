@@ -1,4 +1,4 @@
-"""What a stranger without a credential does to a site: half requests, endless headers, silent sockets, big bodies."""
+"""Attacks by a stranger without a credential: half requests, endless headers, silent sockets, big bodies."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ PAUSE_S = 0.2
 
 
 class Ground(Struct):
-    """Where it stands: the site's address, the run's slug, and a machine that the site knows, for what needs one."""
+    """The target: the site's address, the run's slug, and a known machine for attacks that need one."""
 
     url: str
     slug: str
@@ -33,7 +33,7 @@ class Ground(Struct):
 
 
 class Visit(Struct, frozen=True):
-    """A row of its own: a name, the fault of a site that it would hurt, and what is done again and again."""
+    """A row of its own: a name, the site's fault that it would exploit, and a repeated action."""
 
     name: str
     fault: str
@@ -42,7 +42,7 @@ class Visit(Struct, frozen=True):
 
 
 async def _talk(ground: Ground, *, head: bytes, more: bytes, pause_s: float) -> None:
-    """Say `head` on a socket, and `more` again and again, until the site hangs up."""
+    """Send `head` on a socket, then `more` repeatedly, until the site hangs up."""
     parts = urlsplit(ground.url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     ground.account["opened"] += 1
@@ -75,7 +75,7 @@ async def _big_body(ground: Ground) -> None:
 
 
 async def _silent_socket(ground: Ground) -> None:
-    """All from one address, as a trusted proxy tells it."""
+    """Open a silent socket; all come from one address, by a trusted proxy's header."""
     address = f"{ground.url.replace('http', 'ws', 1)}/ws/agents/"
     async with connect(address, additional_headers={"X-Forwarded-For": "203.0.113.5"}, proxy=None) as socket:
         ground.account["opened"] += 1
@@ -85,7 +85,7 @@ async def _silent_socket(ground: Ground) -> None:
 
 
 async def _unasked_upload(ground: Ground) -> None:
-    """A state of noise, from a machine that was not elected."""
+    """Upload a state of noise from a machine that was not elected."""
     await ground.access.renew()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
@@ -109,7 +109,7 @@ VISITS = (
 
 
 async def visit(what: Visit, ground: Ground, seconds: float) -> Counter[str]:
-    """So many at once, each again and again, for so long."""
+    """Repeat the action `count`-fold in parallel for this long; return the counts."""
 
     async def again() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Everybody of a set-up as a process in its place, beside the shipped coordinator in this one."""
+"""All peers of a set-up as processes in their places, with the shipped coordinator in this one."""
 
 import asyncio
 import os
@@ -29,47 +29,45 @@ from tests.emulation.setups import Peer, Setup
 
 HERE = "tests.benchmarks"
 SAMPLES = 4  # of each trainer in a round
-UNIT_S = 2.5  # in which each computes them
-EARLY_S = 20.0  # by which that is longer while rounds warm up: measures of idle links take so long
-FURTHER = 6.0  # times that, until it has computed as many again: by then everybody has given the first
-STATED: Codec = "fp16"  # where nothing is said, and the most bits that the plan may use
+UNIT_S = 2.5  # in which each trainer computes them
+EARLY_S = 20.0  # added during the warm-up, for probes of idle links
+FURTHER = 6.0  # times that, until a trainer's second unit: by then all have given their first
+STATED: Codec = "fp16"  # the default, and the most bits that the plan may use
 
 
 class Way(Struct, frozen=True, eq=False):
-    """How rounds are made: by which recipe, and how long trainers compute."""
+    """How rounds are made: the recipe, and the trainers' computing time."""
 
     recipe: Recipe
     pace: Pace
     reserve: int = 0  # percent of a trainer's uplink that its household keeps
-    stays: int = 0  # rounds that are made after somebody was left out of one
+    stays: int = 0  # rounds made after one that left a trainer out
 
 
 class Swarm(Struct, frozen=True, eq=False):
-    """Who takes part. `folder` holds one of each."""
+    """The participants. `folder` holds a folder for each."""
 
     network: Network
     setup: Setup
     folder: Path
     coordinator: Coordinator
     peers: dict[str, PeerId]  # by name
-    gone: set[str]  # who was ended on purpose
+    gone: set[str]  # peers that were ended on purpose
 
     def counted(self) -> dict[str, Counts]:
-        """What each process has sent and received, by what it was."""
+        """Return the bytes that each process has sent and received, by kind."""
         return {name: counted(self.folder / name) for name in self.peers}
 
     def named(self, peer: PeerId) -> str:
-        """Its name in the set-up."""
         return next(name for name, each in self.peers.items() if each == peer)
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """To a peer's process."""
         self.network[name].started[-1].send_signal(number)
 
 
 @asynccontextmanager
 async def swarm(place: Place, setup: Setup, way: Way) -> AsyncIterator[Swarm]:
-    """Everybody started, and ended again."""
+    """Start all peers, and end them with the block."""
     network = place.network
     coordinator = Coordinator(way.recipe, setup.elements)
     control = await coordinator.listen(network.host_address)
@@ -85,17 +83,16 @@ async def swarm(place: Place, setup: Setup, way: Way) -> AsyncIterator[Swarm]:
 
 
 def peer_of(number: int, peer: Peer) -> PeerId:
-    """Relays after all others, so that ids tell them apart."""
+    """Return a peer's id; relays have the highest, to tell them apart."""
     return PeerId(f"{number + (1 << 64 if peer.role == 'relay' else 1):032x}")
 
 
 def ids_of(found: Setup) -> dict[str, PeerId]:
-    """Of everybody, by name."""
     return {peer.name: peer_of(number, peer) for number, peer in enumerate(found.peers)}
 
 
 def program_of(peer: Peer, place: tuple[str, str, str], address: str, way: Way) -> tuple[str, ...]:
-    """What runs there: whoever can be dialled listens. `place`: its folder, its id, where the coordinator is."""
+    """Return the program of a peer; reachable peers listen. `place`: its folder, its id, the coordinator's address."""
     match peer.role:
         case "relay":
             return ("rig.relay", *place, address)
@@ -107,13 +104,14 @@ def program_of(peer: Peer, place: tuple[str, str, str], address: str, way: Way) 
 
 
 def trainers_of(found: Setup) -> list[str]:
-    """The names of those who contribute."""
     return [peer.name for peer in found.peers if peer.role == "trainer"]
 
 
 def way_of(found: Setup, codec: Wire, unit_s: float = UNIT_S, early_s: float = 0.0, reserve: int = 0) -> Way:
-    """A batch to which every trainer gives one unit; with the plan's freedom a sample is one, as shares are uneven, and
-    rounds are made as they come. `early_s`: by which units are longer in the first steps."""
+    """Return a way with a batch of one unit per trainer. `early_s`: extra seconds per unit in the first steps.
+
+    With codecs by the plan a unit is one sample, as shares are uneven.
+    """
     trainers, stated = len(trainers_of(found)), STATED if codec == "plan" else codec
     recipe = CausalLM(
         model=Model(context=257),
@@ -131,7 +129,7 @@ def way_of(found: Setup, codec: Wire, unit_s: float = UNIT_S, early_s: float = 0
 
 
 def start(network: Network, found: Setup, folder: Path, control: str, way: Way) -> dict[str, PeerId]:
-    """Every peer of a set-up as a process in its place; their ids by name."""
+    """Start every peer of a set-up as a process in its place; return their ids by name."""
     peers = ids_of(found)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     for peer in sorted(found.peers, key=lambda peer: (peer.role != "relay", peer.name != found.keeper)):
@@ -142,7 +140,6 @@ def start(network: Network, found: Setup, folder: Path, control: str, way: Way) 
 
 
 def tell_steps(coordinator: Coordinator) -> None:
-    """What became of each step, for whoever looks on."""
     for step, timed in sorted(coordinator.steps.items()):
         said = f"{timed.slots} slots, {len(timed.held_at)} hold it, exact {timed.exact}"
         said += f", {len(timed.dropped)} dropped" if timed.dropped else ""
@@ -151,10 +148,7 @@ def tell_steps(coordinator: Coordinator) -> None:
 
 
 async def end_of_any(network: Network, setup: Setup, gone: AbstractSet[str] = frozenset()) -> NoReturn:
-    """Wait until a process of somebody's has ended, which none does by itself but those that are `gone`.
-
-    Raises Unavailable.
-    """
+    """Wait until a process ends unexpectedly; those in `gone` are expected. Raise Unavailable."""
     while True:
         await asyncio.sleep(1.0)
         names = [peer.name for peer in setup.peers if peer.name not in gone]
@@ -163,7 +157,7 @@ async def end_of_any(network: Network, setup: Setup, gone: AbstractSet[str] = fr
 
 
 async def unless(watching: "asyncio.Task[NoReturn]", work: Coroutine[Any, Any, None]) -> None:
-    """The work, or the error that comes before its end."""
+    """Do the work, or raise the error that comes before its end."""
     working = asyncio.create_task(work)
     try:
         await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""Bytes that a process hands to its sockets and takes from them, by what they are: a file that others read meanwhile.
+"""Bytes that a process sends and receives, by kind, in a file that others can read meanwhile.
 
-Counted at sessions, so each message is one of a link; a peer's link to itself has none. Framing is the header of our
-frames and that of WebSockets; TLS, TCP and IP are the kernel's, and are in its counters alone.
+They are counted at sessions, so each message is one of a link; a peer's link to itself has none. Framing is our frames'
+header and that of WebSockets. TLS, TCP and IP belong to the kernel and are only in its counters.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ Counts = NDArray[np.int64]  # [rows, 2]: sent, received
 
 
 def row_of(link: Link, data: bytes | memoryview) -> int:
-    """What a message counts as."""
+    """Return the row in which a message counts."""
     if link is Link.CONTROL:
         return CONTROL
     match data[0] if len(data) >= HEADER.size else Kind.MESSAGE:
@@ -35,30 +35,29 @@ def row_of(link: Link, data: bytes | memoryview) -> int:
 
 
 def framed(size: int, *, is_masked: bool) -> int:
-    """Bytes of a WebSocket's frame around so many (RFC 6455, section 5.2); who dials masks."""
+    """Return the size with a WebSocket frame around it (RFC 6455, section 5.2); the dialler masks."""
     return size + 2 + (0 if size < 126 else 2 if size < 1 << 16 else 8) + (4 if is_masked else 0)
 
 
 class CountedSession(Session):
-    """Counts for all links of this process."""
+    """A session that counts for all links of this process."""
 
     counts: Counts = np.zeros((6, 2), np.int64)
 
     def outgoing(self) -> list[bytes]:
-        """What is to be sent, counted."""
+        """Return the messages to send, and count them."""
         messages = super().outgoing()
         for data in messages:
             self.counts[row_of(self.link, data), 0] += framed(len(data), is_masked=self.side is Side.DIALLING)
         return messages
 
     def receive(self, data: bytes | memoryview, now: float) -> Event | None:
-        """One message of the socket, counted."""
         self.counts[row_of(self.link, data), 1] += framed(len(data), is_masked=self.side is Side.LISTENING)
         return super().receive(data, now)
 
 
 def count_into(folder: Path) -> None:
-    """From now on every session of this process counts in a file of this folder."""
+    """Count all sessions of this process in a file of this folder from now on."""
     from peer_agent.network import link, relay_server
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +68,7 @@ def count_into(folder: Path) -> None:
 
 
 def counted(folder: Path) -> Counts:
-    """What was counted there up to now; nothing where no process has begun to."""
+    """Return the counts so far; zeros if no process has begun to count."""
     path = folder / NAME
     if not path.exists() or path.stat().st_size < 96:
         return np.zeros((6, 2), np.int64)

@@ -1,1 +1,1 @@
-"""What our rounds are measured beside: hivemind, gloo, and our own engine with other plans (see ../README.md)."""
+"""The rivals of our rounds: hivemind, gloo, and our own engine with other plans (see ../README.md)."""

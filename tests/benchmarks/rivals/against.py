@@ -1,4 +1,4 @@
-"""The rivals of a set-up, one after another in its namespaces, and what their rounds have to do with ours."""
+"""Runs a set-up's rivals one after another in its namespaces, and compares their rounds with ours."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ Row = tuple[str, Callable[[], Figures]]
 
 
 def compared(place: Place, wanted: Sequence[Rival], ours: Figures, engine: Engine, ids: dict[str, PeerId]) -> Figures:
-    """Figures of each, beside each other; who could not be measured is left out with the reason."""
+    """Return the figures of each rival; one that could not be measured is left out with the reason."""
     found: Figures = {}
     left_out: dict[str, str] = {}
     for name, measure in rows(place, wanted, engine, ids):
@@ -35,7 +35,7 @@ def compared(place: Place, wanted: Sequence[Rival], ours: Figures, engine: Engin
 
 
 def summary(found: Figures, round_s: float | None) -> Figures:
-    """What a table shows of each, by its name, and how many times as long as ours it takes."""
+    """Return a table's figures of each rival, by name, and their ratio to ours."""
     shown: Figures = {}
     for name, figures in found.items():
         shown[f"{name}_s"] = figures["round_s"]
@@ -46,7 +46,7 @@ def summary(found: Figures, round_s: float | None) -> Figures:
 
 
 def rows(place: Place, wanted: Sequence[Rival], engine: Engine, ids: dict[str, PeerId]) -> Iterator[Row]:
-    """Each rival's rows, those last that leave the namespaces other than they were."""
+    """Yield each rival's rows; those that change the namespaces come last."""
     setup = place.network.setup
     if "gloo" in wanted:
         yield "gloo", partial(gloo, place)
@@ -61,20 +61,20 @@ def rows(place: Place, wanted: Sequence[Rival], engine: Engine, ids: dict[str, P
 
 
 def gloo(place: Place) -> Figures:
-    """Raises Unavailable where not all reach each other."""
+    """Measure gloo. Raise Unavailable unless all peers reach each other."""
     if reason := seats.reason_against_gloo(place.network.setup, place.codec):
         raise Unavailable(reason)
     return rival(place, partial(seats.gloo, place.network, place.codec))
 
 
 def hivemind(place: Place, *, best: bool) -> Figures:
-    """Raises Unavailable where its environment cannot be made."""
+    """Measure hivemind. Raise Unavailable if its environment cannot be made."""
     python = interpreter()
     return rival(place, lambda _: seats.hivemind(place.network, place.codec, python, place.rates, best=best))
 
 
 def rival(place: Place, seated: Callable[[Path], Sequence[Seat]]) -> Figures:
-    """Its rounds, in a folder of its own."""
+    """Measure a rival's rounds, in a folder of its own."""
     with tempfile.TemporaryDirectory(dir=place.folder) as folder:
         return measured(
             place.network, seated(Path(folder)), Path(folder), (WARM_UP, place.rounds), place.round_patience_s
@@ -82,8 +82,11 @@ def rival(place: Place, seated: Callable[[Path], Sequence[Seat]]) -> Figures:
 
 
 def equal_shares(place: Place, engine: Engine) -> Figures:
-    """Equal shares for all trainers. Where they are behind NAT, as though who forwards for them cost nothing: they are
-    opened to each other, and one relay keeps the log as in the floor."""
+    """Measure equal shares for all trainers.
+
+    Trainers behind NAT are opened to each other, as if forwarding were free, and one relay keeps the log as in the
+    floor.
+    """
     setup = place.network.setup
     hidden = any(not peer.reachable for peer in setup.peers)
     if hidden:
@@ -92,6 +95,6 @@ def equal_shares(place: Place, engine: Engine) -> Figures:
 
 
 def opened(setup: Setup) -> Setup:
-    """The same where everybody can be dialled, and no relay beside the keeper of the log."""
+    """Return the set-up with all peers reachable, and no relay but the keeper of the log."""
     kept = (peer for peer in setup.peers if peer.role != "relay" or peer.name == setup.keeper)
     return replace(setup, peers=tuple(replace(peer, reachable=True) for peer in kept))

@@ -1,4 +1,4 @@
-"""What everything that runs at a peer costs: processor seconds, and the most memory it ever had."""
+"""The cost of a peer's processes: processor seconds and peak memory."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,14 +12,11 @@ from tests.emulation.network import Network
 
 @dataclass(frozen=True)
 class Cost:
-    """Of all processes of a peer. Pages that they share count once for each of them."""
-
     cpu_s: float = 0.0
     peak_mb: float = 0.0
 
 
 def costs(network: Network) -> dict[str, Cost]:
-    """By peer, of the processes that are there now."""
     namespaces = {name: remains.identity_of(remains.HELD / node.namespace) for name, node in network.nodes.items()}
     return {
         name: cost_of(remains.inside({identity})) if identity is not None else Cost()
@@ -28,7 +25,7 @@ def costs(network: Network) -> dict[str, Cost]:
 
 
 def cost_of(pids: Iterable[int]) -> Cost:
-    """Of these processes together; who ends meanwhile counts for nothing."""
+    """Return the cost of these processes together; one that ends meanwhile counts for nothing."""
     seconds, peak = 0.0, 0.0
     for pid in pids:
         try:
@@ -40,5 +37,5 @@ def cost_of(pids: Iterable[int]) -> Cost:
 
 
 def spent_s(before: Mapping[str, Cost], after: Mapping[str, Cost]) -> float:
-    """Processor seconds of all peers in between."""
+    """Return the processor seconds of all peers in between."""
     return sum(cost.cpu_s - before.get(name, Cost()).cpu_s for name, cost in after.items())

@@ -1,4 +1,4 @@
-"""hivemind's own virtual environment, under `var/`: made once, and again when its requirements change."""
+"""hivemind's own virtual environment under `var/`, made once, and again when its requirements change."""
 
 import hashlib
 import os
@@ -17,11 +17,11 @@ LAST_LINES = 3
 
 
 class Unavailable(RuntimeError):
-    """There is no such rival here; the words say why."""
+    """This rival cannot run here; the text gives the reason."""
 
 
 def interpreter(folder: Path = ROOT / "var" / "rivals" / "hivemind", requirements: Path = REQUIREMENTS) -> Path:
-    """The environment's Python. Raises Unavailable where it cannot be made."""
+    """Return the environment's Python. Raise Unavailable if it cannot be made."""
     python, stamp = folder / "bin" / "python", folder / STAMP
     wanted = hashlib.sha256(f"{sys.version}\0{folder}\0{requirements.read_text()}".encode()).hexdigest()
     if python.exists() and stamp.exists() and stamp.read_text() == wanted:
@@ -34,13 +34,13 @@ def interpreter(folder: Path = ROOT / "var" / "rivals" / "hivemind", requirement
 
 
 def clean_environment() -> dict[str, str]:
-    """What a rival's processes see: nothing of ours on the path, one thread for arithmetic."""
+    """Return the environment of a rival's processes: nothing of ours on the path, one thread for arithmetic."""
     ours = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     return {name: value for name, value in os.environ.items() if name not in ours} | {"OMP_NUM_THREADS": "1"}
 
 
 def _done(command: Sequence[str]) -> None:
-    """Run it; raises Unavailable with its last words."""
+    """Run a command. Raise Unavailable with its last words."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environment(), check=False

@@ -1,6 +1,6 @@
 """`python -m tests.benchmarks.rivals.gloo_peer JSON`: all_reduce of torch.distributed, by gloo.
 
-What is asked: index, contributors, elements, codec, folder (that all can read).
+JSON has: index, contributors, elements, codec, folder (readable by all).
 """
 
 import time
@@ -20,7 +20,7 @@ TYPES = {"fp16": torch.float16, "fp32": torch.float32}
 
 
 class Gloo:
-    """A vector in float32; what travels is in the codec's type."""
+    """A float32 vector; the bytes sent have the codec's type."""
 
     def __init__(self, elements: int, peers: int, codec: str) -> None:
         self.peers = peers
@@ -31,7 +31,7 @@ class Gloo:
         return [self.vector.numpy()]
 
     def average(self) -> dict[str, Any]:
-        """Casts are part of it, as they are of ours; who waits for whom before it is not."""
+        """Average once; casts count as they do for us, waiting for the other peers before does not."""
         dist.barrier()
         began = time.monotonic()
         sent = self.vector.to(self.kind)
@@ -44,7 +44,7 @@ class Gloo:
 
 
 def build(asked: dict[str, Any]) -> tuple[Gloo, dict[str, Any]]:
-    """Meets the others over a file: GLOO_SOCKET_IFNAME says over which link values go."""
+    """Meet the others over a file; GLOO_SOCKET_IFNAME names the link for the values."""
     peers = asked["contributors"]
     meeting = f"file://{Path(asked['folder']) / 'gloo'}"
     dist.init_process_group("gloo", meeting, rank=asked["index"], world_size=peers, timeout=PATIENCE)

@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks.rivals.hivemind_peer JSON`: hivemind's DecentralizedAverager, in its own environment.
 
-What is asked: index, contributors, group (all who take part), elements, address (where it listens), role, initial (whom
-to dial first), best (tuned as well as it goes, or as it comes), codec, bandwidth (Mb/s).
+JSON has: index, contributors, group (the number of peers), elements, address (where it listens), role, initial (the
+first peers to dial), best (tuned, or with defaults), codec, bandwidth (Mb/s).
 """
 
 import time
@@ -16,13 +16,13 @@ from tests.benchmarks.rivals.program import converse
 from tests.benchmarks.rivals.values import Vector
 
 TENSORS = 10
-MATCHMAKING_S = 15.0  # of `best`, as hivemind's optimizer has it; the averager's own is 5
+MATCHMAKING_S = 15.0  # of `best`, as in hivemind's optimizer; the averager's own is 5
 PATIENCE_S = 90.0  # until a group is found
-BEST_PART = 1 << 21  # bytes; 1 << 19 without a word
+BEST_PART = 1 << 21  # bytes; the default is 1 << 19
 
 
 class Hivemind:
-    """The averager, and the clock around its all-reduce: finding a group is not part of that."""
+    """The averager, with a clock around its all-reduce that excludes finding a group."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
         size = asked["elements"] // TENSORS
@@ -68,7 +68,7 @@ class Hivemind:
 
 
 def best(asked: dict[str, Any]) -> dict[str, Any]:
-    """What a person who has measured would set."""
+    """Return the settings of a person who has measured."""
     compression = {"fp16": Float16Compression, "fp32": NoCompression}[asked["codec"]]()
     return {
         "compression": compression,
@@ -79,11 +79,11 @@ def best(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def watch(averager: Any, times: torch.Tensor) -> None:
-    """Write down when an all-reduce begins and ends: it runs in a process that is forked from this one."""
+    """Record when an all-reduce begins and ends, in a process forked from this one."""
     inner = averager._aggregate_with_group
 
     async def aggregate(self: Any, *arguments: Any, **named: Any) -> Any:
-        if not times[0]:  # another attempt goes on where the first began
+        if not times[0]:  # a further attempt belongs to the first
             times[0] = time.monotonic()
         met = await inner(self, *arguments, **named)
         times[1] = time.monotonic()
@@ -93,7 +93,7 @@ def watch(averager: Any, times: torch.Tensor) -> None:
 
 
 def build(asked: dict[str, Any]) -> tuple[Hivemind, dict[str, Any]]:
-    """The first one is dialled by the others."""
+    """Create the averager; the others dial the first one's addresses."""
     made = Hivemind(asked)
     return made, {"addresses": [str(address) for address in made.dht.get_visible_maddrs()]}
 

@@ -19,7 +19,7 @@ GRACE_S, FLOORS, SLOWNESS = 60.0, 12, 6
 
 
 class Place(Struct, frozen=True, eq=False):
-    """Where rounds are made, over links that carry so much, and how many of them."""
+    """The place for rounds: links with measured rates, and the number of rounds."""
 
     network: Network
     folder: Path
@@ -29,24 +29,21 @@ class Place(Struct, frozen=True, eq=False):
 
     @property
     def floor_s(self) -> float:
-        """The least time of a round on these links."""
         setup = self.network.setup
         wire = encoded_size(self.codec, setup.elements)
         return floor_s(setup, self.rates, wire, wire)
 
     @property
     def round_patience_s(self) -> float:
-        """After which a round is given up."""
         return GRACE_S + FLOORS * self.floor_s
 
     @property
     def patience_s(self) -> float:
-        """After which an engine is: its rounds may take some times as long as they could, and it has to come up."""
         return 2 * GRACE_S + SLOWNESS * (WARM_UP + self.rounds) * self.floor_s
 
 
 class Counted(Struct, frozen=True):
-    """What the kernel had counted at some time."""
+    """The kernel's counts at one time."""
 
     traffic: dict[str, Traffic]
     costs: dict[str, Cost]
@@ -54,18 +51,18 @@ class Counted(Struct, frozen=True):
 
     @classmethod
     def now(cls, network: Network) -> "Counted":
-        """Of all peers, and of this machine."""
+        """Return the counts of all peers and of this machine."""
         return cls(traffic(network), costs(network), processor_time())
 
 
 def end_all(network: Network) -> None:
-    """End every process of every peer, by their ids, so that the next engine is alone."""
+    """End every process of every peer by its id, so that the next engine is alone."""
     end(process for node in network.nodes.values() for process in node.started)
     remains.end_inside(node.namespace for node in network.nodes.values())
 
 
 def open_homes(network: Network) -> None:
-    """Let everybody dial everybody from now on, whatever the set-up says: a forwarder that costs nothing."""
+    """Let all peers dial each other from now on, whatever the set-up says, as if forwarding were free."""
     assert network.internet is not None
     for index, peer in enumerate(network.setup.peers):
         if not peer.reachable:

@@ -1,6 +1,6 @@
-"""The rivals that are our own engine with another plan: an equal butterfly, and one parameter server.
+"""Rivals that are our own engine with another plan: an equal butterfly, and one parameter server.
 
-The shipped coordinator asks `solve` for shares; within `planned_by` something else answers. Nothing else differs.
+The shipped coordinator calls `solve` for shares; within `planned_by` another function answers. Nothing else differs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,14 +16,14 @@ Solve = Callable[[Sequence[Party], float, Limits], Shares]
 
 
 def butterfly(parties: Sequence[Party], down_bytes: float, limits: Limits) -> Shares:
-    """Equal shares for the trainers that are reached; where there are none, for whoever is. Raises ValueError."""
+    """Return equal shares for reachable trainers, or for all reducers if there are none. Raise ValueError."""
     able = [party.peer for party in parties if party.may_reduce]
     trainers = [party.peer for party in parties if party.may_reduce and party.is_volunteer]
     return equal(parties, down_bytes, limits, trainers or able)
 
 
 def parameter_server(server: PeerId) -> Solve:
-    """Everything is reduced at one place; while it is not there, by the first of the others."""
+    """Return a plan that reduces everything at one place, or at the first of the others while it is away."""
 
     def solve(parties: Sequence[Party], down_bytes: float, limits: Limits) -> Shares:
         able = sorted(party.peer for party in parties if party.may_reduce)
@@ -33,7 +33,7 @@ def parameter_server(server: PeerId) -> Solve:
 
 
 def equal(parties: Sequence[Party], down_bytes: float, limits: Limits, chosen: Sequence[PeerId]) -> Shares:
-    """Equal shares for those chosen, the time that takes on what is known of the links, and which of them take it."""
+    """Return equal shares for those chosen, with the duration and the limits on known links."""
     if not chosen:
         raise ValueError("nobody may reduce")
     reducers = tuple(sorted(party.peer for party in parties if party.may_reduce))
@@ -42,7 +42,7 @@ def equal(parties: Sequence[Party], down_bytes: float, limits: Limits, chosen: S
 
 
 def best_connected(setup: Setup, rates: Rates) -> str:
-    """The relay, or else the peer that others can dial, whose slower direction carries most; its name."""
+    """Return the name of the relay, or else the reachable peer, whose slower direction carries most."""
     able = [peer for peer in setup.peers if peer.reachable]
     relays = [peer for peer in able if peer.role == "relay"]
     return max(relays or able, key=lambda peer: min(rates.up[peer.name], rates.down[peer.name])).name
@@ -50,7 +50,7 @@ def best_connected(setup: Setup, rates: Rates) -> str:
 
 @contextmanager
 def planned_by(solve: Solve | None) -> Iterator[None]:
-    """Coordinators of this process plan so within the block; None: as they do."""
+    """Let this process's coordinators plan this way within the block; None: as shipped."""
     if solve is None:
         yield
         return

@@ -1,6 +1,6 @@
-"""How a peer of a rival speaks with the benchmark: lines of JSON, over pipes that no link is charged for.
+"""The dialogue of a rival's peer with the benchmark: lines of JSON over pipes, which no link carries.
 
-Runs in the rival's environment, so it knows nothing of ours.
+This runs in the rival's environment, so it imports nothing of ours.
 """
 
 import json
@@ -17,20 +17,20 @@ LEAVE_S = 10.0
 
 
 class Averager(Protocol):
-    """What a rival is here."""
+    """The interface of a rival."""
 
     def vectors(self) -> Sequence[values.Vector]:
-        """The values, to be written into and read."""
+        """Return the values, to be written and read."""
 
     def average(self) -> dict[str, Any]:
-        """Once, with everybody: `began` and `ended` by this machine's monotonic clock, `group` the peers in it."""
+        """Average once with all; return `began`, `ended` (monotonic clock), and `group`, the number of peers."""
 
     def close(self) -> None:
         """End what was started."""
 
 
 def converse(build: Callable[[dict[str, Any]], tuple[Averager, dict[str, Any]]]) -> None:
-    """Build from the one argument, say what others need to know, then obey until there is nobody to obey."""
+    """Build from the one argument, report what others need, then follow commands until the input ends."""
     asked = json.loads(sys.argv[1])
     signal.signal(signal.SIGTERM, leave)
     averager, known = build(asked)
@@ -46,7 +46,7 @@ def converse(build: Callable[[dict[str, Any]], tuple[Averager, dict[str, Any]]])
 
 
 def obey(averager: Averager, asked: dict[str, Any], words: list[str]) -> None:
-    """`fill SEED`, `average`, `check SEED`."""
+    """Follow `fill SEED`, `average`, or `check SEED`."""
     match words:
         case ["fill", seed]:
             values.fill(averager.vectors(), int(seed), values.shift_of(asked["index"], asked["contributors"]))
@@ -59,10 +59,9 @@ def obey(averager: Averager, asked: dict[str, Any], words: list[str]) -> None:
 
 
 def answer(said: dict[str, Any]) -> None:
-    """One line."""
     print(json.dumps(said), flush=True)
 
 
 def leave(number: int, _: object) -> NoReturn:
-    """As after the last line, so that children are ended."""
+    """Exit as after the last line, so that children are ended."""
     raise SystemExit(128 + number)

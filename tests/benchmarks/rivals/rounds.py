@@ -1,6 +1,6 @@
-"""Rounds of a rival's processes in the namespaces of a set-up, and what they came to.
+"""Rounds of a rival's processes in the namespaces of a set-up, and their results.
 
-Every wait ends: where one takes too long, all processes of the rival are killed, and what was measured before counts.
+Every wait ends: on a timeout all processes of the rival are killed, and earlier measurements count.
 """
 
 import json
@@ -31,7 +31,7 @@ Said = dict[str, Any]
 
 
 class Seat(Struct, frozen=True):
-    """A peer of a rival: where it runs, by which Python, as what; whether it has values of its own."""
+    """A rival's peer: its place, its command, its arguments, and whether it contributes values."""
 
     name: str
     command: tuple[str, ...]
@@ -40,11 +40,11 @@ class Seat(Struct, frozen=True):
 
 
 class Round(Struct, frozen=True):
-    """What everybody said of it, by name, and what it cost."""
+    """A round's reports by name, and its cost."""
 
     told_at: float
     said: dict[str, Said]
-    right: dict[str, float]  # the part of the true mean that each contributor has
+    right: dict[str, float]  # each contributor's correct part of the true mean
     sent_bytes: int = 0
     control_bytes: int = 0
     cpu_s: float = 0.0
@@ -52,22 +52,22 @@ class Round(Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether everybody was in one group, and says that it went well."""
+        """True if all peers were in one group and report success."""
         return all(said.get("group") == len(self.said) for said in self.said.values())
 
     @property
     def is_partial(self) -> bool:
-        """Whether somebody lacks a part of the true mean, whatever it says."""
+        """True if a peer lacks part of the true mean, whatever it reports."""
         return any(part < 1.0 for part in self.right.values())
 
     @property
     def round_s(self) -> float:
-        """From the first who begins until the last has all."""
+        """Seconds from the first begin until the last peer has everything."""
         return float(self._ended() - min(each["began"] for each in self.said.values()))
 
     @property
     def step_s(self) -> float:
-        """The same from when they were told to."""
+        """Seconds from the command until the last peer has everything."""
         return float(self._ended() - self.told_at)
 
     def _ended(self) -> float:
@@ -75,7 +75,7 @@ class Round(Struct, frozen=True):
 
 
 def figures_of(rounds: Sequence[Round], peak_mb: float) -> Figures:
-    """Times of rounds in which all were in one group; everything else of all rounds."""
+    """Return times of rounds with all in one group; other figures are of all rounds."""
     whole = [each for each in rounds if each.is_whole]
     sent = sum(each.sent_bytes for each in rounds)
     busy = max((each.busy for each in rounds), default=0.0)
@@ -97,9 +97,9 @@ def figures_of(rounds: Sequence[Round], peak_mb: float) -> Figures:
 
 
 def measured(network: Network, seats: Sequence[Seat], folder: Path, rounds: tuple[int, int], most_s: float) -> Figures:
-    """Warm up and measure so many rounds, each of at most so many seconds; then nothing of it is left.
+    """Warm up and measure rounds of at most `most_s` seconds each; leave nothing behind.
 
-    Raises Unavailable where it does not come up or no round ends.
+    Raise Unavailable if the rival does not start or no round ends.
     """
     made: list[Round] = []
     group = Group(network, folder)
@@ -121,7 +121,7 @@ def measured(network: Network, seats: Sequence[Seat], folder: Path, rounds: tupl
 
 
 class Group:
-    """The processes of a rival, at most one in each namespace, and theirs."""
+    """The processes of a rival, at most one per namespace, with their children."""
 
     def __init__(self, network: Network, folder: Path) -> None:
         self.network, self.folder = network, folder
@@ -129,7 +129,7 @@ class Group:
         self.processes: dict[str, Process] = {}
 
     def start(self, seats: Sequence[Seat]) -> None:
-        """The first one alone: the others are told its addresses. Raises RuntimeError where one does not come up."""
+        """Start the first alone, and tell the others its addresses. Raise RuntimeError if one does not start."""
         self.contributors = [seat.name for seat in seats if seat.contributes]
         first, *others = seats
         with self._within(START_S):
@@ -156,7 +156,7 @@ class Group:
         return process
 
     def round(self, number: int, most_s: float) -> Round:
-        """One, and how much of it is right; values are written and looked at while nobody counts."""
+        """Make one round and return its correctness; values are written and checked outside the counted time."""
         with self._within(START_S):
             self._ask(f"fill {number}")
         before, busy, told_at = self._counters(), processor_time(), time.monotonic()
@@ -189,9 +189,9 @@ class Group:
 
     @contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
-        """Kill them all, by their ids, where the block takes longer: whoever waits for one then hears its end.
+        """Kill them all by their ids if the block takes longer, so that every wait for one ends.
 
-        Their children too, which have inherited the pipe that is read from.
+        Their children are killed too, since they inherit the pipe that is read.
         """
         clock = threading.Timer(seconds, self._give_up)
         clock.daemon = True
@@ -202,17 +202,15 @@ class Group:
             clock.cancel()
 
     def peak_mb(self) -> float:
-        """The most memory of any contributor."""
         spent = costs(self.network)
         return max((spent[name].peak_mb for name in self.contributors), default=0.0)
 
     def last_words(self) -> str:
-        """What one of them complained of last."""
         logs = [path.read_text(errors="replace").strip() for path in sorted(self.folder.glob("*.log"))]
         return next((log[-LAST_WORDS:] for log in logs if log), "")
 
     def end(self) -> None:
-        """End them, and what they started, by their ids."""
+        """End the processes and their children, by their ids."""
         end(self.processes.values())
         self._end_children()
 
@@ -228,6 +226,6 @@ class Group:
 
 
 def moved(before: Iterable[Traffic], after: Iterable[Traffic]) -> tuple[int, int]:
-    """Bytes that all peers sent over their shaped links in between, and over the other ones."""
+    """Return the bytes that all peers sent in between over their shaped links, and over the others."""
     grown = [late - early for early, late in zip(before, after, strict=True)]
     return sum(each.up.bytes for each in grown), sum(each.control_up.bytes + each.control_down.bytes for each in grown)

@@ -1,4 +1,4 @@
-"""Who sits where in a rival's rounds, and which rivals a set-up can have."""
+"""The placement of a rival's peers, and which rivals a set-up can have."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ PROGRAMS = "tests.benchmarks.rivals"
 
 
 def reason_against_gloo(setup: Setup, codec: str) -> str:
-    """Why gloo makes no round there; empty where it does."""
+    """Return why gloo cannot run there, or an empty text."""
     if not all(peer.reachable for peer in setup.peers):
         return "all have to reach each other"
     if codec not in {"fp16", "fp32"}:
@@ -21,7 +21,7 @@ def reason_against_gloo(setup: Setup, codec: str) -> str:
 
 
 def gloo(network: Network, codec: str, folder: Path) -> list[Seat]:
-    """Trainers alone: others have nothing to give, and a ring would wait for them."""
+    """Seat trainers only: others have nothing to give, and a ring would wait for them."""
     trainers = [peer for peer in network.setup.peers if peer.role == "trainer"]
     command = (sys.executable, "-m", f"{PROGRAMS}.gloo_peer")
     common = common_of(network.setup, codec) | {"folder": str(folder)}
@@ -29,7 +29,7 @@ def gloo(network: Network, codec: str, folder: Path) -> list[Seat]:
 
 
 def hivemind(network: Network, codec: str, python: Path, rates: Rates, *, best: bool) -> list[Seat]:
-    """Everybody; whom the others dial first is first: the log's keeper, since all reach it."""
+    """Seat all peers; the first is dialled by the others: the log's keeper, which all reach."""
     setup = network.setup
     trainers = [peer.name for peer in setup.peers if peer.role == "trainer"]
     seats = []
@@ -50,13 +50,13 @@ def hivemind(network: Network, codec: str, python: Path, rates: Rates, *, best: 
 
 
 def common_of(setup: Setup, codec: str) -> dict[str, Any]:
-    """What every peer of a rival has to know."""
+    """Return the facts that every peer of a rival needs."""
     trainers = sum(peer.role == "trainer" for peer in setup.peers)
     return {"contributors": trainers, "elements": setup.elements, "codec": codec}
 
 
 def role_of(peer: Peer) -> str:
-    """In hivemind's words: who is behind NAT is a client, who has no values of its own an auxiliary."""
+    """Return hivemind's role: a peer behind NAT is a client, one without values an auxiliary."""
     if peer.role != "trainer":
         return "auxiliary"
     return "node" if peer.reachable else "client"

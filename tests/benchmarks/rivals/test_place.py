@@ -1,4 +1,4 @@
-"""Namespaces that engines share: what runs there is counted, opened and ended."""
+"""Namespaces that engines share: their processes are counted, opened and ended."""
 
 import os
 import subprocess

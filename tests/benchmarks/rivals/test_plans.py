@@ -1,4 +1,4 @@
-"""Plans of our own engine that are rivals: whose shares, and that nothing but them is another."""
+"""Rival plans of our own engine: their shares, and that nothing else differs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is told of a rival's rounds, who takes part in them, and that no wait is without an end."""
+"""A rival's rounds: figures, participants, and timeouts."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ for number, line in enumerate(sys.stdin):
     said = {"began": 10.0 * number, "ended": 10.0 * number + 2.0, "group": 2, "right": 1.0}
     print(json.dumps(said), flush=True)
 """
-# Its child holds the pipe that is read from, as hivemind's do.
+# Its child holds the pipe that is read, as hivemind's do.
 STUCK = """
 import subprocess, sys, time
 print("{}", flush=True)

@@ -1,1 +1,1 @@
-"""Benchmarks of links between two machines, and of whoever is between them."""
+"""Benchmarks of links between two machines, and of forwarders between them."""

@@ -1,4 +1,4 @@
-"""Processor seconds for a GB that a relay forwards, and its peak memory, beside HAProxy in TCP mode. See README.md."""
+"""Processor seconds per GB that a relay forwards, and its peak memory, beside HAProxy in TCP mode. See README.md."""
 
 import argparse
 import json
@@ -41,7 +41,7 @@ listen forward
 
 
 class Kind(Struct, frozen=True):
-    """Who forwards, and how it is dialled; `tls`: ends TLS of its own around that of the link."""
+    """A forwarder, and how it is dialled; `tls`: it ends TLS of its own around that of the link."""
 
     name: str
     way: str
@@ -59,7 +59,7 @@ KINDS = (
 
 @contextmanager
 def forwarder(kind: Kind, port: str, fingerprint: str) -> Iterator[tuple[int, str, str]]:
-    """Process, port and fingerprint of who forwards to the listener at `port`."""
+    """Run a forwarder to the listener at `port`; yield its process, port and fingerprint."""
     if kind.is_ours:
         with running("-m", ENDS, "forward", port, fingerprint, "tls" if kind.tls else "plain") as child:
             own_port, own = child.hear().split()
@@ -77,7 +77,7 @@ def forwarder(kind: Kind, port: str, fingerprint: str) -> Iterator[tuple[int, st
 
 
 def _haproxy(folder: Path, port: str, to: str, *, tls: bool) -> "subprocess.Popen[bytes]":
-    """One process with one thread, in the foreground."""
+    """Start HAProxy as one process with one thread, in the foreground."""
     (folder / "own.pem").write_bytes(new_pem())
     config = folder / "haproxy.cfg"
     config.write_text(CONFIG.format(host=HOST, port=port, to=to, tls=f"ssl crt {folder}/own.pem" if tls else ""))
@@ -103,7 +103,7 @@ def _wait_until_open(port: int) -> None:
 
 
 def turn(kind: Kind, chunks: int) -> dict[str, Any]:
-    """One link, both ways full: what the process in the middle used for it."""
+    """Fill one link both ways; return the resources used by the process in the middle."""
     with running("-m", LISTENER, "listen", HOST, str(chunks), str(SIZE)) as listener:
         port, fingerprint = listener.hear().split()
         with forwarder(kind, port, fingerprint) as (pid, own_port, own):
@@ -111,13 +111,13 @@ def turn(kind: Kind, chunks: int) -> dict[str, Any]:
             places = (f"{own_port},{port}", f"{own},{fingerprint}", str(chunks), str(SIZE))
             with running("-m", ENDS, "dial", kind.way, *places) as dialler:
                 seconds = float(json.loads(dialler.hear())["seconds"])
-                listener.hear()  # the last of it has come
+                listener.hear()  # the last byte has come
             used = {"cpu_s": cpu_s(pid) - before, "peak_mb": peak_mb(pid), "seconds": seconds}
     return used
 
 
 def figures_of(turns: Sequence[dict[str, Any]], chunks: int) -> Figures:
-    """A GB is 10^9 bytes of the link that went through, either way."""
+    """Return the figures; a GB is 10^9 bytes forwarded on the link, either way."""
     through = 2 * chunks * SIZE / GB
     return {
         "cpu_s_per_gb": median(each["cpu_s"] for each in turns) / through,
@@ -127,7 +127,6 @@ def figures_of(turns: Sequence[dict[str, Any]], chunks: int) -> Figures:
 
 
 def measure(megabytes: float, repeats: int) -> Figures:
-    """All kinds in turn, so many times."""
     chunks = max(1, int(megabytes * 1e6 / SIZE))
     has_haproxy = shutil.which("haproxy") is not None
     kinds = [kind for kind in KINDS if kind.is_ours or has_haproxy]
@@ -145,7 +144,6 @@ def measure(megabytes: float, repeats: int) -> Figures:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.sockets.forwarding", description=__doc__)
     parser.add_argument("--megabytes", type=float, default=100, help="each way")
     parser.add_argument("--repeats", type=int, default=3)

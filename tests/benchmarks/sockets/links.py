@@ -1,4 +1,4 @@
-"""Processor seconds for each GB on a data link over TLS, both ways at once, beside plain sockets. See README.md."""
+"""Processor seconds per GB on a data link over TLS, both ways at once, beside plain sockets. See README.md."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ GB = 1e9
 
 
 def ends_of(mbit: float) -> Setup:
-    """Who sends and who receives, over a link of so many Mb/s each way."""
+    """Return a sender and a receiver over a link of this rate each way."""
     rate = mbit or 1000.0
     peers = (Peer("listener", "relay", 10 * rate, 10 * rate), Peer("dialler", "trainer", rate, rate, reachable=False))
     return Setup("links", peers, elements=1, keeper="listener", default_scale=1.0)
@@ -29,13 +29,13 @@ def ends_of(mbit: float) -> Setup:
 
 @contextmanager
 def linked(mbit: float) -> Iterator[Network]:
-    """In namespaces where a rate is to be held, else on loopback."""
+    """Use namespaces if the rate is limited, else loopback."""
     with on_loopback(ends_of(mbit)) if mbit == UNLIMITED else emulated(ends_of(mbit)) as network:
         yield network
 
 
 def transfer(network: Network, kind: str, chunks: int) -> dict[str, Any]:
-    """Both ends once; `kind` "" is what we ship, "plain-" sockets."""
+    """Run both ends once; `kind` is "" for what we ship, "plain-" for plain sockets."""
     listener, dialler = network["listener"], network["dialler"]
     serving = _program(listener, f"{kind}listen", listener.address, str(chunks), str(SIZE))
     port, fingerprint = hear(serving).split()
@@ -53,7 +53,7 @@ def _program(node: Node, *arguments: str) -> "subprocess.Popen[str]":
 
 
 def figures_of(turns: list[dict[str, Any]]) -> Figures:
-    """A GB is 10^9 bytes that one of the two sent and the other received."""
+    """Return the figures; a GB is 10^9 bytes that one end sent and the other received."""
     sent = turns[0]["dialler"]["moved"] / GB
     per_gb = {end: median(turn[end]["cpu_s"] for turn in turns) / sent for end in ("dialler", "listener")}
     waits = {f"{end}_waits_per_mb": median(turn[end]["waits"] for turn in turns) / (sent * 1000) for end in per_gb}
@@ -68,7 +68,6 @@ def figures_of(turns: list[dict[str, Any]]) -> Figures:
 
 
 def measure(rates: Sequence[float], megabytes: float, repeats: int) -> Figures:
-    """All rates in turn; of each so many turns of ours and of plain sockets."""
     found: Figures = {}
     for mbit in rates:
         if mbit and (reason := reason_against()):
@@ -84,7 +83,6 @@ def measure(rates: Sequence[float], megabytes: float, repeats: int) -> Figures:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.sockets.links", description=__doc__)
     parser.add_argument("--mbit", type=float, nargs="+", default=[20, 100, 300, UNLIMITED], help="0: loopback")
     parser.add_argument("--megabytes", type=float, default=30, help="each way")

@@ -1,1 +1,1 @@
-"""All benchmarks together: which belong to which size, with what budget, and their figures as tables."""
+"""All benchmarks together: their sizes and budgets, and their figures as tables."""

@@ -1,4 +1,4 @@
-"""One benchmark as a process of its own, which is ended when its budget is spent."""
+"""One benchmark as a process of its own, ended when its budget is spent."""
 
 import json
 import subprocess
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from tests.benchmarks.suite.sizes import Job
 from tests.emulation.network import ROOT
 
-GRACE_S = 30.0  # in which a benchmark takes away its namespaces and processes
+GRACE_S = 30.0  # in which a benchmark removes its namespaces and processes
 
 
 def lines_of(job: Job, command: Sequence[str] = ()) -> tuple[list[str], bool]:
-    """The JSON that it printed, and whether it came to its end. What it says meanwhile goes through to the terminal."""
+    """Return the JSON lines printed, and True if it finished. Its progress goes through to the terminal."""
     command = command or (sys.executable, "-m", f"tests.benchmarks.{job.name}", *job.arguments)
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -31,7 +31,6 @@ def lines_of(job: Job, command: Sequence[str] = ()) -> tuple[list[str], bool]:
 
 
 def ended(process: "subprocess.Popen[str]") -> str:
-    """Ask it to end, then kill it; what it had printed."""
     process.terminate()
     try:
         return process.communicate(timeout=GRACE_S)[0]
@@ -41,7 +40,7 @@ def ended(process: "subprocess.Popen[str]") -> str:
 
 
 def is_object(line: str) -> bool:
-    """Whether this is one of the lines that a benchmark ends with."""
+    """Return True for a line with which a benchmark ends."""
     try:
         return isinstance(json.loads(line), dict)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a size holds: every benchmark with its arguments and a budget, and the set-ups and rivals of averaging."""
+"""The content of a size: each benchmark's arguments and budget, and the set-ups and rivals of averaging."""
 
 from typing import Literal, get_args
 
@@ -7,7 +7,7 @@ from msgspec import Struct
 from peer_agent.protocol.recipe import Codec
 
 Rival = Literal["hivemind", "gloo", "butterfly", "parameter_server"]
-Wire = Codec | Literal["plan"]  # plan: also who contributes is left to it
+Wire = Codec | Literal["plan"]  # plan: contributors are left to it as well
 Size = Literal["quick", "usual", "full"]
 
 RIVALS: tuple[Rival, ...] = get_args(Rival)
@@ -16,7 +16,7 @@ MINUTES: dict[Size, int] = {"quick": 10, "usual": 60, "full": 180}
 
 
 class Averaging(Struct, frozen=True):
-    """A set-up, beside whom, and how many rounds are counted; many short ones where it says how long the vector is."""
+    """A set-up, its rivals, and the number of counted rounds; many short ones if `elements` is given."""
 
     setup: str
     against: tuple[Rival, ...] = ()
@@ -34,7 +34,7 @@ class Job(Struct, frozen=True):
 
 
 OURS: tuple[Rival, ...] = ("butterfly", "parameter_server")
-FREE: tuple[Wire, ...] = ("fp16", "plan")  # beside the same rivals
+FREE: tuple[Wire, ...] = ("fp16", "plan")  # with the same rivals
 MANY = Averaging("homes", rounds=50, elements=500_000)
 SHORT = ("--setup", "albert-auxiliaries", "--elements", "3000000", "--rounds", "5")
 FEWER = ("--elements", "3000000")  # than `four` has

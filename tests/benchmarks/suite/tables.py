@@ -1,6 +1,6 @@
 """`python -m tests.benchmarks.suite.tables FILE... [--write docs/benchmarks.md]`: figures of runs as rows of tables.
 
-The page has a line `<!-- NAME -->` before each table and `<!-- end -->` after it; what is between them is written anew.
+The page has a line `<!-- NAME -->` before each table and `<!-- end -->` after it; the text between is rewritten.
 A table without figures says so, whatever it said before.
 """
 
@@ -35,7 +35,7 @@ FORWARDERS = {
 
 
 def shown(value: Any) -> str:
-    """A number in three digits; what there is not is a dash."""
+    """Return a number with three digits; a missing one is a dash."""
     if value is None:
         return "–"
     if isinstance(value, float):
@@ -44,23 +44,21 @@ def shown(value: Any) -> str:
 
 
 def cells(run: Figures, *names: str) -> Cells:
-    """Figures of a run by name."""
     return [shown(run.get(name)) for name in names]
 
 
 def averaging(runs: Iterable[Figures], *, is_free: bool = False) -> list[Figures]:
-    """Those of `averaging` whose rounds were made for their time: in a stated codec, or with the plan's freedom."""
+    """Return timed rounds of `averaging`: in a stated codec, or with the plan's choice."""
     timed = [run for run in made(runs) if not run.get("is_many") and not run.get("reserve_percent")]
     return [run for run in timed if (run["codec"] == "plan") == is_free]
 
 
 def made(runs: Iterable[Figures]) -> list[Figures]:
-    """Those of `averaging` that got to their end."""
+    """Return runs of `averaging` that finished."""
     return [run for run in runs if run.get("benchmark") == "averaging" and "round_s_median" in run]
 
 
 def time_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Round time beside both floors."""
     for run in averaging(runs):
         raw = run["round_s_median"] / run["raw_floor_s"]
         names = ("setup", "scale", "codec", "round_s_median", "floor_s", "ratio")
@@ -68,14 +66,14 @@ def time_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def reserve_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Rounds in which households keep a part of their uplinks, beside the floor on what they leave."""
+    """Yield rounds in which households keep a share of their uplinks, beside the floor on the rest."""
     for run in (run for run in made(runs) if run.get("reserve_percent")):
         names = ("setup", "reserve_percent", "uplink_peak", "round_s_median", "floor_s", "ratio", "is_valid")
         yield cells(run, *names)
 
 
 def bandwidth_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """The largest error of what was learned."""
+    """Yield the largest error of learned rates."""
     for run in averaging(runs):
         if errors := run["learned_bandwidth_error"]:
             worst = max(errors, key=lambda name: abs(errors[name]))
@@ -83,7 +81,6 @@ def bandwidth_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def rival_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Each rival beside our round of the same run."""
     for run in averaging(runs):
         if "against" in run:
             ours = shown(run["round_s_median"])
@@ -92,7 +89,7 @@ def rival_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def rival_cells(against: Figures, name: str) -> Cells:
-    """Seconds, ratio, rounds that averaged a part alone, or why there is nothing."""
+    """Return seconds, ratio and partial rounds, or why there are none."""
     if (seconds := against.get(f"{name}_s")) is None:
         return ["–", "–", against.get("left_out", {}).get(name, NOT_MEASURED)]
     partial = against.get(f"{name}_rounds_partial")
@@ -100,7 +97,6 @@ def rival_cells(against: Figures, name: str) -> Cells:
 
 
 def freedom_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Codecs and contributors by the plan, beside the same rivals."""
     for run in averaging(runs, is_free=True):
         against = run.get("against", {})
         ratios = [shown(against.get(f"ratio_to_{name}")) for name in ("hivemind_best", "gloo")]
@@ -110,19 +106,18 @@ def freedom_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def counted(times: dict[str, int]) -> str:
-    """`int4 20, int8 5`; a dash for nothing."""
+    """Return counts such as `int4 20, int8 5`; a dash for nothing."""
     return ", ".join(f"{name} {count}" for name, count in sorted(times.items())) or shown(None)
 
 
 def loss_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """What fewer bits cost a model, worst of its seeds."""
+    """Yield the cost of fewer bits for a model, by its worst seed."""
     for run in (run for run in runs if "of_fp16" in run):
         for codec, ratios in run["of_fp16"].items():
             yield [codec, f"{max(ratios):.4f}"]
 
 
 def overlap_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """With and without the slowest trainers."""
     for run in (run for run in runs if run.get("benchmark") == "overlap" and "ratio" in run):
         everybody, faster = run["everybody"], run["faster"]
         rates = [shown(each["samples_per_s"]) for each in (everybody, faster)]
@@ -135,9 +130,8 @@ def overlap_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def cost_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Processor seconds and memory, ours and theirs."""
     for run in averaging(runs):
-        kinds = {name.rpartition("-")[0] for name in run["peak_mb"]}  # a peer is called by its kind and a number
+        kinds = {name.rpartition("-")[0] for name in run["peak_mb"]}  # a peer's name is its kind and a number
         for kind in sorted(kinds):
             peak = max(peak for name, peak in run["peak_mb"].items() if name.startswith(f"{kind}-"))
             yield [run["setup"], f"Manyhands, {kind}", shown(run["cpu_s_per_gb"]), shown(peak)]
@@ -148,14 +142,13 @@ def cost_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def plan_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """What a plan takes, by the number of peers."""
     for run in (run for run in runs if run.get("benchmark") == "plan" and "closed_form_ms" in run):
         for count in run["closed_form_ms"]:
             yield [count, *(shown(run[name].get(count)) for name in ("closed_form_ms", "all_pairs_ms", "choose_ms"))]
 
 
 def bytes_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Rounds, peers in them, and bytes beside those planned, of runs of many rounds."""
+    """Yield runs of many rounds: rounds, peers in them, and bytes beside those planned."""
     for run in (run for run in made(runs) if run.get("is_many")):
         found, ok = run["bytes"], f"{run['rounds_ok']} of {len(run['rounds_s'])}"
         parts = (found["who_reduces_nothing_in_p"], found["relays_in_np"])
@@ -164,15 +157,14 @@ def bytes_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def exact(found: Figures) -> Cells:
-    """Ratios of which the thousandths matter."""
     return [f"{found[name]:.3f}" for name in ("ratio", "kernel_ratio")]
 
 
 def trouble_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Rounds with one peer in trouble beside usual ones and those without it, or why there are none."""
+    """Yield rounds with one peer in trouble beside usual ones and those without it, or why there are none."""
     for run in (run for run in runs if run.get("benchmark") == "trouble" and "trouble" in run):
         about = cells(run, "setup", "scale", "trouble", "part", "who")
-        if isinstance(run.get("left_out"), str):  # why; a list of who had no part where there were rounds
+        if isinstance(run.get("left_out"), str):  # the reason; otherwise a list of peers without a part
             yield [*about, *["–"] * 8, run["left_out"], "–", "–"]
             continue
         ratios = ("first_ratio", "worst_ratio", "first_to_without", "worst_to_without")
@@ -183,7 +175,7 @@ def trouble_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def memory_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """What averaging takes of memory over many rounds, by what a process does."""
+    """Yield averaging's memory over many rounds, by a process's role."""
     for run in (run for run in runs if run.get("benchmark") == "memory.averaging" and "memory" in run):
         for who, found in run["memory"].items():
             grown = cells(found, "mb_per_100_rounds")
@@ -197,7 +189,7 @@ def memory_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def forwarding_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Who forwards, ours first; or why there is nobody beside us."""
+    """Yield forwarders, ours first, or why there is no rival."""
     for run in (run for run in runs if run.get("benchmark") == "forwarding" and "forwarders" in run):
         for name, called in FORWARDERS.items():
             if name in run["forwarders"]:
@@ -206,12 +198,10 @@ def forwarding_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def delayed_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """The set-ups with a round-trip time."""
     return time_rows([run for run in runs if str(run.get("setup", "")).endswith("-rtt")])
 
 
 def preset_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """What each preset is said to take, and took."""
     names = ("preset", "parameters", "parameters_told_ratio", "memory_told_mb", "memory_mb", "memory_told_ratio")
     for run in runs:
         if run.get("benchmark") == "presets":
@@ -219,7 +209,7 @@ def preset_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def step_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """What the form says of a step's bytes and seconds, beside rounds over links as told."""
+    """Yield a step's stated bytes and seconds, beside rounds over such links."""
     names = (
         "up_told_mb",
         "up_told_ratio",
@@ -235,7 +225,6 @@ def step_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def loop_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """An agent's loop beside plain PyTorch."""
     names = ("device", "threads", "precision", "parameters", "ours_samples_per_s", "plain_samples_per_s", "ratio")
     for run in runs:
         if run.get("benchmark") == "inner_loop":
@@ -243,7 +232,7 @@ def loop_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def attention_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Mixed precision on a processor, by where attention is computed."""
+    """Yield mixed precision on a processor, by where attention is computed."""
     names = ("model", "fp32_samples_per_s", "bf16_samples_per_s", "wide_samples_per_s", "beside_fp32", "beside_bf16")
     for run in runs:
         if run.get("benchmark") == "attention":
@@ -251,7 +240,6 @@ def attention_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def page_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """What each page costs in the largest run that was looked at."""
     looked = [run for run in runs if run.get("benchmark") == "pages" and "pages" in run]
     for run in sorted(looked, key=lambda run: run["ledger_rows"])[-1:]:
         for path, page in run["pages"].items():
@@ -259,7 +247,6 @@ def page_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def mark_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Lighthouse's medians of each page, in the run of most members that was looked at last."""
     looked = [run for run in runs if run.get("benchmark") == "lighthouse" and "pages" in run]
     for run in sorted(looked, key=lambda run: run["members"])[-1:]:
         for page, found in run["pages"].items():
@@ -351,7 +338,6 @@ TABLES: dict[str, Table] = {
 
 
 def table(name: str, runs: list[Figures]) -> str:
-    """One table in Markdown."""
     headings, rows_of = TABLES[name]
     found = list(rows_of(runs))
     if not found:
@@ -361,7 +347,7 @@ def table(name: str, runs: list[Figures]) -> str:
 
 
 def filled(page: str, runs: list[Figures]) -> str:
-    """The page with its tables written anew. Raises KeyError for a table that nobody knows."""
+    """Return the page with its tables rewritten. Raise KeyError for an unknown table."""
     return MARKED.sub(lambda found: found[1] + table(found["name"], runs) + found[3], page)
 
 

@@ -1,4 +1,4 @@
-"""The benchmark of averaging waits for rounds no longer than there is somebody to make them."""
+"""The averaging benchmark's wait for rounds ends when a process does."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""Figures of rounds in which the plan chose codecs and contributors: of what it chose, and of whom it asked."""
+"""Figures of rounds whose codecs and contributors the plan chose."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -33,10 +33,10 @@ def timed(cut_at: float, asked: set[PeerId], codec: Any, held_s: float) -> Timed
 
 
 def made() -> Made:
-    """The slowest sat out of the first counted round, and all were in the second, in few bits."""
+    """Return a run: the slowest sat out of the first counted round, and all were in the second, in few bits."""
     steps = {WARM_UP - 1: timed(0.0, ALL, "fp16", 4.0)}
     steps |= {FIRST: timed(10.0, ALL - {SLOW}, "fp16", 4.0), SECOND: timed(20.0, ALL, "int4", 6.0)}
-    steps[SECOND + 1] = Timed(30.0)  # begun, and not made
+    steps[SECOND + 1] = Timed(30.0)  # begun, but not finished
     records = [record(ALL)] * WARM_UP + [record(ALL - {SLOW}, 18), record(ALL, 26)]
     coordinator: Any = SimpleNamespace(steps=steps, entries=[(None, each) for each in records])
     errors, nothing = {FIRST: 0.25, SECOND: 0.75}, SimpleNamespace()

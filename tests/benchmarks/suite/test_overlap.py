@@ -1,4 +1,4 @@
-"""Whose steps are counted, and how far behind those are who were left out."""
+"""The overlap benchmark's counted steps, and the lag of left-out trainers."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId

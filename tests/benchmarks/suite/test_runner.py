@@ -1,4 +1,4 @@
-"""Benchmarks as processes: what they print is kept, and none takes longer than its budget."""
+"""Benchmarks as processes: their output is kept, and none exceeds its budget."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Every size fits into its minutes, and none forgets a benchmark."""
+"""Every size fits into its minutes and contains every benchmark."""
 
 from pathlib import Path
 

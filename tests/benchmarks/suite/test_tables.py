@@ -1,4 +1,4 @@
-"""Lines of JSON become rows, and a page keeps everything but its tables."""
+"""JSON lines become table rows, and the rest of the page stays."""
 
 import json
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Benchmarks of what replicas compute."""
+"""Benchmarks of replicas' computations."""

@@ -1,7 +1,7 @@
-"""What fewer bits cost: the held-out loss after 200 steps on real text, with gradients and averages in each codec.
+"""The cost of fewer bits: held-out loss after 200 steps on real text, with gradients and averages in each codec.
 
-Two trainers and a reducer as they ship, without sockets: accumulators with what they carry, sums, residuals of the
-averages. `python -m tests.benchmarks.training.codecs`; the last line is one JSON object.
+Two trainers and a reducer as shipped, without sockets: accumulators with carried work, sums, residuals of the averages.
+`python -m tests.benchmarks.training.codecs`; the last line is one JSON object.
 """
 
 import argparse
@@ -37,7 +37,6 @@ UNEVEN = (3, 5)  # units of each trainer in a step
 
 
 def recipe_of(seed: int, steps: int) -> CausalLM:
-    """A small model of bytes."""
     return CausalLM(
         model=Model(layers=2, width=64, heads=4, context=64),
         optimizer=Optimizer(learning_rate=0.01, warmup_steps=10),
@@ -49,7 +48,7 @@ def recipe_of(seed: int, steps: int) -> CausalLM:
 
 
 def heldout_loss(codec: Codec, seed: int, steps: int = STEPS, *, feedback: bool = True) -> float:
-    """Nats per token after so many steps. Without `feedback` nothing that averages lose is sent later."""
+    """Return nats per token after this many steps. Without `feedback` the averages' losses are never sent later."""
     recipe, text = recipe_of(seed, steps), np.frombuffer(docstrings().encode(), np.uint8).astype(np.uint16)
     replica, tokens = Replica(recipe), text[:-HELD_OUT]
     trainer, grid = Trainer(replica, RUN, [tokens], threads=1), grid_of(replica.layout.elements)
@@ -84,7 +83,7 @@ def _accumulate(trainer: Trainer, holder: Holder, units: Sequence[Unit]) -> None
 
 
 def _averaged(holders: Sequence[Holder], grid: Grid, codec: Codec, residuals: Residuals, step: int) -> Floats:
-    """The averaged gradient as every replica decodes it, [P]."""
+    """Return the averaged gradient as every replica decodes it, [P]."""
     sendings = [holder.offer(codec) for holder in holders]
     plan = replace(plan_of(sendings, grid=grid, codec_down=codec, cuts=(0, grid.chunks)), step=step)
     reduction = Reduction(OpenPlan(plan, plan.slots), residuals)
@@ -101,7 +100,6 @@ def _averaged(holders: Sequence[Holder], grid: Grid, codec: Codec, residuals: Re
 
 
 def main() -> None:
-    """Print the table, and one JSON object on the last line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=STEPS)
     steps = parser.parse_args().steps

@@ -26,7 +26,6 @@ Work = Callable[[int], object]
 
 
 def seconds_of(work: Work, numbers: Sequence[int], device: torch.device) -> float:
-    """Of so many units."""
     _wait(device)
     began = time.perf_counter()
     for number in numbers:
@@ -41,7 +40,6 @@ def _wait(device: torch.device) -> None:
 
 
 def ours(recipe: CausalLM, device: torch.device, tokens: Tokens, *, compiles: bool = False) -> Work:
-    """A unit as an agent computes and keeps it."""
     trainer = Trainer(Replica(recipe, device), RUN, [tokens], compiles=compiles)
 
     def work(number: int) -> None:
@@ -53,7 +51,7 @@ def ours(recipe: CausalLM, device: torch.device, tokens: Tokens, *, compiles: bo
 
 
 def plain(recipe: CausalLM, device: torch.device, tokens: Tokens) -> Work:
-    """The loop of a tutorial: rows of tokens in, summed loss, backward into gradients that add up, loss as a number."""
+    """Run a tutorial's loop: rows of tokens, summed loss, backward into gradients that add up, loss as a number."""
     shape, half = recipe.model, {"fp32": None, "mixed": torch.bfloat16}[recipe.precision]
     config = GPT2Config(
         vocab_size=recipe.vocab,
@@ -82,7 +80,7 @@ def plain(recipe: CausalLM, device: torch.device, tokens: Tokens) -> Work:
 
 
 def measure(recipe: CausalLM, repeats: int, units: int, *, compiles: bool) -> Figures:
-    """All in turns, in one process, on the same threads."""
+    """Measure all in turns, in one process, on the same threads."""
     device = pick_device()
     tokens = (np.concatenate(some_shards([UNITS * recipe.model.context])).astype(np.int64) % recipe.vocab).astype("u2")
     works = {"ours": ours(recipe, device, tokens), "plain": plain(recipe, device, tokens)}
@@ -95,7 +93,7 @@ def measure(recipe: CausalLM, repeats: int, units: int, *, compiles: bool) -> Fi
             spent = seconds_of(work, range(turn * units, (turn + 1) * units), device)
             if turn:
                 seconds[name].append(spent)
-            else:  # it warms up, and compiles
+            else:  # the first turn warms up, and compiles
                 first[name] = spent
         say(f"turn {turn} of {repeats}")
     samples = units * recipe.micro_batch
@@ -112,7 +110,7 @@ def measure(recipe: CausalLM, repeats: int, units: int, *, compiles: bool) -> Fi
 
 
 def _of_compiling(seconds: dict[str, list[float]], first: dict[str, float]) -> Figures:
-    """What it brings, at least and at most, and what its first turn took more."""
+    """Return the gain of compiling, at least and at most, and the extra time of its first turn."""
     ratios = [a / b for a, b in zip(seconds["ours"], seconds["compiled"], strict=True)]
     return {
         "compiled_ratio": median(ratios),
@@ -123,7 +121,7 @@ def _of_compiling(seconds: dict[str, list[float]], first: dict[str, float]) -> F
 
 
 def main() -> int:
-    """Print the figures, a line of JSON for each precision that this machine has."""
+    """Print a line of JSON for each precision that this machine has."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--units", type=int, default=1, help="of a turn")

@@ -26,28 +26,27 @@ Work = Callable[[], object]
 
 
 def timed(work: Work) -> float:
-    """Processor seconds of this thread, which is the only one."""
+    """Return the processor seconds of this thread, the only one."""
     began = time.thread_time()
     work()
     return time.thread_time() - began
 
 
 def ours(replica: Replica, gradient: torch.Tensor) -> Work:
-    """The update alone."""
     scalars = record_after(replica, gradient.numpy()).scalars
     state = Moving(replica.parameters, replica.moment1, replica.moment2)
     return lambda: update(replica.recipe.optimizer, scalars, replica.layout, state, gradient)
 
 
 def applied(replica: Replica, gradient: Vector) -> Work:
-    """What an agent does at a commit: apply the next record, without making it."""
+    """Apply the next record as an agent does at a commit, without making it."""
     record = record_after(replica, gradient)
     digest = digest_of(seal(SITE_KEY, record))
     return lambda: replica.apply(record, digest, gradient)
 
 
 def of_torch(tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> Work:
-    """torch's AdamW on the same values, one tensor after another."""
+    """Step torch's AdamW on the same values, one tensor after another."""
     parameters = [torch.nn.Parameter(tensor.clone()) for tensor in tensors]
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient.clone()
@@ -57,7 +56,7 @@ def of_torch(tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor])
 
 
 def measure(repeats: int) -> Figures:
-    """Everything in turn, on both models; the first turn warms up and is not counted."""
+    """Measure everything in turn, on both models; the first turn is not counted."""
     torch.set_num_threads(1)
     figures: Figures = {"repeats": repeats}
     for name, shape in SHAPES.items():
@@ -100,7 +99,6 @@ def _of_model(shape: Model, repeats: int) -> Figures:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.training.replica", description=__doc__)
     parser.add_argument("--repeats", type=int, default=15)
     wanted = parser.parse_args(arguments)

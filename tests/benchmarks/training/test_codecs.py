@@ -1,4 +1,4 @@
-"""What fewer bits cost a model: the short version of `python -m tests.benchmarks.training.codecs`."""
+"""The cost of fewer bits for a model: a short version of `python -m tests.benchmarks.training.codecs`."""
 
 import pytest
 
@@ -15,5 +15,4 @@ def in_halves() -> float:
 
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 def test_few_bits_both_ways_cost_under_one_percent_of_the_loss(codec: Codec, in_halves: float) -> None:
-    """Real text that nobody trains on; the model learns from it in so few steps already."""
     assert heldout_loss(codec, 1, STEPS) <= 1.01 * in_halves

@@ -1,1 +1,1 @@
-"""What is asked of Linux: namespaces, links, addresses and queues, by the programs of iproute2."""
+"""Linux namespaces, links, addresses and queues, through the programs of iproute2."""

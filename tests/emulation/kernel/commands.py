@@ -1,4 +1,4 @@
-"""`ip` and `tc`, many lines at a time; and whether this machine lets us use them."""
+"""`ip` and `tc`, many lines at a time, and whether this machine lets us use them."""
 
 import functools
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 PATIENCE_S = 30.0
 PROBE = "mh{pid}-0-probe"
-# All that a set-up needs of a kernel, on the loopback device of a namespace that is thrown away.
+# All kernel features that a set-up needs, tried on the loopback device of a temporary namespace.
 PROBE_LINKS = ("link add bridge type bridge", "link add one type veth peer name two")
 PROBE_QUEUES = (
     "qdisc add dev lo root handle 1: htb default 1",
@@ -20,19 +20,19 @@ PROBE_QUEUES = (
 
 
 class Unavailable(RuntimeError):
-    """This machine cannot emulate; the words say why, and what to do."""
+    """This machine cannot emulate; the text gives the reason and a remedy."""
 
 
 def batch(program: str, lines: Iterable[str], namespace: str = "") -> None:
-    """Have `ip` or `tc` do these lines in a namespace. Raises RuntimeError with the kernel's words."""
+    """Run `ip` or `tc` on these lines in a namespace. Raise RuntimeError with the kernel's words."""
     where = ["-n", namespace] if namespace else []
     run([program, *where, "-batch", "-"], "\n".join(lines) + "\n")
 
 
 def run(command: list[str], words: str = "") -> str:
-    """What a command prints. Raises RuntimeError with what it complains of.
+    """Return a command's output. Raise RuntimeError with its error output.
 
-    In a session of its own, so that Ctrl-C ends us between two commands and never within one.
+    It runs in its own session, so that Ctrl-C stops us between two commands and never within one.
     """
     done = subprocess.run(
         command, input=words, capture_output=True, text=True, timeout=PATIENCE_S, start_new_session=True, check=False
@@ -43,7 +43,7 @@ def run(command: list[str], words: str = "") -> str:
 
 
 def absent(platform: str, user: int, find: Callable[[str], str | None] = shutil.which) -> str:
-    """What this machine lacks, and what to do; empty where it lacks nothing."""
+    """Return what this machine lacks and how to get it, or an empty text."""
     if platform != "linux":
         return "Network namespaces are of Linux alone: use a Linux machine or a virtual one."
     if missing := [program for program in ("ip", "tc") if find(program) is None]:
@@ -54,19 +54,19 @@ def absent(platform: str, user: int, find: Callable[[str], str | None] = shutil.
 
 
 def require() -> None:
-    """Raises Unavailable where this machine cannot emulate."""
+    """Raise Unavailable if this machine cannot emulate."""
     if reason := reason_against():
         raise Unavailable(reason)
 
 
 @functools.cache
 def reason_against() -> str:
-    """Why this machine cannot emulate; empty where it can. Asks once."""
+    """Return why this machine cannot emulate, or an empty text. The result is cached."""
     return absent(sys.platform, os.geteuid()) or refused_by_kernel()
 
 
 def refused_by_kernel() -> str:
-    """What a first namespace meets: containers often have root and may not make one."""
+    """Return why a first namespace fails: containers often have root but may not make one."""
     probe = PROBE.format(pid=os.getpid())
     try:
         run(["ip", "netns", "add", probe])

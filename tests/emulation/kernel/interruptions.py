@@ -1,4 +1,4 @@
-"""SIGTERM, or a terminal that closes, ends a block as an exception does; while it is taken down, signals wait."""
+"""SIGTERM or a closed terminal ends a block like an exception; during take-down, signals wait."""
 
 import signal
 import threading
@@ -13,19 +13,19 @@ Handler = Callable[[int, FrameType | None], None]
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raise SystemExit in the block where one of them comes. Outside of the main thread: nothing."""
+    """Raise SystemExit in the block on one of these signals. Outside the main thread, do nothing."""
     with handled(ENDINGS, leave):
         yield
 
 
 def leave(number: int, _: FrameType | None) -> NoReturn:
-    """End with the status that a shell would give: 143 for SIGTERM."""
+    """Exit with the status that a shell would give: 143 for SIGTERM."""
     raise SystemExit(128 + number)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let them and Ctrl-C wait until the block is through."""
+    """Hold these signals and Ctrl-C back until the block ends."""
     came: set[int] = set()
     with handled((signal.SIGINT, *ENDINGS), lambda number, _: came.add(number)):
         yield
@@ -35,7 +35,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def handled(numbers: Iterable[signal.Signals], handler: Handler) -> Iterator[None]:
-    """Have signals handled so within the block; Python allows it in the main thread alone."""
+    """Handle signals this way within the block; Python allows it in the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

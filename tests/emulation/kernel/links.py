@@ -5,50 +5,45 @@ from collections.abc import Iterator
 from tests.emulation.kernel import addresses
 from tests.emulation.setups import Peer, Setup
 
-# What home computers use. The machine's own choice would decide the figures otherwise.
+# Home computers use cubic. Otherwise the machine's own setting would decide the figures.
 CONGESTION = "congctl cubic"
 BRIDGE = "type bridge stp_state 0 mcast_snooping 0"
 
 
 def quiet(device: str) -> Iterator[str]:
-    """Bring it up without an IPv6 address, which would send and be counted; in one line a bridge gets one first."""
+    """Bring it up without an IPv6 address, which would be announced. In one line a bridge gets one first."""
     yield f"link set {device} addrgenmode none"
     yield f"link set {device} up"
 
 
 def bridges() -> Iterator[str]:
-    """The two networks, in a namespace of their own."""
     for name in ("data", "control"):
         yield f"link add {name} {BRIDGE}"
         yield from quiet(name)
 
 
 def port(device: str, bridge: str) -> Iterator[str]:
-    """One end of a link, on a bridge."""
     yield f"link set {device} master {bridge}"
     yield from quiet(device)
 
 
 def control_port(index: int, namespace: str) -> Iterator[str]:
-    """A peer's control link."""
     yield f"link add c{index} type veth peer name control netns {namespace}"
     yield from port(f"c{index}", "control")
 
 
 def data_port(index: int, namespace: str) -> Iterator[str]:
-    """A peer's data link."""
     yield f"link add d{index} type veth peer name data netns {namespace}"
     yield from port(f"d{index}", "data")
 
 
 def delayed_port(index: int, namespace: str) -> Iterator[str]:
-    """The same over two taps that are there already."""
+    """Use two existing taps as a peer's data link."""
     yield f"link set p{index} netns {namespace} name data"
     yield from port(f"d{index}", "data")
 
 
 def peer_side(setup: Setup, index: int, slot: int) -> Iterator[str]:
-    """Within a peer's namespace: its addresses, and whom it reaches."""
     yield "link set lo up"
     yield from quiet("data")
     yield f"addr add {addresses.data_address(index)}/32 dev data"
@@ -60,7 +55,7 @@ def peer_side(setup: Setup, index: int, slot: int) -> Iterator[str]:
 
 
 def destinations(setup: Setup, peer: Peer) -> Iterator[str]:
-    """Where a peer has a route to: all of the data network, or the reachable ones beside trainers alone."""
+    """Yield a peer's destinations: the whole data network, or only reachable peers that are no trainers."""
     if peer.reachable:
         yield str(addresses.DATA)
         return
@@ -70,19 +65,16 @@ def destinations(setup: Setup, peer: Peer) -> Iterator[str]:
 
 
 def host_side(device: str, slot: int) -> Iterator[str]:
-    """In the host's own namespace."""
     yield from quiet(device)
     yield f"addr add {addresses.host_address(slot)}/24 dev {device}"
 
 
 def sink_port(namespace: str) -> Iterator[str]:
-    """The link of what a calibration sends to; it has no rate."""
     yield f"link add sink type veth peer name data netns {namespace}"
     yield from port("sink", "data")
 
 
 def sink_side() -> Iterator[str]:
-    """Within the namespace of what a calibration sends to."""
     yield from quiet("data")
     yield f"addr add {addresses.SINK}/32 dev data"
     yield f"route add {addresses.DATA} dev data {CONGESTION}"

@@ -1,6 +1,6 @@
-"""Queues that hold a link to its rate: lines for `tc`, one class of htb per limit.
+"""Queues that limit a link's rate: lines for `tc`, one htb class per limit.
 
-A queue holds what a link carries in 0.1 s, as a home router does, and drops what is beyond.
+A queue holds what a link carries in 0.1 s, as a home router does, and drops the rest.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,14 +16,14 @@ ROOT, REST, NEW_CONNECTIONS, FIRST_PAIR = 0x1, 0x2, 0x3, 0x100
 def shaped(
     device: str, rate: float, pairs: Mapping[str, float] | None = None, *, refuses_connections: bool = False
 ) -> Iterator[str]:
-    """Hold what leaves a device to `rate` bytes per second, and to less toward the addresses in `pairs`.
+    """Limit a device's output to `rate` bytes per second, and to less toward the addresses in `pairs`.
 
-    `refuses_connections`: whoever dials what is behind the device hears nothing, as from a home's router.
+    `refuses_connections`: dialling a peer behind the device gets no answer, as with a home router.
     """
     pairs = pairs or {}
     yield f"qdisc add dev {device} root handle 1: htb default {REST:x}"
     yield limit(device, "1:", ROOT, rate, rate)
-    # What the pairs are promised is not promised twice; all of it may be borrowed.
+    # The pairs' guaranteed rates are subtracted here; all of the rate may be borrowed.
     yield limit(device, "1:1", REST, max(rate - sum(pairs.values()), rate / 10), rate)
     yield fifo(device, REST, rate)
     for index, (address, most) in enumerate(pairs.items(), FIRST_PAIR):
@@ -35,14 +35,14 @@ def shaped(
 
 
 def changed(device: str, rate: float) -> Iterator[str]:
-    """Hold what leaves a shaped device without limited pairs to another rate; its queue is as long in seconds."""
+    """Change the rate of a shaped device without limited pairs; its queue stays as long in seconds."""
     for line in (limit(device, "1:", ROOT, rate, rate), limit(device, "1:1", REST, rate, rate)):
         yield line.replace("class add", "class change", 1)
     yield fifo(device, REST, rate).replace("qdisc add", "qdisc change", 1)
 
 
 def limit(device: str, parent: str, index: int, rate: float, most: float) -> str:
-    """A class that is promised `rate` and may borrow up to `most`."""
+    """Create a class with a guaranteed `rate` that may borrow up to `most`."""
     burst, most_burst = (max(LEAST_BURST, round(each * BURST_S)) for each in (rate, most))
     return (
         f"class add dev {device} parent {parent} classid 1:{index:x} htb rate {round(rate * 8)}bit"
@@ -51,12 +51,12 @@ def limit(device: str, parent: str, index: int, rate: float, most: float) -> str
 
 
 def fifo(device: str, index: int, rate: float) -> str:
-    """The queue of a class, in bytes."""
+    """Create a class's queue, sized in bytes."""
     return f"qdisc add dev {device} parent 1:{index:x} bfifo limit {LEAST_BURST + round(rate * LONGEST_WAIT_S)}"
 
 
 def without_new_connections(device: str, rate: float) -> Iterator[str]:
-    """Lose the first packet of each TCP connection: SYN without ACK, 13 bytes after the 20 of IP."""
+    """Drop the first packet of each TCP connection: SYN without ACK, 13 bytes after the 20 of IP."""
     yield limit(device, "1:1", NEW_CONNECTIONS, rate / 10, rate)
     yield f"qdisc add dev {device} parent 1:{NEW_CONNECTIONS:x} blackhole"
     yield (

@@ -1,4 +1,4 @@
-"""Namespaces of emulations that are there, what runs in them, and how all of it goes."""
+"""Existing namespaces of emulations, the processes in them, and their removal."""
 
 import os
 import re
@@ -15,30 +15,27 @@ PATIENCE_S = 5.0
 
 
 def prefix(serial: int) -> str:
-    """What the names of this process's emulation begin with."""
     return f"mh{os.getpid()}-{serial}-"
 
 
 def named(beginning: str) -> list[str]:
-    """The namespaces whose names begin so."""
     return sorted(path.name for path in HELD.glob(f"{beginning}*")) if HELD.is_dir() else []
 
 
 def of_ended_processes() -> list[str]:
-    """Namespaces of emulations whose process is gone."""
     owners = {name: found.group(1) for name in named("mh") if (found := NAME.fullmatch(name))}
     return [name for name, owner in owners.items() if not Path("/proc", owner).exists()]
 
 
 def remove(namespaces: list[str]) -> None:
-    """End what runs in these namespaces, then take them away with their links and queues."""
+    """End the processes in these namespaces, then delete them with their links and queues."""
     end_inside(namespaces)
     for name in namespaces:
         run(["ip", "netns", "delete", name])
 
 
 def end_inside(namespaces: Iterable[str]) -> None:
-    """Kill every process in these namespaces: also children of children, and shells that people opened there."""
+    """Kill every process in these namespaces, including grandchildren and shells opened by people."""
     identities = {identity for name in namespaces if (identity := identity_of(HELD / name))}
     deadline = time.monotonic() + PATIENCE_S
     while found := list(inside(identities)):
@@ -49,14 +46,13 @@ def end_inside(namespaces: Iterable[str]) -> None:
 
 
 def inside(identities: set[tuple[int, int]]) -> Iterator[int]:
-    """The ids of processes in these namespaces."""
     for path in Path("/proc").glob("[0-9]*"):
         if identity_of(path / "ns" / "net") in identities:
             yield int(path.name)
 
 
 def identity_of(path: Path) -> tuple[int, int] | None:
-    """Which namespace it is; None where it is gone."""
+    """Return the namespace's identity, or None if it is gone."""
     try:
         found = path.stat()
     except OSError:
@@ -65,7 +61,6 @@ def identity_of(path: Path) -> tuple[int, int] | None:
 
 
 def kill(pid: int) -> None:
-    """End a process, unless it has ended."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

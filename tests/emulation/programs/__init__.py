@@ -1,1 +1,1 @@
-"""What runs inside a peer's namespace."""
+"""Programs that run inside a peer's namespace."""

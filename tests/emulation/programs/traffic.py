@@ -1,8 +1,8 @@
-"""Plain TCP both ways at once, as fast as it goes: `python -m tests.emulation.programs.traffic NAME ADDRESS`.
+"""Plain TCP both ways at once, at full speed: `python -m tests.emulation.programs.traffic NAME ADDRESS`.
 
-Listens on the address, prints "ready", and reads one line of JSON: whom to `dial`, from when (`start`) until when
-(`stop`, both on this machine's monotonic clock) to count, and to whom it sends at `most` so many bytes per second, by
-name. Then it prints how many bytes came from each, by name.
+It listens on the address, prints "ready", and reads one line of JSON: whom to `dial`, the monotonic times (`start`,
+`stop`) between which to count, and by name the `most` bytes per second to send. Then it prints how many bytes came from
+each, by name.
 """
 
 import json
@@ -20,12 +20,12 @@ PIECE = 256 * 1024
 SMALL_PIECE = 16 * 1024
 NAME_BYTES = 64
 PATIENCE_S = 10.0
-# One alone may take seconds to find its rate while the other way is full; it is the link that is measured.
+# One connection alone may take seconds to find its rate while the other way is full.
 CONNECTIONS = 4
 
 
 class Exchange:
-    """Connections on which a thread sends and another receives, until the time is over."""
+    """Connections with a sending and a receiving thread each, until the time is over."""
 
     def __init__(self, name: str, start: float, stop: float, most: Mapping[str, float]) -> None:
         self._name = name
@@ -35,11 +35,10 @@ class Exchange:
         self.received: Counter[str] = Counter()
 
     def dial(self, address: str) -> None:
-        """Use a connection to another who listens."""
+        """Dial a listening peer and use the connection."""
         self._use(socket.create_connection((address, PORT), PATIENCE_S))
 
     def accept(self, listening: socket.socket) -> None:
-        """Use whatever connection comes."""
         while True:
             self._use(listening.accept()[0])
 
@@ -61,7 +60,7 @@ class Exchange:
                     self.received[other] += count
 
     def end(self) -> None:
-        """Wait for the time, then let all threads go."""
+        """Wait for the end of the time, then stop all threads."""
         time.sleep(max(0.0, self._stop - time.monotonic()))
         for connection in self._connections:
             with suppress(OSError):  # the other side was first
@@ -69,7 +68,7 @@ class Exchange:
 
 
 def send(connection: socket.socket, most: float) -> None:
-    """Nothing but zeros, at most so many bytes per second, until the connection is shut down."""
+    """Send zeros, at most `most` bytes per second, until the connection is shut down."""
     piece = bytes(PIECE if math.isinf(most) else SMALL_PIECE)
     due = time.monotonic()
     with suppress(OSError):
@@ -80,7 +79,6 @@ def send(connection: socket.socket, most: float) -> None:
 
 
 def main(name: str, address: str) -> None:
-    """Listen, hear what to do, do it, and say what came."""
     listening = socket.create_server((address, PORT), backlog=256)
     print("ready", flush=True)
     work = json.loads(sys.stdin.readline())

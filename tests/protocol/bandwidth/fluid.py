@@ -1,4 +1,4 @@
-"""Flows over links of given capacities, as TCP shares them: each gets what is fair, nobody waits for anybody."""
+"""Flows over links of given capacities, shared as TCP shares them: max-min fair, and none waits for another."""
 
 from collections.abc import Collection, Mapping
 
@@ -15,9 +15,9 @@ def flows_over(
     *,
     in_step: bool = False,
 ) -> list[Flow]:
-    """Each pair's bytes, from the first moment on; when a flow ends, the others share what it leaves.
+    """Send each pair's bytes from the first moment on; when a flow ends, the others share its rate.
 
-    `in_step`: a larger flow gets as much more of what is shared, as where a sender goes on with all of its at once.
+    `in_step`: rates are in proportion to sizes, as with a sender that advances all its flows together.
     """
     left = {pair: float(size) for pair, size in wanted.items() if size}
     ended: dict[Pair, float] = {}
@@ -39,7 +39,7 @@ def fair_rates(
     pairs: Collection[Pair],
     between: Mapping[Pair, float],
 ) -> dict[Pair, float]:
-    """Max-min fair by weight: what has the least for each of its flows is shared out first, then the next."""
+    """Return max-min fair rates by weight: the link with the least per flow is shared first, then the next."""
     rates: dict[Pair, float] = {}
     room = dict[tuple[str, str], float]([*true_bps.items(), *between.items()])
     open_ = set(pairs)

@@ -1,4 +1,4 @@
-"""What a flow shows: whether it was held up, and for whose sake; what a direction carried."""
+"""Properties of a flow: whether it was held up, and by which end; and the load of a direction."""
 
 import pytest
 
@@ -22,11 +22,11 @@ ANN, BOB, RELAY = PeerId("ann"), PeerId("bob"), PeerId("relay")
         (1.0, 0.0, None, True),  # as fast as it could, and that took a while
         (SHORTEST_S, 0.0, None, False),  # too short to show anything
         (4.0, 4.0, None, False),
-        (4.5, 4.0, None, False),  # what a machine or a clock may add
+        (4.5, 4.0, None, False),  # slack that a machine or a clock may add
         (4.7, 4.0, None, True),
         (8.0, 4.0, 8.0 * OFTEN_FULL, True),
-        (8.0, 4.0, 7.9 * OFTEN_FULL, False),  # another of its sender's was, and this one kept step
-        (4.0, 4.0, 4.0, False),  # full all the time, and in time all the same
+        (8.0, 4.0, 7.9 * OFTEN_FULL, False),  # another flow of its sender was full, and this one kept step
+        (4.0, 4.0, 4.0, False),  # full all the time, but on time
     ],
 )
 def test_flow_is_held_up_if_late_and_not_for_anothers_sake(
@@ -36,7 +36,7 @@ def test_flow_is_held_up_if_late_and_not_for_anothers_sake(
 
 
 def test_what_a_direction_carried_while_a_flow_lasted() -> None:
-    """Every flow comes evenly; one that took no time is spread over the shortest that can be measured."""
+    """Each flow is even; one that took no time is spread over the shortest measurable time."""
     early, long, late = Flow(ANN, RELAY, 600, 0.0, 2.0), Flow(ANN, BOB, 800, 0.0, 8.0), Flow(ANN, BOB, 50, 8.0, 8.0)
     load = loads_of([early, long, late])[ANN, "up"]
     assert load.bps_during([early, long, late]) == pytest.approx([400, 175, 50 / SHORTEST_S])

@@ -1,4 +1,4 @@
-"""What is learned of links from the flows of rounds: soon right, and never lowered by who is asked for little."""
+"""Learning links from the flows of rounds: soon right, and never lowered by a peer that is asked for little."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ VECTOR = 20_000_000
 
 
 def learn(known: dict[Direction, Capacity], flows: Sequence[Flow], at: float, hoped_s: float = 0.0) -> None:
-    """Where no pair has a limit of its own, and none is found."""
+    """Learn flows without pair limits, and check that none is found."""
     pairs: dict[Pair, Capacity] = {}
     learning.learn(known, pairs, flows, at, hoped_s)
     assert not pairs
@@ -27,7 +27,7 @@ def peer(name: str) -> PeerId:
 
 
 def links(**mbps: tuple[float, float]) -> dict[Direction, float]:
-    """Up and down of each."""
+    """Return each peer's true up and down rates."""
     made: dict[Direction, float] = {}
     for name, (up, down) in mbps.items():
         made[peer(name), "up"], made[peer(name), "down"] = up * MBPS, down * MBPS
@@ -35,7 +35,7 @@ def links(**mbps: tuple[float, float]) -> dict[Direction, float]:
 
 
 def believed(true: dict[Direction, float], **factors: float) -> dict[Direction, Capacity]:
-    """All links are known, those of `factors` wrongly: their up direction by so much, or `down_NAME`."""
+    """Return known links, those in `factors` wrong: `NAME` scales the up direction, `down_NAME` the down direction."""
     known = {direction: Capacity(bps, is_floor=False, measured_at=0) for direction, bps in true.items()}
     for name, factor in factors.items():
         way, _, of = name.rpartition("_")
@@ -44,7 +44,7 @@ def believed(true: dict[Direction, float], **factors: float) -> dict[Direction, 
 
 
 def up_to(reducer: str, senders: Sequence[str], size: int = VECTOR) -> dict[Pair, int]:
-    """Everybody sends the vector to one."""
+    """Return a plan in which all senders send the vector to one reducer."""
     return {(peer(sender), peer(reducer)): size for sender in senders}
 
 
@@ -75,7 +75,7 @@ def test_an_uplink_that_was_thought_slower_is_raised_at_once() -> None:
 
 
 def test_whoever_is_asked_for_little_keeps_what_is_known() -> None:
-    """A peer of 300 Mb/s that sends in the time of one of 5 shows 5, and that is not what it can (rule 31)."""
+    """A peer of 300 Mb/s that sends in the time of one of 5 shows 5, which is not its capacity (rule 31)."""
     true = links(fast=(300, 300), slow=(5, 30), relay=(1000, 1000))
     known = believed(true)
     paced = [
@@ -102,7 +102,7 @@ def test_relay_that_slowed_all_is_found_rather_than_its_senders() -> None:
 
 
 def crowded(senders: int, took_s: float) -> list[Flow]:
-    """Each sends most of its bytes to the auxiliary, slower than asked, and the rest to the next one, in time."""
+    """Return flows of senders whose larger part is late at the auxiliary, and whose rest is on time elsewhere."""
     names = [f"t{number}" for number in range(senders)]
     to_all = [paced(name, "auxiliary", took_s, 10.0) for name in names]
     shared = zip(names, [*names[1:], names[0]], strict=True)
@@ -112,7 +112,7 @@ def crowded(senders: int, took_s: float) -> list[Flow]:
 
 
 def test_auxiliary_is_not_slower_for_nearly_full_senders() -> None:
-    """16 of 20 Mb/s is what bursts and a steady flow make of a link; its 205 of 300 were nobody's limit."""
+    """Bursts and a steady flow make 16 of 20 Mb/s of a link; the auxiliary's 205 of 300 limited no sender."""
     true = links(auxiliary=(300, 300), **{f"t{number}": (20.0, 20.0) for number in range(16)})
     known = believed(true)
     learn(known, crowded(16, 12.5), 0)
@@ -166,7 +166,7 @@ def test_receiver_lying_about_seconds_moves_an_estimate_little() -> None:
 
 
 def test_a_direction_that_idled_at_the_end_is_not_lowered() -> None:
-    """Most of what it sent was done long before its last flow, which another held up."""
+    """Most of its bytes were sent long before its last flow, which another peer held up."""
     known = believed(links(a=(100, 100), r=(1000, 1000), s=(10, 10)))
     flows = [
         Flow(peer("a"), peer("r"), 9 * VECTOR, 0.0, 15.0),
@@ -184,13 +184,13 @@ def test_a_budget_leaves_the_household_its_part() -> None:
 
 
 def averages(took_s: float) -> list[Flow]:
-    """What two relays have for a home that reduces nothing; others took theirs in two seconds."""
+    """Return two relays' averages for a home that reduces nothing; the other home took two seconds."""
     of = [(relay, home, 2.0 if home == "b" else took_s) for relay in ("r", "s") for home in ("a", "b")]
     return [Flow(peer(relay), peer(home), VECTOR // 10, 0.0, seconds, 2.0) for relay, home, seconds in of]
 
 
 def test_receiver_of_averages_is_slower_after_two_late_rounds() -> None:
-    """It may have been busy for a moment, and is never asked for more than what it took then."""
+    """It may have been busy for a moment, and is never asked for more than it took then."""
     known = believed(links(a=(17, 300), b=(17, 300), r=(1000, 1000), s=(1000, 1000)))
     for number, took_s in enumerate([2.0, 8.0, 2.0, 8.0, 2.0]):
         learn(known, averages(took_s), number)
@@ -203,22 +203,21 @@ def test_receiver_of_averages_is_slower_after_two_late_rounds() -> None:
 
 
 def test_who_reduces_is_slower_at_once() -> None:
-    """Others wait for it, and it is asked for more the next time."""
+    """Others wait for it, and it will be asked for more."""
     known = believed(links(a=(100, 100), b=(100, 100), r=(1000, 1000)))
     learn(known, [*averages(8.0)[:1], paced("b", "a", 8.0, 2.0, VECTOR // 10)], 1)
     assert mbps(known, "a", "down") < 50
 
 
-# --- what was asked of a flow
+# --- the planned time of a flow
 
 
 def paced(sender: str, receiver: str, seconds: float, asked_s: float, size: int = VECTOR) -> Flow:
-    """A gradient that was to come in so many seconds."""
+    """Return a gradient that should take `asked_s` seconds."""
     return Flow(peer(sender), peer(receiver), size, 0.0, seconds, asked_s, in_step=True)
 
 
 def test_what_came_as_asked_lowers_nothing_and_is_no_measure() -> None:
-    """A plan asks little of a fast link, round after round."""
     known = {direction: Capacity(100 * MBPS, is_floor=True, measured_at=0) for direction in links(a=(1, 1), r=(1, 1))}
     for number in range(20):
         learn(known, [paced("a", "r", 1.7, 1.6)], number)  # 94 Mb/s
@@ -258,7 +257,6 @@ def test_what_carried_more_after_all_is_to_be_tried_anew() -> None:
 
 
 def test_without_a_pace_nothing_is_called_tried_or_measured() -> None:
-    """What held up a short round may be anything."""
     known = {direction: Capacity(10 * MBPS, is_floor=True, measured_at=0) for direction in links(a=(1, 1), r=(1, 1))}
     known[peer("r"), "down"].bps *= 10
     learn(known, [paced("a", "r", 16.3, 0.0)], 1)
@@ -294,7 +292,7 @@ def test_full_receiver_with_a_single_flow_is_measured() -> None:
 
 def test_full_sender_is_measured_beside_a_full_receiver() -> None:
     known = believed(links(a=(20, 100), r=(100, 100), s=(100, 10)))
-    flows = [paced("a", "r", 16.0, 2.0), paced("a", "s", 16.0, 2.0)]  # of 20 Mb/s ten each
+    flows = [paced("a", "r", 16.0, 2.0), paced("a", "s", 16.0, 2.0)]  # ten each of 20 Mb/s
     known[peer("a"), "up"].bps = 22 * MBPS
     for number in range(4):
         learn(known, flows, number)
@@ -302,7 +300,7 @@ def test_full_sender_is_measured_beside_a_full_receiver() -> None:
 
 
 def relay_in_step(took_s: float, asked_s: float) -> list[Flow]:
-    """Four trainers' gradients come to a relay, whose links are 100 Mb/s; none gets ahead of where else it sends."""
+    """Return gradients of four trainers to a relay of 100 Mb/s; none gets ahead of its sender's other flows."""
     return [
         Flow(peer(name), peer("relay"), VECTOR, 0.0, took_s, asked_s, in_step=True, full_s=0.1 * took_s)
         for name in "abcd"
@@ -313,19 +311,19 @@ def relay_in_step(took_s: float, asked_s: float) -> list[Flow]:
     ("known_mbps", "took_s", "hoped_s", "is_tried"),
     [
         (100.0, 6.4, 3.2, True),  # 100 of 100 Mb/s, where 200 were hoped for
-        (100.0, 12.7, 3.2, True),  # 50 Mb/s: whatever was slower, shares are not to be dealt by 200 for ever
-        (100.0, 12.9, 3.2, False),  # less: all waited for somebody else
-        (100.0, 3.5, 3.2, False),  # it came
+        (100.0, 12.7, 3.2, True),  # 50 Mb/s: whichever link was slower, shares must not be based on 200 for ever
+        (100.0, 12.9, 3.2, False),  # less: all waited for another peer
+        (100.0, 3.5, 3.2, False),  # on time
         (100.0, 6.4, 6.5, False),  # no more was hoped for than is known
-        (100.0, 6.4, 0.0, False),  # nor anything at all
-        (80.0, 6.4, 3.2, False),  # 100: more came than was thought, there may be more
+        (100.0, 6.4, 0.0, False),  # nor any hope at all
+        (80.0, 6.4, 3.2, False),  # 100 Mb/s: more than known, so there may be more
     ],
 )
 @pytest.mark.parametrize("asked_s", [0.0, 1.6, 20.0])
 def test_unmet_hope_counts_as_tried_even_with_no_flow_held_up(
     known_mbps: float, took_s: float, hoped_s: float, is_tried: bool, asked_s: float
 ) -> None:
-    """Senders that keep step are held up nowhere in particular; shares would be dealt by twice what came, for ever."""
+    """No flow of senders that keep step is held up, so shares would be based on twice the true rate for ever."""
     known: dict[Direction, Capacity] = {
         (peer("relay"), "down"): Capacity(known_mbps * MBPS, is_floor=True, measured_at=0)
     }
@@ -337,7 +335,7 @@ def test_unmet_hope_counts_as_tried_even_with_no_flow_held_up(
 
 
 def test_averages_that_came_after_all_gradients_hide_nothing() -> None:
-    """Of who sends as fast as it can, gradients are over long before the averages of others' last ones."""
+    """A sender at full speed ends its gradients long before the averages of others' last chunks arrive."""
     known: dict[Direction, Capacity] = {(peer("relay"), "down"): Capacity(100 * MBPS, is_floor=True, measured_at=0)}
     *early, last = relay_in_step(6.4, 1.6)
     learn(known, [*(replace(flow, last_s=2.0) for flow in early), last], 1, 3.2)

@@ -1,4 +1,4 @@
-"""Limits between two peers: found in the rounds that they hold up, told apart from full links, forgotten in time."""
+"""Limits between two peers: found in rounds that they hold up, distinguished from full links, forgotten in time."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,12 +21,11 @@ PACE = 1.25
 
 
 def true_links() -> dict[Direction, float]:
-    """As in the set-up `regions`: equal links of trainers, and a relay with twice that."""
+    """Return the set-up `regions`: equal links of trainers, and a relay with twice that."""
     return {(peer, way): FAT if peer == RELAY else LINK for peer in EVERYBODY for way in ("up", "down")}
 
 
 def far_pairs() -> dict[Pair, float]:
-    """Of one region and the other, in either order."""
     return {pair: FAR for here in HERE for there in THERE for pair in ((here, there), (there, here))}
 
 
@@ -51,9 +50,9 @@ def parties() -> list[Party]:
 
 
 def a_round(pairs: Mapping[Pair, Capacity], between: Mapping[Pair, float]) -> tuple[float, list[Flow]]:
-    """Plan with what is known, send over what is: seconds that it took, and the flows as they are told.
+    """Plan with what is known, send over the true links; return the seconds taken, and the flows as reported.
 
-    The gradients of a contributor go in step, so that its widest ways wait for its narrowest.
+    A contributor's gradients go in step, so its widest pairs wait for its narrowest.
     """
     plan = solve(parties(), VECTOR, Limits(limits_of(pairs, hopes=True)))
     plan = judged(plan, parties(), VECTOR, Limits(limits_of(pairs)))
@@ -96,7 +95,7 @@ def test_rounds_between_two_regions_come_near_the_optimum() -> None:
 
 @pytest.mark.parametrize("part", [0.5, 0.65])
 def test_pair_measured_in_a_bad_moment_recovers_its_capacity(part: float) -> None:
-    """It is given little since it is thought narrow, and that little comes in time."""
+    """A pair that seems narrow is given little, which arrives on time."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     for pair in far_pairs():
         pairs[pair] = Capacity(FAR, is_floor=False, measured_at=0, is_tried=True)
@@ -114,9 +113,9 @@ def test_pair_measured_in_a_bad_moment_recovers_its_capacity(part: float) -> Non
     ("part", "asked_s", "factor"),
     [
         (0.9, 4.0, HOPE),
-        (0.8, 4.0, 1.0),  # nothing shows that the rest would have come
-        (0.9, 3.0, 1.0),  # held up, by one of its ends
-        (0.9, 0.0, 1.0),  # nobody asked for less than all
+        (0.8, 4.0, 1.0),  # nothing shows that the rest would have arrived
+        (0.9, 3.0, 1.0),  # held up by one of its ends
+        (0.9, 0.0, 1.0),  # full speed was asked for
     ],
 )
 def test_pair_is_hoped_faster_only_if_all_that_fits_came_in_time(part: float, asked_s: float, factor: float) -> None:
@@ -145,12 +144,12 @@ def test_a_pair_that_carries_more_than_before_is_raised() -> None:
 
 
 def full_sender(*full_s: float) -> list[Flow]:
-    """Flows of one sender to as many receivers, each as wide, that took twice as long as asked."""
+    """Return flows of one sender to equally wide receivers, each taking twice the planned time."""
     return [Flow(HERE[0], to, VECTOR, 0.0, 8.0, 4.0, True, each) for to, each in zip(THERE, full_s, strict=False)]
 
 
 def others_of(receivers: Sequence[PeerId]) -> list[Flow]:
-    """What came to them of others in time."""
+    """Return flows of another sender that reached these receivers on time."""
     return [Flow(HERE[1], to, VECTOR, 0.0, 4.0, 4.0, True, 0.0) for to in receivers]
 
 
@@ -190,7 +189,6 @@ def test_one_full_way_of_many_is_the_pairs_and_lowers_no_link() -> None:
 
 @pytest.mark.parametrize(("used", "is_narrow"), [(1.0, False), (0.75, False), (0.6, True)])
 def test_a_direction_with_little_room_is_what_holds_up(used: float, is_narrow: bool) -> None:
-    """A round that took a bit longer than planned is not the fault of the one way that came last."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     known[HERE[0], "up"].bps = 3 * VECTOR / 8.0 / used
     learn(known, pairs, [*full_sender(8.0, 0.0, 0.0), *others_of(THERE)], 1)
@@ -198,7 +196,7 @@ def test_a_direction_with_little_room_is_what_holds_up(used: float, is_narrow: b
 
 
 def test_flow_that_filled_its_link_briefly_blames_no_pair() -> None:
-    """Far ahead of a plan, a fast peer's gradients go at once, and its averages late, as those of slow peers come."""
+    """A fast peer sends gradients at once, ahead of the plan, and averages late, with those of slow peers."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     gradients = [Flow(HERE[0], to, VECTOR, 0.0, 1.2, 0.4, True, 1.2) for to in THERE[:3]]
     averages = [Flow(HERE[0], to, VECTOR, 2.0, 8.0, 6.0) for to in THERE[:3]]
@@ -214,8 +212,7 @@ def test_flow_that_filled_its_link_briefly_blames_no_pair() -> None:
 def test_what_waited_for_pairs_that_nobody_knew_of_was_not_tried(
     waiting: int, is_excused: bool, is_known: bool
 ) -> None:
-    """All that a sender has goes in step with its narrowest way. One moment of one pair keeps no hope alive: of four
-    senders to a relay, more than half have to wait."""
+    """A sender's flows keep step with its narrowest pair. More than half of a relay's senders have to wait."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     known[RELAY, "down"] = Capacity(4 * VECTOR / 8.0, is_floor=True, measured_at=0)
     for here in HERE[:waiting] if is_known else ():
@@ -257,7 +254,6 @@ def test_a_suspicion_that_is_not_found_again_is_dropped() -> None:
 
 
 def test_where_nobody_keeps_a_pace_no_pair_is_found() -> None:
-    """All go as fast as they can, and some are always full."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     flows = [Flow(HERE[0], to, VECTOR, 0.0, 8.0, 0.0, True, full) for to, full in zip(THERE, (8, 0, 0), strict=False)]
     learn(known, pairs, [*flows, *others_of(THERE)], 1)

@@ -1,4 +1,4 @@
-"""Frames of a measure count where it is expected, of whom it is expected, and after its beginning."""
+"""A probe's frames count only if expected, from the expected sender, and after its beginning."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_what_comes_after_the_beginning_is_measured() -> None:
 
 @pytest.mark.parametrize("held_back", [range(3, 6), range(8, 11)])
 def test_probe_backlog_of_a_busy_machine_makes_no_link_faster(held_back: range) -> None:
-    """It is read all at once, just before its half begins or in it."""
+    """The backlog is read all at once, just before or during the peer's half."""
     probes, waiting = expecting(), 0
     for tenth in range(17):
         waiting += 1

@@ -1,4 +1,4 @@
-"""A reducer whose uplink fell to a tenth, by the flows of a measured round over 200/200/50/20 Mb/s."""
+"""A reducer whose uplink fell to a tenth, in the flows of a measured round over 200/200/50/20 Mb/s."""
 
 import pytest
 from msgspec.structs import replace
@@ -8,8 +8,8 @@ from peer_agent.protocol.bandwidth.learning import learn
 from peer_agent.protocol.identifiers import PeerId
 
 BEFORE = {"a": (23.8, 23.5), "b": (23.5, 23.8), "c": (5.81, 5.94), "d": (2.45, 2.44)}  # MB/s up and down
-NOW_MB = 2.6  # of its uplink: 2.5, and what a shaper lets through at once
-GRADIENTS = [  # sender, receiver, bytes, first, last, asked; then in how many seconds its link took no more
+NOW_MB = 2.6  # on its uplink: 2.5, plus what a shaper lets through at once
+GRADIENTS = [  # sender, receiver, bytes, first, last, asked; then the seconds in which its link was full
     ("a", "c", 1345, 0.46, 8.09, 4.88, 0.0),
     ("b", "c", 1848, 0.36, 8.48, 6.79, -4.48),
     ("d", "c", 1848, 0.45, 8.48, 6.79, -2.1),
@@ -68,7 +68,7 @@ def test_nobody_else_is_slower_for_it() -> None:
 
 
 def test_uplink_that_briefly_beat_its_estimate_stays_a_floor() -> None:
-    """It was late by what was hoped of it; the rest trickled in for another's sake."""
+    """It was late only by its hope; the rest was held up by the slow receiver."""
     a, fast, slow = (PeerId(name) for name in ("a", "fast", "slow"))
     capacities: dict[Direction, Capacity] = {(a, "up"): Capacity(100e6, is_floor=True, measured_at=0)}
     for receiver in (fast, slow):
@@ -79,7 +79,6 @@ def test_uplink_that_briefly_beat_its_estimate_stays_a_floor() -> None:
 
 
 def test_who_held_up_a_small_part_of_what_it_sent_is_no_limit() -> None:
-    """It is its receiver that became slower; most of what it sent came in time."""
     a, fast, slow = (PeerId(name) for name in ("a", "fast", "slow"))
     directions: list[Direction] = [(a, "up"), (fast, "down"), (slow, "down")]
     capacities = {direction: Capacity(12.5e6, is_floor=True, measured_at=0) for direction in directions}

@@ -1,6 +1,6 @@
-"""One coordinator without a world: its clock, its database and its peers are what a test says, message by message.
+"""One coordinator alone: the test plays its clock, its database and its peers, message by message.
 
-The peers here say exactly what they are told to say; nothing of them is computed.
+The peers send exactly what the test says; nothing of them is computed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +26,7 @@ RUN = RunId("aa" * 16)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
 ELEMENTS = 8 * 16 * 1024
 CONTEXT = 16
-TOKENS = CONTEXT - 1  # a sample
+TOKENS = CONTEXT - 1  # per sample
 UNIT = 4  # samples
 
 
@@ -39,7 +39,7 @@ def first_snapshot() -> Snapshot:
 
 
 class Trainer:
-    """What one machine holds, as it says it."""
+    """One machine's holdings, as it reports them."""
 
     def __init__(self, name: str, person: str) -> None:
         self.name, self.person, self.peer = name, person, peer_of(name)
@@ -56,7 +56,7 @@ class Trainer:
 
 
 class Stage:
-    """A run with a clock that only moves when it is told to."""
+    """A run with a clock that moves only when told to."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Stage:
         values: Mapping[str, Any] | None = None,
         **facts: Any,
     ) -> None:
-        """`values`: further ones of the recipe."""
+        """Create a run; `values` are further fields of the recipe."""
         recipe = CausalLM(
             **(values or {}),
             staleness=staleness,
@@ -94,16 +94,16 @@ class Stage:
         self.now = 1000.0
         self.names = 0
         self.trainers: dict[PeerId, Trainer] = {}
-        self.said: list[e.Command] = []  # everything so far
+        self.said: list[e.Command] = []  # all commands so far
         self.records: list[Record] = []
-        self.gathers = True  # a trainer says so when it has all averages
-        self.logs: dict[PeerId, int] = {}  # of those who keep the log and lack its end: how far theirs goes
+        self.gathers = True  # a trainer reports when it has all averages
+        self.logs: dict[PeerId, int] = {}  # of log keepers that lack the log's end: the length of their log
         self.lose: set[tuple[PeerId, type[m.Message]]] = set()  # messages that do not arrive
 
     # --- events
 
     def handle(self, event: e.Event) -> list[e.Command]:
-        """One event, and what the database and those who are spoken to do with its commands."""
+        """Handle an event, and play the database's and the peers' reactions to its commands."""
         commands = advance(self.state, event, self.now, seed=1)
         self.said += commands
         for command in commands:
@@ -125,7 +125,7 @@ class Stage:
             self.begin_anew(trainer)
 
     def begin_anew(self, trainer: Trainer) -> None:
-        """Another accumulator, with nothing in it."""
+        """Begin another, empty accumulator."""
         self.names += 1
         trainer.accumulator = AccumulatorId(f"{self.names:032x}")
         trainer.done, trainer.undone = {}, []
@@ -138,7 +138,7 @@ class Stage:
         return self.handle(e.Ticked())
 
     def wait(self, seconds: float, *, alive: bool = True) -> list[e.Command]:
-        """Time passes with ticks; members say that they are there."""
+        """Let time pass with ticks, and heartbeats from all members if `alive`."""
         commands: list[e.Command] = []
         end = self.now + seconds
         while self.now < end - 1e-9:
@@ -157,7 +157,6 @@ class Stage:
     # --- peers
 
     def trainer(self, name: str, person: str = "") -> Trainer:
-        """Somebody comes."""
         trainer = Trainer(name, person or name)
         self.trainers[trainer.peer] = trainer
         trainer.step, trainer.index = self.state.step, self.state.index
@@ -178,7 +177,7 @@ class Stage:
         return self.handle(e.Joined(trainer.peer, trainer.person, trainer.name, Role.TRAINER, hello))
 
     def relay(self, name: str = "relay", role: Role = Role.RELAY, **said: Any) -> PeerId:
-        """Somebody who reduces and keeps the log, where nothing else is said."""
+        """Add a member that reduces and keeps the log, unless `said` differs."""
         hello: dict[str, Any] = {"url": "ws://relay", "reduces": True, "keeps_log": True, "log_index": self.state.index}
         message = m.Hello(run=RUN, accumulator=AccumulatorId("00" * 16), **{**hello, **said})
         self.handle(e.Joined(peer_of(name), "operator", name, role, message))
@@ -190,7 +189,7 @@ class Stage:
     # --- work
 
     def compute(self, trainer: Trainer, units: int = 1) -> list[e.Command]:
-        """It finishes units that it was leased, as far as it may, and says so."""
+        """Finish leased units, within the quota, and report them."""
         while units and trainer.undone and trainer.samples < trainer.quota:
             trainer.done[trainer.undone.pop(0)] = trainer.step
             units -= 1
@@ -210,7 +209,7 @@ class Stage:
         return self.say(trainer.peer, m.Report(run=RUN, **{**fields, **said}))
 
     def accumulate(self, *trainers: Trainer, unit_s: float = 1.0, limit_s: float = 600.0) -> None:
-        """These compute, a unit each in so many seconds, until the batch is cut. Raises where it never is."""
+        """Let these trainers compute, a unit each per `unit_s`, until the batch is cut. Raise if it never is."""
         end = self.now + limit_s
         while self.state.phase is Phase.ACCUMULATE:
             assert self.now < end, f"no batch in {limit_s} s: {self.state.waiting}"
@@ -248,7 +247,6 @@ class Stage:
                 self.offer(trainer)
 
     def close(self, limit_s: float = 100.0) -> None:
-        """The wait for offers ends."""
         end, number = self.now + limit_s, self.state.rounds
         while self.state.phase is Phase.OFFER and self.state.rounds == number and self.now < end:
             self.wait(TICK_S)
@@ -264,7 +262,7 @@ class Stage:
         return self.say(span.reducer, m.SpanDone(**self.place(), **{**fields, **said})) + self._gather()
 
     def _gather(self) -> list[e.Command]:
-        """Once all spans are reported, the first trainer has them too, and says so."""
+        """Let the first trainer report all averages, once all spans are done."""
         round_ = self.state.round
         if self.state.phase is not Phase.REDUCE or round_ is None or round_.done_at is None or not self.gathers:
             return []
@@ -272,7 +270,6 @@ class Stage:
         return self.gathered(trainer) if trainer is not None else []
 
     def gathered(self, peer: PeerId, **said: bytes) -> list[e.Command]:
-        """A peer has all averages of this attempt."""
         holds = said["holds"] if "holds" in said else gathered_root(self.round)
         return self.say(peer, m.Arrivals(**self.place(), arrivals=(), holds=holds))
 
@@ -281,13 +278,12 @@ class Stage:
         return self.round.plan.spans
 
     def reduce(self, without: Iterable[int] = ()) -> None:
-        """All spans are done."""
         for span in self.spans():
             if self.state.phase is Phase.REDUCE and not span.root and span.span not in self.round.done:
                 self.span_done(span, without)
 
     def persist(self) -> Record:
-        """The database takes the record; trainers apply it and say so."""
+        """Commit the record in the database; trainers apply it and report."""
         assert self.round.record is not None
         record = self.round.record
         self.records.append(record)
@@ -306,7 +302,6 @@ class Stage:
         return self.report(trainer) if trainer.peer in self.state.members else []
 
     def commit(self, *trainers: Trainer, unit_s: float = 1.0) -> Record:
-        """One whole step by these trainers."""
         mine = trainers or tuple(self.trainers.values())
         self.accumulate(*mine, unit_s=unit_s)
         self.offers(*mine)
@@ -320,7 +315,6 @@ def sealed(record: Record) -> Entry:
 
 
 def sent(commands: Iterable[e.Command], kind: type[m.Message], peer: PeerId | None = None) -> list[m.Message]:
-    """Messages of a kind (to a peer) among these commands."""
     return [
         command.message
         for command in commands

@@ -1,4 +1,4 @@
-"""Which part takes which event, and what the clock alone does."""
+"""The dispatch of events to parts, and the effects of the clock alone."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_a_message_of_somebody_who_is_no_member_is_answered() -> None:
 
 
 def test_a_pause_is_not_what_a_batch_usually_takes() -> None:
-    """Or nothing would be late any more for as long as the median remembers it."""
+    """Otherwise nothing would be late while the median remembers the pause."""
     stage = Stage(batch=16)
     stage.relay()
     stage.trainer("ann")
@@ -50,7 +50,7 @@ def test_a_goodbye_ends_leases_at_once() -> None:
 
 
 def test_part_of_a_reducer_with_a_new_session_is_replanned() -> None:
-    """It may be a new process, or have lost what it said."""
+    """It may be a new process, or have lost its reports."""
     stage, _, (relay,) = reducing()
     stage.relay("another")
     assert stage.round.attempt == 1, "a newcomer has no part"
@@ -68,7 +68,7 @@ def test_a_reducer_that_is_done_may_come_back_as_it_likes() -> None:
     assert stage.round.attempt == 1
 
 
-# --- what the organizer wants
+# --- the organizer's instructions
 
 
 def test_more_steps_stand_in_the_recipe_and_in_its_bytes() -> None:
@@ -91,7 +91,6 @@ def test_that_it_ends_early_is_told_once() -> None:
 
 
 def test_the_first_step_is_timed_from_the_first_event() -> None:
-    """A machine may have been on for days."""
     stage = Stage()
     stage.now = 1_000_000.0
     stage.relay()
@@ -112,7 +111,7 @@ def test_ticks_act_four_times_a_second_however_many_come() -> None:
 
 
 def but(stage: Stage, gone: PeerId) -> None:
-    """A second in which all say that they are there, but one."""
+    """Let a second pass in which all members but one send a heartbeat."""
     for member in list(stage.state.members.values()):
         if member.peer != gone:
             stage.say(member.peer, m.Heartbeat(run=RUN, index=stage.index_of(member)))

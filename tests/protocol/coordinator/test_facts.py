@@ -1,4 +1,4 @@
-"""What a host knows after a restart: the same for the site and the simulator."""
+"""A host's knowledge after a restart, the same for the site and the simulator."""
 
 import pytest
 

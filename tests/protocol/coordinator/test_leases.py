@@ -1,4 +1,4 @@
-"""Exact data accounting (rule 11): every position is in one place, whatever is asked of the book."""
+"""Exact data accounting (rule 11): every position is in one place, whatever is requested."""
 
 import pytest
 from hypothesis import settings
@@ -26,7 +26,7 @@ def book(**given: object) -> LeaseBook:
 
 
 class Book(RuleBasedStateMachine):
-    """Grants, returns, settlements and restarts in any order; `marks` and `used` are what a database would have."""
+    """Grants, returns, settlements and restarts in any order; `marks` and `used` stand for the database."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Book(RuleBasedStateMachine):
         self.lost: set[Unit] = set()
 
     def sources(self) -> list[Source]:
-        """All shards are one."""
+        """Put all shards in one source."""
         return []
 
     @rule(ahead=st.dictionaries(names, st.integers(1, 60)))
@@ -110,7 +110,7 @@ class Book(RuleBasedStateMachine):
 
 
 class MixedBook(Book):
-    """The same with two sources, whose weights change."""
+    """A book with two sources, whose weights change."""
 
     def sources(self) -> list[Source]:
         return [Source((0, 2), 0.23), Source((1,), 0.77)]
@@ -135,7 +135,6 @@ TestMixedBook.settings = SETTINGS
 
 
 def dealt(leases: LeaseBook, samples: int) -> list[int]:
-    """Samples by source."""
     counts = [0] * len(leases.sources)
     for _ in range(samples // 40):
         leases.raise_marks(leases.wanted_marks({A: 200}))
@@ -185,7 +184,7 @@ def test_each_accumulator_finishes_its_own_shard_then_the_next() -> None:
 
 
 def test_the_next_shard_of_each_is_known_as_soon_as_it_has_one() -> None:
-    """And is nobody else's, so that it can be fetched while the one before is gone through."""
+    """The next shard belongs to one machine, which can fetch it while it works through the one before."""
     leases = LeaseBook((12,) * 6, 4)
     assert leases.coming(A, 2) == (), "nobody has asked for anything"
     leases.raise_marks(leases.wanted_marks({A: 4, B: 4}))
@@ -208,7 +207,7 @@ def test_coming_shards_are_the_next_of_each_source_dealt_from() -> None:
 
 
 def test_the_shard_that_is_needed_first_is_named_first() -> None:
-    """A source of three quarters is through its shard before one of a quarter."""
+    """A source of three quarters finishes its shard before one of a quarter."""
     leases = LeaseBook((12, 12, 20, 20), 4, [Source((0, 1), 0.25), Source((2, 3), 0.75)])
     leases.raise_marks(leases.wanted_marks({A: 8}))
     leases.grant(A, 8)
@@ -216,7 +215,7 @@ def test_the_shard_that_is_needed_first_is_named_first() -> None:
 
 
 def test_the_next_but_one_is_known_while_enough_are_nobodys() -> None:
-    """Two sources may come to their next shard at once; a link that is faster than computing has them all by then."""
+    """Two sources may reach their next shard at once; a link faster than computing has both by then."""
     leases = LeaseBook((12,) * 12, 4, [Source(tuple(range(6)), 0.25), Source(tuple(range(6, 12)), 0.75)])
     leases.raise_marks(leases.wanted_marks({A: 8, B: 8}))
     leases.grant(A, 8)
@@ -286,7 +285,6 @@ def test_after_a_restart_everybody_goes_on_with_its_shard() -> None:
 
 
 def test_an_epoch_of_many_shards_is_fetched_about_once() -> None:
-    """By machines that are up to eight times as fast as others."""
     paces = {AccumulatorId(letter * 32): 4 * pace for letter, pace in zip("abcd", (1, 2, 4, 8), strict=True)}
     leases, fetched = LeaseBook((400,) * 64, 4), set[tuple[AccumulatorId, int]]()
     while not leases.sources[0].epoch:
@@ -315,7 +313,7 @@ def test_nothing_is_granted_above_the_marks() -> None:
 
 @pytest.mark.parametrize("sizes", [(10_000, 1000, 1000), (20_000, 200), (3,), (1, 1, 1), (5, 100_000)])
 def test_reserving_and_granting_never_block_each_other(sizes: tuple[int, ...]) -> None:
-    """However unequal the shards: where nothing can be granted, marks are wanted."""
+    """However unequal the shards, marks are wanted whenever nothing can be granted."""
     leases = LeaseBook(sizes, 4)
     for _ in range(500):
         leases.raise_marks(leases.wanted_marks({A: 201}))

@@ -1,4 +1,4 @@
-"""Who comes says what it holds, and keeps what is its own; who goes leaves it for a while."""
+"""A joining peer reports what it holds and keeps its own; a leaving peer's leases stay for a while."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -24,7 +24,7 @@ def test_everybody_is_told_who_can_be_dialled() -> None:
 
 
 def test_a_hello_that_crossed_a_lease_does_not_end_it() -> None:
-    """Else its units would be computed by two, and who came second be refused."""
+    """Otherwise two machines would compute its units, and the second would be refused."""
     stage, _, bob = pair()
     stage.wait(2)
     units, bob.undone = list(bob.undone), []
@@ -94,7 +94,7 @@ def test_a_hello_that_is_said_twice_changes_nothing() -> None:
 
 
 def test_hello_from_another_step_is_judged_at_the_head() -> None:
-    """Its units may be in updates that it has not learned of."""
+    """Its units may be in updates that it has not heard of."""
     stage, _, bob = pair()
     for step, is_judged in ((0, False), (1, True)):
         bob.step = step
@@ -124,7 +124,7 @@ def test_a_peer_that_was_away_is_told_which_attempts_are_over() -> None:
 
 
 def test_peer_that_names_anothers_accumulator_gets_nothing_of_it() -> None:
-    """They are named in public records."""
+    """Public records name accumulators."""
     stage, _, bob = pair()
     stage.wait(2)
     held = set(stage.state.leases.held[bob.accumulator])
@@ -181,7 +181,7 @@ def test_peer_holding_units_leased_to_another_starts_over() -> None:
 
 
 def test_machine_that_returns_in_another_role_is_a_new_member() -> None:
-    """Its socket was taken over before the host heard that the first one had ended."""
+    """Its socket was taken over before the host heard of the first one's end."""
     stage, ann, bob = pair()
     stage.compute(ann)
     assert stage.member(ann).done
@@ -205,7 +205,6 @@ def test_what_it_offered_in_the_other_role_is_done_without() -> None:
 
 
 def keepers(stage: Stage) -> list[PeerId]:
-    """Those that everybody is told keep the log."""
     return [listener.peer for listener in stage.state.listeners() if listener.keeps_log]
 
 

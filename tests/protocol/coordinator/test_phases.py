@@ -1,4 +1,4 @@
-"""The table is executed: every change of phase is an arrow, every arrow is seen, and there is no other way."""
+"""The phase table: every change of phase is an arrow, every arrow occurs, and there is no other way."""
 
 import ast
 from itertools import product
@@ -22,7 +22,7 @@ Arrows = dict[tuple[Phase, Why], Phase]
 
 
 class Seen(Arrows):
-    """A table that writes down which of its arrows are taken."""
+    """A table that records its arrows as they are taken."""
 
     def __init__(self, arrows: Arrows) -> None:
         super().__init__(arrows)

@@ -1,4 +1,4 @@
-"""Which links are measured, when, and what the two ends may say of it."""
+"""Probes of idle links: which, when, and which reports of the two ends count."""
 
 import math
 
@@ -17,7 +17,7 @@ RELAY = peer_of("relay")
 
 
 def speaking(*names: str, batch: int = 24) -> Stage:
-    """A relay and trainers, all of whom say whom they reach."""
+    """Return a run of a relay and trainers, all of which report whom they reach."""
     stage = Stage(batch=batch)
     stage.relay()
     stage.say(RELAY, m.Reaches(run=RUN, listeners=()))
@@ -28,7 +28,7 @@ def speaking(*names: str, batch: int = 24) -> Stage:
 
 
 def probes(stage: Stage) -> list[tuple[PeerId, int]]:
-    """Who was asked to begin one, and its number."""
+    """Return the peers asked to begin a probe, with its number."""
     return [
         (peer, message.number)
         for peer in stage.trainers
@@ -53,7 +53,7 @@ def test_one_at_a_time_and_each_a_few_times_where_nobody_answers() -> None:
 
 
 def test_who_comes_anew_is_not_measured_anew() -> None:
-    """A machine that rests and goes on many times a day would spend its month's traffic on measures."""
+    """Otherwise a machine that pauses often each day would spend its month's traffic on probes."""
     stage = speaking("ann")
     begun = set[int]()
     for _ in range(2 * MOST_PROBES):
@@ -72,7 +72,7 @@ def test_what_both_ends_say_is_learned_and_nobody_elses_word() -> None:
     (other,) = set(stage.trainers).difference([peer])
     stage.say(other, m.Probed(run=RUN, number=number, size=9_000_000, seconds=1.0))
     stage.say(peer, m.Probed(run=RUN, number=number, size=4_000_000, seconds=1.0))
-    stage.say(peer, m.Probed(run=RUN, number=number, size=8_000_000, seconds=1.0))  # once
+    stage.say(peer, m.Probed(run=RUN, number=number, size=8_000_000, seconds=1.0))  # only the first report counts
     stage.say(RELAY, m.Probed(run=RUN, number=number, size=2_000_000, seconds=1.0))
     known = {direction: capacity.bps for direction, capacity in stage.state.capacities.items()}
     assert known == {(peer, "down"): 4e6, (RELAY, "up"): 4e6, (peer, "up"): 2e6, (RELAY, "down"): 2e6}
@@ -137,7 +137,7 @@ def test_a_round_that_is_near_or_open_is_not_disturbed() -> None:
 
 
 def test_a_measure_shows_the_least_and_lowers_nothing() -> None:
-    """Whoever was at the other end: what lies between the two may be what carried no more."""
+    """Whichever peer was at the other end, the path between them may have been the limit."""
     up: Direction = (peer_of("ann"), "up")
     down: Direction = (RELAY, "down")
     known: dict[Direction, Capacity] = {down: Capacity(5e6, is_floor=False, measured_at=0)}
@@ -148,7 +148,7 @@ def test_a_measure_shows_the_least_and_lowers_nothing() -> None:
 
 
 def test_second_probe_is_with_the_fastest_of_the_faster_peers() -> None:
-    """Else nobody knows which of the two it was that carried no more."""
+    """Otherwise it would be unknown which of the two was the limit."""
     stage = speaking("ann")
     ann = peer_of("ann")
     eve, fred = others = [stage.relay(name) for name in ("eve", "fred")]
@@ -187,14 +187,14 @@ def test_peers_probed_with_slower_ones_probe_each_other_once() -> None:
 
 
 def partners(stage: Stage, peer: PeerId) -> list[PeerId]:
-    """With whom its link would be measured now."""
+    """Return the partner with which this peer would be probed now."""
     stage.state.probes.clear()
     said = [each.message for each in probe(stage.state) if isinstance(each, Send) and each.peers == (peer,)]
     return [message.partner for message in said if isinstance(message, m.Probe)]
 
 
 def two_relays() -> tuple[Stage, PeerId, PeerId]:
-    """Ann reaches both, and the second was the faster one so far."""
+    """Return a run in which Ann reaches two relays, of which the second was faster so far."""
     stage = speaking("ann")
     eve = stage.relay("eve")
     stage.say(eve, m.Reaches(run=RUN, listeners=()))
@@ -206,7 +206,7 @@ def two_relays() -> tuple[Stage, PeerId, PeerId]:
 
 
 def answered(stage: Stage, bps: int) -> None:
-    """Both ends of the probe that was begun last say so much."""
+    """Report this rate from both ends of the latest probe."""
     number, found = max(stage.state.probes.items())
     stage.wait(1)
     for peer in (found.member, found.listener):
@@ -214,7 +214,7 @@ def answered(stage: Stage, bps: int) -> None:
 
 
 def test_probe_of_one_pair_does_not_limit_the_whole_link() -> None:
-    """Between two regions little goes: the next measure is with another."""
+    """The path between two regions carries little, so the next probe is with another peer."""
     stage, ann, eve = two_relays()
     stage.wait(2)
     assert next(iter(stage.state.probes.values())).listener == eve

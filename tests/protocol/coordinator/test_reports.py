@@ -1,4 +1,4 @@
-"""The channel may lose anything: what is missing shows by what peers say next, and is said again."""
+"""The channel may lose anything: later messages of peers show what is missing, and it is resent."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -47,7 +47,7 @@ def test_peer_far_behind_gets_pages_as_it_acknowledges_them() -> None:
 
 
 def test_short_page_is_acknowledged_by_its_last_record() -> None:
-    """Of 200 trainers 19 records are a mebibyte: each of 500 pages was followed by five seconds of nothing."""
+    """With 200 trainers 19 records are a mebibyte: a pause of five seconds used to follow each of 500 pages."""
     stage, ann, _ = pair()
     stage.state.index = stage.state.step = 150
     stage.say(ann.peer, m.Hello(run=RUN, accumulator=ann.accumulator, step=1, log_index=1))
@@ -58,13 +58,13 @@ def test_short_page_is_acknowledged_by_its_last_record() -> None:
 
 
 def acknowledge(stage: Stage, index: int) -> list[e.Resend]:
-    """By the relay, whose log goes so far."""
+    """Acknowledge the log up to this index, as the relay."""
     stage.logs[peer_of("relay")] = index
     return resends(stage.say(peer_of("relay"), m.Heartbeat(run=RUN, index=index)))
 
 
 def test_commit_sent_before_a_page_is_resent_after_it() -> None:
-    """It comes to a log with a gap before it, and is thrown away there."""
+    """It reaches a log with a gap before it, and is discarded there."""
     stage, *_ = pair()
     relay = peer_of("relay")
     assert acknowledge(stage, 0) == []
@@ -117,7 +117,7 @@ def test_a_lost_lease_shows_and_is_asked_for() -> None:
 
 
 def test_unit_that_cannot_be_computed_is_recorded_as_left_out() -> None:
-    """So that a restart does not deal it again."""
+    """So that a restart does not lease it again."""
     stage = Stage(batch=400)
     stage.relay()
     ann = stage.trainer("ann")
@@ -132,7 +132,7 @@ def test_unit_that_cannot_be_computed_is_recorded_as_left_out() -> None:
 
 
 def test_peer_returning_its_leases_is_leased_more_by_clock_only() -> None:
-    """However often somebody says so: 220 leases a second cost three honest machines a quarter of their steps."""
+    """220 leases a second once cost three honest machines a quarter of their steps."""
     stage = Stage(batch=400)
     stage.relay()
     ann = stage.trainer("ann")

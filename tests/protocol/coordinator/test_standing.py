@@ -1,4 +1,4 @@
-"""While nothing moves there is a reason, and it names who is waited for."""
+"""While nothing moves, the run gives a reason that names whom it waits for."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def two(**recipe: Any) -> tuple[Stage, list[Trainer]]:
 
 
 def still(stage: Stage, seconds: float = STILL_S) -> str:
-    """What is said once nothing has moved for so long."""
+    """Wait until nothing has moved for this long; return the reason."""
     stage.wait(max(0.0, stage.state.moved_at + seconds + 0.3 - stage.state.now))
     return stage.state.waiting
 

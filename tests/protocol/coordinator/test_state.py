@@ -1,4 +1,4 @@
-"""What follows from what a coordinator knows: who reduces, who sits out, whether the run can go on."""
+"""Facts derived from a coordinator's state: reducers, peers that sit out, whether the run can go on."""
 
 import pytest
 from msgspec.structs import replace
@@ -38,7 +38,7 @@ def test_reducers_that_failed_a_round_reduce_only_as_last_resort() -> None:
 
 @pytest.mark.parametrize(("has_amnesty", "strikes", "is_in"), [(True, 0, True), (True, 1, False), (False, 0, False)])
 def test_reducer_with_strikes_has_no_part_even_in_an_amnesty(has_amnesty: bool, strikes: int, is_in: bool) -> None:
-    """After a round that all trainers had missed, an auxiliary was given all of the vector."""
+    """An auxiliary used to get the whole vector after a round that all trainers had missed."""
     stage, _, relays = reducing({}, {})
     first = stage.state.members[relays[0]].conduct
     first.out_until, first.out_since, first.strikes = stage.state.rounds, stage.state.now, strikes

@@ -1,4 +1,4 @@
-"""What a disk refuses is said in the system's words."""
+"""Disk errors are reported in the system's words."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What is wrong now: delay, suppression and order hold for any history of beginnings and ends."""
+"""Current troubles: delay, suppression and order hold for any history of beginnings and ends."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ URGENCY = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
 
 RELAYS_AWAY = "tests/trainer/test_observer.py::test_relays_that_are_not_reached"
 RELEASE = "tests/web/run_picture/test_alerts.py::test_a_release_needs_the_replay_and_its_disk"
-MEETING = {  # what follows and from what, and the test in which both are found at once
+MEETING = {  # cause pairs, and the test that finds both at once
     ("E114", "E135"): RELAYS_AWAY,
     ("E135", "E134"): RELAYS_AWAY,
     ("E136", "E134"): RELAYS_AWAY,
@@ -30,7 +30,7 @@ MEETING = {  # what follows and from what, and the test in which both are found 
 
 
 def test_what_follows_from_another_is_found_beside_it_somewhere() -> None:
-    """A pair that never meets in one list would hide nothing, and only say in the documents that it does."""
+    """A pair that never occurs in one list would only pretend to hide something."""
     declared = {(code, cause) for code, entry in CATALOGUE.items() for cause in entry.depends_on}
     assert declared == set(MEETING)
     for pair, place in MEETING.items():
@@ -52,7 +52,7 @@ def codes(kept: Troubles, now: float) -> list[str]:
 
 
 def causes(code: str) -> set[str]:
-    """All ancestors in the catalogue, found in another way than the keeper's."""
+    """Return all ancestors in the catalogue, found by another way than the keeper's."""
     direct = set(CATALOGUE[code].depends_on)
     return direct.union(*(causes(cause) for cause in direct))
 

@@ -1,4 +1,4 @@
-"""What a vector is committed to."""
+"""The commitment to a vector."""
 
 import hashlib
 

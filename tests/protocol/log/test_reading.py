@@ -52,7 +52,7 @@ def test_a_head_with_its_contributions_is_the_whole_record() -> None:
     assert whole_of(head, entry.contributions) == open_record(entry, SITE_PUBLIC) == read_record(entry) == SAMPLE
 
 
-KEPT = rooted(  # what tests/golden/entry.lines holds
+KEPT = rooted(  # the content of tests/golden/entry.lines
     replace(
         SAMPLE,
         index=7,

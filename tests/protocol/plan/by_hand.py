@@ -1,6 +1,6 @@
-"""The rows of rule 26 a second time: who sends what to whom where one reducer takes the whole vector.
+"""The rows of rule 26, written independently: all transfers if one reducer takes the whole vector.
 
-Loads are linear in the shares, and the shares sum to 1, so what a link carries is the mean of these, by shares.
+Loads are linear in the shares, and shares sum to 1, so a link's load is the mean of these, weighted by shares.
 """
 
 from collections import defaultdict
@@ -12,11 +12,11 @@ from scipy.optimize import linprog
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import NO_LIMITS, Limits, Party
 
-Link = tuple[str, object]  # what a limit is on: ("up", a peer), ("pair", a pair) …
+Link = tuple[str, object]  # the limited thing: ("up", a peer), ("pair", a pair) …
 
 
 def transfers(parties: Sequence[Party], down: float, reducer: PeerId) -> Iterator[tuple[PeerId, PeerId, float, bool]]:
-    """Sender, receiver, bytes, and whether the receiver is waited for."""
+    """Yield sender, receiver, bytes, and whether the round waits for the receiver."""
     for party in parties:
         if party.peer != reducer:
             yield party.peer, reducer, party.up_bytes, True
@@ -25,7 +25,7 @@ def transfers(parties: Sequence[Party], down: float, reducer: PeerId) -> Iterato
 
 
 def loads(parties: Sequence[Party], down: float, limits: Limits, reducer: PeerId) -> dict[Link, float]:
-    """Bytes on everything that can be limited."""
+    """Return the bytes on every link that can be limited."""
     home = {party.peer: party.household for party in parties}
     carried: defaultdict[Link, float] = defaultdict(float)
 
@@ -48,7 +48,7 @@ def loads(parties: Sequence[Party], down: float, limits: Limits, reducer: PeerId
 
 
 def capacities(parties: Sequence[Party], limits: Limits) -> dict[Link, float]:
-    """What is known of them; unmeasured links as the slowest of their kind."""
+    """Return the links' capacities; an unmeasured link counts as the slowest of its kind."""
     known: dict[Link, float] = {("pair", pair): bps for pair, bps in limits.pairs.items()}
     known |= {("household", name): bps for name, bps in limits.households.items() if name}
     for party in parties:
@@ -62,7 +62,7 @@ def capacities(parties: Sequence[Party], limits: Limits) -> dict[Link, float]:
 
 
 def seconds(parties: Sequence[Party], down: float, limits: Limits = NO_LIMITS) -> tuple[list[PeerId], np.ndarray]:
-    """Who may reduce, by id, and for each limit (row) how long it takes where one of them (column) takes all."""
+    """Return the possible reducers by id, and each limit's seconds (row) if one of them (column) takes everything."""
     reducers = sorted(party.peer for party in parties if party.may_reduce)
     capacity = capacities(parties, limits)
     table = np.zeros((len(capacity), len(reducers)))
@@ -73,9 +73,9 @@ def seconds(parties: Sequence[Party], down: float, limits: Limits = NO_LIMITS) -
 
 
 def least(table: np.ndarray) -> float:
-    """T* by HiGHS: the least T with shares that sum to 1 and no row above it."""
+    """Return T* by HiGHS: the least T with shares that sum to 1 and no row above it."""
     count = table.shape[1]
-    scale = float(table.max(axis=0, initial=0.0).min())  # where the best of them takes all: T* is at most that
+    scale = float(table.max(axis=0, initial=0.0).min())  # with the best reducer taking all: an upper bound of T*
     if not scale:
         return 0.0
     answer = linprog(

@@ -1,4 +1,4 @@
-"""The least time by bisection, many programs at once, and who gets what where several plans are as fast."""
+"""The least time by bisection, many programs at once, and the choice among equally fast plans."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What many choices at once are said to take is what each of them takes as a plan."""
+"""Comparing many choices at once gives the same durations as planning each."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ CODECS = (1.0, 0.25)
 
 
 def compared(seed: int, staleness: int = 0) -> tuple[Comparison, list[Candidate], list[Party], float]:
-    """The contributors of a round of chance as candidates, with two codecs each."""
+    """Return the contributors of a random round as candidates, with two codecs each."""
     parties, down = mixed(seed, 12)
     parties = [replace(party, household="") for party in parties]
     candidates = [
@@ -42,7 +42,7 @@ def test_nobody_contributes_in_less_than_its_own_time(seed: int) -> None:
     comparison, candidates, _, _ = compared(seed)
     for codec in range(len(CODECS)):
         found = np.full((1, len(candidates)), codec)
-        alone = [c.party.may_reduce for c in candidates]  # who reduces sends less than all of its gradient
+        alone = [c.party.may_reduce for c in candidates]  # a reducer sends less than all of its gradient
         own = np.where(alone, 0.0, comparison.own_times()[:, codec])
         assert own.max() <= comparison.durations(found)[0] * (1 + 1e-9)
 

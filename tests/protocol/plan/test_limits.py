@@ -1,4 +1,4 @@
-"""What a plan says it waits for is what it waits for: full at T, and nothing else would make the round shorter."""
+"""The limits that a plan names are its real ones: full at T, and widening no other link shortens the round."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,7 @@ seeds = st.integers(0, 10**6)
 
 
 def links_of(limit: Limit, parties: Iterable[Party]) -> Link:
-    """The limit as the rows that were written a second time call it."""
+    """Return the limit under the name that `by_hand` uses."""
     match limit.kind:
         case Kind.PAIR:
             return limit.kind.value, limit.peers
@@ -30,7 +30,7 @@ def links_of(limit: Limit, parties: Iterable[Party]) -> Link:
 
 
 def wider(parties: list[Party], limits: Limits, links: Iterable[Link], factor: float) -> tuple[list[Party], Limits]:
-    """The same round where these links carry `factor` times as much."""
+    """Return the same round with these links `factor` times as wide."""
     names = {"up": "upload_bps", "down": "download_bps", "duplex": "duplex_bps"}
     by_peer = {party.peer: party for party in parties}
     pairs, households = dict(limits.pairs), dict(limits.households)
@@ -50,7 +50,7 @@ def named(plan: Shares, parties: list[Party]) -> set[Link]:
 
 
 def all_named(plan: Shares) -> bool:
-    """Whether the limits that are named are all that there are."""
+    """Return True if the named limits are all there are."""
     return len(plan.limits) < MOST and sum(limit.part for limit in plan.limits) > 0.999
 
 

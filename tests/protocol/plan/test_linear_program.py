@@ -1,4 +1,4 @@
-"""Where rows couple shares: who gets what among the fastest plans, and what happens where HiGHS gives up."""
+"""Programs with coupled shares: the choice among the fastest plans, and the fallback if HiGHS gives up."""
 
 import random
 import subprocess
@@ -26,7 +26,6 @@ def test_peers_that_are_alike_get_alike() -> None:
 
 
 def test_thin_pair_takes_nothing_from_peers_it_does_not_limit() -> None:
-    """Peers 0 and 1 can carry little between them; the others take the rest in equal parts, not one of them all."""
     parties = trainers(6, 1.0)
     plan = solve(parties, 1.0, Limits(pairs={(peer(0), peer(1)): 0.05, (peer(1), peer(0)): 0.05}))
     assert plan.shares[:2] == pytest.approx((plan.shares[0],) * 2, rel=1e-6)
@@ -36,7 +35,7 @@ def test_thin_pair_takes_nothing_from_peers_it_does_not_limit() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_fastest_plan_still_gives_equal_relays_equal_shares(seed: int) -> None:
-    """Where a slow trainer sets the time, equal relays behind one household have equal shares all the same."""
+    """A slow trainer sets the time; the equal relays behind one household still get equal shares."""
     chance = random.Random(seed)
     parties = [*trainers(6, 1.0), *(auxiliary(10 + i, 50.0) for i in range(chance.randint(2, 5)))]
     slow = {(party.peer, parties[-1].peer): 0.2 * chance.uniform(0.9, 1.0) for party in parties[:6]}

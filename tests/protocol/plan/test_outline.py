@@ -1,4 +1,4 @@
-"""What people see of a plan: the same few lines however many take part, and nothing that is somebody's own."""
+"""The public outline of a plan: a few lines for any number of peers, and no private facts."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ HEAD = m.PlanHead(
 
 
 def spans(*parts: int) -> tuple[m.PlannedSpan, ...]:
-    """So many chunks for the peers 0, 1, 2, …"""
+    """Return spans with these numbers of chunks for the peers 0, 1, 2, …"""
     starts = [sum(parts[:i]) for i in range(len(parts))]
     return tuple(
         m.PlannedSpan(span=i, first=start, stop=start + count, reducer=peer(i), attempt=1)
@@ -76,7 +76,7 @@ def test_parts_are_of_all_spans_of_a_reducer() -> None:
 
 
 def test_what_is_not_measured_is_not_said_to_limit_anything() -> None:
-    """A link nobody knows counts as the slowest of its kind, so that it is among the rows that bind."""
+    """An unknown link counts as the slowest of its kind, so it is among the rows that bind."""
     found = outline((8,), 3, upload(1, 0.5), upload(2, 0.5), unmeasured=[peer(2)])
     assert [each.who[0].peer for each in found.bottlenecks] == [peer(1)]
 

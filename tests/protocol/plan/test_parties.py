@@ -1,4 +1,4 @@
-"""What is not measured, what is refused, and sums that are the same bits everywhere."""
+"""Unmeasured links, refused values, and sums with the same bits everywhere."""
 
 import numpy as np
 import pytest

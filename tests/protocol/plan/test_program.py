@@ -1,4 +1,4 @@
-"""The rows as arrays say of any shares what a walk over all transfers says."""
+"""The program's rows, as arrays, equal a walk over all transfers for any shares."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tests.protocol.plan.instances import auxiliary, coupled, keeper, peer, trai
 
 
 def by_link(program: Program, shares: np.ndarray, limits: Limits, parties: list[Party]) -> dict[by_hand.Link, float]:
-    """Seconds of each row, under the name that the walk has for it."""
+    """Return the seconds of each row, under the name that the walk uses."""
     home = {party.peer: party.household for party in parties}
     named: dict[by_hand.Link, float] = {}
     for row, time in zip(program.rows, program.times(shares), strict=True):
@@ -43,7 +43,7 @@ def test_pair_has_a_row_only_if_limited_and_carrying_something() -> None:
     strangers = {(peer(0), peer(9)): 1.0, (peer(9), peer(0)): 1.0}
     program = program_of(parties, 1.0, Limits(pairs=everybody | strangers | {(peer(0), peer(3)): 0.0}))
     pairs = [tuple(int(who, 16) for who in row.peers) for row in program.rows if row.kind is Kind.PAIR]
-    # Nobody sends a gradient to who does not reduce, nor an average to an auxiliary.
+    # No gradient goes to a peer that does not reduce, and no average to an auxiliary.
     assert pairs == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1), (2, 3)]
     assert not [row for row in program_of(parties, 1.0).rows if row.kind is Kind.PAIR]
 

@@ -1,4 +1,4 @@
-"""Plans are the optimum of the share program: against HiGHS on rows written a second time, and the known set-ups."""
+"""Plans are optimal for the share program: against HiGHS on independent rows, and for known set-ups."""
 
 import math
 import random
@@ -32,7 +32,7 @@ HOMES = [trainer(i, 0.02, 0.1) for i in range(6)] + [
 
 
 def check(parties: list[Party], down: float, limits: Limits = NO_LIMITS) -> Shares:
-    """Solve, and hold the shares to the rows, and the time to HiGHS."""
+    """Solve; check the shares against the rows, and the time against HiGHS."""
     plan = solve(parties, down, limits)
     reducers, table = by_hand.seconds(parties, down, limits)
     shares = np.array(plan.shares)
@@ -71,7 +71,7 @@ numbers = st.sampled_from([0.0, 1e-18, 1.0, 1e18]) | st.floats(1e-18, 1e18)
 
 @st.composite
 def claims(draw: st.DrawFn) -> list[Party]:
-    """Whatever peers may say of themselves."""
+    """Return arbitrary claims of peers."""
     sizes = ("up_bytes", "upload_bps", "download_bps", "duplex_bps")
     flags = ("receives", "is_awaited", "may_reduce", "is_volunteer")
     return [
@@ -85,7 +85,7 @@ def claims(draw: st.DrawFn) -> list[Party]:
     ]
 
 
-@settings(deadline=None)  # it may be the first that loads scipy
+@settings(deadline=None)  # it may be the first to load scipy
 @given(claims(), numbers, st.dictionaries(st.tuples(*[st.sampled_from([peer(i) for i in range(6)])] * 2), numbers))
 def test_whatever_is_claimed_there_is_a_plan(
     parties: list[Party], down: float, pairs: dict[tuple[PeerId, PeerId], float]
@@ -98,7 +98,7 @@ def test_whatever_is_claimed_there_is_a_plan(
     assert all(0 < limit.part <= 1.001 for limit in plan.limits)
 
 
-# --- the known algorithms, and the table that the literature has (P over 1 Gb/s)
+# --- the known algorithms, and the literature's table (P over 1 Gb/s)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_relay_that_reduces_costs_less_than_one_that_forwards() -> None:
     assert (reduced.duration_s, forwarded.duration_s) == (8.0, 14.0)
 
 
-# --- not measured, and nobody
+# --- unmeasured links
 
 
 def test_unmeasured_shares_are_equal_and_go_to_relays_first() -> None:
@@ -255,7 +255,6 @@ def test_so_it_does_where_only_own_links_limit(seed: int) -> None:
 
 
 def test_shares_are_judged_over_other_links() -> None:
-    """The same shares, as long as they take there, and what that is."""
     parties = [trainer(0, 2.0, 100.0), trainer(1, 1.0, 100.0), auxiliary(2, 100.0)]
     found = solve(parties, 1.0)
     assert judged(found, parties, 1.0).duration_s == pytest.approx(found.duration_s)

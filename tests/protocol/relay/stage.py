@@ -119,12 +119,11 @@ def frame(plan: OpenPlan, slot: int, chunk: int, **changes: Any) -> Frame:
 
 
 def average(plan: OpenPlan, chunk: int) -> Frame:
-    """Of another's span, as it gives it out."""
     return frame(plan, 0, chunk, kind=Kind.AVERAGE)
 
 
 class Stage:
-    """A relay whose shell does everything at once and well, on a clock that stands unless it is moved."""
+    """A relay whose shell does everything at once and well, on a clock that the test moves."""
 
     def __init__(self, *, reduces: bool = True, keeps: bool = True, index: int = 0) -> None:
         self.now = 100.0
@@ -146,7 +145,7 @@ class Stage:
         return self.state.keeper
 
     def handle(self, event: e.Event) -> list[e.Action]:
-        """The actions, which are not carried out."""
+        """Return the actions for an event, without carrying them out."""
         return advance(self.state, event, self.now)
 
     def hear(self, message: Any) -> list[e.Action]:
@@ -157,7 +156,6 @@ class Stage:
         return self.handle(e.Ticked())
 
     def join(self, **changes: Any) -> "Stage":
-        """Said hello, and was greeted."""
         self.hear(m.Rehello(run=RUN, fence=3))
         self.hear(greeting(**changes))
         return self

@@ -1,4 +1,4 @@
-"""A relay of a run as a whole: what it says and when, its two parts apart, and anything in any order."""
+"""A relay's run as a whole: what it sends and when, its two parts alone, and any order of events."""
 
 from typing import Any, get_args
 
@@ -42,13 +42,12 @@ def beats(actions: list[e.Action]) -> list[int]:
     return [message.index for message in said(actions) if isinstance(message, m.Heartbeat)]
 
 
-# What it says
+# Messages
 
 
 @pytest.mark.parametrize("reduces", [True, False])
 @pytest.mark.parametrize("keeps", [True, False])
 def test_it_says_what_it_is(*, reduces: bool, keeps: bool) -> None:
-    """Reachable, reduces, keeps the log: each without the others."""
     relay = Stage(reduces=reduces, keeps=keeps, index=5)
     hello, _ = said(relay.hear(m.Rehello(run=RUN, fence=3)))
     assert (hello.reduces, hello.keeps_log, hello.log_index, hello.fence) == (reduces, keeps, 5 if keeps else -1, 3)
@@ -80,7 +79,7 @@ def test_relay_is_silent_before_a_rehello_and_after_the_end() -> None:
 
 
 def test_log_page_is_acknowledged_once_it_is_on_disk() -> None:
-    """The next follows only then; also while a round is open, in which nothing else names the index."""
+    """The next page follows only then, even in an open round, where no other message names the index."""
     relay = Stage().join(step=0)
     relay.hear(plan_of())
     last = 2 * PAGE_RECORDS + 5
@@ -169,7 +168,6 @@ def test_the_log_is_given_to_whoever_asks_and_of_this_run_only() -> None:
 
 
 def events() -> list[e.Event]:
-    """Every kind of event, with what fits and what does not."""
     plans = [plan_of(), plan_of(attempt=2), plan_of(step=8), plan_of(fence=4), plan_of(attempt=3, reducer=OTHER)]
     places = [plan.place for plan in plans] + [Place(9, 9, 9)]
     every: list[e.Event] = [e.Heard(plan) for plan in plans]
@@ -211,7 +209,7 @@ def test_every_kind_of_event_is_among_them() -> None:
 def test_nothing_that_comes_in_any_order_breaks_it(
     steps: list[tuple[e.Event, float]], reduces: bool, keeps: bool
 ) -> None:
-    """It never raises; a chunk closes once; what is included is what was added; the dead are not spoken of."""
+    """No event raises, a chunk closes once, only added chunks are included, and ended attempts are not mentioned."""
     relay = Stage(reduces=reduces, keeps=keeps)
     closed: dict[Place, set[int]] = {}
     added: dict[Place, set[tuple[int, int]]] = {}

@@ -1,4 +1,4 @@
-"""When a chunk closes, and who is in it."""
+"""When a chunk closes, and which slots are in it."""
 
 import pytest
 from hypothesis import given
@@ -13,12 +13,12 @@ from peer_agent.protocol.relay.closing import Closing, Coverage
 from tests.protocol.relay.stage import TOKENS, plan_of
 
 PLAN = plan_of().plan
-IN_TIME = plan_of(duration_s=40.0, sigma=0.1).plan  # a chunk each ten seconds, and four to wait
+IN_TIME = plan_of(duration_s=40.0, sigma=0.1).plan  # a chunk each ten seconds, and a wait of four
 
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks go out one at a time."""
+    """Send chunks one at a time."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
 
 
@@ -116,7 +116,6 @@ def test_only_the_chunks_of_its_own_spans_are_asked_for() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.booleans()), max_size=40))
 def test_it_is_what_counting_says(steps: list[tuple[int, int, bool]]) -> None:
-    """Against the rule written down once more: sets, no running totals."""
     here, came, dropped, closed = coverage(), set[tuple[int, int]](), set[int](), dict[int, int]()
     for slot, chunk, drops in steps:
         if drops:
@@ -188,7 +187,7 @@ def test_slot_dropped_after_being_late_is_counted_once() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.floats(0.0, 9.0)), max_size=40))
 def test_chunk_closes_only_with_a_quorum_and_every_timely_slot(steps: list[tuple[int, int, float]]) -> None:
-    """Chunks in any order, at any time: who comes no later than a tenth of the plan after plan and quorum is in."""
+    """Whatever the order, a slot no later than a tenth of the plan after plan and quorum is included."""
     here, came, now = coverage(), dict[tuple[int, int], float](), 0.0
     for slot, chunk, later_s in steps:
         now += later_s
@@ -216,7 +215,7 @@ def _enough_at(came: dict[tuple[int, int], float], chunk: int) -> float:
 
 
 def test_a_chunk_is_waited_for_until_its_batch_was_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reducer of few chunks gets them all at once, and late by plan."""
+    """A reducer of few chunks gets them all at once, and late by the plan."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 128 * 1024)
     here = Coverage(IN_TIME.slots, IN_TIME.spans)
     for slot in (0, 2):
@@ -226,7 +225,7 @@ def test_a_chunk_is_waited_for_until_its_batch_was_to_come(monkeypatch: pytest.M
 
 
 def in_time_but(*late: tuple[int, int, float]) -> Coverage:
-    """Everything comes when it is planned, but for some: (slot, chunk, seconds later)."""
+    """Add every chunk at its planned time, except `late`: (slot, chunk, seconds later)."""
     here, later_s = coverage(), {(slot, chunk): seconds for slot, chunk, seconds in late}
     for chunk in range(4):
         for slot in range(3):

@@ -1,4 +1,4 @@
-"""The log of a relay: order, gaps, copies and what a snapshot covers."""
+"""A relay's log: order, gaps, copies, and entries that a snapshot covers."""
 
 from msgspec.structs import replace
 
@@ -79,11 +79,11 @@ def test_a_commit_of_an_older_host_is_true_all_the_same() -> None:
     assert (settled.fence, settled.step, len(settled.spans)) == (3, 1, 2), "what was averaged then is in the update"
 
 
-# What lies elsewhere
+# Copies from others
 
 
 def test_uncovered_log_is_scanned_in_pages_after_a_restart() -> None:
-    """Only a commit led to copying: what a relay lacked when it was started again it lacked for ever."""
+    """Only a commit used to start copying, so bytes missing at a restart stayed missing."""
     relay = Stage(index=200)
     relay.hear(m.Rehello(run=RUN, fence=3))
     assert e.Scan(31, 31 + SCAN_RECORDS) in relay.hear(greeting(snapshot=replace(SNAPSHOT, index=30)))
@@ -117,7 +117,7 @@ def test_the_reducer_of_a_span_is_asked_first_then_the_others() -> None:
 
 
 def test_missing_span_is_asked_for_less_often_but_never_given_up() -> None:
-    """After five tries it was lacking until the next restart."""
+    """After five tries the span used to be missing until the next restart."""
     relay = Stage(index=1).join(step=1)
     lacking(relay, (1, 0))
     waits = []
@@ -160,7 +160,7 @@ def test_an_answer_that_was_not_waited_for_changes_nothing() -> None:
     assert list(relay.keeper.copies) == [(1, 0)]
 
 
-# What goes
+# Deletion
 
 
 def test_what_a_snapshot_covers_is_not_copied() -> None:
@@ -180,7 +180,7 @@ def test_spans_covered_during_a_scan_are_not_copied() -> None:
 
 
 def test_a_copy_that_comes_after_it_was_covered_goes_at_once() -> None:
-    """It lay on the disk for ever."""
+    """It used to stay on the disk for ever."""
     relay = Stage(index=9).join(step=9)
     lacking(relay, (5, 0), stop=10)
     relay.hear(m.Snapshotted(run=RUN, snapshot=SNAPSHOT, keep_after=8))

@@ -1,4 +1,4 @@
-"""What the site signed is opened in one place; what does not fit is a numbered problem."""
+"""Signed messages of the site are opened in one place; what does not fit is a numbered problem."""
 
 from typing import Any, get_args
 
@@ -66,7 +66,7 @@ def test_what_cannot_be_decoded_is_a_numbered_problem(payload: bytes) -> None:
 
 
 def test_a_record_without_a_loss_is_a_numbered_problem() -> None:
-    """It is what a loss that is no number becomes in JSON."""
+    """JSON turns a loss that is not a number into null."""
     payload = commit_of(1).sealed.head.payload.replace(b'"loss":1.0', b'"loss":null')
     assert b"null" in payload
     assert number_of(m.Commit(run=RUN, fence=3, record=sign(SITE_KEY, RECORD, payload))) == "E218"

@@ -1,4 +1,4 @@
-"""A keeper of the log takes the averages of a reducer that keeps none, and says so once they are on its disk."""
+"""A log keeper receives averages from a reducer without a log, and reports them once they are on its disk."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ PLAN = plan_of(reducer=OTHER)
 
 
 def receiving(*, keeps: bool = True) -> Stage:
-    """In an attempt in which another reduces everything, and keeps nothing."""
+    """Return a relay in an attempt that another peer without a log reduces alone."""
     relay = Stage(keeps=keeps).join(listeners=(HERE, WITHOUT_A_LOG))
     relay.hear(PLAN)
     return relay

@@ -32,12 +32,12 @@ LEAVES = bytes(4 * LEAF.size)
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks go out one at a time."""
+    """Send chunks one at a time."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
 
 
 def opened(plan: Any = PLAN) -> Stage:
-    """A relay with an open attempt, all its contributors linked and their leaves kept."""
+    """Return a relay with an open attempt, all contributors linked and their leaves kept."""
     relay = Stage().join().links()
     relay.hear(plan)
     for slot in range(3):
@@ -50,7 +50,6 @@ def all_added(relay: Stage, plan: Any = PLAN) -> list[e.Action]:
 
 
 def held(plan: Any = PLAN) -> Stage:
-    """All its spans are written."""
     relay = opened(plan)
     all_added(relay, plan)
     for span in range(2):
@@ -151,7 +150,7 @@ def test_attempts_of_a_step_share_an_outbox() -> None:
 
 
 def test_a_plan_that_comes_after_its_commit_is_not_taken_up() -> None:
-    """It would be reduced for ever, and keep the relay from saying that it has nothing to do."""
+    """Otherwise the relay would reduce it for ever and never report that it is idle."""
     relay = Stage().join(step=8)
     assert relay.hear(PLAN) == []
 
@@ -265,7 +264,7 @@ def test_with_its_last_span_it_says_what_came_of_whom_and_when() -> None:
         for chunk in range(4):
             relay.now = planned_at + 1 + later_s + chunk / 4
             relay.add(PLAN, slot, chunk)
-            relay.add(PLAN, slot, chunk)  # what comes again is not counted again
+            relay.add(PLAN, slot, chunk)  # a repeated chunk is not counted again
     relay.handle(e.SpanWritten(PLAN.place, 0, b"r" * 32, 2.5))
     done, told = said(relay.handle(e.SpanWritten(PLAN.place, 1, b"r" * 32, 2.5)))
     assert (done.span, told.holds) == (1, b"")
@@ -292,7 +291,7 @@ def test_it_says_how_late_the_latest_chunk_of_each_was() -> None:
 
 
 def fast_first(plan: Any) -> Stage:
-    """The first slot has sent all but one of its chunks, the others the first of theirs."""
+    """Return a relay with all but one chunk of the first slot, and the first chunk of each other slot."""
     relay = opened(plan)
     relay.add(plan, 0, 0, 1, 2)
     relay.add(plan, 1, 0)
@@ -330,7 +329,6 @@ def test_without_a_plan_in_time_nobody_is_ahead() -> None:
 
 
 def test_sender_is_never_held_back_until_it_is_late() -> None:
-    """Whoever is slow, or says so, costs the others what deadlines allow, and no more."""
     plan = plan_of(duration_s=1.0, sigma=0.1)
     relay = fast_first(plan)
     relay.add(plan, 0, 3)
@@ -356,7 +354,7 @@ def test_span_written_for_a_closed_attempt_is_not_announced() -> None:
     again = plan_of(attempt=2)
     relay.hear(again)
     assert relay.add(PLAN, 0, 0) == []
-    all_added(relay, again)  # the same span is on its way to the disk once more
+    all_added(relay, again)  # the same span is written once more
     assert relay.handle(e.SpanWritten(PLAN.place, 0, bytes(32), 0.5)) == []
     assert len(said(relay.handle(e.SpanWritten(again.place, 0, bytes(32), 0.5)))) == 1
 
@@ -365,7 +363,7 @@ def test_span_written_for_a_closed_attempt_is_not_announced() -> None:
 
 
 def test_reports_that_may_be_lost_repeat_until_the_attempt_ends() -> None:
-    """A SpanDone that was lost on the way kept a round waiting until it was void."""
+    """A SpanDone lost on the way used to stall the round until it was void."""
     relay = held()
     relay.handle(e.ChunkRefused(PLAN.place, 0, 0, "E211"))
     for _ in range(3):
@@ -376,7 +374,7 @@ def test_reports_that_may_be_lost_repeat_until_the_attempt_ends() -> None:
 
 
 def test_who_was_dropped_is_asked_for_nothing_when_it_comes_back() -> None:
-    """It answers nothing, and its link, over which it gets its averages, was cut for that."""
+    """A dropped contributor answers nothing; its link, over which it gets averages, used to be cut for that."""
     relay = opened()
     relay.hear(m.Drop(**named(PLAN.place), slot=2))
     relay.handle(e.Unlinked(SENDERS[2]))
@@ -411,11 +409,11 @@ def test_it_is_given_as_long_as_the_plan_takes() -> None:
 
 # Deadlines
 
-TIMED = plan_of(duration_s=40.0, sigma=0.1)  # a chunk each ten seconds, and four to wait
+TIMED = plan_of(duration_s=40.0, sigma=0.1)  # a chunk each ten seconds, and a wait of four
 
 
 def passes(relay: Stage, seconds: float, tick_s: float = 0.25) -> list[e.Action]:
-    """Time goes by in ticks; what is done in it beside words."""
+    """Let time pass in ticks; return the actions other than messages and cut links."""
     actions: list[e.Action] = []
     for _ in range(round(seconds / tick_s)):
         actions += [action for action in relay.tick(tick_s) if not isinstance(action, e.Say | e.CutLink)]
@@ -448,7 +446,7 @@ def test_one_that_comes_back_is_not_asked_for_what_is_over() -> None:
 
 @pytest.mark.parametrize("asleep_s", [1.0, 60.0])
 def test_nobody_is_late_for_the_sleep_of_a_reducer(asleep_s: float) -> None:
-    """Stopped, or in a suspended machine: what was sent to it meanwhile lies in its buffers."""
+    """A stopped reducer finds its chunks in its buffers when it wakes."""
     relay = opened(TIMED)
     relay.add(TIMED, 0, 0)
     relay.add(TIMED, 1, 0)

@@ -1,4 +1,4 @@
-"""What names an attempt, and which averages a keeper of the log is to expect in it."""
+"""An attempt's full name, and the averages that a log keeper expects in it."""
 
 import pytest
 from msgspec.structs import replace

@@ -1,4 +1,4 @@
-"""A trainer without a machine: its jobs wait until a test finishes them, its clock stands until a test moves it."""
+"""A trainer without a machine: the test finishes its jobs and moves its clock."""
 
 from typing import Any, Literal, TypeVar
 
@@ -29,12 +29,12 @@ Said = TypeVar("Said", bound=m.Message)
 
 
 def unit(number: int) -> Unit:
-    """Four samples."""
+    """Return a unit of four samples."""
     return Unit(0, 0, 4 * number, 4 * number + 4)
 
 
 class Stage:
-    """`actions`: of the last event; `said`: since `hush`."""
+    """One trainer's core. `actions`: of the last event; `said`: messages since `hush`."""
 
     def __init__(self, staleness: Literal[0, 1] = 0) -> None:
         self.now, self.seeds = 100.0, 1
@@ -58,7 +58,7 @@ class Stage:
             self.handle(e.Heard(message))
 
     def waits(self, seconds: float) -> list[m.Message]:
-        """Time passes, with a tick at its end; what is said then."""
+        """Let time pass, with a tick at its end; return the messages sent then."""
         self.now += seconds
         before = len(self.said)
         self.handle(e.Ticked())
@@ -67,23 +67,21 @@ class Stage:
     def hush(self) -> None:
         self.said.clear()
 
-    # --- what it asked for
+    # --- what it requested
 
     def last(self, kind: type[Job]) -> Job:
         return next(action for action in reversed(self.asked) if isinstance(action, kind))
 
     def did(self, kind: type[e.Action]) -> bool:
-        """With the last event."""
         return any(isinstance(action, kind) for action in self.actions)
 
     def heard(self, kind: type[Said]) -> list[Said]:
-        """What it has said of this kind since `hush`."""
         return [message for message in self.said if isinstance(message, kind)]
 
     # --- stories
 
     def join(self, *, index: int = 0) -> None:
-        """At the head of a log of so many entries, with its leases judged."""
+        """Join at the head of a log of `index` entries, with the leases judged."""
         self.hears(m.Rehello(run=RUN, fence=1), self.greeting(reconciled=False))
         self.handle(e.Loaded(self.last(e.Load).job, "a" * 16))
         self.hears(self.greeting())
@@ -99,27 +97,25 @@ class Stage:
         self.hears(m.Lease(run=RUN, fence=fence, units=tuple(unit(number) for number in numbers), quota=quota))
 
     def computes(self, count: int = 1, tokens: int = 4 * TOKENS, *, base: int | None = None) -> None:
-        """On the parameters of step `base`; by default of the one that it is at."""
+        """Finish units, computed on the parameters of step `base`; by default of the current step."""
         for _ in range(count):
             step = self.core.step if base is None else base
             job = self.last(e.Compute)
             self.handle(e.Computed(job.job, 2.5, (tokens,) * len(job.units), step))
 
     def offers(self, **changes: Any) -> m.Offer:
-        """Cut, and what it answers."""
+        """Cut, freeze the offer and return it."""
         self.hears(cut(**({"step": self.core.step} | changes)))
         self.handle(e.Frozen(self.last(e.Freeze).job, b"r" * 32, 1.0))
         return self.heard(m.Offer)[-1]
 
     def plans(self, **changes: Any) -> None:
-        """A plan with a slot of ours."""
         self.handle(e.PlanHeard(opened_plan(sealed.own_part(plan(**({"step": self.core.step} | changes)), ME))))
 
     def hears_commit(self, index: int, **changes: Any) -> None:
         self.handle(e.CommitHeard(commit(index, **changes)))
 
     def commits(self, index: int, **changes: Any) -> None:
-        """Heard and applied."""
         self.hears_commit(index, **changes)
         self.applies()
 
@@ -127,7 +123,7 @@ class Stage:
         self.handle(e.Applied(self.last(e.Apply).job, "b" * 16))
 
     def contribution(self, *ranges: tuple[int, int]) -> dict[str, Any]:
-        """Of what it offered, averaged in these chunks."""
+        """Return its offer as a contribution averaged in these chunks."""
         assert self.core.round is not None
         assert self.core.round.offer is not None
         units = tuple(done.unit for done in self.core.round.offer.units)
@@ -135,7 +131,7 @@ class Stage:
 
 
 def ready(*numbers: int, index: int = 0, staleness: Literal[0, 1] = 0) -> Stage:
-    """At the head, with these units done."""
+    """Return a trainer at the head, with these units done."""
     stage = Stage(staleness)
     stage.join(index=index)
     if numbers:
@@ -192,7 +188,7 @@ def opening(**changes: Any) -> m.Open:
 
 
 def plan(*, peer: PeerId = ME, root: bytes = b"r" * 32, **changes: Any) -> m.Plan:
-    """Somebody else in slot 0, `peer` in slot 1."""
+    """Return a plan with another peer in slot 0 and `peer` in slot 1."""
     weights = (m.Weight(0, CHUNKS, 1),)
     slots = [
         m.Slot(peer=OTHER, weights=weights, root=b"o" * 32, norm=1.0, codec="fp32"),
@@ -215,7 +211,7 @@ def plan(*, peer: PeerId = ME, root: bytes = b"r" * 32, **changes: Any) -> m.Pla
 
 
 def record(index: int, own: dict[str, Any] | None = None, **changes: Any) -> Record:
-    """Our part, if any, is in slot 1."""
+    """Return a record; our part, if any, is in slot 1."""
     span = SpanEntry(
         span=0,
         first=0,
@@ -259,7 +255,6 @@ def _parts(own: dict[str, Any] | None) -> tuple[Contribution, ...]:
 
 
 def commit(index: int, own: dict[str, Any] | None = None, *, fence: int = 1, **flags: bool) -> Any:
-    """An opened commit."""
     made = record(index, own)
     part = made.contributions[0] if made.contributions else None
     return opened_record(sealed.OpenedCommit(made, "0" * 64, part, **flags), fence)

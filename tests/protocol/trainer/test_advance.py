@@ -1,4 +1,4 @@
-"""The whole core: everything that can be said has its answer, and no order of things breaks what must hold."""
+"""The whole core: every message is answered, and the invariants hold in any order of events."""
 
 from typing import Any, Literal, get_args
 
@@ -78,9 +78,9 @@ ATTEMPT = st.fixed_dictionaries({"attempt": SMALL, "round": SMALL, "fence": st.i
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Whatever the site says, in any order, twice or never, and whatever jobs come to, whenever they do.
+    """Messages of the site in any order, repeated or lost, and results of jobs at any time.
 
-    Leases and commits are those of one consistent site; everything else may come from nowhere.
+    Leases and commits come from one consistent site; everything else is arbitrary.
     """
 
     staleness: Literal[0, 1] = 0
@@ -92,7 +92,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.sums: tuple[set[Unit], set[Unit]] = (set(), set())  # the floats: never offered, and the rest
         self.leased: set[Unit] = set()
         self.frozen: tuple[Any, ...] | None = None
-        self.own: dict[int, dict[str, Any] | None] = {}  # what the log says of ours, by index
+        self.own: dict[int, dict[str, Any] | None] = {}  # our part in the log, by index
         self.open: list[e.Action] = []
         self.numbers = 0
 
@@ -113,7 +113,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert done_before is not None
 
     def _carry(self, action: e.Action) -> None:
-        """What becomes of the floats."""
+        """Track which units are in the floats."""
         fresh, held = self.sums
         match action:
             case e.Compute():
@@ -130,7 +130,7 @@ class AnyOrder(RuleBasedStateMachine):
                 self.sums = set(), set()
 
     def _watch_what_is_frozen(self, actions: list[e.Action]) -> None:
-        """From its freezing to release or settlement, what is offered does not change."""
+        """Check that an offer does not change between its freezing and its release or settlement."""
         if any(isinstance(a, e.Release | e.Settle | e.DiscardHeld | e.Renew) for a in actions):
             self.frozen = None
         if any(isinstance(a, e.Freeze) for a in actions):
@@ -285,7 +285,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 class AnyOrderOverlapping(AnyOrder):
-    """The same where work overlaps the round."""
+    """The same with work that overlaps the round."""
 
     staleness = 1
 

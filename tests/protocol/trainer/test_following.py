@@ -1,4 +1,4 @@
-"""A replica gets its state and follows the log, whatever is lost, late, or said twice on the way."""
+"""A replica gets its state and follows the log, whatever is lost, late or repeated."""
 
 from typing import Any
 
@@ -134,7 +134,7 @@ def test_update_of_a_former_accumulator_leaves_this_one_alone() -> None:
 
 
 def test_a_state_that_is_just_changing_is_not_spoken_of() -> None:
-    """A report in that moment would name the old step's work under the new step, and be taken for a lie."""
+    """A report at that moment would name the old step's work under the new step and be taken for a lie."""
     stage = ready(0)
     stage.hears_commit(1)
     (report,) = stage.waits(HEARTBEAT_S)
@@ -245,7 +245,7 @@ def test_a_copy_is_made_before_the_next_record_is_applied() -> None:
     assert stage.actions == [], "a step too late"
 
 
-# --- bytes that nobody has
+# --- bytes that no relay has
 
 
 def test_missing_bytes_are_retried_and_a_trouble_until_they_come() -> None:
@@ -265,7 +265,6 @@ def test_missing_bytes_are_retried_and_a_trouble_until_they_come() -> None:
 
 
 def test_bytes_covered_by_a_newer_snapshot_are_no_trouble() -> None:
-    """As for a laptop that comes back after its network was away."""
     stage = ready()
     stage.hears_commit(1)
     stage.hears(newer(5))
@@ -344,7 +343,7 @@ def test_restored_site_is_followed_after_one_numbered_error() -> None:
 
 
 def test_an_old_greeting_of_the_same_host_is_no_restored_site() -> None:
-    """Said before a commit that has been applied since: said late, or twice."""
+    """The greeting was sent before a commit that has since been applied, and is late or repeated."""
     stage = ready(index=1)
     stage.hears(greeting())
     assert stage.actions == []

@@ -1,4 +1,4 @@
-"""What is said on the control link, as events."""
+"""Messages on the control link, as events."""
 
 from peer_agent.protocol.log.records import seal
 from peer_agent.protocol.sealed import SealedCommit, planned_for, seal_plan

@@ -1,4 +1,4 @@
-"""Plans and records are verified once, and reduced to what concerns this trainer."""
+"""Plans and records are verified once, and reduced to this trainer's part."""
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +25,6 @@ def test_a_plan_names_our_slot_and_its_number() -> None:
 
 
 def test_of_a_whole_plan_our_slot_is_one_of_them() -> None:
-    """Who reduces for others is told of all slots."""
     whole = planned_whole(seal_plan(SITE_KEY, plan()))
     mine = open_plan(planned_for(seal_plan(SITE_KEY, plan()), ME), SITE_PUBLIC, ME)
     opened = open_plan(whole, SITE_PUBLIC, ME)
@@ -48,7 +47,6 @@ def test_a_record_says_where_our_part_was_included() -> None:
 
 
 def test_of_a_whole_record_our_part_is_one_of_them() -> None:
-    """Who keeps the log is told of all contributions."""
     sealed = SealedCommit(seal(SITE_KEY, record(7, OWN)), record(7, OWN))
     whole = sealed.whole(2, snapshot=True, hash_state=True)
     opened, mine = (open_commit(each, SITE_PUBLIC, ME) for each in (whole, sealed.to(ME, 2)))

@@ -1,4 +1,4 @@
-"""Staleness 1: what is computed between the cut and its outcome is a second sum, for the round after (rule 10)."""
+"""Staleness 1: work between the cut and its outcome is a second sum, for the next round (rule 10)."""
 
 import pytest
 
@@ -13,7 +13,7 @@ UNIT = 4 * TOKENS
 
 
 def overlapping(*numbers: int, more: tuple[int, ...] = (8, 9)) -> Stage:
-    """These units are offered, those are leased for the round after."""
+    """Return a trainer that has offered these units and leased `more` for the next round."""
     stage = ready(*numbers, staleness=1)
     stage.lease(*more)
     stage.offers()
@@ -21,7 +21,7 @@ def overlapping(*numbers: int, more: tuple[int, ...] = (8, 9)) -> Stage:
 
 
 def bases(stage: Stage) -> dict[int, int]:
-    """Units by number, with the steps that they were computed on."""
+    """Return the steps on which units were computed, by the units' numbers."""
     return {done.unit.start // 4: done.base for done in stage.core.done}
 
 
@@ -133,7 +133,7 @@ def test_update_without_the_offer_leaves_it_for_one_more_round() -> None:
 
 
 def test_offer_left_out_twice_goes_back_and_the_second_sum_stays() -> None:
-    """What is two steps old would be refused; what was computed during the round is one step old."""
+    """Work two steps old would be refused; work done during the round is one step old."""
     stage = overlapping(0)
     stage.plans()
     stage.commits(1)
@@ -186,7 +186,7 @@ def test_a_unit_that_took_two_steps_is_done_again() -> None:
 
 
 def test_no_unit_begins_while_the_update_is_being_made() -> None:
-    """It would have to wait for the unit."""
+    """The update would have to wait for the unit."""
     stage = overlapping(0)
     stage.plans()
     stage.handle(e.Gathered(1, b"h" * 32, ()))

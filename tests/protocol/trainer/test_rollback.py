@@ -1,4 +1,4 @@
-"""A replica goes back with its run: it loads the state that the entry names, and nothing that is undone stays."""
+"""A replica follows a rollback: it loads the state that the entry names and drops everything undone."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def new_host(stage: Stage, **changes: Any) -> m.Greeting:
 
 
 def at_step_5() -> Stage:
-    """With a unit done."""
+    """Return a trainer at step 5 with a unit done."""
     stage = ready(1, index=5)
     stage.hears(m.Rehello(run=RUN, fence=2))
     stage.hush()

@@ -1,4 +1,4 @@
-"""A round as a trainer sees it, with everything said twice, too late, or not at all."""
+"""A round as a trainer sees it, with messages repeated, late or lost."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.protocol.trainer.stage import RELAY, Stage, cut, greeting, opening, r
 
 
 def in_round(attempt: int = 1) -> Stage:
-    """A plan of this attempt is followed."""
+    """Return a trainer that follows a plan of this attempt."""
     stage = ready(0)
     stage.lease(1)
     stage.offers()
@@ -125,7 +125,7 @@ def test_reducers_are_served_when_they_open_and_when_they_return() -> None:
 
 
 def test_dropped_trainer_sends_no_more_gradient_in_that_attempt() -> None:
-    """Its averages, and those of others, needed its uplink: a round with a slow reducer took a third longer."""
+    """Its gradient took uplink from averages: a round with a slow reducer used to take a third longer."""
     stage = in_round()
     stray = ({"slot": 0}, {"attempt": 2}, {"fence": 2}, {"step": 1})
     for change in stray:
@@ -167,7 +167,7 @@ def test_it_says_once_that_all_averages_of_its_attempt_have_come() -> None:
 
 
 def test_arrivals_are_reported_after_the_commit_while_awaited() -> None:
-    """Nobody else knows how slow its link is."""
+    """No other peer knows how slow its link is."""
     stage = ready(0)
     stage.offers()
     stage.plans()

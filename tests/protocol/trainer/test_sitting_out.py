@@ -1,4 +1,4 @@
-"""A round that is made without a trainer: it keeps what it has, takes the averages, and is in the next one."""
+"""A round without this trainer: it keeps its work, takes the averages, and is in the next round."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def sit_out(**changes: int) -> m.SitOut:
 
 
 def left_out(*numbers: int) -> Stage:
-    """It has done these units, has one more in hand, and is told."""
+    """Return a trainer that is left out, with these units done and one more in hand."""
     stage = ready(*numbers or (0, 1))
     stage.lease(7)
     stage.hears(sit_out())
@@ -45,7 +45,6 @@ def test_it_takes_the_averages_and_says_that_it_has_them() -> None:
 
 
 def test_work_is_offered_in_the_next_round_with_its_own_step() -> None:
-    """Nothing of it is done again; together with what comes, it is one sum."""
     stage = left_out(0, 1)
     stage.commits(1)
     assert not stage.did(e.Discard)
@@ -61,7 +60,6 @@ def test_work_is_offered_in_the_next_round_with_its_own_step() -> None:
 
 
 def test_work_left_out_twice_returns_its_leases_before_computing() -> None:
-    """It was not at the head in time for the next cut; the reason is said."""
     stage = left_out(0, 1)
     before = stage.core.accumulator
     stage.commits(1)
@@ -110,7 +108,7 @@ def test_who_is_behind_hears_nothing_of_it() -> None:
 
 
 def test_unasked_trainer_computes_on_and_applies_the_commit() -> None:
-    """Reducers give them to every trainer that is linked, and the plan counts on it."""
+    """Reducers send averages to every linked trainer, and the plan counts on it."""
     stage = ready(0)
     stage.plans(peer=OTHER)
     assert [type(action) for action in stage.actions] == [e.Send]

@@ -1,4 +1,4 @@
-"""Tokens by chunk as ranges: they say the same as a list would."""
+"""Tokens by chunk as ranges are equal to a list of them."""
 
 import itertools
 

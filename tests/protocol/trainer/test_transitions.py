@@ -1,4 +1,4 @@
-"""The table is whole, closed, and every change of phase goes by it."""
+"""The table is complete and closed, and every change of phase follows it."""
 
 import ast
 from itertools import product
@@ -47,7 +47,6 @@ def test_a_cause_that_the_tables_forget_is_a_mistake(monkeypatch: pytest.MonkeyP
 
 
 def test_the_phase_is_changed_in_one_place() -> None:
-    """No other line of the core assigns to it."""
     places = []
     for path in Path(trainer.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

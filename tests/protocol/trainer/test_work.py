@@ -1,4 +1,4 @@
-"""Leases, the unit in hand, and what is done."""
+"""Leases, the unit in hand, and work done."""
 
 import pytest
 
@@ -30,7 +30,6 @@ def test_units_are_computed_one_after_another_up_to_the_quota() -> None:
 
 
 def test_a_lease_that_is_said_twice_changes_nothing() -> None:
-    """Not even after its units are in an update."""
     stage = ready(0)
     stage.lease(1, 1, 2)
     before = stage.core.undone
@@ -79,7 +78,7 @@ def test_units_of_updates_are_remembered_up_to_a_number(monkeypatch: pytest.Monk
 
 
 def test_a_short_sample_weighs_as_many_tokens_as_it_has() -> None:
-    """The last one of a shard: what is not there must not count in the mean (rule 33)."""
+    """A shard's last sample may be short: missing tokens must not count in the mean (rule 33)."""
     stage = ready(0)
     stage.lease(1)
     stage.computes(tokens=4 * TOKENS - 3)
@@ -117,7 +116,7 @@ def test_a_gradient_that_is_not_finite_is_told_of_and_given_back() -> None:
 
 
 def several(*numbers: int, in_one_pass: int, quota: int = 100) -> Stage:
-    """At the head with these units leased and the first of them done, by a device that takes so many next."""
+    """Return a trainer at the head with these units leased and the first done; its device takes more in one pass."""
     stage = ready()
     stage.lease(*numbers, quota=quota)
     stage.handle(e.Computed(stage.last(e.Compute).job, 2.5, (32,), 0, in_one_pass))
@@ -147,7 +146,6 @@ def test_units_without_a_loss_weigh_nothing() -> None:
 
 
 def test_pass_has_no_unit_that_would_exceed_the_quota() -> None:
-    """The quota is reached with the third."""
     stage = several(0, 1, 2, 3, 4, in_one_pass=8, quota=9)
     assert stage.last(e.Compute).units == (unit(1), unit(2))
     stage.computes()
@@ -255,7 +253,7 @@ def test_update_with_revoked_work_leaves_current_work_untouched() -> None:
 
 
 def test_update_with_an_offer_already_void_ends_the_accumulator() -> None:
-    """The round had ended here; what was averaged in cannot be taken out of a sum that has grown since."""
+    """The round has ended here; what was averaged cannot be taken out of a sum that has grown since."""
     stage = ready(0)
     stage.offers()
     stage.plans()
@@ -269,7 +267,7 @@ def test_update_with_an_offer_already_void_ends_the_accumulator() -> None:
 
 
 def test_update_with_part_of_the_offer_ends_the_accumulator() -> None:
-    """What lies here is one sum: a part of it cannot be taken out."""
+    """The work is one sum here: a part of it cannot be taken out."""
     stage = ready(0, 1)
     stage.offers()
     stage.plans()

@@ -1,4 +1,4 @@
-"""A recipe in a test file, that of `docs/adding-a-recipe.md`: each token is predicted from the one before it alone."""
+"""The recipe of `docs/adding-a-recipe.md`, in a test file: it predicts each token from the previous one."""
 
 from typing import Annotated
 
@@ -25,25 +25,25 @@ class Bigram(TextRecipe, frozen=True, kw_only=True, tag="bigram"):
 
     @property
     def stretch(self) -> int:
-        """All of a sample is text."""
+        """Return a sample's length: all of it is text."""
         return self.context
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Tokens but the first of each sample."""
+        """Return the fewest and the most predicted tokens: all but the first of each sample."""
         return (samples - 1) * (self.context - 1) + 1, samples * (self.context - 1)
 
     def parameters(self) -> int:
-        """One for each pair."""
+        """Return one parameter per pair of tokens."""
         return self.vocab**2
 
     def kept_floats(self, samples: int) -> float:
-        """Logits, their logarithms, a gradient."""
+        """Return the floats of logits, their logarithms and a gradient."""
         return 3.0 * samples * self.context * self.vocab
 
     def usage(self, model: str) -> str:
-        """The table itself."""
+        """Return code that loads the table."""
         return f"from safetensors.numpy import load_file\nprint(load_file({model} + '/model.safetensors')['table'])"
 
     def summary(self) -> str:
-        """As in `a table of 512 x 512 tokens`."""
+        """Return a phrase such as `a table of 512 x 512 tokens`."""
         return f"a table of {self.vocab:,} x {self.vocab:,} tokens"

@@ -1,4 +1,4 @@
-"""What of it needs torch."""
+"""The part of the bigram recipe that needs torch."""
 
 from pathlib import Path
 from typing import Any
@@ -16,40 +16,40 @@ __all__ = ["load_shard"]
 
 
 class Table(torch.nn.Module):
-    """Logits of the next token, by the token before it."""
+    """Logits of the next token, indexed by the previous token."""
 
     def __init__(self, vocab: int) -> None:
         super().__init__()
         self.table = torch.nn.Parameter(torch.zeros(vocab, vocab))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """[..., vocab]"""
+        """Return logits, [..., vocab]."""
         return self.table[ids]
 
 
 def build_model(recipe: Bigram) -> Table:
-    """Nothing is known at first: all logits are 0."""
+    """Return a table of zeros."""
     return Table(recipe.vocab)
 
 
 def size_of(shard: Tokens) -> int:
-    """In tokens."""
+    """Return the shard's size in tokens."""
     return len(shard)
 
 
 def batch_of(recipe: Bigram, shard: Tokens, samples: Samples, place: Place) -> Batch:
-    """Ids and labels."""
+    """Return ids and labels."""
     del place
     return rows_of(samples, tokens=shard, context=recipe.context)
 
 
 def loss_units_in(batch: Batch) -> int:
-    """Tokens that are predicted."""
+    """Return the number of predicted tokens."""
     return int(np.count_nonzero(batch[1][:, 1:] != IGNORED))
 
 
 def summed_loss(recipe: Bigram, model: Table, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Each token but the first is predicted from the one before it."""
+    """Return the loss summed over all tokens but the first of each row."""
     del recipe
     ids, labels = (torch.from_numpy(part).to(device) for part in batch)
     logits = model(ids[:, :-1]).flatten(0, 1)
@@ -57,13 +57,13 @@ def summed_loss(recipe: Bigram, model: Table, batch: Batch, device: torch.device
 
 
 def figures_of(recipe: Bigram, model: Table, heldout: Tokens, loss: float, most: int) -> dict[str, float]:
-    """None but the loss."""
+    """Return no figures beside the loss."""
     del recipe, model, heldout, loss, most
     return {}
 
 
 def save_model(recipe: Bigram, model: Table, data: Path, out: Path) -> tuple[str, ...]:
-    """The table, and the tokenizer whose tokens it is of."""
+    """Save the table and the tokenizer whose tokens it counts."""
     tensors: dict[str, Any] = {"table": model.table.detach().contiguous()}
     save_file(tensors, out / "model.safetensors")
     copy_tokenizer(data / "tokenizer", out, context=recipe.context)
@@ -71,6 +71,6 @@ def save_model(recipe: Bigram, model: Table, data: Path, out: Path) -> tuple[str
 
 
 def sample_of(folder: Path) -> str:
-    """It writes nothing."""
+    """Return an empty text: this model writes none."""
     del folder
     return ""

@@ -1,4 +1,4 @@
-"""The causal language model: its first values, its loss, its release."""
+"""The causal language model: its initial values, its loss, its release."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_nothing_is_dropped_out(family: str) -> None:
 
 
 def test_the_first_token_learns_too() -> None:
-    """A padding token would keep its embedding from learning; id 0 is the end of a text here."""
+    """A padding token would keep its embedding from learning; id 0 ends a text here."""
     model = build_model(small_recipe("llama"))
     assert model.get_input_embeddings().padding_idx is None
 
@@ -82,7 +82,6 @@ def test_fewer_key_heads_are_asked_for() -> None:
     ("family", "architecture"), [("llama", gguf.MODEL_ARCH.LLAMA), ("qwen3", gguf.MODEL_ARCH.QWEN3)]
 )
 def test_each_tensor_of_a_release_has_one_name_in_gguf(family: str, architecture: gguf.MODEL_ARCH) -> None:
-    """As converters map them, one to one."""
     recipe = small_recipe(family)
     names = [name for name, _ in build_model(recipe).named_parameters()]
     known = gguf.get_tensor_name_map(architecture, recipe.model.layers)

@@ -1,4 +1,4 @@
-"""A small model made here, as somebody would bring it: a zip of its transformers folder."""
+"""A small base model, made here as a user would supply it: a zip of its transformers folder."""
 
 import json
 import zipfile
@@ -19,14 +19,13 @@ FAMILIES = {
 
 
 def text_of(folder: Path) -> Path:
-    """Some real prose."""
     path = folder / "text.txt"
     path.write_text(docstrings()[:60_000])
     return path
 
 
 def model_folder(folder: Path, family: str = "llama", **changes: Any) -> Path:
-    """A fresh model with its tokenizer. `changes`: of its config.json."""
+    """Write a fresh model with its tokenizer; `changes` go into its config.json."""
     folder.mkdir(exist_ok=True)
     recipe = CausalLM(model=FAMILIES[family], vocab=400, seed=11)
     made = prepare(text_of(folder), folder / "prepared", recipe.preparation())
@@ -38,13 +37,12 @@ def model_folder(folder: Path, family: str = "llama", **changes: Any) -> Path:
 
 
 def change(path: Path, changes: Mapping[str, Any]) -> None:
-    """Of a file of JSON; None takes a value away."""
+    """Change values of a JSON file; None removes one."""
     values = {**json.loads(path.read_text()), **changes}
     path.write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
 
 
 def zipped(folder: Path, *, inside: str = "model/", without: str = "") -> Path:
-    """The folder as an archive of it."""
     target = folder.with_suffix(".zip")
     with zipfile.ZipFile(target, "w") as packed:
         for path in sorted(folder.iterdir()):

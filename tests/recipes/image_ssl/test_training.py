@@ -1,4 +1,4 @@
-"""SwAV: assignments and loss beside plain ones, what changes by committed step, and what a release gives."""
+"""SwAV: assignments and loss against plain versions, changes by committed step, and the release."""
 
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,6 @@ SMALL = ImageSSL(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Digits as they are prepared for it."""
     folder = tmp_path_factory.mktemp("digits")
     (folder / "digits.tar").write_bytes(digits_tar())
     prepare(folder / "digits.tar", folder, SMALL.preparation())
@@ -68,13 +67,12 @@ def shard(folder: Path) -> Images:
 
 
 def cut_all(images: NDArray[np.uint8], crops: NDArray[np.float32], side: int = 32) -> torch.Tensor:
-    """Crops [n, c, columns], each of its own image [n, c, s, s, 3], in their order."""
+    """Cut crops [n, c, columns], each from its own image [n, c, s, s, 3], in order."""
     pixels = torch.from_numpy(images).flatten(0, 1).permute(0, 3, 1, 2).float().div(255)
     return cut(pixels, torch.from_numpy(crops).flatten(0, 1), side)
 
 
 def scores_of(model: SwAV, recipe: ImageSSL, batch: Batch) -> list[NDArray[np.float64]]:
-    """Of each crop of all samples."""
     images, crops = batch
     each = [
         cut_all(images[:, :1], crops[:, at : at + 1], recipe.crops.large_side if at < 2 else recipe.crops.small_side)
@@ -85,7 +83,7 @@ def scores_of(model: SwAV, recipe: ImageSSL, batch: Batch) -> list[NDArray[np.fl
 
 
 def plain_assignments(scores: NDArray[np.float64], sharpness: float, steps: int) -> NDArray[np.float64]:
-    """Listing 1 of the paper, in float64."""
+    """Return assignments by listing 1 of the paper, in float64."""
     q = np.exp(scores / sharpness).T
     q /= q.sum()
     prototypes, rows = q.shape
@@ -115,7 +113,7 @@ def test_fresh_model_finds_prototypes_hardly_better_than_chance(shard: Images) -
 
 
 def test_a_unit_needs_nothing_that_was_computed_before_it(shard: Images) -> None:
-    """Neither statistics nor a queue of the machine's own: whoever computes it again comes to the same."""
+    """A unit uses neither the machine's statistics nor a queue of its own, so recomputing it gives the same loss."""
     recipe, losses = replace(SMALL, queue=3), []
     for before in ([], [Unit(0, 0, 8, 16), Unit(0, 0, 16, 24)]):
         trainer = Trainer(Replica(recipe), RUN, [shard])
@@ -174,7 +172,7 @@ def test_prototypes_are_frozen_for_some_steps_and_have_length_1(shard: Images) -
         taken = take_units(trainer, [Unit(0, 0, 8 * step, 8 * step + 8)])
         is_none = not taken.gradient_sum[piece.start : piece.stop].any()
         assert is_none == (step < 2), "no part in the norm that gradients are clipped by"
-        # Another machine's word may be another: what is frozen does not move by it.
+        # Another machine may send other values; frozen parameters do not move by them.
         average = weighted_mean([taken])
         average[piece.start : piece.stop] += np.float32(0.5) * np.arange(piece.stop - piece.start)
         commit(replica, average, [taken])
@@ -239,7 +237,7 @@ CLASSES, FEATURES = 5, 12
 
 
 def drawn(seed: int, images: int, spread: float) -> Labelled:
-    """Clouds of points around a centre for each class, along axes of unlike scales."""
+    """Draw clouds of points around a centre per class, along axes of different scales."""
     centres = np.random.Generator(np.random.Philox(1)).standard_normal((CLASSES, FEATURES))
     chance = np.random.Generator(np.random.Philox(seed))
     labels = chance.integers(0, CLASSES, images)

@@ -1,4 +1,4 @@
-"""Uneven groups, averaged by loss units, make what one process makes that draws its crops itself (rules 32 and 33)."""
+"""Uneven groups averaged by loss units equal one process that draws its own crops (rules 32 and 33)."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.training.commits import RUN, commit, take_units, weighted_mean
 
 STEPS, UNIT = 4, 8
 GROUPS = ((0, 1), (1, 2), (2, 5))  # units of each group's share of five
-BOUND = 1e-4  # 2e-6 where rounding turns no ReLU over
+BOUND = 1e-4  # 2e-6 unless rounding flips a ReLU
 TRUNK = Trunk(family="resnet10", width=8)
 SGD = Optimizer(name="sgd", learning_rate=0.05, beta1=0.9, weight_decay=1e-3, clip_norm=1.0, warmup_steps=2)
 LARC = Optimizer(name="larc", learning_rate=0.6, beta1=0.9, epsilon=1e-8, weight_decay=1e-6, clip_norm=0.0)
@@ -58,7 +58,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Images], list
 
 
 def coloured(images: Images) -> Images:
-    """The same digits, each in a colour of its own: what grey images do not show is seen."""
+    """Return the digits, each in its own colour, to show faults that grey images hide."""
     inks = np.random.Generator(np.random.Philox(5)).integers(40, 256, (len(images.labels), 1, 1, 3))
     return Images((images.pixels.astype(np.int64) * inks // 255).astype(np.uint8), images.labels)
 

@@ -1,4 +1,4 @@
-"""Images as a model takes them: moved by chance that everybody has."""
+"""Images as a model takes them, moved by shared random numbers."""
 
 from pathlib import Path
 from typing import Any

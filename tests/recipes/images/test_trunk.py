@@ -1,4 +1,4 @@
-"""A trunk's shape in plain numbers is that of the model that transformers builds."""
+"""A trunk's computed shape equals that of the model that transformers builds."""
 
 from typing import get_args
 

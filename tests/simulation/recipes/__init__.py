@@ -1,1 +1,1 @@
-"""Worlds of runs whose recipes say otherwise than usual."""
+"""Worlds of runs with unusual recipes."""

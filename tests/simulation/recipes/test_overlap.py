@@ -1,4 +1,4 @@
-"""Runs with staleness 1: sound in every conditions, quicker where the exchange takes long, and never too old."""
+"""Runs with staleness 1: sound in all conditions, faster where the exchange takes long, and never too stale."""
 
 from collections.abc import Sequence
 
@@ -45,7 +45,7 @@ def test_calm_run_is_whole_and_fair_and_marked_inexact() -> None:
 
 
 def step_s(staleness: int) -> float:
-    """Of a run whose relay is slow: a batch is 8 samples of each at 4 a second."""
+    """Return the seconds of a step with a slow relay; a batch is 8 samples of each trainer at 4 per second."""
     world, _ = checked_world(trainers=4, steps=40, even=True, staleness=staleness, minimum_trainers=4)
     assert world.run_steps(3)
     for relay in relays(world):
@@ -63,7 +63,7 @@ def test_step_takes_the_longer_of_computing_and_exchange() -> None:
 
 
 class Ages:
-    """How many steps old the units were that somebody offered."""
+    """An observer that collects the staleness of offered units, in steps."""
 
     def __init__(self) -> None:
         self.seen: set[int] = set()
@@ -73,10 +73,10 @@ class Ages:
             self.seen |= {host.state.step - done.base for done in event.message.units}
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """Nothing is looked at then."""
+        """Ignore the commands."""
 
     def persisted(self, _: Host, command: e.Persist, outcome: str) -> None:
-        """Nor then."""
+        """Ignore the outcome."""
 
 
 def test_what_is_offered_is_of_this_step_or_the_one_before() -> None:

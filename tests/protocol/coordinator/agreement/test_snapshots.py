@@ -1,4 +1,4 @@
-"""Who hands in a snapshot, under which hash it is taken, what relays may drop, and when a run is finished."""
+"""Snapshots: election of the keeper, admission by hash, what relays may drop, and the end of a run."""
 
 from msgspec.structs import replace
 
@@ -123,7 +123,7 @@ def test_relays_keep_bytes_until_the_site_has_verified_them() -> None:
 
 
 def test_logs_own_snapshot_is_announced_and_drops_no_bytes() -> None:
-    """Who loads the snapshot before still needs what is between the two."""
+    """A peer that loads the earlier snapshot still needs the entries between the two."""
     stage, _, _ = at_a_snapshot("ann", "bob")
     stage.handle(e.SnapshotStored(snapshot(1)))
     stage.handle(e.SnapshotStored(snapshot(2)))

@@ -1,4 +1,4 @@
-"""Codecs and contributors that the plan chooses: by what links carry and what was delivered, and not to and fro."""
+"""The plan's choice of codecs and contributors: by link rates and deliveries, without flapping."""
 
 import pytest
 
@@ -18,13 +18,13 @@ RELAY = peer_of("relay")
 
 @pytest.fixture(autouse=True)
 def bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan's time is that of its bytes: round figures."""
+    """Make a plan's time that of its bytes alone, for round figures."""
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
 
 
 def cut(stage: Stage, *trainers: Trainer) -> dict[str, str]:
-    """The next batch is made; the codec that each was told, by name."""
+    """Make the next batch; return each trainer's codec at the cut, by name."""
     before = len(stage.said)
     stage.accumulate(*trainers)
     names = {trainer.peer: trainer.name for trainer in stage.trainers.values()}
@@ -32,7 +32,6 @@ def cut(stage: Stage, *trainers: Trainer) -> dict[str, str]:
 
 
 def finish(stage: Stage, *trainers: Trainer) -> None:
-    """What follows the cut."""
     stage.offers(*trainers)
     stage.close()
     stage.reduce()
@@ -56,7 +55,7 @@ def test_stated_codec_is_used_while_links_are_unknown() -> None:
 
 
 def test_slow_link_gets_a_smaller_codec_and_others_keep_theirs() -> None:
-    """The way down is the same for all (rule 14)."""
+    """Averages use one codec for all (rule 14)."""
     stage, trainers = linked(QUICK, QUICK, QUICK, SLOW, codecs="plan")
     assert cut(stage) == {"ann": "fp16", "bob": "fp16", "cem": "fp16", "dan": "int4"}
     assert stage.round.codec_down == "int4", "each averaged vector goes over the slow link as well"
@@ -94,7 +93,7 @@ def test_a_cut_is_said_again_in_the_same_codec() -> None:
 
 
 def test_a_codec_stays_where_another_would_gain_next_to_nothing() -> None:
-    """13 s in fp16, 3.4 s in int4: what links are thought to carry moves by less than that each round."""
+    """It takes 13 s in fp16 and 3.4 s in int4; known rates change by less than that from round to round."""
     stage, trainers = linked(QUICK, QUICK, QUICK, SLOW, codecs="plan")
     told = []
     for factor in (1.0, 0.95, 1.05, 0.9, 1.1):
@@ -106,7 +105,7 @@ def test_a_codec_stays_where_another_would_gain_next_to_nothing() -> None:
 
 
 def test_fewer_bits_have_to_save_a_named_part_of_the_step() -> None:
-    """In int8 a slow link takes half as long: of what the batch takes to compute, that is a small part or a large."""
+    """In int8 a slow link takes half the time, which is a small or a large part of computing the batch."""
     for part, codec in ((0.5 * GAIN, "fp16"), (4 * GAIN, "int8")):
         stage, trainers = linked(QUICK, QUICK, QUICK, QUICK, codecs="plan", batch=48)
         compute_s = 48 / sum(stage.member(trainer).samples_per_s for trainer in trainers)
@@ -147,7 +146,7 @@ def test_attempts_of_a_round_share_the_codec_of_its_averages() -> None:
 
 
 def fast(*bps: float, **values: object) -> tuple[Stage, list[Trainer]]:
-    """A batch takes 3 s to compute, a round 0.03 s on a quick link."""
+    """Return trainers whose batch takes 3 s to compute; a round takes 0.03 s on a quick link."""
     return linked(*(bps or (QUICK, QUICK, QUICK, SLOW)), contributors="fast", **values)  # type: ignore[arg-type]
 
 
@@ -172,7 +171,6 @@ def test_with_everybody_nobody_is_left_out() -> None:
 
 
 def test_a_smaller_codec_is_taken_before_anybody_is_left_out() -> None:
-    """In eight bits its link takes 0.6 s of a step of 3 s, and it has a quarter of the samples."""
     bps = encoded_size("int8", ELEMENTS) / 0.6
     stage, _ = fast(QUICK, QUICK, QUICK, bps, codecs="plan")
     assert cut(stage)["dan"] == "int8"
@@ -229,7 +227,7 @@ def test_it_goes_first_in_the_next_round_with_work_a_step_old() -> None:
 def test_a_void_round_is_no_round_that_it_was_left_out_of() -> None:
     stage, (*_, slow) = fast()
     cut(stage)
-    stage.close()  # nobody offers
+    stage.close()  # no trainer offers
     assert stage.state.round is None or stage.round.number > 2
     assert stage.member(slow).conduct.left_out == 0
 
@@ -253,14 +251,14 @@ def test_where_only_the_slow_are_left_they_make_the_batch() -> None:
 
 
 def test_nobody_is_left_out_for_a_reducer_that_is_slow() -> None:
-    """Of fewer gradients it would have fewer bytes to take: that is no reason to send anybody away."""
+    """Fewer gradients would mean fewer bytes for it, but that is no reason to leave a trainer out."""
     stage, _ = fast(QUICK, QUICK, QUICK, 0.9 * QUICK, relay_bps=5e4)
     assert len(cut(stage)) == 4
     assert sent(stage.said, m.SitOut) == []
 
 
 def test_nobody_is_left_out_of_whose_link_nothing_is_known() -> None:
-    """It counts as slow as the slowest, so that nobody else is left out either until it is measured."""
+    """It counts as slow as the slowest, so that no other trainer is left out until it is measured."""
     stage, trainers = fast(QUICK, QUICK, SLOW, 0)
     assert len(cut(stage)) == 4
     finish(stage, *trainers)
@@ -269,14 +267,13 @@ def test_nobody_is_left_out_of_whose_link_nothing_is_known() -> None:
 
 
 def test_a_keeper_of_the_log_is_not_left_out() -> None:
-    """Without a relay its word is needed for the commit."""
+    """Without a relay its confirmation is needed for the commit."""
     stage, trainers = fast()
     stage.member(trainers[3]).stands_in = True
     assert "dan" in cut(stage)
 
 
 def test_who_can_never_keep_up_is_told_so_once_with_what_to_do() -> None:
-    """Its download takes 13 s, a step 3."""
     stage, (*quick, slow) = fast()
     for _ in range(3):
         cut(stage)

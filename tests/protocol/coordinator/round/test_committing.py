@@ -1,4 +1,4 @@
-"""From the last span to the next round: a database that says no, and one that says yes twice."""
+"""From the last span to the next round, with a database that refuses, and one that answers twice."""
 
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ from tests.protocol.coordinator.stage import sent
 
 
 def test_refusing_database_is_retried_after_doubling_pauses() -> None:
-    """Today each refusal was answered with the next question at once, until Python's stack was full."""
+    """Each refusal used to be answered with the next write at once, until Python's stack was full."""
     stage, *_ = reducing()
     stage.reduce()
     asked = []

@@ -1,4 +1,4 @@
-"""What people see of a round: from its plan to its end, over further attempts, and not after a restart."""
+"""The public outline of a round: from its plan to its end, over further attempts, and absent after a restart."""
 
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase

@@ -60,7 +60,7 @@ def test_a_step_that_left_somebody_out_somewhere_is_not_exact() -> None:
 
 
 def test_a_step_with_carried_work_is_not_exact() -> None:
-    """A part of it was computed for the step before."""
+    """Part of it was computed for the step before."""
     stage, trainers, weight = left_out(0)
     stage.accumulate()
     assert offers_carried(stage, trainers[0], weight) == []
@@ -140,7 +140,7 @@ def test_neighbours_with_the_same_slots_are_one_part() -> None:
 
 
 def overlapped_record(staleness: Literal[0, 1]) -> Record:
-    """Ann's first unit is one step old; all else is of the step."""
+    """Return a record in which Ann's first unit is one step old, and all else is of the step."""
     stage = Stage(batch=16, staleness=staleness)
     stage.relay()
     ann, bob = stage.trainer("ann"), stage.trainer("bob")
@@ -174,7 +174,6 @@ def slot(*weights: Weight) -> Slot:
 
 
 def cuts(chunks: int) -> st.SearchStrategy[list[tuple[int, int]]]:
-    """The chunks in ranges."""
     inner = st.sets(st.integers(1, chunks - 1)) if chunks > 1 else st.just(set())
     return inner.map(lambda edges: list(zip([0, *sorted(edges)], [*sorted(edges), chunks], strict=True)))
 

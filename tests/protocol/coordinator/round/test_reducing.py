@@ -1,4 +1,4 @@
-"""A span counts when it is done and kept; what is lost or wrong is done without."""
+"""A span counts when it is done and kept; lost or wrong parts are averaged again or left out."""
 
 import math
 from typing import Any
@@ -51,7 +51,7 @@ def test_what_a_dead_keeper_had_is_averaged_again() -> None:
 
 
 def done_but_for_a_copy() -> tuple[Stage, list[Trainer], PeerId]:
-    """All spans lie on the disk of the one relay, and nowhere else as far as anybody said."""
+    """Return a round whose spans are all on one relay's disk, with no second copy reported."""
     stage, trainers, (relay,) = reducing()
     stage.gathers = False
     stage.reduce()
@@ -94,7 +94,6 @@ def test_two_relays_that_keep_it_are_two_copies() -> None:
 
 
 def test_a_second_copy_has_no_veto() -> None:
-    """Volunteers who say nothing, or are gone, must not keep an update from being made."""
     stage, *_ = done_but_for_a_copy()
     stage.wait(SECOND_COPY_S - TICK_S)
     assert stage.round.record is None
@@ -118,7 +117,7 @@ AUXILIARY = {"role": Role.AUXILIARY}
 
 
 def done_by_members(*others: dict[str, Any], people: int = 4) -> tuple[Stage, list[Trainer], list[PeerId]]:
-    """Auxiliaries have averaged everything, and say that it is on their disks."""
+    """Return a round in which auxiliaries have averaged everything and report it on their disks."""
     stage, trainers, reducers = reducing(AUXILIARY, *others, people=people)
     stage.gathers = False
     stage.reduce()
@@ -129,7 +128,7 @@ def done_by_members(*others: dict[str, Any], people: int = 4) -> tuple[Stage, li
 
 
 def test_members_alone_commit_what_most_people_have() -> None:
-    """An auxiliary that lies and one accomplice could else commit bytes that nobody has."""
+    """Otherwise a lying auxiliary and one accomplice could commit bytes that no peer has."""
     stage, trainers, _ = done_by_members(AUXILIARY)
     stage.wait(2 * SECOND_COPY_S)
     stage.gathered(trainers[0].peer)
@@ -161,7 +160,6 @@ def test_machines_of_one_person_are_one_voice() -> None:
 
 
 def test_of_a_crowd_not_every_word_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look goes through all of them."""
     monkeypatch.setattr(reducing_module, "LOOKS", 1)
     stage, trainers, _ = done_by_members(people=5)
     looks: list[int] = []

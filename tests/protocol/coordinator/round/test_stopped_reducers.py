@@ -1,4 +1,4 @@
-"""A reducer that stops as a whole costs a round a part of its time and no more."""
+"""A reducer that stops completely costs a round only a part of its time."""
 
 import pytest
 
@@ -18,14 +18,14 @@ FP16: Codec = "fp16"
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks go out one at a time, and a plan's time is that of its bytes alone: round figures."""
+    """Send chunks one at a time, and make a plan's time that of its bytes alone, for round figures."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
 
 
 def beside_a_trainer() -> tuple[Stage, PeerId, PeerId, int]:
-    """A relay and a trainer that reduce a half each; with the trainer's slot."""
+    """Return a relay and a trainer that reduce a half each, and the trainer's slot."""
     stage = Stage(batch=8 * SLOTS)
     relay = stage.relay()
     trainers = [stage.trainer(name) for name in ("ann", "bob", "cem", "dan")]
@@ -43,7 +43,7 @@ def beside_a_trainer() -> tuple[Stage, PeerId, PeerId, int]:
 
 
 def goes_on(stage: Stage, relay: PeerId, stopped: int, *, still: int, seconds: float) -> None:
-    """At the relay a chunk of each comes every second, of the stopped slot no more than `still`."""
+    """Report a chunk per second of each slot at the relay, but at most `still` of the stopped slot."""
     begun = stage.now
     while stage.now < begun + seconds and stage.round.attempt == 1:
         stage.wait(0.5)
@@ -53,7 +53,7 @@ def goes_on(stage: Stage, relay: PeerId, stopped: int, *, still: int, seconds: f
 
 
 def test_stopped_reducer_is_not_awaited_as_a_sender_either() -> None:
-    """Else its gradient is waited for once more in the attempt without it: a sixth of the round."""
+    """Otherwise the attempt without it waits for its gradient as well: a sixth of the round."""
     stage, relay, ann, slot = beside_a_trainer()
     goes_on(stage, relay, slot, still=1, seconds=HEARD_S + 2.0)
     assert stage.round.attempt == 2
@@ -65,7 +65,6 @@ def test_stopped_reducer_is_not_awaited_as_a_sender_either() -> None:
 
 
 def test_one_of_which_nothing_ever_came_has_stopped_too() -> None:
-    """However late another reducer says so for the first time."""
     stage, relay, _, slot = beside_a_trainer()
     stage.wait(1.5)
     goes_on(stage, relay, slot, still=0, seconds=HEARD_S + 2.0)

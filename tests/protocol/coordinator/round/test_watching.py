@@ -1,4 +1,4 @@
-"""A reduce goes on while anything moves, in the pace of its reducer; who stands still is done without."""
+"""A reduce continues while anything moves, at its reducer's pace; stalled peers are replaced or left out."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ from tests.protocol.coordinator.stage import ELEMENTS, Stage, notes, sent
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks go out one at a time, and a plan's time is that of its bytes alone: round figures."""
+    """Send chunks one at a time, and make a plan's time that of its bytes alone, for round figures."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
@@ -41,7 +41,6 @@ def test_a_slot_that_stops_is_dropped_when_the_others_go_on() -> None:
 
 @pytest.mark.parametrize(("unit_s", "at_least", "at_most"), [(0.25, 1, 3), (4, 4, 5)])
 def test_where_batches_take_a_moment_a_stall_is_one_too(unit_s: float, at_least: float, at_most: float) -> None:
-    """Four seconds of eleven steps are more than anybody who stands still is worth."""
     stage, trainers, (relay,) = reducing()
     stage.reduce()
     stage.persist()
@@ -68,7 +67,7 @@ def test_a_reduce_of_a_fifth_of_a_chunk_a_second_commits() -> None:
 
 
 def test_the_measure_is_the_faster_half_at_that_reducer() -> None:
-    """Three need ten seconds a chunk: the fourth has forty. Where all but one are fast, it has four."""
+    """With three at ten seconds per chunk, the fourth has forty. If all others are fast, it has four."""
     stage, _, (relay,) = reducing()
     chunks_arrive(stage, relay, 38, 0.1, 0.1, 0.1, 0)
     assert stage.round.dropped == set()
@@ -77,7 +76,7 @@ def test_the_measure_is_the_faster_half_at_that_reducer() -> None:
 
 
 def test_a_frozen_relay_accuses_nobody() -> None:
-    """Nothing is heard of it, or it says that nobody moves: with nobody to compare, only the deadline decides."""
+    """If the relay is silent or reports no movement at all, there is no comparison: only the deadline decides."""
     stage, trainers, (relay,) = reducing()
     chunks_arrive(stage, relay, 2, 2, 2, 1, 1)
     while stage.state.phase is Phase.REDUCE:
@@ -90,7 +89,7 @@ def test_a_frozen_relay_accuses_nobody() -> None:
 
 
 def test_who_is_ahead_may_wait_for_the_others_and_is_not_accused() -> None:
-    """A reducer's window is full of what is ahead; the one that holds it up is the one behind."""
+    """A reducer's window is full of chunks that are ahead; the slot behind holds it up."""
     stage, _, (relay,) = reducing()
     for _ in range(16):
         stage.wait(0.5)
@@ -107,7 +106,7 @@ def test_slots_stopped_at_one_chunk_are_left_to_the_deadline() -> None:
 
 
 def test_needed_sender_is_awaited_as_long_as_redoing_it_takes() -> None:
-    """Without a third of the tokens the round would be void: two can make them in twenty seconds."""
+    """Without a third of the tokens the round would be void: two trainers can redo them in twenty seconds."""
     stage, trainers, (relay,) = reducing(people=3, unit_s=20)
     assert 21 <= chunks_arrive(stage, relay, 60, 4, 4, 0.26) <= 25
     assert "void" in notes(stage.said)
@@ -117,7 +116,7 @@ def test_needed_sender_is_awaited_as_long_as_redoing_it_takes() -> None:
 
 
 def test_whom_the_others_cannot_do_without_is_waited_for() -> None:
-    """One of four would need four times as long for the next batch."""
+    """The one left of four would need four times as long for the next batch."""
     stage, _, (relay,) = reducing(people=4, unit_s=2)
     chunks_arrive(stage, relay, 26, 4, 0.3, 0.3, 0.3)
     assert stage.round.dropped == set()
@@ -125,7 +124,6 @@ def test_whom_the_others_cannot_do_without_is_waited_for() -> None:
 
 
 def test_all_that_are_too_slow_sit_out_the_same_round() -> None:
-    """Two of five, in one void round and not in two."""
     stage, trainers, (relay,) = reducing(people=5)
     chunks_arrive(stage, relay, 12, 4, 4, 4, 0.3, 0.3)
     assert stage.state.void_rounds == 1
@@ -185,7 +183,7 @@ def test_reducer_where_nothing_moved_loses_its_part() -> None:
 
 
 def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving: bool = False) -> None:
-    """The first relay is done and says so; at the other one nothing moves, or a chunk every two seconds."""
+    """Report that the first relay is done, and at the second no progress, or a chunk every two seconds."""
     begun = stage.now
     while stage.now < begun + seconds:
         for span in stage.spans():
@@ -196,7 +194,7 @@ def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving
 
 
 def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
-    """Its disk is full, or it hangs while it speaks: the round need not be void for that."""
+    """Its disk is full, or it hangs but still reports: the round need not be void."""
     stage, trainers, relays = reducing({}, {})
     done_and_still(stage, relays, STALL_S)
     assert stage.round.attempt == 1
@@ -211,7 +209,7 @@ def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
 
 
 def test_relay_with_all_chunks_is_not_awaited_as_one_receiving() -> None:
-    """Its disk is full: that has nothing to do with how long the ways to it take."""
+    """If its disk is full, the speed of the links does not matter."""
     stage, _, relays = reducing({}, {})
     begun, way_s = stage.now, 2 * STALL_S
     while stage.round.attempt == 1:
@@ -259,7 +257,7 @@ def test_a_slow_relay_or_the_last_one_is_waited_for() -> None:
 
 
 def test_where_rounds_were_void_a_relay_is_given_more_time_too() -> None:
-    """Where none is done, nothing says how long is long."""
+    """While no relay is done, there is no measure of a long time."""
     stage, _, relays = reducing({})
     stage.state.slow_rounds = 1
     stage.round.deadline += 100
@@ -309,11 +307,11 @@ def test_a_lost_drop_is_said_again() -> None:
     assert len(sent(stage.said, m.Drop, relay)) > before
 
 
-# --- where the plan's time is known
+# --- with a known plan time
 
 
 def timed(*relays: Mapping[str, object], duration_s: float, people: int = 4) -> tuple[Stage, list[PeerId]]:
-    """A round that takes so long by what its relays' links carry, the first one's deadlines half of that."""
+    """Return a round of this duration by its relays' links; the first relay's deadlines are half of that."""
     bps = int(people * 2 * ELEMENTS / duration_s / len(relays))
     stage, _, reducers = reducing(*relays, people=people, bps=[bps] * len(relays))
     assert stage.round.plan is not None
@@ -330,7 +328,7 @@ def test_slot_stopped_shorter_than_the_wait_is_left_to_deadlines() -> None:
 
 
 def goes_on(stage: Stage, relays: list[PeerId], seconds: float, *, begun: float, still: int) -> None:
-    """At the first relay a chunk of each slot comes every second; the second one has `still` and says so."""
+    """Report a chunk of each slot per second at the first relay, `still` at the second (below 0: silence)."""
     end = stage.now + seconds
     while stage.now < end and stage.round.attempt == 1:
         stage.wait(0.5)
@@ -341,7 +339,6 @@ def goes_on(stage: Stage, relays: list[PeerId], seconds: float, *, begun: float,
 
 @pytest.mark.parametrize("still", [-1, 0, 1])
 def test_stalled_reducer_is_replaced_while_its_senders_go_on(still: int) -> None:
-    """Stopped, or mute, or with a way to it that is dead: its part is dealt before the others are done."""
     stage, relays = timed({}, {}, duration_s=4.0)
     begun = stage.now
     goes_on(stage, relays, HEARD_S - 0.5, begun=begun, still=still)
@@ -355,7 +352,7 @@ def test_stalled_reducer_is_replaced_while_its_senders_go_on(still: int) -> None
 
 @pytest.mark.parametrize("is_mute", [True, False])
 def test_silent_reducer_is_replaced_as_soon_as_another_is_done(is_mute: bool) -> None:
-    """One that was stopped in mid-upload cost three seconds from when the others were done."""
+    """A reducer stopped during its upload used to cost three seconds after the others were done."""
     stage, relays = timed({}, {}, duration_s=4.0)
     begun = stage.now
     while stage.now < begun + HEARD_S + 0.5:
@@ -373,7 +370,7 @@ def test_silent_reducer_is_replaced_as_soon_as_another_is_done(is_mute: bool) ->
 
 @pytest.mark.parametrize(("duration_s", "mute_s"), [(4.0, HEARD_S), (40.0, 20.0)])
 def test_how_long_it_may_be_mute_is_a_part_of_the_plans_time(duration_s: float, mute_s: float) -> None:
-    """Three of its words are lost before that, or it is busy."""
+    """Before that, three of its reports would have to be lost, or it is busy."""
     stage, relays = timed({}, {}, duration_s=duration_s)
     progress(stage, relays[1], 1, 1, 1, 1)
     for span in stage.spans():
@@ -460,7 +457,7 @@ def test_planned_silence_lasts_as_long_as_two_batches_take(
 
 
 def test_slot_with_no_batch_due_yet_is_not_taken_for_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reducer of few chunks hears of a slow sender late, and at once."""
+    """A reducer of few chunks receives from a slow sender late, and then all at once."""
     stage, _, (relay,) = reducing({}, bps=(ELEMENTS * 8 // 40,))
     assert stage.round.plan is not None
     stage.round.plan = replace(stage.round.plan, sigma=0.05)

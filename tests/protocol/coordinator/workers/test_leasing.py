@@ -1,4 +1,4 @@
-"""Who is leased how much: by what it has shown, and never while it is not known what it holds."""
+"""How much each trainer is leased: by its deliveries, and never while its holdings are unknown."""
 
 from typing import cast
 
@@ -45,7 +45,7 @@ def test_a_lease_says_of_which_shard_the_units_after_it_will_be() -> None:
 
 
 def test_unchecked_reports_at_most_double_an_equal_share() -> None:
-    """Its reports cannot be checked before it offers; so its share grows from update to update."""
+    """Its reports cannot be checked before it offers, so its share grows only from update to update."""
     stage, honest, liar = four(same_person=False)
     for _ in range(4):
         stage.wait(1)
@@ -57,7 +57,7 @@ def test_unchecked_reports_at_most_double_an_equal_share() -> None:
 
 
 def test_share_of_an_overdue_machine_shrinks_every_second() -> None:
-    """One that shows a high pace and then gives everything back held three others at their quotas for whole rounds."""
+    """A machine of high pace that returned all its work used to hold three others at their quotas for whole rounds."""
     stage, ann, bob = pair()
     stage.commit()
     stage.wait(1)
@@ -153,7 +153,7 @@ def test_quota_is_sent_when_it_changes_by_a_fifth_or_ends_a_rest(held: int, quot
 
 
 def after_a_step() -> tuple[Stage, list[Trainer]]:
-    """The first step is committed; the second of two has not heard of it."""
+    """Return a run after its first step, of which the second trainer has not heard."""
     stage = Stage(batch=32)
     stage.relay()
     trainers = [stage.trainer(name) for name in ("ann", "bob")]
