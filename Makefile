@@ -35,7 +35,7 @@ lint: setup ## style, types of the product, import contracts, generated docs, th
 	@$(BIN)/mypy $(PRODUCT) & types=$$!; \
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && \
 	$(BIN)/lint-imports --cache-dir var/cache/imports && \
-	$(BIN)/python -m scripts.generate_docs --check && \
+	$(BIN)/python -m scripts.generate_docs --check && $(BIN)/python -m scripts.prose && \
 	$(NPM) run --silent types && $(NPM) run --silent test; others=$$?; \
 	wait $$types && exit $$others
 

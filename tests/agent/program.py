@@ -96,7 +96,7 @@ class Handler(http.server.BaseHTTPRequestHandler, ABC):
         self.wfile.write(page)
 
     def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        pass
 
 
 @contextmanager

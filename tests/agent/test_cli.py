@@ -81,11 +81,6 @@ def test_files_of_its_own_that_are_damaged(tmp_path: Path, name: str) -> None:
     assert complaint(tmp_path, "join", "http://127.0.0.1:9/runs/a/").startswith("E113: ")
 
 
-def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert complaint(tmp_path / "file" / "home", "relay", "http://127.0.0.1:9").startswith("E106: ")
-
-
 def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(hardware, "NEEDED", ("no_such_package",))
     monkeypatch.setattr(sys, "argv", ["manyhands", "join", "http://127.0.0.1:9/runs/a/"])

@@ -14,23 +14,18 @@ from numpy.typing import NDArray
 from peer_agent.averaging.codecs import Floats, decode, encode, sum_squares
 from peer_agent.averaging.contributor import Sending
 from peer_agent.averaging.reducer import ClosedSpan, Reduction, Residuals
-from peer_agent.protocol import messages as m
 from peer_agent.protocol.codec_sizes import encoded_size
-from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.log.merkle import leaf_of, pack_leaves, root_of
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.messages import Plan, Weight
 from peer_agent.protocol.recipe import Codec
-from peer_agent.protocol.relay import events as e
-from peer_agent.protocol.relay.advance import advance
 from peer_agent.protocol.relay.opened import OpenPlan
 from peer_agent.protocol.wire import Frame, Kind
 from tests.averaging.driver import Driver, Result, closed_by
 from tests.averaging.rounds import (
     GRID,
-    OTHER_RELAY,
     RELAY,
     averaged,
     contributor,
@@ -160,15 +155,6 @@ def test_a_slot_without_weight_in_a_chunk_is_not_waited_for() -> None:
     assert np.allclose(alone, decode("fp32", SENDINGS[0].payloads[1], GRID.length(1)), rtol=1e-6)
 
 
-def test_the_quorum_is_seventy_percent_of_the_planned_tokens() -> None:
-    for tokens, closes in ((300, True), (301, False)):
-        sendings = [contributor(1, 700).offer("fp32"), contributor(2, tokens).offer("fp32")]
-        plan = plan_of(sendings)
-        reduction = reduction_of(plan, sendings)
-        assert closed_by(reduction, frames_of(plan, 0, sendings[0])) == []
-        assert bool(reduction.drop(1)) == closes
-
-
 def test_sums_are_freed_as_chunks_close() -> None:
     reduction, most = reduction_of(PLAN, SENDINGS), 0
     for each in sorted(FRAMES, key=lambda f: (f.chunk, f.slot)):
@@ -209,26 +195,6 @@ def test_sum_buffers_of_closed_chunks_are_reused_cleanly() -> None:
 # Progress and reconnects
 
 
-def test_a_reconnecting_contributor_learns_what_has_come() -> None:
-    reduction = reduction_of(PLAN, SENDINGS)
-    closed_by(reduction, [f for f in FRAMES if f.slot == 2 and f.chunk != 3])
-    (told,) = advance(reduction.state, e.Linked(PLAN.slots[2].peer, Role.TRAINER), 0.0)
-    assert isinstance(told, e.Tell)
-    assert isinstance(told.message, m.Open)
-    assert told.message.received == (0, 1, 2, 4)
-    assert reduction.progress() == ((0, 0), (1, 0), (2, 4), (3, 0))
-
-
-def test_another_relays_spans_and_kept_spans_are_not_ours() -> None:
-    plan = plan_of(SENDINGS, cuts=(0, 1, 3, 5), reducers=(RELAY, OTHER_RELAY, RELAY))
-    plan = replace(plan, spans=(*plan.spans[:2], replace(plan.spans[2], root=b"k" * 32)))
-    frames = [f for slot, sending in enumerate(SENDINGS) for f in frames_of(plan, slot, sending)]
-    closed = closed_by(reduction_of(plan, SENDINGS, RELAY), frames)
-    assert [chunk for chunk, _ in only_chunks(closed)] == [0]
-    closed = closed_by(reduction_of(plan, SENDINGS, OTHER_RELAY), frames)
-    assert [chunk for chunk, _ in only_chunks(closed)] == [1, 2]
-
-
 # Frames that are ignored: they belong to another attempt, or were not requested
 
 
@@ -253,23 +219,7 @@ def test_frames_outside_the_plan_are_ignored(change: dict[str, object]) -> None:
     assert reduction.progress() == ((0, 0), (1, 0), (2, 0), (3, 0))
 
 
-def test_a_chunk_in_which_a_slot_has_no_weight_is_ignored() -> None:
-    partial = replace(SENDINGS[1], weights=(Weight(0, 1, 100), Weight(1, 5, 0)))
-    plan = plan_of([SENDINGS[0], partial])
-    reduction = reduction_of(plan, [SENDINGS[0], partial])
-    assert reduction.add(frame(plan, 0, 1, 1, partial.payloads[1])) == []
-
-
-def test_a_slot_that_is_not_planned_cannot_be_dropped() -> None:
-    assert reduction_of(PLAN, SENDINGS).drop(17) == []
-
-
 # Refusals
-
-
-def test_a_frame_of_another_size_is_refused() -> None:
-    cut = replace(FRAMES[0], payload=bytes(FRAMES[0].payload)[:-1])
-    assert fault_of(reduction_of(PLAN, SENDINGS), cut) == "E207"
 
 
 def test_corrupted_byte_is_refused_and_leaves_the_sum_unchanged() -> None:
@@ -282,13 +232,6 @@ def test_corrupted_byte_is_refused_and_leaves_the_sum_unchanged() -> None:
     assert is_weighted_mean(decode("fp32", dict(only_chunks(closed))[0], 1024), 0, (0, 1, 2, 3))
 
 
-def test_a_slot_that_was_refused_is_heard_no_further() -> None:
-    driver = reduction_of(PLAN, SENDINGS)
-    assert fault_of(driver, replace(FRAMES[0], payload=FRAMES[1].payload)) == "E211"
-    assert closed_by(driver, FRAMES) == []
-    assert driver.progress()[0] == (0, 0)
-
-
 def test_a_swapped_chunk_is_refused() -> None:
     assert fault_of(reduction_of(PLAN, SENDINGS), replace(FRAMES[0], payload=FRAMES[1].payload)) == "E211"
 
@@ -299,10 +242,6 @@ def test_duplicate_chunk_with_other_bytes_is_refused() -> None:
         assert reduction.add(FRAMES[0]) == []
         assert reduction.add(FRAMES[0]) == []
         assert fault_of(reduction, replace(FRAMES[0], payload=other)) == "E211"
-
-
-def test_a_chunk_before_its_leaves_is_refused() -> None:
-    assert fault_of(Driver(PLAN, RELAY), FRAMES[0]) == "E208"
 
 
 def lying(payload: bytes, sum_of_squares: float) -> tuple[Plan, Sending]:
@@ -357,11 +296,6 @@ def test_leaves_must_be_the_ones_under_the_offered_root() -> None:
 def test_leaves_of_values_that_are_not_finite_are_refused(bad: float) -> None:
     plan, liar = lying(bytes(4096), bad)
     assert Driver(plan, RELAY).leaves(0, pack_leaves(liar.leaves)) == "E212"
-
-
-def test_leaves_may_be_said_twice() -> None:
-    reduction = reduction_of(PLAN, SENDINGS)
-    assert not reduction.leaves(0, pack_leaves(SENDINGS[0].leaves))
 
 
 @given(st.binary(max_size=300))

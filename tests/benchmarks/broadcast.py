@@ -32,7 +32,7 @@ class Bare(AgentConsumer):
         NAMES.append(self.channel_name)
 
     async def _leave(self) -> None:
-        """Notify no host."""
+        pass
 
 
 NAMES: list[str] = []

@@ -126,7 +126,7 @@ class Page(Struct, frozen=True):
 
 @dataclass
 class Seen:
-    """What a host sent to peers that are behind."""
+    """Messages of a host to peers that are behind."""
 
     pages: list[Page] = field(default_factory=list)
     most_waiting: int = 0  # most messages waiting for one socket

@@ -1,4 +1,4 @@
-"""What pages show of a run's members, links and last plan."""
+"""Pages show a run's members, links and last plan."""
 
 from datetime import timedelta
 from typing import Any

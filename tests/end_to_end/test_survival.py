@@ -40,6 +40,11 @@ def in_mid_reduce(log: Path, after_step: int) -> Callable[[], bool]:
     return now
 
 
+def all_copied(source: Path, target: Path) -> bool:
+    """Return True if the log `target` has the averages of every committed step that `source` has."""
+    return {path.name for path in (source / "spans").iterdir()} <= {path.name for path in (target / "spans").iterdir()}
+
+
 def hit(swarm: Swarm, victim: str, moment: Callable[[], bool]) -> None:
     """Kill the victim in such a moment. It is stopped first, and continued if the moment is over by then."""
     until, process = time.monotonic() + 180, swarm.processes[victim]
@@ -85,8 +90,9 @@ def test_one_of_two_relays_is_killed_in_mid_reduce(tmp_path: Path, english: str)
     with Swarm(tmp_path) as swarm:
         begin(swarm, english, trainers=("a", "b", "c"), relays=("second",))
         swarm.wait_for_step(2)
-        second = tmp_path / "second" / "manyhands"
-        hit(swarm, "second", in_mid_reduce(swarm.relay_log(second), 3))
+        first, second = swarm.relay_log(), swarm.relay_log(tmp_path / "second" / "manyhands")
+        is_reducing = in_mid_reduce(second, 3)
+        hit(swarm, "second", lambda: is_reducing() and all_copied(second, first))
         settled(swarm, ("a", "b", "c"))
         reducers = {span[REDUCER] for record in swarm.records() for span in record["spans"]}
         assert len(reducers) == 2, "both relays reduced before"

@@ -1,4 +1,4 @@
-"""What a volunteer's machine goes through: sleep, an absent site, leaving. None of it is an error."""
+"""A volunteer's machine sleeps, finds no site, leaves. None of it is an error."""
 
 import csv
 import json

@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from demo.visitor import Visitor
-from peer_agent.protocol.credentials import REQUEST, public_bytes, sign
 from tests.end_to_end.rig.outside import LIMIT_S, told
-from tests.end_to_end.rig.swarm import PASSWORD, Swarm
+from tests.end_to_end.rig.swarm import Swarm
 
 
 @pytest.fixture(scope="module")
@@ -70,23 +68,3 @@ def post(url: str, body: dict[str, str]) -> tuple[int, dict[str, Any]]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error)
-
-
-def test_a_machine_is_approved_in_the_browser(site: str) -> None:
-    key = Ed25519PrivateKey.generate()
-    asks = {"name": "desk", "public_key": public_bytes(key).hex(), "system": "Linux", "run": ""}
-    status, said = post(f"{site}/api/v1/devices", asks)
-    assert status == 200
-    proof = sign(key, REQUEST, said["device_code"].encode()).signature.hex()
-    poll = {"device_code": said["device_code"], "proof": proof}
-    status, answer = post(f"{site}/api/v1/devices/poll", poll)
-    assert (status, answer["code"]) == (428, "E220")
-    person = Visitor(site)
-    person.submit("/signup/", {"username": "Amina", "password": PASSWORD})
-    link = said["verification_uri_complete"].removeprefix(site)
-    landed = person.submit(link, {"code": said["user_code"], "answer": "approve"})
-    assert "is approved" in landed
-    status, answer = post(f"{site}/api/v1/devices/poll", poll)
-    assert (status, answer["person"]) == (200, "Amina")
-    assert "desk" in person.read("/machines/")
-    assert post(f"{site}/api/v1/devices/poll", poll)[0] == 410

@@ -115,10 +115,6 @@ def _overlong(memory: Memory) -> Word:
     return bytes([Kind.MESSAGE]) + bytes(m.MAX_MESSAGE)
 
 
-def _of_another_run(memory: Memory) -> Word:
-    return replace(memory.hello(), run="*")
-
-
 def _bounds(name: str, value: Any, kind: type[m.Message] = m.Offer, fields: str = "loss_sum", **more: Any) -> Behaviour:
     """Return a behaviour whose message has a number outside its bounds."""
     return Behaviour(

@@ -36,7 +36,7 @@ class Watcher:
         self.revoked: list[PeerId] = []
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
-        """Ignore the event."""
+        pass
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
         """Record admitted snapshots and revoked accumulators."""
@@ -48,7 +48,7 @@ class Watcher:
                 self.revoked.extend(command.peers)
 
     def persisted(self, _: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
-        """Ignore the outcome."""
+        pass
 
 
 class Outcome(Struct):

@@ -1,4 +1,4 @@
-"""What people choose: mail addresses, webhooks, unsubscribe links, deletion and export."""
+"""Choices of people: mail addresses, webhooks, unsubscribe links, deletion and export."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,6 @@
 """A release loads with its library's own classes, offline, and states where it comes from."""
 
 import hashlib
-import re
 import xml.etree.ElementTree as ET
 import zipfile
 from pathlib import Path
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from peer_agent.plot import MOST_POINTS
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.card import CardFacts
 from peer_agent.publishing.release import FRAME, Released, loss_curve, make_release
@@ -111,13 +109,6 @@ def test_everything_is_within_the_frame(losses: list[float], unigram: float | No
     assert all(0 <= x <= FRAME.width and 0 <= y <= FRAME.height for x, y in points)
     assert f"to {losses[-1]:.2f} at step {len(losses)}" in picture.attrib["aria-label"]
     assert ("token frequencies alone" in "".join(picture.itertext())) == (unigram is not None)
-
-
-@pytest.mark.parametrize("length", [2, MOST_POINTS, MOST_POINTS + 1, 10 * MOST_POINTS])
-def test_long_runs_are_thinned(length: int) -> None:
-    line = re.search(r'points="([^"]+)"', loss_curve([(step, 1.0) for step in range(length)], None))
-    assert line is not None
-    assert len(line[1].split()) == min(length, MOST_POINTS)
 
 
 def test_what_is_not_a_number_is_left_out() -> None:

@@ -124,24 +124,6 @@ async def test_chunks_close_with_the_clock_without_who_sends_nothing(
     assert sorted(each.root for each in done) == sorted(each.root for each in spans if isinstance(each, ClosedSpan))
 
 
-async def test_a_bad_slot_is_refused_once_and_its_peer_is_told(tmp_path: Path, dial: Dial) -> None:
-    sendings = offers()
-    attempt = plan(sendings)
-    async with site() as script, relaying(script, tmp_path / "relay") as relay:
-        await script.says(REHELLO, planned(attempt))
-        await script.hears(m.Hello)
-        link = await dial(relay, 0)
-        await next_of(link, m.Open)
-        await send_all(link, attempt, 0, sendings[0], leaves=pack_leaves(sendings[1].leaves))
-        refusal = await next_of(link, m.SlotRefused)
-        assert refusal.code == "E211"
-        await link.send(m.FetchRecords(run=RUN, first=1))  # answered in turn: by then all chunks were checked
-        await next_of(link, m.Records)
-        await script.says(REHELLO)
-        await script.hears(m.Hello)
-        assert {said for said in script.heard if isinstance(said, m.SlotRefused)} == {refusal}
-
-
 # --- the log -----------------------------------------------------------------------------------------------------
 
 

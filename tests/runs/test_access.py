@@ -1,4 +1,4 @@
-"""Who may see, join and change a run."""
+"""Permission to see, join and change a run."""
 
 import pytest
 from django.contrib.auth.models import AnonymousUser

@@ -68,15 +68,6 @@ def test_each_round_is_an_entry_of_the_log(volunteer: Person, runs: dict[str, Ru
     assert rows[0].entry == entry
 
 
-def test_a_page_asks_as_often_however_much_there_is(
-    volunteer: Person, runs: dict[str, Run], laptop: Owned, django_assert_num_queries: object
-) -> None:
-    for _ in range(3):
-        committed(runs["public"], (laptop.machine, 5))
-    with django_assert_num_queries(5):  # type: ignore[operator]
-        contributions(volunteer, volunteer)
-
-
 def names(by_day: dict[int, int], bytes_averaged: int = 0, finished: int = 0) -> list[str]:
     return [each.name for each in reached(by_day, bytes_averaged=bytes_averaged, finished=finished).milestones]
 

@@ -109,14 +109,6 @@ def test_a_point_has_what_its_entry_says(run: Run, laptop: Owned) -> None:
     assert second[3:] == (None, 1, 3e-4, 2**40)
 
 
-def test_commits_leave_room_for_other_news(run: Run) -> None:
-    ActivityLine.objects.create(run=run, kind="joined", text="Teo joined")
-    for step in range(50):
-        ActivityLine.objects.create(run=run, kind="step", text=f"step {step}")
-    lines = [line.text for line in selectors.activity(run)]
-    assert lines == [*(f"step {step}" for step in range(49, 43, -1)), "Teo joined"]
-
-
 def test_the_pace_is_that_of_an_ordinary_step() -> None:
     start = datetime(2026, 1, 1, tzinfo=UTC)
     moments = [start + timedelta(seconds=at) for at in (0, 2, 4, 6, 8, 3600, 3602)]

@@ -21,26 +21,6 @@ from server import housekeeping
 from tests.server.test_serve import serving, wait_until
 
 
-async def test_it_is_done_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: asyncio.Queue[None] = asyncio.Queue()
-    loop, faults = asyncio.get_running_loop(), iter([None, OperationalError("away"), None])
-
-    def clear() -> None:
-        loop.call_soon_threadsafe(done.put_nowait, None)
-        if (fault := next(faults, None)) is not None:
-            raise fault
-
-    monkeypatch.setattr(housekeeping, "_clear", clear)
-    monkeypatch.setattr(housekeeping, "EVERY_S", 0.0)
-    stop = asyncio.Event()
-    keeping = asyncio.create_task(housekeeping.keep_house(stop))
-    async with asyncio.timeout(120):
-        for _ in range(3):
-            await done.get()
-        stop.set()
-        await keeping
-
-
 def test_a_worker_is_asked_for_what_is_due_and_for_nothing_else(
     volunteer: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:

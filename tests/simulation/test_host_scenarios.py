@@ -42,16 +42,6 @@ def test_a_database_in_trouble_delays_a_step_and_no_more(fault: Fault) -> None:
     assert world.run_steps(4, 100)
 
 
-def test_a_host_that_lost_its_claim_stands_back() -> None:
-    world, _ = checked_world(trainers=2, steps=8)
-    world.run_steps(1)
-    run_to(world, Phase.REDUCE)
-    world.database.claim()  # another host, which dies at once
-    assert world.run(lambda: world.tally.restarts == 1, 60)
-    assert world.run_steps(3, 100)
-    assert world.database.records[-1].fence == 3
-
-
 @pytest.mark.parametrize("phase", ANY_TIME)
 @pytest.mark.parametrize("asleep_s", [3.0, 100.0])
 def test_a_suspended_host_judges_nobody_for_its_sleep(phase: Phase, asleep_s: float) -> None:

@@ -3,7 +3,6 @@
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.facts import GRACE_ROUNDS
-from peer_agent.protocol.coordinator.round.waiting import FIRST_S as OFFER_S
 from peer_agent.protocol.coordinator.state import DIVERGED, Phase
 from tests.simulation.checked_world import checked_world, relays, run_to, state, trainers
 
@@ -36,16 +35,6 @@ def test_leases_of_an_absent_trainer_come_back_after_some_rounds() -> None:
     world.run_steps(GRACE_ROUNDS + 1, 300)
     world.wait(0.2)
     assert gone.accumulator not in state(world).leases.held
-
-
-def test_offers_that_never_come_double_the_wait_until_one_does() -> None:
-    world, _ = checked_world(trainers=1, steps=9)
-    trainer = trainers(world)[0]
-    trainer.offer_delay_s = 3 * OFFER_S
-    assert world.run_steps(1, 300)
-    assert world.tally.notes["void"] == 2
-    world.wait(0.1)
-    assert state(world).late_rounds == 0
 
 
 def test_moving_round_is_given_time_and_a_stalled_one_is_void() -> None:

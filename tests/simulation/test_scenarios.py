@@ -1,10 +1,7 @@
 """The faults of the design's section 7, each alone, with every invariant checked after every event."""
 
-from collections import deque
-
 import pytest
 
-from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.state import Phase
 from peer_agent.protocol.log.records import is_everywhere
 from tests.simulation.checked_world import checked_world, relays, run_to, state, trainers
@@ -38,15 +35,6 @@ def test_run_without_a_relay_says_why_it_waits_and_then_resumes() -> None:
     relays(world)[0].start()
     assert world.run_steps(3)
     assert state(world).waiting == ""
-
-
-def test_the_first_round_waits_for_enough_trainers() -> None:
-    world, _ = checked_world(trainers=3, minimum_trainers=3, steps=3)
-    trainers(world)[2].kill()
-    world.wait(30)
-    assert state(world).waiting == "waiting for 1 more volunteer"
-    trainers(world)[2].start()
-    assert world.run_steps(2)
 
 
 # --- trainers
@@ -121,29 +109,6 @@ def test_leaving_or_banned_trainer_takes_no_committed_unit_along(phase: Phase, b
     assert leaver.peer not in state(world).members
 
 
-@pytest.mark.parametrize("phase", IN_A_ROUND)
-def test_units_returned_in_a_round_are_not_in_two_updates(phase: Phase) -> None:
-    world, _ = checked_world(trainers=4, steps=14)
-    world.run_steps(1)
-    run_to(world, phase)
-    trainer = trainers(world)[0]
-    trainer.latency_s = 0.001
-    trainer.say(m.UnitsReturned(run=world.run_id, units=tuple(trainer.done), reason="stale"))
-    assert world.run_steps(6, 300)
-
-
-@pytest.mark.parametrize("phase", ANY_TIME)
-def test_accumulator_forgotten_in_a_session_is_given_up(phase: Phase) -> None:
-    world, _ = checked_world(trainers=4, steps=14)
-    world.run_steps(1)
-    run_to(world, phase)
-    trainer = trainers(world)[0]
-    trainer.latency_s = 0.001
-    trainer.lose_memory()
-    trainer.say(trainer.hello())
-    assert world.run_steps(6, 300)
-
-
 def test_left_out_part_is_carried_and_offered_after_reconnecting() -> None:
     world, _ = checked_world(trainers=5, steps=14, elements=40 * 16 * 1024, even=True)
     world.run_steps(1)
@@ -179,27 +144,6 @@ def test_a_damaged_gradient_is_refused_and_the_round_goes_on() -> None:
     assert world.tally.notes["returned"] == 1
     trainers(world)[0].damaged = False
     assert world.run_steps(5, 100)
-
-
-def test_a_replica_that_differs_reloads() -> None:
-    world, _ = checked_world(trainers=4, steps=14)
-    world.run_steps(2)
-    trainers(world)[0].corrupt = True
-    assert world.run(lambda: world.tally.notes.get("reload", 0) > 0, 60)
-    assert world.run_steps(6, 100)
-    assert not trainers(world)[0].corrupt
-
-
-def test_nobody_gets_what_anothers_accumulator_holds() -> None:
-    world, _ = checked_world(trainers=3, steps=14)
-    world.run_steps(1)
-    run_to(world, Phase.ACCUMULATE)
-    thief, victim = trainers(world)[:2]
-    books = {"accumulator": victim.core.accumulator, "fresh": dict(victim.core.fresh), "kept": dict(victim.core.kept)}
-    for name, book in (books | {"queue": deque(victim.core.undone), "in_hand": None}).items():
-        setattr(thief.core, name, book)
-    thief.say(thief.hello())
-    assert world.run_steps(6, 200)
 
 
 def test_offer_too_late_and_too_old_gives_its_work_back() -> None:
@@ -242,16 +186,6 @@ def test_work_of_a_missed_step_is_redone_on_the_new_one() -> None:
 def test_shards_of_any_size_are_dealt_epoch_after_epoch(shards: tuple[int, ...]) -> None:
     world, _ = checked_world(trainers=3, steps=40, shards=shards, even=True)
     assert world.run_steps(40, 1200)
-
-
-def test_units_that_are_never_finite_are_finally_left_out() -> None:
-    world, _ = checked_world(trainers=3, steps=30, non_finite=0.6, samples_each=4)
-    assert world.run_steps(20, 1200)
-    lost = state(world).leases.lost_samples
-    assert lost > 0
-    world.restart_host(1.0)
-    assert world.run_steps(1, 600)
-    assert state(world).leases.lost_samples >= lost, "also after a restart"
 
 
 def test_work_does_not_pile_up_while_no_round_can_begin() -> None:

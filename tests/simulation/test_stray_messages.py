@@ -5,8 +5,6 @@ from typing import Any
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
 from peer_agent.protocol.coordinator.state import Phase
-from peer_agent.protocol.credentials import Signed
-from peer_agent.protocol.log.records import Entry
 from peer_agent.simulation.site import Host
 from tests.simulation.checked_world import checked_world, relays, run_to, state
 
@@ -64,18 +62,6 @@ def _say_all(host: Host, place: dict[str, Any]) -> None:
         host.handle(e.Received(peer, message))
         after = repr((now.round, now.phase, now.leases, now.departed, now.step, now.index))
         assert before == after, message
-
-
-def test_a_second_answer_of_the_database_changes_nothing() -> None:
-    world, _ = checked_world(trainers=2, steps=8)
-    world.run_steps(2)
-    run_to(world, Phase.ACCUMULATE)
-    host = world.host
-    assert host is not None
-    before = state(world).index
-    host.handle(e.Persisted("committed", Entry(Signed(b"{}", bytes(64)))))
-    assert state(world).index == before
-    assert world.run_steps(2)
 
 
 def test_relay_naming_slots_that_do_not_exist_is_not_believed() -> None:

@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from peer_agent.averaging.assembly import Assembly
-from peer_agent.averaging.codecs import Floats
 from peer_agent.averaging.contributor import Accumulator
 from peer_agent.display.lines import View
 from peer_agent.machine.home import Home
@@ -24,9 +22,8 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.grid import grid_of
-from peer_agent.protocol.log.records import RecordHead, Unit
+from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages.machine import OwnerLimits
-from peer_agent.protocol.recipe import encode_recipe
 from peer_agent.protocol.sealed import planned_for, seal_plan
 from peer_agent.protocol.trainer import advance, following
 from peer_agent.protocol.trainer import events as e
@@ -105,15 +102,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, 0.0 if name != "TICK_S" else 0.01)
 
 
-async def test_gap_is_reported_once_however_many_commits_come(tmp_path: Path) -> None:
-    async with stage(tmp_path) as scene:
-        await scene.join()
-        await scene.site.says(*scene.log(6)[2:], m.Rehello(run=RUN, fence=2))
-        assert (await scene.site.hears(m.Hello)).fence == 2
-        told = [body.index for body in scene.site.heard if isinstance(body, m.Report)]
-        assert told == [0], "the site sees from it which commits are missing"
-
-
 async def test_agent_reports_its_households_part_and_keeps_its_pace(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         await scene.site.linked()
@@ -123,23 +111,6 @@ async def test_agent_reports_its_households_part_and_keeps_its_pace(tmp_path: Pa
         await scene.site.hears(m.Hello)
         assert UPLINK.is_paced
     assert not UPLINK.is_paced, "the next agent of this process is told anew"
-
-
-async def test_lease_that_crosses_a_hello_is_ignored(
-    tmp_path: Path,
-) -> None:
-    async with stage(tmp_path) as scene:
-        await scene.join()
-        early, late = Unit(0, 0, 0, 4), Unit(0, 0, 4, 8)
-        await scene.site.says(
-            REHELLO,
-            m.Lease(run=RUN, fence=1, units=(early,), quota=0),
-            scene.greeting(),
-            m.Lease(run=RUN, fence=1, units=(late,), quota=0),
-            REHELLO,
-        )
-        assert (await scene.site.hears(m.Hello)).undone == ()
-        assert (await scene.site.hears(m.Hello)).undone == (late,)
 
 
 async def test_few_passes_compute_several_units_and_each_is_offered(
@@ -178,17 +149,6 @@ async def test_few_passes_compute_several_units_and_each_is_offered(
         assert offer.loss_sum == pytest.approx(taken.loss_sum, rel=1e-5)
         assert offer.norm == pytest.approx(float(np.linalg.norm(taken.gradient_sum / taken.loss_tokens)), rel=1e-3)
     assert passes[:4] == [1, 2, 4, 2]
-
-
-async def test_words_of_a_host_that_is_gone_are_not_heeded(tmp_path: Path) -> None:
-    async with stage(tmp_path) as scene:
-        await scene.join()
-        lease = m.Lease(run=RUN, fence=2, units=(Unit(0, 0, 0, 4),), quota=0)
-        old = scene.greeting(reconciled=False)
-        await scene.site.says(m.Rehello(run=RUN, fence=2), scene.greeting(fence=2), old, lease, REHELLO)
-        assert (await scene.site.hears(m.Hello)).undone == ()
-        again = await scene.site.hears(m.Hello)
-        assert (again.undone, again.fence) == (lease.units, 2)
 
 
 async def test_a_round_without_this_machine_is_told_of_and_followed(tmp_path: Path) -> None:
@@ -238,29 +198,6 @@ async def test_averages_of_a_round_without_it_are_taken_as_they_come(tmp_path: P
         assert scene.agent.round is None
 
 
-async def test_site_that_knows_less_is_followed_after_one_error(tmp_path: Path) -> None:
-    async with stage(tmp_path) as scene:
-        await scene.join()
-        scene.agent.core.index = scene.agent.core.step = 3  # it took part in steps that an older database lacks
-        await scene.site.says(REHELLO, scene.greeting(fence=2, reconciled=False))
-        assert (await scene.site.hears(m.Hello)).step == 3
-        assert (await scene.site.hears(m.Hello)).step == 0
-        assert scene.words.getvalue().count("E402") == 1
-
-
-async def test_reopened_run_with_another_recipe_must_be_joined_anew(tmp_path: Path) -> None:
-    async with stage(tmp_path) as scene:
-        await scene.join()
-        longer, other = replace(RECIPE, target_steps=RECIPE.target_steps + 1), replace(RECIPE, seed=RECIPE.seed + 1)
-        await scene.site.says(REHELLO, scene.greeting(recipe=encode_recipe(longer)))
-        await scene.site.hears(m.Hello)
-        assert not scene.running.done(), "made longer it is the same"
-        await scene.site.says(scene.greeting(recipe=encode_recipe(other)))
-        with pytest.raises(Problem, match="E128"):
-            async with asyncio.timeout(PATIENCE_S):
-                await scene.running
-
-
 async def test_snapshot_removed_from_the_site_does_not_end_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,46 +218,6 @@ async def test_snapshot_removed_from_the_site_does_not_end_the_agent(
         await scene.site.says(scene.greeting(reconciled=False))
         assert (await scene.site.hears(m.Hello)).step == 0
         assert scene.words.getvalue().count("E326") == 1
-
-
-async def test_missing_bytes_are_asked_for_until_a_relay_has_them(tmp_path: Path, hasty: None) -> None:
-    async with stage(tmp_path) as scene:
-        await scene.join()
-        assert scene.agent.jobs.follower is not None
-        looked: asyncio.Queue[bool] = asyncio.Queue()
-
-        async def gather(record: RecordHead, assembly: Assembly, *, patient: bool) -> Floats | None:
-            looked.put_nowait(patient)
-            return None if looked.qsize() < 3 else np.zeros(record.elements, np.float32)
-
-        async def apply(record: RecordHead, digest: str, gradient: Floats) -> str:
-            return "5" * 16
-
-        scene.agent.jobs.follower.gather = gather  # type: ignore[method-assign]
-        scene.agent.jobs.follower.apply = apply  # type: ignore[method-assign]
-        await scene.site.says(scene.log(1)[0])
-        while (report := await scene.site.hears(m.Report)).index == 0:
-            pass
-        assert (report.index, report.step, report.digest, looked.qsize()) == (1, 1, "5" * 16, 3)
-        assert "E114" not in scene.words.getvalue(), "none is linked that could have them"
-
-
-async def test_what_a_known_snapshot_covers_is_not_waited_for(tmp_path: Path, hasty: None) -> None:
-    """The newer snapshot was announced before the bytes turned out to be gone."""
-    async with stage(tmp_path) as scene:
-        await scene.join()
-        loaded: list[int] = []
-
-        async def load(snapshot: m.Snapshot) -> str:
-            loaded.append(snapshot.index)
-            return ""
-
-        assert scene.agent.jobs.follower is not None
-        scene.agent.jobs.follower.load = load  # type: ignore[method-assign]
-        newer = m.Snapshot(index=5, step=5, digest="", state_digest="", file="", size=0)
-        await scene.site.says(m.Snapshotted(run=RUN, snapshot=newer, keep_after=4), scene.log(1)[0])
-        await scene.site.hears(m.Hello)
-        assert loaded == [5]
 
 
 async def test_failing_side_task_ends_the_agent_with_its_error(tmp_path: Path) -> None:

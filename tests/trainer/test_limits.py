@@ -62,13 +62,13 @@ class Told:
         self.begun = 0
 
     def tell(self, event: str, text: str) -> None:
-        """Ignore the event."""
+        pass
 
     def say(self, text: str) -> None:
-        """Ignore the text."""
+        pass
 
     def preflight(self, preflight: Preflight) -> None:
-        """Ignore the result."""
+        pass
 
     def fault(self, fault: Fault) -> None:
         self.faults.append(fault.code)

@@ -35,18 +35,6 @@ def test_helpers_get_the_answers_of_the_table(
     assert got == {str(cell): cell.expected for cell in cells}
 
 
-@pytest.mark.parametrize("role", HELPERS)
-def test_whoever_was_only_invited_or_gave_it_up_may_nothing_yet(run: Run, helper: Person, role: str) -> None:
-    offered = roles.invite(run=run, name="Zoe", role=Run.Role(role))
-    for path in ("manage/", "trail/", "edit/"):
-        assert as_(helper).get(f"/runs/proverbs/{path}").status_code == 403
-    assert as_(helper).post("/runs/proverbs/removed/", {"remove-name": "Amina"}).status_code == 403
-    roles.accept(offered=offered)
-    assert as_(helper).get("/runs/proverbs/manage/").status_code == 200
-    roles.give_up(offered=offered)
-    assert as_(helper).get("/runs/proverbs/manage/").status_code == 403
-
-
 def offered_forms(client_page: str) -> set[str]:
     """Return the addresses below the run that a page links or posts to."""
     return {place for place in FORMS if f"/runs/proverbs/{place}" in client_page}

@@ -45,7 +45,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(whole[start:])
 
     def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        pass
 
 
 def main(host: str, count: int, manifest: Path) -> None:

@@ -174,8 +174,6 @@ class Watched(Accumulation):
 
 
 class TimedJobs(Jobs):
-    """Jobs without torch."""
-
     pace = Pace(0.0)
 
     async def become_replica(self, greeting: m.Greeting) -> tuple[Follower, Accumulation]:

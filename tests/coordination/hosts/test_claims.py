@@ -10,11 +10,10 @@ from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from coordination import store
 from coordination.hosts import claims
 from runs.models import Head, Run
 from tests.coordination.engines import PATIENCE_S, in_other_thread
-from tests.coordination.example_run import UNIT, Example, everything, example_run, next_record, sealed
+from tests.coordination.example_run import Example, example_run
 
 CLAIMANTS = 4
 
@@ -120,15 +119,6 @@ class TestContract:
         claims.claim(example.run, "one")
         claims.forget_the_dead()
         assert claims.claim(example.run, "two") == 2
-
-    def test_a_deposed_hosts_commit_is_stale_and_changes_nothing(self, example: Example) -> None:
-        claims.claim(example.run, "one")
-        record = next_record(example.run, (example.teo, (UNIT,)))
-        expire(example.run)
-        claims.claim(example.run, "two")
-        before = everything(example.run)
-        assert store.commit(example.run, sealed(record), record, duration_s=1, attempts=1) == "stale"
-        assert everything(example.run) == before
 
     def test_of_many_claimants_exactly_one_wins(self, example: Example) -> None:
         for turn in range(1, 6):

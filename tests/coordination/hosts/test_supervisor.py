@@ -396,26 +396,6 @@ async def test_whoever_breaks_a_host_is_left_out_and_the_run_goes_on(
     assert (await in_thread(Head.objects.get)()).fence == 2
 
 
-async def test_peer_that_broke_a_host_is_refused_by_the_next_host(
-    short: Example, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noor = PeerId(short.noor.machine.peer_id)
-
-    def fragile(state: Any, event: e.Event, now: float, seed: int) -> list[e.Command]:
-        if isinstance(event, e.Received) and event.peer == noor and state.fence == 1:
-            raise OverflowError("cannot convert float infinity to integer")
-        return advance(state, event, now, seed)
-
-    monkeypatch.setattr(host, "advance", fragile)
-    identity = identity_of(credential_of(short.noor, short.run), short.noor.key)
-    async with at_work(short) as (_, other):
-        async with hosts():
-            await until(lambda: other.refused == "E371", "it is told")
-        async with hosts(), taking_part(Contributor, identity, short.run.run_id) as again:
-            await until(lambda: again.refused == "E371", "it is told again")
-            await steps_on(1)
-
-
 async def test_unloadable_run_rests_while_other_runs_have_hosts(
     short: Example, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
 from uvicorn.protocols.utils import ClientDisconnected
 
-from accounts.services import revoke_machine
 from coordination.channel_layer.messages import (
     RELAYS,
     HostAnnounced,
@@ -106,10 +105,6 @@ class TestHandshake:
     async def test_somebody_elses_credential(self, example: Example, layer: Any) -> None:
         thief = identity_of(credential_of(example.teo, example.run), example.noor.key)
         assert await how_a_handshake_ends(thief) == ("E209", REFUSED)
-
-    async def test_a_revoked_machine(self, example: Example, teo: Identity, layer: Any) -> None:
-        await in_thread(revoke_machine)(machine=example.teo.machine)
-        assert await how_a_handshake_ends(teo) == ("E214", REFUSED)
 
     async def test_a_machine_that_the_site_has_forgotten(self, example: Example, teo: Identity, layer: Any) -> None:
         await in_thread(example.teo.machine.delete)()
@@ -276,16 +271,6 @@ class TestMessages:
             await link.hear()
             await link.say(said)
             assert decode((await received(layer, host)).data) == said
-
-    async def test_a_new_host_is_followed_and_an_older_one_is_not(
-        self, example: Example, teo: Identity, layer: Any
-    ) -> None:
-        async with linked(teo) as link:
-            new = await self.announce(layer, example.run, 5)
-            assert await link.hear() == m.Rehello(run=example.run.run_id, fence=5)
-            await self.announce(layer, example.run, 4)
-            await link.say(hello(example.run))
-            assert isinstance(await received(layer, new), PeerSaid)
 
     async def test_what_the_host_says_is_passed_on_as_it_is(self, example: Example, teo: Identity, layer: Any) -> None:
         async with linked(teo) as link:

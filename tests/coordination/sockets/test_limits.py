@@ -100,13 +100,6 @@ class TestBudgets:
 
 
 class TestHosts:
-    async def test_whose_announcement_was_lost_is_found(
-        self, example: Example, teo: Identity, layer: Any, quick: None
-    ) -> None:
-        async with linked(teo) as link:
-            host, _ = await hosted(layer, example)
-            await greeted(link, layer, example, host)
-
     async def test_a_relay_of_yesterday_hears_of_a_run_of_today(
         self, example: Example, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:

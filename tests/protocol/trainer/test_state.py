@@ -48,15 +48,6 @@ def test_process_starts_empty_with_its_own_accumulator() -> None:
     assert ready().core.chunks == CHUNKS
 
 
-def test_the_unit_in_hand_is_the_first_of_those_to_do() -> None:
-    stage = ready()
-    stage.lease(0, 1, 2)
-    assert stage.core.in_hand.units == (unit(0),)
-    assert stage.core.undone == (unit(0), unit(1), unit(2))
-    stage.computes()
-    assert stage.core.undone == (unit(1), unit(2))
-
-
 def test_offer_made_in_vain_and_later_work_are_both_done() -> None:
     stage = ready(0)
     stage.offers()

@@ -1,4 +1,4 @@
-"""What can be changed in a run, and in which state."""
+"""Changes to a run, and the states that allow them."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from runs import queue, storage
 from runs.datasets.services import preparation_of, store_upload
 from runs.lifecycle import drafts, services
 from runs.models import Dataset, Head, Run
-from tests.runs.factories import RECIPE, Owned, committed, draft
+from tests.runs.factories import RECIPE, draft
 
 TEXT = b"Many hands make light work.\n" * 100
 
@@ -222,10 +222,3 @@ class TestTakingBack:
         with pytest.raises(Problem, match=f"E315: .*{state}"):
             drafts.take_back(run=run)
         assert run.snapshots.exists()
-
-    def test_not_once_a_step_is_in_the_log(self, run: Run, laptop: Owned) -> None:
-        committed(run, (laptop.machine, 4))
-        with pytest.raises(Problem, match="E323"):
-            drafts.take_back(run=run)
-        run.refresh_from_db()
-        assert (run.state, run.snapshots.count()) == ("open", 1)

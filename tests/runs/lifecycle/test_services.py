@@ -285,16 +285,6 @@ def test_verified_states_before_the_present_one(trained: Run) -> None:
     assert [row.step for row in rollback_targets(trained)] == [4, 2, 0]
 
 
-@pytest.mark.parametrize(
-    "change", [{"state": Snapshot.State.ADMITTED}, {"is_stored": False}, {"is_undone": True}], ids=str
-)
-def test_nothing_else(trained: Run, change: dict[str, object]) -> None:
-    trained.snapshots.filter(index=4).update(**change)
-    assert [row.step for row in rollback_targets(trained)] == [2, 0]
-    with pytest.raises(Problem, match="E412"):
-        ask_rollback(run=trained, index=4)
-
-
 def test_nor_what_has_lost_its_file(trained: Run) -> None:
     storage.snapshot_path(trained, trained.snapshots.get(index=4).file).unlink()
     assert [row.step for row in rollback_targets(trained)] == [2, 0]

@@ -252,25 +252,6 @@ class TestFailures:
         assert not hub.repositories
 
 
-def test_the_token_is_in_no_command_and_no_file(
-    hub: Hub, training: Run, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands: list[Any] = []
-    run_child = processes.run_child
-
-    def watched(arguments: list[str], **more: Any) -> Any:
-        commands.append((arguments, more["more"]))
-        return run_child(arguments, **more)
-
-    monkeypatch.setattr(checkpoints, "run_child", watched)
-    ask(training, 2)
-    snapshot_at(training, 2, tmp_path)
-    checkpoints.push_checkpoint(training.pk)
-    assert commands
-    assert TOKEN not in str(commands)
-    assert not [path for path in data_folder.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
-
-
 def test_only_runs_with_a_schedule_are_looked_at(hub: Hub, training: Run, tmp_path: Path, organizer: Person) -> None:
     ask(training, 0)
     snapshot_at(training, 2, tmp_path)

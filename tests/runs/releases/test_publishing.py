@@ -2,7 +2,6 @@
 
 import errno
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -249,21 +248,3 @@ class TestPush:
         settings.SECRET_KEY = "another"
         publishing.push_release(run.pk)
         assert Publication.objects.get().fault.startswith("E352")
-
-    def test_the_token_is_in_no_command_and_no_file(
-        self, hub: Hub, run: Run, release: Release, data_folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        commands: list[Any] = []
-
-        def run_child(arguments: list[str], **more: Any) -> Any:
-            commands.append((arguments, more["more"]))
-            return processes.run_child(arguments, **more)
-
-        monkeypatch.setattr(publishing, "run_child", run_child)
-        publishing.save_token(person=run.organizer, token=TOKEN)
-        ask(run)
-        publishing.push_release(run.pk)
-        assert held(hub) == FILES
-        assert commands
-        assert TOKEN not in str(commands)
-        assert not [path for path in data_folder.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]

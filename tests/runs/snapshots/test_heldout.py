@@ -120,15 +120,6 @@ def test_what_does_not_write_is_asked_for_nothing(with_text: Run, children: list
     assert len(children[0]) == 4
 
 
-def test_the_last_ones_are_shown_and_the_first(with_text: Run) -> None:
-    for step in range(10, 70, 10):
-        snapshot(with_text, step)
-    Snapshot.objects.filter(step__gt=10).update(written=[["", "words"]])
-    assert [each.step for each in selectors.written_at(with_text)] == [60, 50, 40, 20]
-    Snapshot.objects.filter(step__lt=50).update(written=[])
-    assert [each.step for each in selectors.written_at(with_text)] == [60, 50]
-
-
 def test_doing_it_twice_does_it_once(with_text: Run, children: list[list[str]]) -> None:
     snapshot(with_text, 10)
     assert [measure_newest(with_text.pk) for _ in range(2)] == [Outcome.DONE, Outcome.DONE]

@@ -73,10 +73,10 @@ class Ages:
             self.seen |= {host.state.step - done.base for done in event.message.units}
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """Ignore the commands."""
+        pass
 
     def persisted(self, _: Host, command: e.Persist, outcome: str) -> None:
-        """Ignore the outcome."""
+        pass
 
 
 def test_what_is_offered_is_of_this_step_or_the_one_before() -> None:

@@ -7,7 +7,6 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from accounts.models import Person
 from coordination.models import Presence
 from runs.models import LogEntry, Run
 from tests.golden import golden
@@ -70,15 +69,6 @@ def test_what_has_not_changed_is_not_sent_again(client: Client, run: Run, laptop
     assert client.get(f"/runs/{run.slug}/feed.json", headers=known).status_code == 304
     committed(run, (laptop.machine, 4))
     assert client.get(f"/runs/{run.slug}/feed.json", headers=known).status_code == 200
-
-
-def test_a_private_run_is_its_organizers(client: Client, run: Run, organizer: Person, stranger: Person) -> None:
-    Run.objects.update(visibility="private")
-    assert client.get(f"/runs/{run.slug}/feed.json").status_code == 404
-    client.force_login(stranger)
-    assert client.get(f"/runs/{run.slug}/feed.json").status_code == 404
-    client.force_login(organizer)
-    assert client.get(f"/runs/{run.slug}/feed.json").status_code == 200
 
 
 def test_a_crowd_shares_one_look_until_a_step_is_made(

@@ -60,7 +60,7 @@ class World:
         return {"cookie": f"sessionid={client.cookies['sessionid'].value}"}
 
     def identity(self, name: str) -> Identity:
-        """Return a machine's identity. The requester `nobody` signs its own credential."""
+        """Return a machine's identity. One without a person signs its own credential."""
         owner = self.machines["stranger" if name == "nobody" else name]
         credential = credential_of(owner, None if name == "relay" else self.run, role_of(name))
         return identity_of(credential, owner.key, issued_by=owner.key if name == "nobody" else None)

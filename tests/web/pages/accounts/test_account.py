@@ -146,8 +146,3 @@ class TestClosing:
         answer = Client().post("/login/", {"username": "Teo", "password": password})
         assert ("This account was closed by an operator" in page(answer)) == is_told
         assert ("Wrong name or password." in page(answer)) != is_told
-
-    def test_nobody_logs_in_while_it_is_closed(self, volunteer: Person) -> None:
-        close_account(person=volunteer)
-        assert "Log in" in page(Client().post("/login/", {"username": "Teo", "password": PASSWORD}))
-        assert not Client().login(username="Teo", password=PASSWORD)

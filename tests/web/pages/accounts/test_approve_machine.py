@@ -180,23 +180,10 @@ class TestTheWholeWay:
 
 
 class TestWhatGoesWrong:
-    def test_a_wrong_proof_gets_nothing(self, agent: Agent, volunteer: Person) -> None:
-        say(as_(volunteer), agent, "approve")
-        refused = agent.poll(Ed25519PrivateKey.generate())
-        assert (refused.status_code, refused.json()["code"]) == (401, "E216")
-        assert agent.poll().status_code == 200
-
     def test_a_decline_is_told_on_both_sides(self, agent: Agent, volunteer: Person) -> None:
         assert "<bdi>desk</bdi> cannot act on your behalf" in page(say(as_(volunteer), agent, "decline"))
         assert agent.outcome() == (403, "E221")
         assert not Machine.objects.exists()
-
-    def test_anothers_decline_changes_nothing(self, agent: Agent, volunteer: Person, stranger: Person) -> None:
-        say(as_(volunteer), agent, "approve")
-        answer = say(as_(stranger), agent, "decline")
-        assert answer.status_code == 410
-        assert "E226" in page(answer)
-        assert agent.poll().json()["person"] == "Teo"
 
     def test_who_comes_second_is_told(self, agent: Agent, volunteer: Person, stranger: Person) -> None:
         say(as_(volunteer), agent, "approve")
@@ -220,12 +207,6 @@ class TestWhatGoesWrong:
 
     def test_a_link_alone_approves_nothing(self, agent: Agent, volunteer: Person) -> None:
         as_(volunteer).get("/approve/", {"code": agent.said["user_code"], "answer": "approve"})
-        assert agent.outcome() == (428, "E220")
-
-    def test_a_form_of_another_site_approves_nothing(self, agent: Agent, volunteer: Person) -> None:
-        client = as_(volunteer, enforce_csrf_checks=True)
-        fields = {"code": agent.said["user_code"], "answer": "approve"}
-        assert client.post("/approve/", fields).status_code == 403
         assert agent.outcome() == (428, "E220")
 
     @pytest.mark.parametrize("answer", ["", "yes", "APPROVE"])

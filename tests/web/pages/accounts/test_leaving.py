@@ -110,12 +110,6 @@ def test_the_account_is_gone_and_so_is_the_session(run: Run, volunteer: Person, 
     assert client.post("/login/", {"username": volunteer.username, "password": PASSWORD}).status_code != 302
 
 
-def test_whoever_is_needed_reads_why(run: Run, organizer: Person) -> None:
-    answer = as_(organizer).post(DELETE, {"name": organizer.username, "password": PASSWORD})
-    assert answer.status_code == 409
-    assert "E329" in page(answer)
-
-
 def test_whoever_has_no_password_types_the_name(volunteer: Person) -> None:
     client = as_(volunteer)
     volunteer.set_unusable_password()

@@ -139,12 +139,6 @@ class TestTheLinkThatEndsIt:
         assert "End all e-mail?" in page(Client().get(address))
         assert selectors.choices_of(volunteer)
 
-    def test_a_link_that_is_none(self, volunteer: Person, address: str) -> None:
-        answer = Client().post(f"{PAGE}stop/{'x' * 40}/")
-        assert answer.status_code == 410
-        assert "E358" in page(answer)
-        assert selectors.choices_of(volunteer)
-
 
 class TestWebhook:
     def test_its_secret_is_shown_once_and_its_address_never(self, volunteer: Person) -> None:

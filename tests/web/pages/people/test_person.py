@@ -125,17 +125,6 @@ def test_the_picture_has_the_name_where_it_can_be_drawn() -> None:
     assert foreign == plain
 
 
-@pytest.mark.parametrize("part", ["", "certificate/", "runs/proverbs/"])
-def test_few_queries_however_much_there_is(
-    run: Run, address: str, laptop: Owned, part: str, django_assert_max_num_queries: object
-) -> None:
-    for place in range(5):
-        committed(opened(run.organizer, slug=f"more-{place}"), (laptop.machine, 3))
-    client = as_(run.organizer)
-    with django_assert_max_num_queries(12):  # type: ignore[operator]
-        client.get(address + part)
-
-
 @pytest.mark.parametrize("part", ["", "preview.png", "certificate/", "runs/proverbs/"])
 def test_looks_are_counted(run: Run, client: Client, address: str, settings: Any, part: str) -> None:
     settings.RATES = settings.RATES | {"looks at a run": (1, 60)}

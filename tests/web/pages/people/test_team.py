@@ -99,13 +99,6 @@ def test_a_name_that_cannot_be_is_told_beside_its_field(team: Team, stranger: Pe
     assert Team.objects.count() == 1
 
 
-def test_a_full_team_says_so(team: Team, stranger: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teams, "MOST_MEMBERS", 1)
-    answer = as_(stranger).post(f"{address(team)}join/{teams.new_link(team=team)}/")
-    assert answer.status_code == 409
-    assert "E340" in page(answer)
-
-
 def test_guesses_are_counted_and_good_links_are_not(team: Team, stranger: Person, settings: Any) -> None:
     settings.RATES = settings.RATES | {"wrong invitations": (2, 900)}
     cache.clear()

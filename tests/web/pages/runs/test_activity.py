@@ -9,9 +9,8 @@ from django.test import Client
 
 from accounts.models import Person
 from runs.lifecycle import membership
-from runs.lifecycle.membership import add_member
 from runs.models import ActivityLine, Run, RunRole
-from runs.timeline import GROUPS, MEMBER, STEP, VOID, add_action, add_line, trail_of
+from runs.timeline import GROUPS, STEP, VOID, add_action, add_line, trail_of
 from tests.runs.factories import Owned, committed, draft
 from tests.web.browsing import as_, page
 from tests.web.pages.runs.test_members import MANAGE
@@ -89,17 +88,6 @@ def _sources() -> list[Path]:
     root = Path(__file__).parents[4]
     places = ("peer_agent/protocol/coordinator", "platform/runs", "platform/coordination")
     return [path for place in places for path in (root / place).rglob("*.py")]
-
-
-def test_guests_are_named_to_guests_alone(run: Run, stranger: Person) -> None:
-    Run.objects.filter(pk=run.pk).update(visibility=Run.Visibility.PRIVATE)
-    run.refresh_from_db()
-    add_member(run=run, name=stranger.username)
-    assert "added Noor" in page(as_(stranger).get("/runs/proverbs/activity/?show=people"))
-    Run.objects.filter(pk=run.pk).update(visibility=Run.Visibility.PUBLIC)
-    assert run.activity.filter(kind=MEMBER).exists()
-    for path in ("activity/", "activity/?show=people", "feed.rss"):
-        assert "added Noor" not in Client().get(f"/runs/proverbs/{path}").content.decode()
 
 
 class TestFeed:

@@ -150,8 +150,3 @@ def test_who_gave_something_may_be_named_and_take_it_back(
     assert "Remove my name" in page(client.get("/runs/proverbs/"))
     client.post(where)
     assert not NamedVolunteer.objects.exists()
-
-
-def test_naming_takes_a_post_of_somebody(run: Run, volunteer: Person) -> None:
-    assert Client().post("/runs/proverbs/named/", {"agreed": "1"})["Location"].startswith("/login/")
-    assert as_(volunteer).get("/runs/proverbs/named/").status_code == 405

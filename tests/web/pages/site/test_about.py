@@ -327,14 +327,6 @@ class TestTheNotebook:
         code = [line for line in "".join(cell["source"]).splitlines() if not line.startswith("#")]
         assert [line.split()[0] for line in code] == ["%pip", "!PYTHONUNBUFFERED=1"]
 
-    def test_who_may_not_see_the_run_gets_none(
-        self, wheel: Path, run: Run, organizer: Person, stranger: Person
-    ) -> None:
-        Run.objects.update(visibility="private")
-        path = "/runs/proverbs/notebook.ipynb"
-        assert [as_(person).get(path).status_code for person in (organizer, stranger)] == [200, 404]
-        assert Client().get(path).status_code == 404
-
     def test_without_a_wheel_it_says_so(self, run: Run) -> None:
         answer = Client().get("/runs/proverbs/notebook.ipynb")
         assert answer.status_code == 404

@@ -188,13 +188,3 @@ def test_a_link_to_the_site_has_a_picture(client: Client, db: None) -> None:
     image = client.get("/preview.png")
     assert (image["Content-Type"], image.content[:8]) == ("image/png", b"\x89PNG\r\n\x1a\n")
     assert len(image.content) < 60_000
-
-
-def test_curves_of_many_runs_are_read_at_once(organizer: Person, laptop: Owned, django_assert_num_queries: Any) -> None:
-    runs = [opened(organizer, slug=f"run-{place}") for place in range(4)]
-    for run in runs[:3]:
-        for _ in range(3):
-            committed(run, (laptop.machine, 4))
-    with django_assert_num_queries(2):
-        curves = selectors.curves(list(selectors.found_runs(None, selectors.Search())))
-    assert sorted(len(curve) for curve in curves.values()) == [3, 3, 3]
