@@ -22,7 +22,7 @@ from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
 
 AHEAD_OF_PLAN = 1.25  # times the plan's pace: gradients are sent this fast, to show whether links carry more
-FAR_AHEAD = 4.0  # the same multiple if the plan relies on links with only a lower bound
+FAR_AHEAD = 4.0  # times the plan's pace, if only lower bounds of the links are known
 LEAST_SIGMA = 0.15  # even a flow between equal machines may pause this long (decision 21)
 MOST_SIGMA = 0.5  # also used in the first round
 DEVIATIONS = 4.0  # sigma is this many median absolute deviations above the median

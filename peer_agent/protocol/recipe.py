@@ -154,8 +154,7 @@ class Recipe(
     codecs: Literal["stated", "plan"] = "stated"  # plan: the two codecs above, or smaller ones on slow links (rule 14)
     precision: Literal["fp32", "mixed"] = "fp32"  # mixed: devices that compute faster in 16 bits do so
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    # Weights of the data's sources, in order: the relative numbers of samples. Empty: in proportion to each source's
-    # size.
+    # Weights of the data's sources, in order: the relative numbers of samples. Empty: by the sources' sizes.
     mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()
 
     @property

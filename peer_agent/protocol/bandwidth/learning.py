@@ -45,7 +45,7 @@ BUSY = 0.5  # fraction of the estimate: a direction that carried this much could
 MOST = 0.5  # a larger fraction of the bytes counts as most of the bytes
 NEARLY_FULL = 0.7  # fraction of the estimate: a direction that bursts and steady flows share carries no more
 HOPE = 2.0  # the plan assumes this multiple of a lower bound, so that rounds test whether the link is faster
-HOPE_OF_REDUCERS = 4.0  # the same for a peer that only reduces: slower peers have measured most of these links
+HOPE_OF_REDUCERS = 4.0  # times the lower bound of a peer that only reduces: slower peers have measured most such links
 
 
 def learn(

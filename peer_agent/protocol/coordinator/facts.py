@@ -41,7 +41,7 @@ class StoredFacts(Struct, frozen=True, kw_only=True):
     rolled_back: int = 0  # index of the last rollback
     marks: Iterable[Mark] = ()
     settled: Iterable[Unit] = ()  # ranges of samples, of any length and in all epochs, that updates include
-    left_out: Sequence[Unit] = ()  # the same for samples that no update will include
+    left_out: Sequence[Unit] = ()  # ranges of samples that no update will include
     last: Sequence[Entry] = ()  # the newest records, oldest first; only the last RECORDS_WALKED are used
 
 

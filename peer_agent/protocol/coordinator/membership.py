@@ -129,8 +129,7 @@ def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]
         commands = _give_up(state, member)
         member.accumulator = hello.accumulator
         if state.holders.get(member.accumulator, member.peer) != member.peer:
-            # Public records contain the names of accumulators. A peer that uses another peer's name must not get its
-            # work.
+            # Public records contain the names of accumulators. A peer that uses another peer's name must get nothing.
             member.accumulator = NO_ACCUMULATOR
             return [*commands, Send((member.peer,), revoked(state, hello.accumulator, "it is another machine's"))]
         _resume(state, member, hello)

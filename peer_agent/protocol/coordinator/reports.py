@@ -13,7 +13,7 @@ from peer_agent.protocol.coordinator.workers.settlement import end_leases, fail_
 PAGE = 64  # commits in a page of resent commits
 PAGE_AGAIN_S = REPEAT_S  # seconds to wait for the acknowledgement of a page
 NUDGE_S = 15.0  # seconds of work without a first delivery, before asking the peer for a hello
-LOADING_S = 30.0  # seconds between such requests to a peer that is behind
+LOADING_S = 30.0  # seconds between two hello requests to a peer that is behind
 
 
 def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> list[Command]:

@@ -302,7 +302,7 @@ class RunState(Struct, kw_only=True):
     outline: Outline | None = None  # the last plan in the form that people see
     latenesses: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     capacities: dict[Direction, Capacity] = field(default_factory=dict)  # estimates of links
-    pairs: dict[Pair, Capacity] = field(default_factory=dict)  # the same between two peers, if that is less
+    pairs: dict[Pair, Capacity] = field(default_factory=dict)  # estimates of pairs slower than their links
     chosen: Chosen | None = None  # None if nothing was compared yet
     probes: dict[int, LinkProbe] = field(default_factory=dict)  # by number
     probe_number: int = 0  # number of the last probe

@@ -69,7 +69,7 @@ class SpanEntry(Struct, frozen=True, kw_only=True, array_like=True):
     attempt: Small
     reducer: Peer
     root: Hex
-    sum_squares: Squares  # of the decoded averages, float64
+    sum_squares: Squares  # sum of squares of the decoded averages, in float64
 
 
 class Scalars(Struct, frozen=True, kw_only=True):

@@ -75,7 +75,7 @@ class Coverage:
         return self._close(np.flatnonzero(missing).tolist())
 
     def close_late(self, plan: PlanHead, since_plan_s: float) -> list["Closing"]:
-        """Close chunks that lack only slots that are too late, if enough other slots have sent the chunk.
+        """Close chunks whose missing slots are all too late, if enough other slots have sent the chunk.
 
         Return these chunks.
         """

@@ -68,7 +68,7 @@ def has_majority(state: RunState, ballot: Ballot, value: str) -> bool:
 
 
 def is_split(state: RunState, ballot: Ballot) -> bool:
-    """Return True if a ballot has long had several values and no majority. The caller must call it on clock ticks."""
+    """Return True if a ballot has long had several values and no majority. The caller must call this on clock ticks."""
     if ballot.value or len(ballot.machines) < 2:
         ballot.split_since = None
     elif ballot.split_since is None:

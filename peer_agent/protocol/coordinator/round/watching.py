@@ -16,11 +16,11 @@ from peer_agent.protocol.deadlines import batch_chunks, coming_s, waiting_s
 from peer_agent.protocol.identifiers import PeerId
 
 STALL_S = 4.0  # least seconds without a new chunk before a slot is dropped or a reducer is replaced
-LEAST_STALL_S = 1.0  # the same for a slot if rounds are short
-STALL_CHUNKS = 4.0  # or the time in which the faster slots at the same reducer get this many chunks
+LEAST_STALL_S = 1.0  # least seconds without a new chunk before a slot is dropped, if rounds are short
+STALL_CHUNKS = 4.0  # a slot may also stop for the time in which faster slots get this many chunks
 WAIT = 4.0  # times the others' time: wait this long for a slow slot or reducer
-HEARD_S = 3.0  # seconds without a report from a reducer, which reports each second
-STILL_BATCHES = 2.0  # or the planned time for this many batches of each slot at the reducer
+HEARD_S = 3.0  # least seconds without a report before a reducer counts as stopped (reports come each second)
+STILL_BATCHES = 2.0  # a reducer may get nothing for the planned time of this many batches of each slot
 REPORT_S = 1.0  # seconds between two reports of a reducer
 SILENT_REPORTS = 2  # missed reports after which the machine of a reducer counts as stopped altogether
 HANG_S = 3 * STALL_S  # least seconds without a chunk at any reducer before an unused reducer takes over
@@ -94,7 +94,7 @@ def _repeat(state: RunState, round_: Round) -> list[Command]:
 
 
 def _not_begun(round_: Round) -> Iterator[int]:
-    """Yield slots that have sent nothing to a reducer that has chunks of other slots."""
+    """Yield slots that have sent nothing to a reducer although other slots have sent chunks there."""
     for slots in round_.progress.values():
         if any(moved.chunks for moved in slots.values()):
             yield from (slot for slot, moved in slots.items() if not moved.chunks and slot not in round_.dropped)

@@ -12,16 +12,16 @@ from peer_agent.protocol.coordinator.state import Conduct, Member, Phase, Round,
 from peer_agent.protocol.identifiers import PeerId
 
 SILENT_S = 30.0  # least seconds of work without a delivery before a machine is silent (or three usual unit times)
-NEWCOMER_S = 600.0  # the same before the first delivery: the machine may be compiling, or slow
+NEWCOMER_S = 600.0  # seconds of work without a first delivery before a machine is silent: it may be compiling
 AMNESTY_S = 2.0  # seconds after a void round until quarantines may be suspended again; doubles each time
 PATIENCE = 3.0  # times the usual: patience for a machine's unit, and for a batch
 FIRST_LIFT_S = 30.0  # seconds until quotas are suspended, if no usual time is known
 LATE_UNITS = 2.0  # usual unit times without a delivery, after which a machine's share shrinks
-LATE_S = 1.0  # the least such seconds, because a report may be on its way
+LATE_S = 1.0  # least seconds without a delivery after which a share shrinks: a report may be on its way
 DELIVERIES = 9  # number of last deliveries, whose median gives the pace
 FASTEST_S = 1e-3  # least seconds counted for a delivery
 OUT = (1, 4, 16)  # rounds of quarantine after the first, second and any further refusal or failure
-OUT_S = (0.0, 16.0, 64.0)  # least seconds of the same quarantines, in case rounds are short
+OUT_S = (0.0, 16.0, 64.0)  # least seconds of quarantine after the first, second and any further failure
 CONDUCTS_KEPT = 10_000  # most machines to remember while they are away
 
 

@@ -12,7 +12,7 @@ from peer_agent.protocol.messages import Slot
 
 
 def end_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
-    """End an accumulator's leases: of all units, or of the given units. Return the samples that came back at once."""
+    """End an accumulator's leases of all units, or of the given units. Return how many samples came back at once."""
     return state.leases.take_back(accumulator, _ending(state, accumulator, units))
 
 
