@@ -1,4 +1,5 @@
 """The protocol as pure state machines and messages, without sockets, clocks or randomness.
 
-Shared by site, agent, relay, simulator and tests. `averaging` computes, `network` moves bytes, `coordination` stores.
+Site, agent, relay, simulator and tests share it. `averaging` computes the averages, `network` moves the bytes and
+`coordination` stores the results.
 """

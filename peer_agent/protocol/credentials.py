@@ -1,4 +1,4 @@
-"""Short-lived credentials (person, machine, run, role): the site signs them, everybody verifies them offline."""
+"""Short-lived credentials (person, machine, run, role). The site signs them; every peer can verify them offline."""
 
 from enum import StrEnum
 
@@ -12,7 +12,7 @@ from peer_agent.protocol.identifiers import ANY_RUN, Key, Peer, PeerId, Run, Run
 
 CLOCK_TOLERANCE_S = 300
 LIFETIME_S = 3600
-TOKEN_PREFIX = "mh_"  # noqa: S105 (of every one-time token, none itself)
+TOKEN_PREFIX = "mh_"  # noqa: S105 (the prefix of one-time tokens is no secret)
 
 CREDENTIAL, LINK, RECORD, PLAN, REQUEST = (
     b"manyhands credential\0",
@@ -25,16 +25,16 @@ CREDENTIAL, LINK, RECORD, PLAN, REQUEST = (
 
 class Role(StrEnum):
     TRAINER = "trainer"
-    AUXILIARY = "auxiliary"  # reduces in one run, computes no gradients
+    AUXILIARY = "auxiliary"  # reduces in one run and computes no gradients
     RELAY = "relay"
-    READER = "reader"  # the site's own replay: only reads logs at relays
+    READER = "reader"  # the site's replay process, which only reads logs from relays
 
 
-FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # roles whose links relays forward (rule 27)
+FORWARDED = frozenset({Role.TRAINER, Role.AUXILIARY})  # relays forward links to these roles (rule 27)
 
 
 class Credential(Struct, frozen=True, forbid_unknown_fields=True):
-    """Claims that the site vouches for. Times are seconds of UTC; `key` is the machine's Ed25519 public key."""
+    """Claims about a machine that the site signs. Times are UTC seconds; `key` is the machine's Ed25519 public key."""
 
     person: Short
     machine: Peer
@@ -46,7 +46,7 @@ class Credential(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def peer(self) -> PeerId:
-        """The peer's id: its machine's, since a machine runs one agent per run."""
+        """The peer's id, which is the machine's id: a machine runs at most one agent in each run."""
         return self.machine
 
     def covers(self, run: RunId) -> bool:
@@ -54,14 +54,14 @@ class Credential(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Signed(Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes and an Ed25519 signature over them, with a prefix that names the purpose."""
+    """A payload and an Ed25519 signature over the payload, preceded by a prefix that names the purpose."""
 
     payload: bytes
     signature: Signature
 
 
 def sign(key: Ed25519PrivateKey, purpose: bytes, payload: bytes) -> Signed:
-    """Sign `payload` for one purpose. The signature does not verify for another purpose."""
+    """Sign `payload` for one purpose. The signature is invalid for every other purpose."""
     return Signed(payload, key.sign(purpose + payload))
 
 
@@ -82,7 +82,7 @@ def issue(site_key: Ed25519PrivateKey, credential: Credential) -> Signed:
 
 
 def verify(signed: Signed, site_public_key: bytes, now: float) -> Credential | Fault:
-    """Return the credential, or the fault for which it is refused at `now` (UTC seconds)."""
+    """Verify a credential's signature and dates at the time `now` (UTC seconds). Return the credential, or a fault."""
     if not is_signed_by(site_public_key, CREDENTIAL, signed):
         return Fault.of("E201")
     try:

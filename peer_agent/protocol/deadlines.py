@@ -1,10 +1,12 @@
 """Deadlines of chunks (rule 8), relative to the plan and to the other slots, never to a fixed time.
 
-All streams last about as long as the plan. So the k-th of a reducer's n chunks is planned after k/n of its time. The
-chunks of a batch are planned with the last of them. A chunk closes a part of the plan's time, sigma, after that moment,
-or after enough of the others have sent it, whichever is later. Sigma follows from the lateness of chunks in earlier
-rounds. If all slots are late, because of a slow reducer or a wrong plan, none counts as late. Seconds count from when
-the plan came.
+All contributors send for about as long as the whole plan takes. So the k-th of a reducer's n chunks is planned for k/n
+of the plan's duration. Chunks sent in one batch are all planned for the moment of the batch's last chunk.
+
+A reducer waits for a chunk until its planned moment, or until enough other slots have sent the chunk, whichever is
+later. Then the reducer waits for a further fraction of the plan's duration, sigma, and closes the chunk: it averages
+what has arrived. Sigma follows from the lateness of chunks in earlier rounds. If all slots are late, because of a slow
+reducer or a wrong plan, no slot counts as late. Times are seconds since the plan arrived.
 """
 
 from collections import defaultdict
@@ -19,25 +21,25 @@ from peer_agent.protocol.messages import PlanHead
 from peer_agent.protocol.plan import QUORUM_PERCENT
 from peer_agent.protocol.recipe import Codec
 
-AHEAD_OF_PLAN = 1.25  # times the plan's pace, at which gradients go: so links show whether they carry more
-FAR_AHEAD = 4.0  # the same where the plan rests on links of which only a lower bound is known
-LEAST_SIGMA = 0.15  # a flow between equal machines may pause this long by itself (decision 21)
-MOST_SIGMA = 0.5  # also of the first round
-DEVIATIONS = 4.0  # median absolute deviations above the median
-SET_ASIDE = 10  # one machine in so many is left out of the statistics
-GROWS, MOST_GROWN = 1.25, 0.25  # factor on sigma, and a part of the plan's time, where a slot was too late
-SHORTEST_S = 2.0  # a shorter plan is over before a slot can be late
-BATCH_BYTES = 128 * 1024  # of chunks that go to one reducer at once: two of the smallest in float32
-LEAST_S = 0.75  # of waiting, at least: machines and home networks may pause this long
+AHEAD_OF_PLAN = 1.25  # times the plan's pace: gradients are sent this fast, to show whether links carry more
+FAR_AHEAD = 4.0  # times the plan's pace, if only lower bounds of the links are known
+LEAST_SIGMA = 0.15  # even a flow between equal machines may pause this long (decision 21)
+MOST_SIGMA = 0.5  # also used in the first round
+DEVIATIONS = 4.0  # sigma is this many median absolute deviations above the median
+SET_ASIDE = 10  # one machine in ten is left out of the statistics
+GROWS, MOST_GROWN = 1.25, 0.25  # see `unknown_lateness`: a factor on sigma, and a fraction of the plan's duration
+SHORTEST_S = 2.0  # seconds; a shorter plan ends before a slot can be late
+BATCH_BYTES = 128 * 1024  # sent to one reducer at once: two of the smallest chunks in float32
+LEAST_S = 0.75  # the shortest wait in seconds: machines and home networks may pause this long
 
 Seconds = NDArray[np.float64]
 
 
 def round_latenesses(rounds: Sequence[Mapping[PeerId, float]]) -> list[float]:
-    """Return each round's greatest lateness, without the tenth of machines (at least one) that are latest overall.
+    """Return each round's greatest lateness, leaving out the tenth of machines that are latest overall.
 
-    A machine that is always late must not lengthen the waits. If each round's last machine were left out instead, one
-    of several equal machines would be dropped every time.
+    At least one machine is left out. A machine that is always late must not lengthen the waits. If each round's latest
+    machine were left out instead, one of several equal machines would be dropped in every round.
     """
     of_each: dict[PeerId, list[float]] = defaultdict(list)
     for by in rounds:
@@ -54,7 +56,10 @@ def unknown_lateness(sigma: float) -> float:
 
 
 def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
-    """Return the part of the plan's time for which a chunk is waited for, from each round's lateness; 0: for ever."""
+    """Compute sigma, the fraction of the planned time to wait for a chunk, from each round's lateness.
+
+    0 means wait forever.
+    """
     if duration_s < SHORTEST_S:
         return 0.0
     if not latenesses:
@@ -66,33 +71,33 @@ def sigma_of(latenesses: Collection[float], duration_s: float) -> float:
 
 
 def coming_s(plan: PlanHead) -> float:
-    """Return the seconds in which this attempt's chunks are planned to come. Spans already held do not come again."""
+    """Return the seconds in which this attempt's chunks are planned to arrive. Kept spans need no time."""
     lengths = [(span.stop - span.first, bool(span.root)) for span in plan.spans]
     missing = sum(length for length, is_held in lengths if not is_held)
     return plan.duration_s * missing / max(sum(length for length, _ in lengths), 1)
 
 
 def waiting_s(plan: PlanHead) -> float:
-    """Return how long a plan with deadlines waits for a chunk, at least."""
+    """Return the minimum seconds that a reducer waits for a chunk under a plan with deadlines."""
     return max(LEAST_S, plan.sigma * plan.duration_s)
 
 
 def batch_chunks(codecs: Iterable[Codec], chunk_elements: int) -> int:
-    """Return how many chunks may go out at once, at most: the first of them arrives with the last."""
+    """Return how many chunks a contributor may send in one batch. All chunks of a batch arrive about together."""
     return max((BATCH_BYTES // encoded_size(codec, chunk_elements) for codec in codecs), default=1) or 1
 
 
 def planned_s(plan: PlanHead, places: NDArray[np.int64], count: int, batch: int = 1) -> Seconds:
-    """Return when the chunks at `places`, of the `count` of a reducer, are planned to come."""
+    """Return when the chunks at `places`, among the `count` chunks of one reducer, are planned to arrive."""
     planned: Seconds = coming_s(plan) * np.minimum((places // batch + 1) * batch, count) / count
     return planned
 
 
 def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Seconds, batch: int = 1) -> Seconds:
-    """Return when the chunks at `places`, of the `count` of a reducer, close without the missing slots.
+    """Return when the chunks at `places`, among the `count` chunks of one reducer, close without missing slots.
 
-    `enough_s`: when enough slots had sent each chunk. Where that took longer than the plan, sigma is a part of that
-    time.
+    `enough_s`: when enough slots had sent each chunk. If that took longer than the plan, sigma is a fraction of that
+    longer time.
     """
     waiting_s = np.maximum(LEAST_S, plan.sigma * np.maximum(plan.duration_s, enough_s))
     due: Seconds = np.maximum(planned_s(plan, places, count, batch), enough_s) + waiting_s
@@ -100,7 +105,10 @@ def due_s(plan: PlanHead, places: NDArray[np.int64], count: int, enough_s: Secon
 
 
 def lateness(plan: PlanHead, planned_s: float, came_s: Sequence[float], tokens: Sequence[int]) -> tuple[float, ...]:
-    """Return each slot's lateness in parts of the plan's time: 0 on time, infinity if its chunk never came."""
+    """Return the lateness of each slot's chunk as a fraction of the plan's time.
+
+    0 means on time, infinity that the chunk never arrived.
+    """
     enough_s = _enough_s(came_s, tokens)
     since, scale = max(planned_s, enough_s), max(plan.duration_s, enough_s)
     if not np.isfinite(scale):
@@ -109,7 +117,7 @@ def lateness(plan: PlanHead, planned_s: float, came_s: Sequence[float], tokens: 
 
 
 def _enough_s(came_s: Sequence[float], tokens: Sequence[int]) -> float:
-    """Return when enough tokens had come for the chunk to close; infinity if they never did."""
+    """Return when enough tokens had arrived to close the chunk. Infinity means that too few arrived."""
     so_far, whole = 0, sum(tokens)
     for at, weight in sorted(zip(came_s, tokens, strict=True)):
         so_far += weight

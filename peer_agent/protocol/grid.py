@@ -1,15 +1,15 @@
-"""The flat parameter vector cut in chunks. Each chunk belongs to one span; all peers compute the same grid."""
+"""The flat parameter vector, cut into chunks. Each chunk belongs to one span. All peers compute the same grid."""
 
 from collections.abc import Iterator
 
 from msgspec import Struct
 
-ALIGNMENT = 4096  # elements; a block of a codec never straddles two chunks
+ALIGNMENT = 4096  # elements; chunk sizes are multiples of it, so no codec block straddles two chunks
 SMALLEST, LARGEST = 16 * 1024, 256 * 1024  # elements: 64 KiB and 1 MiB of fp32 (rule 37)
 
 
 class Grid(Struct, frozen=True):
-    """`elements` float32 values in chunks of `chunk_elements`; the last chunk may be shorter."""
+    """A grid of `elements` float32 values in chunks of `chunk_elements`. The last chunk may be shorter."""
 
     elements: int
     chunk_elements: int
@@ -19,7 +19,7 @@ class Grid(Struct, frozen=True):
         return -(-self.elements // self.chunk_elements)
 
     def bounds(self, chunk: int) -> tuple[int, int]:
-        """Return the first element of a chunk and its end."""
+        """Return the first element of a chunk and the element after its last one."""
         start = chunk * self.chunk_elements
         return start, min(start + self.chunk_elements, self.elements)
 
@@ -32,6 +32,6 @@ class Grid(Struct, frozen=True):
 
 
 def grid_of(elements: int) -> Grid:
-    """Return the grid of a vector: about 2048 chunks, between 64 KiB and 1 MiB each in fp32 (rule 37)."""
+    """Return the grid of a vector: about 2048 chunks, each between 64 KiB and 1 MiB in fp32 (rule 37)."""
     aligned = -(-elements // 2048 // ALIGNMENT) * ALIGNMENT
     return Grid(elements, max(SMALLEST, min(aligned, LARGEST)))

@@ -1,4 +1,4 @@
-"""Why a run is waiting, in the English of coordinator and site; the side that shows a reason translates it."""
+"""Reasons why a run is waiting. Coordinator and site write them in English; the program that shows one translates."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ AVERAGES_AND_GRADIENTS = "waiting for the averages of {names} and the gradients 
 AVERAGES = "waiting for the averages of {names}"
 CHECKED = "Checking the model: {done} of {whole} steps replayed."
 
-REASONS = (  # texts are matched in this order
+REASONS = (  # `in_words` tries the texts in this order
     ROLLED_BACK,
     PAUSED,
     DIVERGED,
@@ -54,5 +54,5 @@ REASONS = (  # texts are matched in this order
 
 
 def in_words(reason: str, translated: Callable[[str], str]) -> str:
-    """Translate a reason. Return it unchanged if it is none of these."""
+    """Translate a reason. Return the text unchanged if it matches none of `REASONS`."""
     return refilled(REASONS, reason, translated)

@@ -1,6 +1,7 @@
-"""The checked, declarative description of a training job. Never code.
+"""The checked, declarative description of a training job. A recipe is never code.
 
-Subclasses in `peer_agent.recipes`, registered by `objective`, add model and data. Values are bounded; none is a file.
+Subclasses in `peer_agent.recipes` add model and data, and register by `objective`. All values are bounded; no value is
+a file.
 """
 
 import math
@@ -18,15 +19,15 @@ LADDER: tuple[Codec, ...] = ("fp32", "fp16", "int8", "int4")
 OptimizerName = Literal["lamb", "adamw", "sgd", "larc"]
 MOST_PARAMETERS = 2**31 - 1
 MOST_FILE_BYTES = 1 << 40
-MOST_SOURCES = 16  # of one run's data
-USUAL_STEPS = 100, 10_000  # least and most of a run whose organizer states none
+MOST_SOURCES = 16  # sources of one run's data
+USUAL_STEPS = 100, 10_000  # least and most steps of a run for which the organizer enters no number
 Weight = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """LAMB (arXiv 1904.00962), AdamW (arXiv 1711.05101), SGD or LARC (arXiv 1708.03888), by committed step.
+    """LAMB (arXiv 1904.00962), AdamW (arXiv 1711.05101), SGD or LARC (arXiv 1708.03888).
 
-    For SGD and LARC, `beta1` is the momentum, and there is no second moment.
+    Each step is one committed update. For SGD and LARC, `beta1` is the momentum, and there is no second moment.
     """
 
     name: OptimizerName = "lamb"
@@ -35,14 +36,14 @@ class Optimizer(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.98
     epsilon: Annotated[float, Meta(ge=1e-12, le=1e-2)] = 1e-6
     weight_decay: Annotated[float, Meta(ge=0, le=1)] = 0.01
-    clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 1.0  # of the averaged gradient; 0: never
+    clip_norm: Annotated[float, Meta(ge=0, le=1e6)] = 1.0  # bound on the averaged gradient's norm; 0 means never clip
     warmup_steps: Annotated[int, Meta(ge=0, le=1_000_000)] = 10
     decay: Literal["cosine", "linear", "constant"] = "cosine"
     final_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.1  # learning rate at the last step / peak
 
 
 class Rule(NamedTuple):
-    """A rule that ties values together. `value`: the path of the value to change, or empty."""
+    """A rule that relates several values of a recipe. `value`: the path of the value to change, or empty."""
 
     value: str
     reason: str
@@ -50,13 +51,13 @@ class Rule(NamedTuple):
 
 
 class Words(NamedTuple):
-    """A value of a recipe in a form."""
+    """The words that a form shows for one value of a recipe."""
 
     name: str
-    path: str  # from the recipe, as in `optimizer.name`
+    path: str  # path of the value inside the recipe, as in `optimizer.name`
     label: str
     help: str = ""
-    choices: tuple[tuple[str, str], ...] = ()  # a literal's values with their words, in form order
+    choices: tuple[tuple[str, str], ...] = ()  # the possible values with their labels, in the order of the form
 
 
 NO_YES = (("0", "no"), ("1", "yes"))
@@ -66,22 +67,22 @@ OnHub = Literal["", "dataset", "model", "tokenizer"]
 
 
 class Material(NamedTuple):
-    """The data that people bring for a recipe, in words."""
+    """The wording for the data that people provide for a kind of recipe."""
 
     name: str  # as in `the text`
-    unit: str  # what sizes are counted in: tokens, images
-    file: str  # what is uploaded
-    shown: tuple[str, str]  # above the sample that people see: a title, and what to look for
-    suffixes: tuple[str, ...]  # one of which its file has
-    or_text: bool = False  # or it is a text with any suffix
-    more: str = ""  # a further file that is a source of its own, as in `another text`
-    adapts: "Material | None" = None  # the model that must be brought too, if one is adapted
-    takes: "Material | None" = None  # what may be brought too: a tokenizer
-    hub: OnHub = ""  # its kind on the Hub, if it may be named there
+    unit: str  # the unit of sizes: tokens or images
+    file: str  # the file that people upload
+    shown: tuple[str, str]  # a title above the sample that people see, and what to look for in the sample
+    suffixes: tuple[str, ...]  # the accepted file suffixes
+    or_text: bool = False  # text files with any other suffix are accepted too
+    more: str = ""  # the words for a further file that becomes a separate source, as in `another text`
+    adapts: "Material | None" = None  # the model that people must also provide, if the recipe adapts one
+    takes: "Material | None" = None  # what people may also provide: a tokenizer
+    hub: OnHub = ""  # the kind of Hugging Face Hub repository from which the material may come, or empty
 
     @property
     def brought(self) -> "Material | None":
-        """The material that people must or may bring besides the data."""
+        """The material that people must or may provide besides the data."""
         return self.adapts or self.takes
 
     def named(self, count: int) -> str:
@@ -90,23 +91,23 @@ class Material(NamedTuple):
 
 
 class ModelFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file that a model is built from besides its recipe's values: its sha256 in hexadecimal, and its bytes."""
+    """A file that a model is built from, besides the recipe's values: sha256 in hexadecimal, and size in bytes."""
 
     digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Meta(ge=1, le=MOST_FILE_BYTES)]
 
 
 class Preparation(Struct, frozen=True, forbid_unknown_fields=True, tag_field="data", omit_defaults=True):
-    """How an uploaded file becomes shards: plain values. Equal ones need no new preparation."""
+    """The plain values that decide how an uploaded file becomes shards. Equal values need no new preparation."""
 
     material: ClassVar[Material]
-    beside: ClassVar[Literal["tokenizer", "shards"]]  # the prepared folder that a release needs
-    least_beside: ClassVar[int] = 0  # how much of the shards a release needs, at least, in the order of their digests
+    beside: ClassVar[Literal["tokenizer", "shards"]]  # the prepared folder that a release also needs
+    least_beside: ClassVar[int] = 0  # how much shard data a release needs at least; shards are taken in order of digest
     module: ClassVar[str]  # has `prepare(file, out, preparation[, further files])`, which returns a `Prepared`
 
 
 class AbstractStruct(StructMeta, ABCMeta):
-    """The metaclass of structs with abstract methods: a class that lacks one cannot be instantiated."""
+    """The metaclass of structs with abstract methods. A class that implements only some cannot be instantiated."""
 
 
 class Recipe(
@@ -117,60 +118,61 @@ class Recipe(
     kw_only=True,
     tag_field="objective",
 ):
-    """Everything that decides what is computed. The same bytes on every peer.
+    """Everything that decides what is computed. All peers use the same bytes.
 
-    Subclasses describe a kind of job without torch; `training` names the module with the rest (`recipes.training`).
+    Each subclass describes a kind of training job without torch. `training` names the module with the torch code
+    (`recipes.training`).
     """
 
-    title: ClassVar[str]  # of the kind, for people
-    about: ClassVar[str]  # what its model does, in one sentence
-    library: ClassVar[str] = "transformers"  # that loads a release, in the Hub's words
-    task: ClassVar[str] = ""  # the Hub's word for what it does, if there is one
-    summaries: ClassVar[tuple[str, ...]] = ()  # what `summary` fills in, by which pages find its translation
-    loss_unit: ClassVar[tuple[str, str]] = ("token", "tokens")  # what the loss is a mean over: singular and plural
-    writes: ClassVar[bool] = False  # its model continues a text (`training.written`)
+    title: ClassVar[str]  # title of the kind of recipe, for people
+    about: ClassVar[str]  # what the model does, in one sentence
+    library: ClassVar[str] = "transformers"  # the library that loads a release, by its name on the Hub
+    task: ClassVar[str] = ""  # the Hub's name for the model's task, if there is one
+    summaries: ClassVar[tuple[str, ...]] = ()  # the templates that `summary` fills in; pages translate the templates
+    loss_unit: ClassVar[tuple[str, str]] = ("token", "tokens")  # the loss is a mean over these: singular and plural
+    writes: ClassVar[bool] = False  # True if the model continues a text (`training.written`)
     training: ClassVar[str]
     prepares: ClassVar[type[Preparation]]
-    unit_is_whole: ClassVar[bool] = False  # its samples affect each other's loss, as with batch norm
-    words: ClassVar[tuple[Words, ...]] = ()  # of the values that only this kind has, in the order of the form
+    unit_is_whole: ClassVar[bool] = False  # True if samples in a unit affect each other's loss, as with batch norm
+    words: ClassVar[tuple[Words, ...]] = ()  # words for the values that only this kind has, in the order of the form
     presets: ClassVar[Mapping[str, "Recipe"]] = {}
-    from_data: ClassVar[tuple[str, ...]] = ()  # the values that `fitted` sets and no form has
+    from_data: ClassVar[tuple[str, ...]] = ()  # the values that `fitted` sets and no form shows
     largest: ClassVar[str] = ""  # the path of the value that makes a model too large
-    usual_passes: ClassVar[int] = 4  # over its data; more passes over a text teach less and less (arXiv 2305.16264)
-    unit_rows: ClassVar[tuple[str, ...]] = ()  # matrices by name, whose rows are normalized to length 1 after each step
+    usual_passes: ClassVar[int] = 4  # over the data; each further pass over a text teaches less (arXiv 2305.16264)
+    unit_rows: ClassVar[tuple[str, ...]] = ()  # matrices whose rows are normalized to length 1 after each step
 
     optimizer: Optimizer = Optimizer()
-    target_batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 48  # samples in a step, at least
+    target_batch: Annotated[int, Meta(ge=1, le=1_000_000)] = 48  # least samples in a step
     micro_batch: Annotated[int, Meta(ge=1, le=4096)] = 4  # samples in a lease unit
     target_steps: Annotated[int, Meta(ge=1, le=10_000_000)] = 1000
-    minimum_trainers: Annotated[int, Meta(ge=1, le=10_000)] = 1  # in sync before the first round
+    minimum_trainers: Annotated[int, Meta(ge=1, le=10_000)] = 1  # trainers that must be in sync before the first round
     snapshot_every: Annotated[int, Meta(ge=1, le=100_000)] = 20  # steps
-    staleness: Literal[0, 1] = 0  # steps that work may be old by design: 1 overlaps the round (rule 10)
+    staleness: Literal[0, 1] = 0  # steps by which gradients may be old: with 1, computing overlaps the round (rule 10)
     codec_up: Codec = "fp16"
     codec_down: Codec = "fp16"
-    contributors: Literal["all", "fast"] = "all"  # fast: a peer that would slow the others is left out for one round
-    codecs: Literal["stated", "plan"] = "stated"  # plan: those above, or smaller ones where links are slow (rule 14)
-    precision: Literal["fp32", "mixed"] = "fp32"  # mixed: devices that are faster so compute gradients in 16 bits
+    contributors: Literal["all", "fast"] = "all"  # fast: leave a peer that would slow the others out of one round
+    codecs: Literal["stated", "plan"] = "stated"  # plan: the two codecs above, or smaller ones on slow links (rule 14)
+    precision: Literal["fp32", "mixed"] = "fp32"  # mixed: devices that compute faster in 16 bits do so
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    # Weights of the data's sources, in order: their relative numbers of samples. Empty: by size.
+    # Weights of the data's sources, in order: the relative numbers of samples. Empty: by the sources' sizes.
     mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()
 
     @property
     def material(self) -> Material:
-        """The data that the recipe learns from, in words."""
+        """The wording for the data that the recipe learns from."""
         return self.prepares.material
 
     @property
     def objective(self) -> str:
-        """The name that this kind of recipe is registered under."""
+        """The name under which this kind of recipe is registered."""
         return str(self.__struct_config__.tag)
 
     def codecs_from(self, stated: Codec) -> tuple[Codec, ...]:
-        """Return the codecs that a plan may use in place of a stated one: that one, and those with fewer bits."""
+        """Return the codecs that a plan may use instead of `stated`: that codec, and those with fewer bits."""
         return LADDER[LADDER.index(stated) :] if self.codecs == "plan" else (stated,)
 
     def steps_over(self, samples: int) -> int:
-        """Return the default number of steps: the kind's usual passes over the samples, within bounds."""
+        """Return the default number of steps: the usual number of passes over the samples, within bounds."""
         least, most = USUAL_STEPS
         steps = min(max(-(-self.usual_passes * samples // self.target_batch), least), most)
         return max(steps, self.optimizer.warmup_steps)
@@ -179,67 +181,70 @@ class Recipe(
 
     @abstractmethod
     def samples_in(self, size: int) -> int:
-        """Return the samples in a shard of that size. Sizes are in the kind's own unit: tokens, images."""
+        """Return the number of samples in a shard of the given size, in tokens or images."""
 
     def least_size(self) -> int:
-        """Return the size of the data that one whole sample takes."""
+        """Return the smallest size of data that contains one whole sample, in tokens or images."""
         return 1
 
     @abstractmethod
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the fewest and most loss units that a unit of `samples` samples can have."""
+        """Return the fewest and most loss units that a leased unit of `samples` samples can have."""
 
     @abstractmethod
     def parameters(self) -> int:
-        """Return about how many parameters the model has."""
+        """Return approximately how many parameters the model has."""
 
     def files(self) -> tuple[ModelFile, ...]:
-        """Return the files that its model is built from besides its values; empty if only the seed decides."""
+        """Return the files from which the model is built. Empty if the model starts from the seed alone."""
         return ()
 
     def fixed_parameters(self) -> int:
-        """Return about how many further parameters the model has that are not trained and not sent."""
+        """Return approximately how many parameters the model has that are neither trained nor sent."""
         return 0
 
     def operations(self, samples: int) -> float:
-        """Return about how many floating-point operations a gradient of `samples` samples takes; 0: unknown."""
+        """Estimate the floating-point operations for the gradient of `samples` samples. 0 means unknown."""
         del samples
         return 0.0
 
     @abstractmethod
     def kept_floats(self, samples: int) -> float:
-        """Return about how many floats forward keeps for backward, for `samples` samples computed at a time."""
+        """Estimate how many floats the forward pass keeps for the backward pass on `samples` samples at a time."""
 
     def recomputed_floats(self, samples: int) -> float:
-        """Return about how many floats forward keeps if backward recomputes layers; by default `kept_floats`."""
+        """Estimate how many floats the forward pass keeps if the backward pass recomputes layers.
+
+        The default is the estimate of `kept_floats`.
+        """
         return self.kept_floats(samples)
 
     def rules(self) -> Iterable[Rule]:
-        """Return the rules that tie together values that only this kind has."""
+        """Return the rules that relate the values that only this kind of recipe has."""
         return ()
 
     @abstractmethod
     def preparation(self) -> Preparation:
-        """Return how its data are prepared: an instance of `prepares`."""
+        """Return the values that decide how an uploaded file becomes shards: an instance of `prepares`."""
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
-        """Return the recipe for prepared data, with values that follow from what was found in them."""
+        """Return the recipe adjusted to prepared data. `data`: facts that the preparation found in the data."""
         del data
         return self
 
     def at(self, step: int) -> Self:
-        """Return the recipe for computing gradients on the state after `step` committed steps."""
+        """Return the recipe to use for computing gradients after `step` committed steps."""
         del step
         return self
 
     def frozen(self, step: int) -> tuple[str, ...]:
-        """Return the names of parameters that the update of this state leaves unchanged."""
+        """Return the names of the parameters that the update after `step` committed steps leaves unchanged."""
         del step
         return ()
 
     @abstractmethod
     def shard_bytes(self, size: int) -> int:
-        """Return the most bytes that a prepared shard of that size takes."""
+        """Return the most bytes that a prepared shard of the given size takes. `size`: in tokens or images."""
 
     @abstractmethod
     def usage(self, model: str) -> str:
@@ -253,12 +258,12 @@ class Recipe(
 AnyRecipe = TypeVar("AnyRecipe", bound=type[Recipe])
 
 KINDS: dict[str, type[Recipe]] = {}  # by objective
-USUAL_OBJECTIVE = "causal_lm"  # of a recipe that does not state one
-FIRST = ("objective", "model", "optimizer", "vocab")  # of the canonical order; the others follow as they are declared
+USUAL_OBJECTIVE = "causal_lm"  # the objective of a recipe that states none
+FIRST = ("objective", "model", "optimizer", "vocab")  # first in canonical order; the others follow as declared
 
 
 def register(kind: AnyRecipe) -> AnyRecipe:
-    """Register a kind of recipe. Raises ValueError if another one has its name."""
+    """Register a kind of recipe. Raises ValueError if the name is taken by another kind."""
     name = str(kind.__struct_config__.tag)
     if KINDS.setdefault(name, kind) is not kind:
         raise ValueError(f"there are two recipes called {name}")
@@ -266,7 +271,7 @@ def register(kind: AnyRecipe) -> AnyRecipe:
 
 
 class OutOfBounds(Problem):
-    """E301, for a rule that ties values together. `value`: the path of the value to change, or empty."""
+    """Error E301 from a rule that relates several values. `value`: the path of the value to change, or empty."""
 
     def __init__(self, reason: str, value: str = "") -> None:
         super().__init__(Fault.of("E301", reason=reason))
@@ -283,7 +288,7 @@ def encode_recipe(recipe: Recipe) -> bytes:
 
 
 def as_values(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as plain values in canonical order."""
+    """Return a recipe as a dict of plain values in canonical order."""
     values: dict[str, Any] = msgspec.to_builtins(recipe)
     order = (*(name for name in FIRST if name in values), *(name for name in values if name not in FIRST))
     return {name: values[name] for name in order}
@@ -321,7 +326,7 @@ AnyChecked = TypeVar("AnyChecked", bound=Recipe)
 
 
 def checked(recipe: AnyChecked) -> AnyChecked:
-    """Return the recipe itself if the rules that tie its values together hold. Raises OutOfBounds."""
+    """Return the recipe itself if it satisfies all rules that relate several of its values. Raises OutOfBounds."""
     for value, reason, is_broken in _rules(recipe):
         if is_broken:
             raise OutOfBounds(reason, value)
@@ -336,6 +341,6 @@ def _rules(recipe: Recipe) -> Iterable[Rule]:
     yield Rule("optimizer.warmup_steps", "warm-up is longer than the run", optimizer.warmup_steps > recipe.target_steps)
     yield Rule("mix", "the weights of the sources add up to nothing", bool(recipe.mix) and not sum(recipe.mix))
     yield Rule("", "a value is not finite", not all(math.isfinite(value) for value in floats))
-    # After the rules of its kind: an impossible model's size is of no interest.
+    # The kind's rules come first: the size of an impossible model would mislead.
     yield from recipe.rules()
     yield Rule(recipe.largest, "the model is larger than 2^31 parameters", recipe.parameters() > MOST_PARAMETERS)

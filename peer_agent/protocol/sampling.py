@@ -1,4 +1,4 @@
-"""Which samples a leased unit contains: computed alike by trainers, auditors and the tests' reference."""
+"""The samples in a leased unit. Trainers, auditors and the tests' reference compute the same order."""
 
 import hashlib
 
@@ -9,9 +9,10 @@ from peer_agent.protocol.identifiers import RunId
 
 
 def order_of(run: RunId, epoch: int, shard: int, samples: int) -> NDArray[np.int64]:
-    """Return the order of a shard's samples in one epoch: position -> sample.
+    """Return the order of a shard's samples in one epoch, as an array from position to sample.
 
-    Philox keyed by sha256 of (run, epoch, shard); its raw stream is the same in every version of numpy.
+    The order comes from Philox, keyed by the sha256 of (run, epoch, shard). Philox's raw stream is the same in every
+    version of numpy.
     """
     key = hashlib.sha256(f"{run}/{epoch}/{shard}".encode()).digest()
     generator = np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8"))

@@ -1,4 +1,4 @@
-"""Scalars of an update, computed once by the coordinator and recorded as exact float32 (rule 13)."""
+"""The scalars of an update. The coordinator computes the scalars once and records exact float32 values (rule 13)."""
 
 import math
 
@@ -13,7 +13,10 @@ def float32(value: float) -> float:
 
 
 def learning_rate(optimizer: Optimizer, step: int, target_steps: int) -> float:
-    """Return the rate of the update that makes `step` (from 1): linear warm-up, then decay to `final_ratio`."""
+    """Return the learning rate of the update that makes `step` (counted from 1).
+
+    The rate warms up linearly, then decays to `final_ratio` of the peak.
+    """
     if step <= optimizer.warmup_steps:
         return optimizer.learning_rate * step / optimizer.warmup_steps
     length = max(target_steps - optimizer.warmup_steps, 1)
@@ -24,13 +27,16 @@ def learning_rate(optimizer: Optimizer, step: int, target_steps: int) -> float:
 
 
 def clip_factor(clip_norm: float, sum_squares: float) -> float:
-    """Return the factor that limits the averaged gradient's norm to `clip_norm` (0: never clipped)."""
+    """Return the factor that limits the averaged gradient's norm to `clip_norm`. 0 means never clip."""
     norm = math.sqrt(sum_squares)
     return clip_norm / norm if 0 < clip_norm < norm else 1.0
 
 
 def scalars_of(recipe: Recipe, *, step: int, sum_squares: float, tokens: int) -> Scalars:
-    """Return the scalars of update `step`. `sum_squares`: of all spans, float64; `tokens`: the round's loss tokens."""
+    """Return the scalars of update `step`.
+
+    `sum_squares`: summed over all spans, in float64. `tokens`: the loss tokens of the round.
+    """
     optimizer = recipe.optimizer
     return Scalars(
         learning_rate=float32(learning_rate(optimizer, step, recipe.target_steps)),

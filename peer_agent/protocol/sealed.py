@@ -1,4 +1,7 @@
-"""Seal plans and commits for each peer, and open them again. Only the simulator makes opened forms itself."""
+"""Seal plans and commits for each peer, and verify and open sealed ones.
+
+Only the simulator makes opened forms itself, without verification.
+"""
 
 from typing import Any
 
@@ -27,7 +30,10 @@ from peer_agent.protocol.log.records import (
 
 
 class OpenedPlan(Struct, frozen=True):
-    """A plan as a contributor sees it: its own `slot` and the slot's `number`; None and -1 without one."""
+    """A plan as a contributor sees it: the head, and the contributor's `slot` with its `number`.
+
+    Without a slot, `slot` is None and `number` is -1.
+    """
 
     head: m.PlanHead
     number: int = -1
@@ -44,12 +50,12 @@ class SealedPlan(Struct, frozen=True):
 
 
 def slots_tree(slots: tuple[m.Slot, ...]) -> list[list[bytes]]:
-    """Return the Merkle tree over slots; its root is in the head."""
+    """Return the Merkle tree over the slots of a plan. The plan's head contains its root."""
     return tree_of([msgspec.msgpack.encode(slot) for slot in slots])
 
 
 def plan_of(*, slots: tuple[m.Slot, ...], **facts: Any) -> m.Plan:
-    """Make a plan from its slots and facts, with the root over the slots."""
+    """Make a plan from its slots and other fields. The Merkle root over the slots is computed here."""
     root = slots_tree(slots)[-1][0]
     return m.Plan(slots=slots, contributors=len(slots), slots_root=root, **facts)
 
@@ -64,12 +70,12 @@ def seal_plan(site_key: Ed25519PrivateKey, plan: m.Plan) -> SealedPlan:
 
 
 def planned_whole(sealed: SealedPlan) -> m.Planned:
-    """Return the message for a reducer or a keeper of the log."""
+    """Return the message with all slots of a plan, for a reducer or a keeper of the log."""
     return m.Planned(plan=sealed.signed, slots=sealed.plan.slots)
 
 
 def planned_for(sealed: SealedPlan, peer: PeerId) -> m.Planned:
-    """Return the message for a trainer: the head, and the trainer's own slot if it has one."""
+    """Return a plan's message for a trainer: the head, and the trainer's own slot if the plan has one."""
     number = sealed.numbers.get(peer, -1)
     if number < 0:
         return m.Planned(plan=sealed.signed)
@@ -78,7 +84,7 @@ def planned_for(sealed: SealedPlan, peer: PeerId) -> m.Planned:
 
 
 def open_plan(planned: m.Planned, site_public_key: bytes) -> OpenedPlan:
-    """Verify a plan's signature and path, and return the contributor's view. Raises Problem E218, E206."""
+    """Verify a plan's signature and Merkle path, and return the contributor's view. Raises Problem E218, E206."""
     head = _open_head(planned, site_public_key)
     if planned.slot is None:
         return OpenedPlan(head)
@@ -89,7 +95,7 @@ def open_plan(planned: m.Planned, site_public_key: bytes) -> OpenedPlan:
 
 
 def open_whole_plan(planned: m.Planned, site_public_key: bytes) -> m.Plan:
-    """Verify a plan's signature and root, and return it with all slots, for a reducer. Raises Problem E218, E206."""
+    """Verify a plan's signature and root, and return the plan with all slots. Raises Problem E218, E206."""
     head = _open_head(planned, site_public_key)
     if len(planned.slots) != head.contributors or slots_tree(planned.slots)[-1][0] != head.slots_root:
         raise Problem.of("E218")
@@ -97,7 +103,7 @@ def open_whole_plan(planned: m.Planned, site_public_key: bytes) -> m.Plan:
 
 
 def own_part(plan: m.Plan, peer: PeerId) -> OpenedPlan:
-    """Return a contributor's view of a whole plan."""
+    """Return the part of a whole plan that a contributor sees."""
     number = next((i for i, slot in enumerate(plan.slots) if slot.peer == peer), -1)
     return OpenedPlan(plan, number, plan.slots[number] if number >= 0 else None)
 
@@ -115,7 +121,7 @@ def _open_head(planned: m.Planned, site_public_key: bytes) -> m.PlanHead:
 
 
 class OpenedCommit(Struct, frozen=True):
-    """A commit as a replica sees it: the head, its digest, and the replica's own contribution, if any."""
+    """A commit as a replica sees it: the record's head and digest, and the replica's own contribution or None."""
 
     head: RecordHead
     digest: str
@@ -125,7 +131,7 @@ class OpenedCommit(Struct, frozen=True):
 
 
 class SealedCommit:
-    """One entry, ready to be sent to each peer. The tree over its contributions is built once, on first use."""
+    """One log entry, ready to be sent to each peer. The Merkle tree over the contributions is built on first use."""
 
     def __init__(self, entry: Entry, record: Record) -> None:
         self.entry, self.record = entry, record
@@ -133,7 +139,7 @@ class SealedCommit:
         self._positions: dict[PeerId, int] = {}
 
     def whole(self, fence: int, *, snapshot: bool = False, hash_state: bool = False) -> m.Commit:
-        """Return the message for a keeper of the log."""
+        """Return the commit message with all contributions, for a keeper of the log."""
         return m.Commit(
             run=self.record.run,
             fence=fence,
@@ -144,7 +150,7 @@ class SealedCommit:
         )
 
     def to(self, peer: PeerId, fence: int, *, snapshot: bool = False, hash_state: bool = False) -> m.Commit:
-        """Return the message for a trainer: its own contribution and the path to it."""
+        """Return the commit message for a trainer, with the trainer's own contribution and its Merkle path."""
         if not self._tree:
             self._tree = contributions_tree(self.record.contributions)
             self._positions = {part.peer: i for i, part in enumerate(self.record.contributions)}
@@ -159,7 +165,7 @@ class SealedCommit:
 
 
 def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> OpenedCommit:
-    """Verify a commit's signature and path, and return the trainer's view. Raises Problem E218."""
+    """Verify a commit's signature and Merkle path, and return the trainer's view. Raises Problem E218."""
     head = open_head(commit.record, site_public_key)
     own = commit.contribution
     if commit.contributions:
@@ -170,5 +176,5 @@ def open_commit(commit: m.Commit, site_public_key: bytes, peer: PeerId) -> Opene
 
 
 def open_whole_commit(commit: m.Commit, site_public_key: bytes) -> Record:
-    """Verify a commit's signature and root, and return the whole record, for a keeper. Raises Problem E218."""
+    """Verify a commit's signature and root, and return the whole record, for a log keeper. Raises Problem E218."""
     return whole_of(open_head(commit.record, site_public_key), commit.contributions)

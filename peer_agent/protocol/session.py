@@ -1,13 +1,16 @@
-"""One end of a link without I/O (sans-I/O): bytes in, events out, bytes to send.
+"""One end of a link without I/O (sans-I/O). It takes received bytes, and returns events and bytes to send.
 
 The same class serves control links, data links and forward links, at both ends. Bad input is a result, never an
-exception: the session answers with a numbered refusal and closes.
+exception: the session sends a numbered refusal and closes.
 
-Handshake: the listening side sends a nonce as a challenge. The dialling side answers with its credential and a
-signature over (server, nonce, its own nonce). The listening side welcomes it with its own signature. The server's name
-in the proof keeps one relay from passing a challenge on to another. The fingerprint of a listener's self-made
-certificate keeps a third party from standing between the two. `RECEIVABLE` says what each side may receive in each
-phase; docs/protocol.md prints it.
+Handshake: the listening side sends a nonce as a challenge. The dialling side answers with its credential, a nonce of
+its own, and a signature over (server name, both nonces, certificate fingerprint). The listening side replies with its
+own signature and opens the link.
+
+The server's name in the signature prevents a relay from passing a challenge on to another server. The fingerprint is
+that of the listener's self-made certificate. It prevents a third party from standing between the two ends.
+
+`RECEIVABLE` lists the messages that each side may receive in each phase; docs/protocol.md prints the table.
 """
 
 from enum import StrEnum
@@ -38,7 +41,7 @@ LISTENING_ROLES = frozenset({Role.RELAY, Role.AUXILIARY, Role.TRAINER})
 class Link(StrEnum):
     CONTROL = "control"
     DATA = "data"
-    FORWARD = "forward"  # through a relay, to a listener that cannot be dialled
+    FORWARD = "forward"  # through a relay, to a listener that peers cannot dial directly
 
 
 class Side(StrEnum):
@@ -78,20 +81,24 @@ FRAMES: dict[tuple[Side, Link], frozenset[Kind]] = {
 
 
 class Opened(Struct, frozen=True):
-    """The handshake succeeded. `credential`: the other side's (None: the site). `offset_s`: its clock minus ours."""
+    """The handshake succeeded.
+
+    `credential`: the other side's credential, or None if the other side is the site. `offset_s`: the other side's clock
+    minus ours.
+    """
 
     credential: Credential | None
     offset_s: float
 
 
 class MessageReceived(Struct, frozen=True):
-    """A message or frame that is legal in this phase."""
+    """A message or frame that the other side may send in this phase."""
 
     body: m.AnyMessage | Frame
 
 
 class Failed(Struct, frozen=True):
-    """The link is over. `remote`: the other side refused us; otherwise `outgoing` has our refusal."""
+    """The link is over. If `remote`, the other side has refused us. Otherwise we refuse, and must send `outgoing`."""
 
     fault: Fault
     remote: bool
@@ -102,7 +109,7 @@ Event = Opened | MessageReceived | Failed
 
 
 class Identity(Struct, frozen=True):
-    """The credentials of one end: its name, key and credential (none for the site), and the site's public key."""
+    """The identity of one end: its name, key, credential (None for the site), and the site's public key."""
 
     name: str
     key: Ed25519PrivateKey
@@ -111,7 +118,7 @@ class Identity(Struct, frozen=True):
 
 
 class Session:
-    """One end of one link. `now` is UTC seconds, `nonce` 32 fresh random bytes; both are passed in."""
+    """One end of one link. The caller passes in `now` (UTC seconds) and `nonce` (32 fresh random bytes)."""
 
     def __init__(
         self,
@@ -124,7 +131,7 @@ class Session:
         version: str,
         fingerprint: str = "",
     ) -> None:
-        """Prepare the handshake. `fingerprint`: of the listener's self-made certificate, or empty."""
+        """Prepare the handshake. `fingerprint`: that of the listener's self-made certificate, or empty."""
         self.side, self.link, self.identity = side, link, identity
         self.fingerprint = fingerprint
         self.nonce, self.server, self.version = nonce, server, version
@@ -145,19 +152,19 @@ class Session:
         return ready
 
     def send(self, body: m.Message | Frame) -> None:
-        """Queue a message or frame. Ignored on a link that is not open: the next hello replaces it."""
+        """Queue a message or frame. Drop it if the link is not open: the next hello states everything anyway."""
         if self.phase is SessionPhase.OPEN:
             self._outgoing.append(encode_frame(body) if isinstance(body, Frame) else encode(body))
 
     def refuse(self, fault: Fault, retry_after_s: float = -1.0) -> Failed:
-        """Close with a numbered reason."""
-        text = fault.text[:2000]  # the other end would not accept a longer one, and the reason would be lost
+        """Close the session and queue a refusal with a numbered reason."""
+        text = fault.text[:2000]  # the other end accepts no longer text, and would lose the reason
         self._outgoing.append(encode(m.Refusal(code=fault.code, text=text, retry_after_s=retry_after_s)))
         self.phase = SessionPhase.CLOSED
         return Failed(fault, remote=False, retry_after_s=retry_after_s)
 
     def receive(self, data: bytes | memoryview, now: float) -> Event | None:
-        """Process one message of the socket. Return None if there is nothing to report."""
+        """Process one message from the socket. Return an event, or None if there is nothing to report."""
         if self.phase is SessionPhase.CLOSED:
             return None
         limit = m.MAX_MESSAGE if self.phase is SessionPhase.OPEN else m.MAX_HANDSHAKE
@@ -242,9 +249,10 @@ class Session:
         return Opened(self.peer, self._offset_s)
 
     def _listener(self, signed: Signed | None, now: float) -> Credential | Fault:
-        """Return the listener's credential: signed by the site, for the dialled machine and for our run.
+        """Return the listener's credential, or E217 if it is not for the dialled machine and our run.
 
-        Our own clock decides whether it is valid. A listener that could set the time could extend its own credential.
+        Our own clock decides if the credential has expired. A listener that could set the time could extend its own
+        credential.
         """
         if signed is None:
             return Fault.of("E217")

@@ -1,4 +1,4 @@
-"""Encoding of link messages: a kind byte, then a struct in MessagePack or a frame with a chunk."""
+"""Encoding of link messages: a kind byte, then either a struct in MessagePack or a frame with a chunk."""
 
 import struct
 from enum import IntEnum
@@ -11,23 +11,23 @@ from peer_agent.protocol.messages import AnyMessage, Message
 
 
 class Kind(IntEnum):
-    """The first byte on the wire: a message, or the kind of a frame."""
+    """The first byte on the wire: MESSAGE, or the kind of frame."""
 
     MESSAGE = 1
     GRADIENT = 2  # contributor to reducer
-    AVERAGE = 3  # reducer (or log) to receiver
-    PROBE = 4  # of a probe, either way; its step is the probe's number
-    FORWARDED = 5  # either way through a relay: bytes of a link that the relay cannot read
+    AVERAGE = 3  # reducer (or a keeper of the log) to receiver
+    PROBE = 4  # part of a bandwidth probe, in either direction; `step` is the probe's number
+    FORWARDED = 5  # bytes of a link that the relay passes on in either direction and cannot read
 
 
 HEADER = struct.Struct(">B16sQIHHIH")  # kind, run, step, fence, attempt, span, chunk, slot
 
-PIECE_BYTES = 64 * 1024  # of a forwarded link, in one frame
-LOGGED = 0  # the fence of frames from a log, whose step is a log index; claims count from 1
+PIECE_BYTES = 64 * 1024  # bytes of a forwarded link in one frame
+LOGGED = 0  # the fence of frames read from a log; their step is a log index. Fences of claims start at 1
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """A chunk in transit. Its header only places it: a weight is never in a frame."""
+    """A chunk in transit. The header only says where the chunk belongs; it never contains a weight."""
 
     kind: Kind
     run: RunId
@@ -46,7 +46,7 @@ class Frame(Struct, frozen=True, gc=False):
 
 
 class Malformed(Struct, frozen=True):
-    """Bytes that are not a message. `reason` is for the log and the sender."""
+    """Received bytes that are not a valid message. `reason`: text for our log and for the sender."""
 
     reason: str
 
@@ -71,11 +71,11 @@ def encode_frame(frame: Frame) -> bytes:
         frame.chunk,
         frame.slot,
     )
-    return b"".join((header, frame.payload))  # one copy, whatever kind of buffer the chunk is
+    return b"".join((header, frame.payload))  # copies the chunk once, for any kind of buffer
 
 
 def decode(data: bytes | memoryview) -> AnyMessage | Frame | Malformed:
-    """Decode received bytes. Never raises: bad bytes are a result."""
+    """Decode received bytes. Returns `Malformed` for bad bytes and never raises."""
     if not data:
         return Malformed("empty")
     match data[0]:

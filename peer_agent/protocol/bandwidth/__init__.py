@@ -1,1 +1,1 @@
-"""Link capacities, learned from bytes that receivers counted. Peers are never asked for them."""
+"""Link capacities, estimated from the bytes that receivers counted. Peers are never asked for their bandwidth."""

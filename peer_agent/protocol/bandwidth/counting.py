@@ -1,4 +1,4 @@
-"""Count the bytes of an attempt by sender, on the receiver's side (rule 31)."""
+"""Count, at the receiver, the bytes of an attempt by sender (rule 31)."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from peer_agent.protocol.wire import HEADER
 
 
 class Arrived(Struct):
-    """Bytes received from one sender, headers included, with the times of the first and the last."""
+    """Bytes received from one sender, including headers, and when the first and last bytes arrived."""
 
     size: int
     first_at: float
@@ -18,7 +18,7 @@ class Arrived(Struct):
 
 
 def count(arrived: dict[PeerId, Arrived], sender: PeerId, payload_bytes: int, now: float) -> None:
-    """Add one chunk. `now` is monotonic seconds."""
+    """Add the bytes of one chunk to its sender's count. `now`: monotonic seconds."""
     so_far = arrived.setdefault(sender, Arrived(0, now, now))
     so_far.size += HEADER.size + payload_bytes
     so_far.last_at = now
@@ -30,9 +30,10 @@ def arrivals_of(
     late: Mapping[PeerId, float] | None = None,
     held_s: Mapping[PeerId, float] | None = None,
 ) -> tuple[m.Arrival, ...]:
-    """Return the counts as reported: by sender id, in seconds since the plan came.
+    """Return the counts to report to the coordinator, by sender id. Times are seconds since the plan arrived.
 
-    `late`: lateness in parts of the plan's time. `held_s`: seconds in which the receiver did not read from the sender.
+    `late`: each sender's lateness as a fraction of the plan's time. `held_s`: seconds in which the receiver
+    deliberately read nothing from a sender.
     """
     return tuple(
         m.Arrival(
@@ -48,5 +49,5 @@ def arrivals_of(
 
 
 def departures_of(full_s: Mapping[PeerId, float]) -> tuple[m.Departure, ...]:
-    """Return, by reducer id, the seconds in which the link there was too full to take more of our chunks."""
+    """Return, by reducer id, the seconds in which the link to that reducer was too full for this peer's chunks."""
     return tuple(m.Departure(receiver, seconds) for receiver, seconds in sorted(full_s.items()))

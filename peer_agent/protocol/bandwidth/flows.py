@@ -1,4 +1,7 @@
-"""Flows of bytes between two peers, and what they show of the links they use. Speeds are bytes per second."""
+"""Flows of bytes between two peers, and what each flow shows about the links it uses. Speeds are in bytes per second.
+
+A direction is the uplink or the downlink of one peer. A pair is a sender and a receiver.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,18 +14,18 @@ from numpy.typing import NDArray
 
 from peer_agent.protocol.identifiers import PeerId
 
-FULL = 0.85  # of the estimate: a direction that carries this much counts as full
-STEADY = 0.8  # of a direction's bytes must be in flows that lasted to its end; else the direction was idle at times
-EDGE = 0.025  # of a direction's bytes: the first and last ones, which only a few flows carry
-TO_THE_END = 0.85  # of the time in which a direction was used: a flow that lasted this long lasted to the end
+FULL = 0.85  # fraction of the estimate: a direction that carries this much counts as full
+STEADY = 0.8  # fraction of a direction's bytes in flows that lasted to the end; with less, the direction was idle
+EDGE = 0.025  # fraction of a direction's bytes to ignore at the start and at the end, when only few flows run
+TO_THE_END = 0.85  # a flow that lasted for this fraction of a direction's time lasted to the end
 SHORTEST_S = 0.25  # a shorter flow shows start-up rather than capacity
-IN_TIME = 1.12  # times the planned seconds: a flow that took longer was delayed
-PAUSE_S = 0.1  # slack on top, for pauses of a machine or a clock
-OFTEN_FULL = 0.3  # of a flow's seconds: flows that share a full direction each find it full this often
-FASTER = 1.2  # times the estimate: a faster direction was misjudged
-MOST_RISE = 4.0  # times the estimate, per round: a receiver's times are only a claim
-WEIGHT = 0.7  # of a new measurement against the old estimate
-FASTEST_BPS = 1.25e10  # 100 Gb/s: a larger claim is false
+IN_TIME = 1.12  # times the planned seconds: a flow that takes longer counts as delayed
+PAUSE_S = 0.1  # seconds of extra slack, for pauses of a machine or a clock
+OFTEN_FULL = 0.3  # fraction of a flow's seconds: each flow in a full direction finds it full this often
+FASTER = 1.2  # times the estimate: if a direction is faster, the estimate was wrong
+MOST_RISE = 4.0  # times the estimate, per round: the receiver may report false times
+WEIGHT = 0.7  # weight of a new measurement against the old estimate
+FASTEST_BPS = 1.25e10  # 100 Gb/s: a larger measurement must be false
 
 Way = Literal["up", "down"]
 Direction = tuple[PeerId, Way]
@@ -30,43 +33,43 @@ WAYS: tuple[Way, Way] = ("up", "down")
 
 
 class Flow(Struct, frozen=True):
-    """`received` bytes that came from `sender` to `receiver`, between two moments of the receiver's clock (seconds)."""
+    """The bytes that `receiver` received from `sender`, between two moments of the receiver's clock (seconds)."""
 
     sender: PeerId
     receiver: PeerId
     received: int
     first_s: float
     last_s: float
-    asked_s: float = 0.0  # planned seconds; 0: as fast as it can
-    in_step: bool = False  # the sender keeps several flows level, so that none gets far ahead
-    full_s: float | None = None  # seconds in which its link took no more, if the sender reports them
+    asked_s: float = 0.0  # planned seconds; 0 means as fast as possible
+    in_step: bool = False  # the sender keeps its flows level, so that none gets far ahead of the others
+    full_s: float | None = None  # seconds in which the link was too full to take more, if the sender reports them
 
     @property
     def is_held_up(self) -> bool:
-        """True if the flow took measurably longer than planned, and not only to keep step with another flow."""
+        """True if the flow took measurably longer than planned, and not only because the sender kept flows level."""
         took_s, pause_s = self.last_s - self.first_s, PAUSE_S if self.asked_s else 0.0
         only_kept_step = self.full_s is not None and self.full_s < OFTEN_FULL * took_s
         return took_s > max(IN_TIME * self.asked_s + pause_s, SHORTEST_S) and not only_kept_step
 
 
 class Capacity(Struct):
-    """An estimate of what a direction, or a pair of peers, can carry."""
+    """An estimate of how much one direction of a link, or one pair of peers, can carry."""
 
     bps: float  # bytes per second
-    is_floor: bool  # a lower bound: it may carry more
-    measured_at: float  # the round's number, or anything else that orders measurements
-    is_tried: bool = False  # a round needed more and did not get it; of a pair: it was found twice
-    is_suspected: bool = False  # the last round made it look slower
+    is_floor: bool  # the estimate is only a lower bound
+    measured_at: float  # the round's number, or another number that orders measurements
+    is_tried: bool = False  # a direction: a round needed more and did not get it. A pair: two rounds found the limit
+    is_suspected: bool = False  # in the last round, the direction looked slower
 
 
 class Load(Struct):
-    """The flows of one direction, or of one pair of peers, in an attempt."""
+    """The flows of one attempt in one direction of a link, or between one pair of peers."""
 
     received: int = 0
     first_s: float = float("inf")
     last_s: float = 0.0
     flows: list[Flow] = []
-    _bps: float = 0.0  # cached; 0: compute it
+    _bps: float = 0.0  # cache of `bps`; 0 means not computed
 
     def add(self, flow: Flow) -> None:
         self.received += flow.received
@@ -80,7 +83,10 @@ class Load(Struct):
 
     @property
     def bps(self) -> float:
-        """Bytes per second of evenly spread flows, without the edges: a last trickle makes no direction slower."""
+        """Bytes per second, as if each flow were evenly spread, without the first and last bytes.
+
+        A last trickle of bytes therefore does not make a direction look slower.
+        """
         if not self._bps and self.received:
             times, carried = self._carried()
             first, last = np.interp([EDGE * carried[-1], (1 - EDGE) * carried[-1]], carried, times)
@@ -96,7 +102,7 @@ class Load(Struct):
 
     @property
     def busy_bps(self) -> float:
-        """Bytes per second until the flows of most bytes ended. The direction may have idled afterwards."""
+        """Bytes per second until the flows with most of the bytes had ended. Later the direction may have been idle."""
         remaining, until = self.received, self.last_s
         for flow in sorted(self.flows, key=lambda flow: flow.last_s):
             until, remaining = flow.last_s, remaining - flow.received
@@ -108,16 +114,22 @@ class Load(Struct):
 
     @property
     def is_asked(self) -> bool:
-        """True if the plan set a pace for every flow."""
+        """True if the plan set a pace for every one of these flows."""
         return all(flow.asked_s for flow in self.flows)
 
     @property
     def is_of_averages(self) -> bool:
-        """True if it is the downlink of a peer that does not reduce: it only ever carries one vector."""
+        """True if these flows only carry averages, to a peer that does not reduce.
+
+        No plan ever asks such a downlink for more than one vector.
+        """
         return not any(flow.in_step for flow in self.flows)
 
     def bps_during(self, periods: Sequence[Flow]) -> NDArray[np.float64]:
-        """Return the bytes per second of all evenly spread flows during each period. O((flows + periods) log flows)."""
+        """Return the bytes per second of all flows together in each period, as if each flow were evenly spread.
+
+        O((flows + periods) log flows).
+        """
         times, until = self._carried()
         first, last = _lasted(periods)
         carried: NDArray[np.float64] = np.interp(last, times, until) - np.interp(first, times, until)
@@ -137,13 +149,13 @@ class Load(Struct):
 
 
 def _lasted(periods: Sequence[Flow]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return when each period began and ended, with a length of at least `SHORTEST_S`."""
+    """Return when each flow began and ended. A flow shorter than `SHORTEST_S` is extended to that length."""
     first, last = np.array([(each.first_s, each.last_s) for each in periods], np.float64).reshape(-1, 2).T
     return first, np.maximum(last, first + SHORTEST_S)
 
 
 def is_in_time(known: Capacity, load: Load, late: AbstractSet[Flow]) -> bool:
-    """Return True if a direction or pair was fully used and delivered on time: it may carry more."""
+    """Return True if a direction or pair was fully used and delivered on time. Then its capacity may be higher."""
     is_used = load.is_asked and load.bps >= FULL * known.bps
     return is_used and load.part_of(late) <= 1 - STEADY
 
@@ -157,16 +169,16 @@ def loads_of(flows: Iterable[Flow]) -> dict[Direction, Load]:
 
 
 def directions_of(flow: Flow) -> tuple[Direction, Direction]:
-    """Return the two directions that a flow goes through: the sender's uplink and the receiver's downlink."""
+    """Return the two directions that a flow uses: the sender's uplink and the receiver's downlink."""
     return (flow.sender, "up"), (flow.receiver, "down")
 
 
 def has_room(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], flow: Flow) -> bool:
-    """Return True if neither direction of a flow was full."""
+    """Return True if neither of the two directions that a flow uses was full."""
     return all(use(capacities, loads, direction) < FULL for direction in directions_of(flow))
 
 
 def use(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], direction: Direction) -> float:
-    """Return what a direction carried, as a part of its estimate; 1 without an estimate."""
+    """Return how much a direction carried, as a fraction of the direction's estimate. Return 1 without an estimate."""
     known = capacities.get(direction)
     return loads[direction].bps / known.bps if known is not None and known.bps else 1.0

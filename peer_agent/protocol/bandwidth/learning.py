@@ -1,13 +1,16 @@
 """Estimate the bandwidth of each peer's link, separately up and down, from the flows of a round (rule 31).
 
-A flow is what one peer received from another in one attempt. Its size follows from the plan; the receiver reports when
-the first and last bytes came. A flow uses two directions: the sender's uplink and the receiver's downlink.
+A flow is the bytes that one peer received from another in one attempt. The plan determines the flow's size; the
+receiver reports when its first and last bytes arrived. A flow uses two directions: the sender's uplink and the
+receiver's downlink.
 
-A flow that came on time only shows a lower bound of both directions. A flow that took longer was delayed. A direction
-was full if it was busy to the end with delayed flows and carried about its estimate. Its estimate is then corrected. A
-direction that carried more than its estimate is raised. If flows were delayed although both their directions seem to
-have room, a direction got slower: the one that most of these bytes share. Nothing else lowers an estimate, because a
-peer that gets little work shows little speed. Limits between two peers are separated first (`pairs`).
+A flow that was on time only shows a lower bound for both directions. A flow that took longer than planned was delayed.
+A direction was full if delayed flows kept it busy to the end and it carried about its estimate. Then its estimate is
+corrected. A direction that carried more than its estimate gets a higher estimate.
+
+If flows were delayed although both their directions seem to have room, one direction became slower: the one that most
+of the delayed bytes share. Nothing else lowers an estimate, because a peer that gets little work shows little speed.
+Limits between two peers are found first (`pairs`).
 """
 
 from collections import defaultdict
@@ -38,11 +41,11 @@ from peer_agent.protocol.bandwidth.pairs import learn_pairs, limits_of, narrow_f
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Pair
 
-BUSY = 0.5  # of the estimate: a direction that carried this much had the chance to show more
-MOST = 0.5  # more than this part of the bytes is most of them
-NEARLY_FULL = 0.7  # of the estimate: a direction shared by bursts and steady flows carries no more than this
-HOPE = 2.0  # times a lower bound: the plan assumes this much, so that rounds test it
-HOPE_OF_REDUCERS = 4.0  # the same for a peer that only reduces: the peers that measured it were mostly slower
+BUSY = 0.5  # fraction of the estimate: a direction that carried this much could have shown more
+MOST = 0.5  # a larger fraction of the bytes counts as most of the bytes
+NEARLY_FULL = 0.7  # fraction of the estimate: a direction that bursts and steady flows share carries no more
+HOPE = 2.0  # the plan assumes this multiple of a lower bound, so that rounds test whether the link is faster
+HOPE_OF_REDUCERS = 4.0  # times the lower bound of a peer that only reduces: slower peers have measured most such links
 
 
 def learn(
@@ -54,12 +57,12 @@ def learn(
 ) -> None:
     """Update the estimates from the flows of one attempt. O(flows).
 
-    `hoped_s`: the seconds that all flows would take if links carried what the plan assumed beyond lower bounds.
+    `hoped_s`: the seconds that all flows would take if links were as fast as the plan assumed beyond lower bounds.
     """
     loads = loads_of(flows)
     held_up = _held_up(capacities, loads)
     narrow = narrow_flows(capacities, loads, held_up)
-    # The plan did not know these limits, and all that their senders send keeps step with the flows over them.
+    # The plan did not know these limits. All flows of the senders keep level with the flows that are limited.
     waiting = {flow.sender for flow in narrow if (flow.sender, flow.receiver) not in limits_of(pairs)}
     learn_pairs(pairs, loads, held_up, narrow, at)
     held_up -= narrow
@@ -69,18 +72,18 @@ def learn(
         if known is None:
             capacities[direction] = Capacity(min(load.bps, FASTEST_BPS), is_floor=True, measured_at=at)
             continue
-        # A direction that delayed most of its bytes was full until the first of those flows ended.
+        # A direction with mostly delayed bytes was full until the first of the delayed flows ended.
         was_full = load.is_steady or (load.part_of(held_up) > MOST and load.busy_bps < known.bps)
         is_slowing = direction in slowing and was_full
         was_suspected, known.is_suspected = known.is_suspected, is_slowing
         if load.is_of_averages and not was_suspected:
-            is_slowing = False  # it may have been busy for a moment, and will never be asked for more than this
+            is_slowing = False  # this downlink may have been busy for a moment, and no plan will ask for more
         is_full = load.is_steady and load.part_of(held_up) >= STEADY and load.bps >= FULL * known.bps
         is_end = is_full and load.is_asked and _others_have_room(capacities, loads, direction)
         if is_slowing or is_end:
             known.is_floor = False
         if is_full:
-            # A direction that beat its estimate while the other ends were full may carry still more.
+            # A direction that carried more than its estimate while the other ends were full may carry even more.
             known.is_tried = load.is_asked and (is_end or load.bps <= FASTER * known.bps)
         else:
             known.is_tried |= not _waited(loads, direction, waiting) and _is_in_vain(known, load, hoped_s)
@@ -94,9 +97,10 @@ def learn(
 
 
 def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) -> None:
-    """Use the measurement of an idle link as a lower bound of both its directions.
+    """Use the measurement of an idle link as a lower bound of the sender's uplink and the receiver's downlink.
 
-    It never lowers an estimate: the size is one peer's claim, and the other end or the path may have been the limit.
+    A probe never lowers an estimate: the size is one peer's claim, and the other end or the path may have been the
+    limit.
     """
     bps = min(flow.received / max(flow.last_s - flow.first_s, SHORTEST_S), FASTEST_BPS)
     for direction in directions_of(flow):
@@ -106,14 +110,21 @@ def learn_probe(capacities: dict[Direction, Capacity], flow: Flow, at: float) ->
 
 
 def _is_in_vain(known: Capacity, load: Load, hoped_s: float) -> bool:
-    """Return True if a direction that was assumed to carry more took longer than that. Little use shows nothing."""
+    """Return True if the plan hoped that a direction is faster than its estimate, and the direction took longer.
+
+    A direction that was little used shows nothing.
+    """
     if not hoped_s or load.received <= known.bps * hoped_s or load.bps < BUSY * known.bps:
         return False
     return load.seconds > IN_TIME * hoped_s + PAUSE_S
 
 
 def _waited(loads: Mapping[Direction, Load], direction: Direction, senders: AbstractSet[PeerId]) -> bool:
-    """Return True if a direction waited for `senders`: it is one's uplink, or its peer got most bytes from them."""
+    """Return True if a direction waited for one of `senders`.
+
+    An uplink waited if one of `senders` owns it. Any direction waited if its peer received most of its bytes from
+    `senders`.
+    """
     peer, way = direction
     if way == "up" and peer in senders:
         return True
@@ -127,7 +138,11 @@ def _raise(known: Capacity, load: Load, at: float) -> None:
 
 
 def _held_up(capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load]) -> set[Flow]:
-    """Return the delayed flows, except those that without `full_s` only kept step with a flow to a full receiver."""
+    """Return the flows delayed by a link.
+
+    A flow without `full_s` is left out if the sender only kept it level with a flow to another receiver whose downlink
+    was full.
+    """
     slow = {flow for load in loads.values() for flow in load.flows if flow.is_held_up}
     full = {flow for flow in slow if flow.in_step and use(capacities, loads, (flow.receiver, "down")) >= FULL}
     waits_for: dict[PeerId, set[PeerId]] = defaultdict(set)
@@ -148,8 +163,9 @@ def _slowing(
 ) -> set[Direction]:
     """Return the fewest directions that explain why flows were slower than their directions allow.
 
-    Choose the direction with most of these bytes each time, and of equals the one used most. Skip it where the other
-    ends were nearly full and fuller: shared links lose some capacity. O(directions x flows).
+    In each turn, choose the direction that carried most of the slow bytes; among equals, the one used most. Skip this
+    direction if the directions at the other ends of its flows were nearly full, and fuller: shared links lose some
+    capacity. O(directions x flows).
     """
     slow = {flow for flow in held_up if has_room(capacities, loads, flow)}
     found: set[Direction] = set()
@@ -171,7 +187,10 @@ def _others_are_fuller(
     direction: Direction,
     slow: AbstractSet[Flow],
 ) -> bool:
-    """Return True if most of the slow bytes had other ends that were nearly full, and fuller than this direction."""
+    """Return True if most slow bytes of a direction used other directions that were nearly full, and fuller.
+
+    The other direction of a flow is the one at the flow's other end.
+    """
     known = max(use(capacities, loads, direction), NEARLY_FULL)
     its = {flow: other for flow, other in _other_ends(loads[direction], direction) if flow in slow}
     fuller = sum(flow.received for flow, other in its.items() if use(capacities, loads, other) > known)
@@ -179,29 +198,35 @@ def _others_are_fuller(
 
 
 def _other_ends(load: Load, direction: Direction) -> Iterator[tuple[Flow, Direction]]:
-    """Yield each flow of a direction with the other direction that it uses."""
+    """Yield each flow that uses this direction, with the direction that the flow uses at its other end."""
     return ((flow, next(each for each in directions_of(flow) if each != direction)) for flow in load.flows)
 
 
 def _others_have_room(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], direction: Direction
 ) -> bool:
-    """Return True if most bytes of a direction had room at their other ends, so that those were not the limit."""
+    """Return True if most bytes of a direction had room in the direction at the flow's other end.
+
+    Then the other ends were not the limit.
+    """
     load = loads[direction]
     free = sum(flow.received for flow, other in _other_ends(load, direction) if use(capacities, loads, other) < FULL)
     return free >= STEADY * load.received
 
 
 def is_limit(known: Capacity | None) -> bool:
-    """Return True if a direction is known to carry no more: a round found its limit, or did not get more."""
+    """Return True if the estimate of a direction is its real limit, and not only a lower bound.
+
+    This is so if a round has found the limit, or needed more and did not get it.
+    """
     return known is not None and (known.is_tried or not known.is_floor)
 
 
 def hope_of(*, trains: bool) -> float:
-    """Return how many times the lower bound of a peer's link a plan assumes.
+    """Return the factor by which a plan assumes that a peer's link is faster than its lower bound.
 
-    It is larger for auxiliaries. With one factor for all, no round would show an auxiliary to be faster than the
-    trainers that it was measured with.
+    The factor is larger for auxiliaries. With one factor for all, no round would show that an auxiliary is faster than
+    the trainers it was measured with.
     """
     return HOPE if trains else HOPE_OF_REDUCERS
 
@@ -209,7 +234,10 @@ def hope_of(*, trains: bool) -> float:
 def budget_bps(
     capacities: Mapping[Direction, Capacity], direction: Direction, reserve: float = 0.0, *, hope: float = 1.0
 ) -> float:
-    """Return the bytes per second a plan may use, without reserve; 0: unknown. A lower bound counts `hope` times."""
+    """Return the bytes per second that a plan may use in a direction, without the reserve. 0 means unknown.
+
+    An estimate that is only a lower bound is multiplied by `hope`.
+    """
     known = capacities.get(direction)
     if known is None:
         return 0.0
@@ -217,6 +245,6 @@ def budget_bps(
 
 
 def unknown(capacities: Mapping[Direction, Capacity], peers: Sequence[PeerId]) -> list[PeerId]:
-    """Return the peers with a direction that has no estimate or only a lower bound."""
+    """Return the peers that have no estimate, or only a lower bound, for one direction of their link."""
     known = {direction for direction, capacity in capacities.items() if not capacity.is_floor}
     return [peer for peer in peers if any((peer, way) not in known for way in WAYS)]

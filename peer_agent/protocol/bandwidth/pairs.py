@@ -1,10 +1,11 @@
-"""Limits between two peers that neither peer's own link explains: two regions, a bad route (rule 26).
+"""Limits between two peers that neither peer's own link explains, such as a bad route between regions (rule 26).
 
-A delayed flow shows such a limit if both its directions had room while it lasted and other flows through them came on
-time. The limit is what went from one peer to the other in that attempt. It counts once it is found again at the next
-use: a machine that was busy for a moment looks the same. When a pair delivers all that fits on time, the next plan
-assumes slightly more. So a limit found in a bad moment does not last for ever. A limit that is not measured for long is
-forgotten.
+A delayed flow shows such a limit if both its directions had room while it lasted, and other flows through them were on
+time. The estimate is the speed of the flow. A limit counts only when the pair's next use confirms it, because a machine
+that was briefly busy looks the same.
+
+When a pair delivers everything on time, the next plan assumes slightly more. So a wrong limit does not last forever. A
+limit that has not been measured for a long time is forgotten.
 """
 
 from collections.abc import Mapping
@@ -22,17 +23,20 @@ from peer_agent.protocol.bandwidth.flows import (
 )
 from peer_agent.protocol.plan import Pair
 
-ROOM = 0.7  # of an estimate: a direction that carried more may have delayed the flow itself
-FREE = 0.25  # of a direction's bytes, at least, that were on time
-ROUNDS_KEPT = 100  # without a measurement, until a pair is forgotten
-HOPE = 1.1  # times what came over a pair on time: the next plan assumes this much
-MOST_PAIRS = 2048  # pairs that are remembered; those measured longest ago are forgotten first
+ROOM = 0.7  # fraction of the estimate: a fuller direction may itself have delayed the flow
+FREE = 0.25  # least fraction of a direction's bytes that was on time
+ROUNDS_KEPT = 100  # a pair is forgotten after this many rounds without a measurement
+HOPE = 1.1  # times the speed of a pair that was on time: the next plan assumes this much
+MOST_PAIRS = 2048  # most pairs remembered; the pairs measured longest ago are forgotten first
 
 
 def narrow_flows(
     capacities: Mapping[Direction, Capacity], loads: Mapping[Direction, Load], held_up: AbstractSet[Flow]
 ) -> set[Flow]:
-    """Return the delayed flows that neither direction explains; none without a planned pace. O(flows log flows)."""
+    """Return the delayed flows whose delay neither the sender's uplink nor the receiver's downlink explains.
+
+    Return none if the plan did not set a pace for every flow. O(flows log flows).
+    """
     if not all(flow.asked_s for load in loads.values() for flow in load.flows):
         return set()
     free = {direction for direction, load in loads.items() if load.part_of(held_up) <= 1 - FREE}
@@ -41,7 +45,7 @@ def narrow_flows(
 
 
 def _crowded(known: Capacity | None, load: Load) -> list[Flow]:
-    """Return the flows during which their direction was nearly full. A short flow may have been delayed by that."""
+    """Return the flows during which the direction was nearly full. The full direction may have delayed short flows."""
     if known is None or not known.bps:
         return load.flows
     uses = load.bps_during(load.flows) / known.bps
@@ -55,7 +59,10 @@ def learn_pairs(
     narrow: AbstractSet[Flow],
     at: float,
 ) -> None:
-    """Update the pair limits. `late`: all delayed flows; `narrow`: those no direction explains. O(flows)."""
+    """Update the limits of pairs. O(flows).
+
+    `late`: all delayed flows. `narrow`: the delayed flows that neither end's link explains.
+    """
     full = {(flow.sender, flow.receiver) for flow in narrow}
     for pair, load in _loads_of_pairs(loads, full | pairs.keys()).items():
         known = pairs.pop(pair, None)
@@ -67,7 +74,10 @@ def learn_pairs(
 
 
 def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -> Capacity | None:
-    """Return the new estimate; None where a first suspicion was wrong. `is_tried`: it was found twice."""
+    """Return the new estimate of a pair, or None if a first suspicion was not confirmed.
+
+    `is_tried` in the estimate means that the limit was found twice.
+    """
     if known is None:
         return Capacity(load.bps, is_floor=False, measured_at=at) if is_full else None
     is_tried = known.is_tried or is_full
@@ -81,7 +91,10 @@ def _measured(known: Capacity | None, load: Load, *, is_full: bool, at: float) -
 
 
 def limits_of(pairs: Mapping[Pair, Capacity], *, hopes: bool = False) -> dict[Pair, float]:
-    """Return the limits that were found twice, in bytes per second. `hopes`: raise those that may be higher."""
+    """Return the pair limits that were found twice, in bytes per second.
+
+    `hopes`: raise each limit that may be too low, so that the next round tests a higher speed.
+    """
     return {
         pair: known.bps * (HOPE if hopes and known.is_floor else 1.0) for pair, known in pairs.items() if known.is_tried
     }

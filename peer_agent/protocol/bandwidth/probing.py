@@ -1,4 +1,4 @@
-"""Measure an idle link between two peers whom the coordinator names: both send and count at once (rule 31)."""
+"""Measure an idle link between two peers that the coordinator names. Both send and count at once (rule 31)."""
 
 from msgspec import Struct, field
 
@@ -6,19 +6,19 @@ from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.wire import HEADER, Frame
 
-PROBE_S = 1.6  # of sending
-LEAD_S = 0.5  # at the beginning, while the connection speeds up: not counted
-LEAST_S = 0.25  # of counted time, at least
+PROBE_S = 1.6  # seconds of sending
+LEAD_S = 0.5  # seconds at the beginning, not counted because the connection is still speeding up
+LEAST_S = 0.25  # least seconds of counted time
 HALF_S = (PROBE_S - LEAD_S) / 2  # half of the counted time
-EXPECTED_S = 6.0  # from the coordinator's message to the last frame
-FRAME_BYTES = 32 * 1024  # of a frame's payload
-MOST_BYTES = 256 * 1024 * 1024  # that one end sends, at most
-MOST_OPEN = 4  # probes that are expected at once
+EXPECTED_S = 6.0  # seconds from the coordinator's message to the last frame
+FRAME_BYTES = 32 * 1024  # bytes of a frame's payload
+MOST_BYTES = 256 * 1024 * 1024  # most bytes that one end sends
+MOST_OPEN = 4  # most probes expected at once
 LAST = 1  # the slot number of the last frame
 
 
 class Expected(Struct):
-    """One expected probe: its partner, its end, and what has come."""
+    """One expected probe: the peer at the other end, the deadline, and the bytes received so far."""
 
     partner: PeerId
     until: float
@@ -28,7 +28,7 @@ class Expected(Struct):
 
 
 class Probes(Struct):
-    """The open probes, by number."""
+    """The expected probes, by probe number."""
 
     open: dict[int, Expected] = field(default_factory=dict)
 
@@ -42,15 +42,19 @@ def expect(probes: Probes, message: m.Probe, now: float) -> None:
 
 
 def is_expected(probes: Probes, partner: PeerId, number: int, now: float) -> bool:
-    """Return True if this link is to be probed now. Probe frames are sent to no other peer."""
+    """Return True if this peer expects this probe on its link to `partner` now.
+
+    No other peer gets probe frames.
+    """
     expected = probes.open.get(number)
     return expected is not None and expected.partner == partner and now < expected.until
 
 
 def frame_came(probes: Probes, partner: PeerId, frame: Frame, now: float) -> tuple[int, float] | None:
-    """Count a frame. Return bytes and seconds with the last frame, where the probe was long enough; else None.
+    """Count a probe frame. Return the measured bytes and seconds when the last frame arrives, else None.
 
-    Only the slower half counts: a machine that was just busy reads at once what had piled up.
+    The result is also None if the probe was too short. Only the slower half of a probe counts: a machine that was
+    briefly busy then reads all waiting bytes at once.
     """
     if not is_expected(probes, partner, frame.step, now):
         return None
@@ -67,7 +71,7 @@ def frame_came(probes: Probes, partner: PeerId, frame: Frame, now: float) -> tup
 
 
 def _slower_half(expected: Expected, seconds: float) -> tuple[int, float]:
-    """Return bytes and seconds of the slower half; of the whole probe where a half is too short."""
+    """Return the bytes and seconds of the slower half of a probe, or of the whole probe if a half is too short."""
     first_size, first_s = expected.half
     size, last_s = expected.size - first_size, seconds - first_s
     if min(first_s, last_s) < LEAST_S:

@@ -1,11 +1,11 @@
 """The coordinator: `advance(state, event, now, seed) -> commands`.
 
-Time and randomness are arguments; site, simulator and property tests share the function. It may change the state it is
-given: the contract is determinism, not immutability (rule 23). The host carries out commands in order. The table of
-phases is in `phases`; this module routes events.
+Time and randomness are arguments; site, simulator and property tests share the function. It may change the state that
+it is given: the contract is determinism, not immutability (rule 23). The host carries out the commands in order.
+`phases` contains the table of phases; this module routes events.
 
-Frequent events (a report, a heartbeat, an offer) touch one member. All members are visited with the clock, or once a
-round.
+Frequent events (a report, a heartbeat, an offer) change one member. The coordinator visits all members only on clock
+ticks, or once a round.
 """
 
 from typing import assert_never
@@ -55,18 +55,21 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import encode_recipe
 
 TICK_S = 0.25
-SWEEP_S = 1.0  # between visits to every member
-GAP_TICKS = 3  # a longer pause between two events was the host's own
+SWEEP_S = 1.0  # seconds between visits to every member
+GAP_TICKS = 3  # ticks; after a longer pause between two events, the host itself was suspended
 
 
 def advance(state: RunState, event: e.Event, now: float, seed: int) -> list[e.Command]:
-    """Process one event. `now` is monotonic seconds; `seed` is an integer from the host, for random choices."""
+    """Process one event, and return the commands for the host.
+
+    `now`: monotonic seconds. `seed`: an integer from the host, for random choices.
+    """
     _tell_time(state, now)
     return _take(state, event, seed) + _move(state)
 
 
 def _tell_time(state: RunState, now: float) -> None:
-    """Advance the state's time, except while the host is suspended: no peer is late because of that (rule 22)."""
+    """Advance the state's time, except while the host was suspended, so that the pause makes no peer late (rule 22)."""
     if state.clock is None:
         state.clock = state.now = state.accumulating_since = state.batch_since = state.moved_at = now
         await_return(state)
@@ -107,7 +110,10 @@ def _take(state: RunState, event: e.Event, seed: int) -> list[e.Command]:
 
 
 def _join(state: RunState, event: e.Joined) -> list[e.Command]:
-    """Add or update a member. Replan if it was reducing: its process may be new, or may have lost messages."""
+    """Add or update a member.
+
+    Make a new plan if the member is reducing: its process may be new, or may have lost messages.
+    """
     known = state.members.get(event.peer)
     commands = _lose(state, event.peer, final=True) if known is not None and known.role is not event.role else []
     is_back = event.peer in state.members and awaits(state, event.peer)
@@ -119,7 +125,7 @@ def _join(state: RunState, event: e.Joined) -> list[e.Command]:
 def _receive(state: RunState, peer: PeerId, message: m.TO_SITE) -> list[e.Command]:  # noqa: C901, PLR0912
     member = state.members.get(peer)
     if member is None:
-        return [ask_for_hello(state, peer)]  # it was evicted, or its hello was lost
+        return [ask_for_hello(state, peer)]  # the coordinator evicted this peer, or its hello was lost
     member.heard_at = state.now
     match message:
         case m.Hello():
@@ -163,7 +169,10 @@ def _lose(state: RunState, peer: PeerId, *, final: bool) -> list[e.Command]:
 
 
 def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
-    """Apply the organizer's wishes. Peers need not be told of more steps: each record carries its learning rate."""
+    """Apply the organizer's settings.
+
+    The coordinator need not tell peers a new number of steps, because each record contains its learning rate.
+    """
     before, state.goal = state.goal, event.goal
     if event.target_steps and event.target_steps != state.recipe.target_steps:
         state.recipe = replace(state.recipe, target_steps=event.target_steps)
@@ -172,7 +181,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
     done += roll_back(state, event.back_to)
     if before != event.goal:
         state.is_dirty, state.moved_at = True, state.now
-        state.batch_since = state.now  # a pause must not count as the time that a batch takes
+        state.batch_since = state.now  # time in which the organizer paused the run does not count for the batch
         recount_all(state)
     if event.goal != "finishing" or (before == "finishing" and state.ending_since):
         return done
@@ -181,7 +190,10 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
 
 
 def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
-    """Lease samples of the sources by these weights from now on; each record names its weights."""
+    """Use new weights of the data sources for all further leases.
+
+    Each log record states the weights that applied.
+    """
     if len(weights) != len(state.leases.sources):
         return []
     state.recipe = replace(state.recipe, mix=weights)
@@ -192,7 +204,7 @@ def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
 
 
 def _move(state: RunState) -> list[e.Command]:
-    """Make the transitions that need no event."""
+    """Make the transitions between phases that need no event."""
     match state.phase:
         case Phase.ACCUMULATE if may_cut(state) and choose_at_cut(state):
             return cut(state) + _move(state)
@@ -207,7 +219,7 @@ def _move(state: RunState) -> list[e.Command]:
 
 
 def _tick(state: RunState, seed: int) -> list[e.Command]:
-    """React to the clock: four times a second, however often the host ticks."""
+    """Do the coordinator's regular work, at most four times a second even if the host's clock ticks more often."""
     if state.now < state.look_at:
         return []
     state.look_at = state.now + TICK_S / 2
@@ -222,7 +234,7 @@ def _tick(state: RunState, seed: int) -> list[e.Command]:
 
 
 def _sweep(state: RunState) -> list[e.Command]:
-    """Visit every member: evict lost ones, mark silent ones, deal the shares."""
+    """Visit every member: evict lost members, mark silent members, and share the batch among the rest."""
     state.sweep_at = state.now + SWEEP_S
     commands = reappoint(state)
     for member in list(state.members.values()):

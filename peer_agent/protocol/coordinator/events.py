@@ -1,4 +1,4 @@
-"""Events of a run, and commands that its coordinator gives the host. Both are data."""
+"""Events of a run, and commands that the run's coordinator gives the host. Both are data."""
 
 from typing import Literal
 
@@ -9,13 +9,13 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Entry, Record, Unit
 from peer_agent.protocol.messages import TO_SITE, Hello, Message, Plan, Snapshot
 
-Goal = Literal["running", "paused", "finishing"]  # finishing: no further round; the present step is the last
+Goal = Literal["running", "paused", "finishing"]  # finishing: the present step is the last; no further round begins
 
 # --- events ------------------------------------------------------------------------------------------------------
 
 
 class Joined(Struct, frozen=True):
-    """An authenticated peer said hello, the first time or again."""
+    """An authenticated peer has sent a hello, for the first time or again."""
 
     peer: PeerId
     person: str
@@ -25,14 +25,14 @@ class Joined(Struct, frozen=True):
 
 
 class Received(Struct, frozen=True):
-    """A message from a peer that has joined."""
+    """A message from a peer that has joined the run."""
 
     peer: PeerId
     message: TO_SITE
 
 
 class Lost(Struct, frozen=True):
-    """The peer's session ended: it left, died or was banned."""
+    """The peer's session has ended: the peer left, died or was banned."""
 
     peer: PeerId
     banned: bool = False
@@ -43,13 +43,13 @@ class Ticked(Struct, frozen=True):
 
 
 class Reserved(Struct, frozen=True):
-    """The lease marks of a Reserve are in the database."""
+    """The database has stored the lease marks of a Reserve command."""
 
     marks: tuple["Mark", ...]
 
 
 class Persisted(Struct, frozen=True):
-    """The database's answer to a Persist.
+    """The database's answer to a Persist command.
 
     `stale`: another host has the run. `failed`: nothing was written. `refused`: this record cannot be written.
     """
@@ -59,7 +59,7 @@ class Persisted(Struct, frozen=True):
 
 
 class Target(Struct, frozen=True):
-    """A snapshot to roll back to: its place in the log, and the sha256 of its file."""
+    """A snapshot to roll back to: its index and step in the log, and the sha256 of the snapshot file."""
 
     index: int
     step: int
@@ -67,7 +67,7 @@ class Target(Struct, frozen=True):
 
 
 class Directed(Struct, frozen=True):
-    """The organizer's wishes. `target_steps` 0, or an empty `mix` (the sources' weights): unchanged."""
+    """The organizer's settings. `target_steps` 0, or an empty `mix` (weights of the sources), changes nothing."""
 
     goal: Goal
     target_steps: int = 0
@@ -76,13 +76,13 @@ class Directed(Struct, frozen=True):
 
 
 class Verified(Struct, frozen=True):
-    """The site has replayed the log up to this snapshot's index and found the stored state."""
+    """The site has replayed the log up to this snapshot's index, and the result matches the stored state."""
 
     index: int
 
 
 class Replayed(Struct, frozen=True):
-    """The state's digest at an entry where replicas differ, from the site's replay of the log."""
+    """The state digest at an entry where replicas differ, from the site's replay of the log."""
 
     index: int
     step: int
@@ -90,14 +90,17 @@ class Replayed(Struct, frozen=True):
 
 
 class Paged(Struct, frozen=True):
-    """A page of the log was sent, with fewer records than the Resend asked for if they were too large."""
+    """The host has sent a page of the log.
+
+    The page has fewer records than the Resend command requested if they were too large.
+    """
 
     peer: PeerId
-    last: int  # index of the last record in it
+    last: int  # index of the last record in the page
 
 
 class SnapshotStored(Struct, frozen=True):
-    """An uploaded state has the majority's hash: new peers may load it."""
+    """The site has stored an uploaded state with the majority's hash. New peers may load this snapshot."""
 
     snapshot: Snapshot
 
@@ -111,7 +114,7 @@ Event = (
 
 
 class Mark(Struct, frozen=True, array_like=True):
-    """Positions below `mark` of a shard in an epoch may have been leased (rule 11)."""
+    """A lease mark: only positions below `mark` of this shard and epoch may have been leased (rule 11)."""
 
     epoch: int
     shard: int
@@ -119,14 +122,17 @@ class Mark(Struct, frozen=True, array_like=True):
 
 
 class Send(Struct, frozen=True):
-    """Send a message to these peers."""
+    """Send a message to the listed peers."""
 
     peers: tuple[PeerId, ...]
     message: Message
 
 
 class Announce(Struct, frozen=True):
-    """Sign the plan and send it: whole to `keepers` (reducers and keepers of the log), to `peers` each its own part."""
+    """Sign the plan and send it.
+
+    `keepers` (peers that may reduce or keep the log) get all slots. Each of `peers` gets only its own slot.
+    """
 
     keepers: tuple[PeerId, ...]
     peers: tuple[PeerId, ...]
@@ -134,7 +140,7 @@ class Announce(Struct, frozen=True):
 
 
 class Persist(Struct, frozen=True):
-    """Write the record, its ledger rows and the head in one transaction (rule 3)."""
+    """Write the record, its ledger rows and the run's head in one transaction (rule 3)."""
 
     record: Record
     duration_s: float
@@ -142,59 +148,59 @@ class Persist(Struct, frozen=True):
 
 
 class Reserve(Struct, frozen=True):
-    """Raise lease marks in the database. Leases are granted only below them."""
+    """Raise the lease marks in the database. The coordinator leases only units below the marks."""
 
     marks: tuple[Mark, ...]
 
 
 class LeftOut(Struct, frozen=True):
-    """Record that these units will be in no update: their gradients were not finite, repeatedly."""
+    """Store that no update will include these units, because their gradients were not finite several times."""
 
     units: tuple[Unit, ...]
 
 
 class Resend(Struct, frozen=True):
-    """Send one page of committed records to a peer that is behind: `count` of them from `first` on."""
+    """Send one page of committed records to a peer that is behind: `count` records from index `first` on."""
 
     peer: PeerId
     first: int
     count: int
-    whole: bool = False  # with all contributions, for keepers of the log; otherwise with the peer's own
+    whole: bool = False  # with all contributions, for a keeper of the log; otherwise only the peer's
 
 
 class Agreed(Struct, frozen=True):
-    """The state digest that the majority reports at a step."""
+    """Store the state digest that the majority reports at a step."""
 
     step: int
     digest: str
 
 
 class Note(Struct, frozen=True):
-    """A line of the timeline that people see."""
+    """Add a line to the timeline that people see."""
 
     kind: str
     text: str
 
 
 class Waiting(Struct, frozen=True):
-    """Why nothing moves; empty when it does."""
+    """Show the reason why the run makes no progress, or clear the reason if it is empty."""
 
     reason: str
 
 
 class Finish(Struct, frozen=True):
-    """The last step is committed and its snapshot is stored."""
+    """Finish the run: the last step is committed, and its snapshot is stored."""
 
 
 class Replay(Struct, frozen=True):
-    """Rebuild an entry's state from the log: replicas differ there, or no trainer is left to upload it."""
+    """Rebuild the state at an entry from the log, because replicas differ there or no trainer is left to upload it."""
 
     index: int
     step: int
 
 
 class Elected(Struct, frozen=True):
-    """Only this machine may upload the state of this entry."""
+    """Let only this machine upload the state at this entry."""
 
     peer: PeerId
     index: int
@@ -202,7 +208,10 @@ class Elected(Struct, frozen=True):
 
 
 class Admitted(Struct, frozen=True):
-    """A majority of persons reports this sha256 and size (bytes) of an entry's canonical snapshot."""
+    """Accept an upload with this sha256 and size (bytes) as the canonical snapshot of an entry.
+
+    A majority of persons reports this hash.
+    """
 
     index: int
     step: int
@@ -211,7 +220,7 @@ class Admitted(Struct, frozen=True):
 
 
 class Abdicate(Struct, frozen=True):
-    """Stop driving the run: another host has it, or takes it over."""
+    """Stop driving the run, because another host has the run or takes it over."""
 
 
 Command = (

@@ -1,4 +1,4 @@
-"""Build a run's state from the database's facts, for site and simulator alike."""
+"""Restore a run's state from facts in the database, for site and simulator alike."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,38 +12,44 @@ from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest
 from peer_agent.protocol.messages import Shard, Snapshot
 from peer_agent.protocol.recipe import Recipe
 
-GRACE_ROUNDS = 3  # rounds that leases outlive a session, and commits that they outlive a host
-LATELY = 10  # commits whose persons vote (rule 17)
+GRACE_ROUNDS = 3  # rounds that leases last after a session ends; commits that they last after a host ends
+LATELY = 10  # persons with work in this many last commits may vote (rule 17)
 
 
 class StoredFacts(Struct, frozen=True, kw_only=True):
-    """Everything a host needs to take over a run. The head is the last record's, or the beginning."""
+    """Everything that a host needs to take over a run.
+
+    `index`, `step` and `digest` are those of the last record, or of the beginning of the log.
+    """
 
     run: RunId
     slug: str
     title: str
-    fence: int  # this host's own
+    fence: int  # fence of this host
     recipe: Recipe
     recipe_bytes: bytes
     elements: int
     shards: tuple[Shard, ...]
-    sources: tuple[int, ...] = ()  # each shard's source number; empty: there is one source
+    sources: tuple[int, ...] = ()  # each shard's source number; empty if there is one source
     site_key: bytes
     index: int = 0
     step: int = 0
     digest: str = GENESIS
     goal: Goal = "running"
-    snapshot: Snapshot  # the newest admitted one
-    verified: int = 0  # index of the newest snapshot that was replayed
+    snapshot: Snapshot  # the newest admitted snapshot
+    verified: int = 0  # index of the newest snapshot that the site has replayed
     rolled_back: int = 0  # index of the last rollback
     marks: Iterable[Mark] = ()
-    settled: Iterable[Unit] = ()  # what is in updates: ranges of positions of any length, of all epochs
-    left_out: Sequence[Unit] = ()  # the same of what will be in no update
-    last: Sequence[Entry] = ()  # the newest records, oldest first; only the last RECORDS_WALKED are read
+    settled: Iterable[Unit] = ()  # ranges of samples, of any length and in all epochs, that updates include
+    left_out: Sequence[Unit] = ()  # ranges of samples that no update will include
+    last: Sequence[Entry] = ()  # the newest records, oldest first; only the last RECORDS_WALKED are used
 
 
 def restored(facts: StoredFacts) -> RunState:
-    """Return the run between two rounds, without members. An open round is void: the database has nothing of it."""
+    """Return the state of the run between two rounds, without members.
+
+    A round that was open when the last host stopped is void, because the database contains nothing of the round.
+    """
     sizes = [facts.recipe.samples_in(shard.tokens) for shard in facts.shards]
     state = RunState(
         run=facts.run,
@@ -74,7 +80,7 @@ def restored(facts: StoredFacts) -> RunState:
 
 
 def _sources(facts: StoredFacts) -> list[leases.Source]:
-    """Return the sources that the recipe mixes; empty if it mixes none, so that all shards are one source."""
+    """Return the sources that the recipe mixes. Empty if the recipe has no weights: then all shards are one source."""
     weights = facts.recipe.mix
     if not weights or len(facts.sources) != len(facts.shards) or max(facts.sources, default=0) >= len(weights):
         return []
@@ -85,7 +91,7 @@ def _sources(facts: StoredFacts) -> list[leases.Source]:
 def _remember(state: RunState, sealed: Entry) -> None:
     record = read_record(sealed)
     if record.kind == "rollback":
-        state.inclusions.clear()  # no accumulator carries anything from before
+        state.inclusions.clear()  # after a rollback, no accumulator carries tokens from before
     else:
         state.inclusions.append(inclusions_of(record))
     for entry in record.contributions:
@@ -96,7 +102,7 @@ def _remember(state: RunState, sealed: Entry) -> None:
 
 
 def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:
-    """Return how each accumulator was included in an update."""
+    """Return, for each accumulator in an update, how much of the accumulator's gradient the update includes."""
     return {
         entry.accumulator: Inclusion(
             is_everywhere(entry, record), entry.weight, sum(unit.samples for unit in entry.units)
@@ -106,7 +112,7 @@ def inclusions_of(record: Record) -> dict[AccumulatorId, Inclusion]:
 
 
 def carried_of(state: RunState, accumulator: AccumulatorId) -> tuple[int, float]:
-    """Return the most tokens that updates left out of an accumulator, and its samples per token (rule 9)."""
+    """Return the most tokens that updates left out of an accumulator, and its ratio of samples to tokens (rule 9)."""
     tokens, ratio = 0, 0.0
     for inclusions in state.inclusions:
         entry = inclusions.get(accumulator)

@@ -1,8 +1,9 @@
-"""Exact data accounting in leased units of samples (rule 11).
+"""Exact accounting of the data, in leased units of samples (rule 11).
 
-A unit is fresh, leased to one accumulator, or settled. Each accumulator goes through shards of its own in turn, so that
-its machine fetches few shards; near the end of an epoch they share what is left. Each data source has its own epochs.
-Units come from the source that is furthest behind its weight, and only below the marks in the database.
+A unit is fresh, leased to one accumulator, or settled. Each accumulator goes through its own shards in turn, so that
+its machine fetches few shards. Near the end of an epoch, accumulators share the remaining shards. Each data source has
+its own epochs. Units come from the source that is furthest behind its weight, and only from positions below the marks
+in the database.
 """
 
 import math
@@ -18,37 +19,37 @@ from peer_agent.protocol.identifiers import AccumulatorId
 from peer_agent.protocol.log.records import Unit
 from peer_agent.protocol.messages.to_peer import MOST_COMING
 
-SHARDS_AHEAD = 2  # of each source, that an accumulator owns in advance
-GIVE_UP = 3  # times a unit may come back as non-finite before it is left out
+SHARDS_AHEAD = 2  # shards of each source that an accumulator owns in advance
+GIVE_UP = 3  # times that a unit's gradient may be non-finite before the unit is left out
 
 
 class Source(Struct):
-    """Shards that are each dealt once an epoch."""
+    """A data source: shards that are each leased once an epoch."""
 
     shards: tuple[int, ...]
-    weight: float = 1.0  # of all that is dealt; 0: nothing is
+    weight: float = 1.0  # relative to the other sources; with 0, no samples are leased
     epoch: int = 0
-    left: int = 0  # samples of the epoch that are not dealt yet; also 0 before it begins
-    waiting: dict[int, None] = field(default_factory=dict)  # shards without an owner; the last is the next
-    begun: set[int] = field(default_factory=set)  # shards with an owner that are not used up
+    left: int = 0  # samples of the epoch not leased yet; also 0 before the epoch begins
+    waiting: dict[int, None] = field(default_factory=dict)  # shards without an owner; the last one is given out next
+    begun: set[int] = field(default_factory=set)  # shards with an owner and with samples left
     own: dict[AccumulatorId, list[int]] = field(default_factory=dict)  # each accumulator's shards, in order
-    turn: float = 0.0  # samples dealt under the present weights, divided by the weight
+    turn: float = 0.0  # samples leased since the weights last changed, divided by the weight
 
 
 class LeaseBook(Struct):
-    """All leases of a run. `sizes` are samples per shard; positions are in the shard's order of the epoch."""
+    """All leases of a run. `sizes`: samples per shard. Positions are in the shard's order of the epoch."""
 
     sizes: tuple[int, ...]
     unit_samples: int
-    sources: list[Source] = field(default_factory=list)  # if none is named, all shards are one
+    sources: list[Source] = field(default_factory=list)  # without named sources, all shards are one source
     granted: dict[tuple[int, int], int] = field(default_factory=dict)
     reserved: dict[tuple[int, int], int] = field(default_factory=dict)
-    returned: list[Unit] = field(default_factory=list)  # a heap: the first goes out first
-    orphans: list[Unit] = field(default_factory=list)  # below the marks after a restart, not claimed yet; in order
+    returned: list[Unit] = field(default_factory=list)  # a heap: the smallest unit is leased first
+    orphans: list[Unit] = field(default_factory=list)  # ascending; below the marks after a restart, and not claimed yet
     held: dict[AccumulatorId, set[Unit]] = field(default_factory=dict)
-    held_samples: dict[AccumulatorId, int] = field(default_factory=dict)  # their sum
+    held_samples: dict[AccumulatorId, int] = field(default_factory=dict)  # samples in `held`, by accumulator
     failures: dict[Unit, int] = field(default_factory=dict)
-    lost_samples: int = 0  # samples of units that will never be in an update
+    lost_samples: int = 0  # samples of units that no update will include
 
     def __post_init__(self) -> None:
         self.sources = self.sources or [Source(tuple(range(len(self.sizes))))]
@@ -59,12 +60,12 @@ class LeaseBook(Struct):
         return tuple(source.weight for source in self.sources) if len(self.sources) > 1 else ()
 
     def mix(self, weights: Sequence[float]) -> None:
-        """Deal by these weights from now on, without making up for what was dealt before."""
+        """Lease by new weights from now on, without compensating for earlier leases."""
         for source, weight in zip(self.sources, weights, strict=True):
             source.weight, source.turn = weight, 0.0
 
     def grant(self, accumulator: AccumulatorId, samples: int) -> tuple[Unit, ...]:
-        """Lease about `samples` samples: returned units first, then fresh ones below the marks."""
+        """Lease about `samples` samples: returned units first, then fresh units below the marks."""
         units: list[Unit] = []
         while samples > 0:
             unit = heappop(self.returned) if self.returned else self._fresh(accumulator)
@@ -82,11 +83,14 @@ class LeaseBook(Struct):
             self.held_samples[accumulator] = self.held_samples.get(accumulator, 0) + more
 
     def outstanding(self, accumulator: AccumulatorId) -> int:
-        """Return how many units the accumulator holds, computed or not."""
+        """Return how many units are leased to the accumulator now, computed or not."""
         return len(self.held.get(accumulator, ()))
 
     def _fresh(self, accumulator: AccumulatorId) -> Unit | None:
-        """Deal a unit from the source that is furthest behind, or from the next one if its marks are used up."""
+        """Return a fresh unit from the source furthest behind its weight.
+
+        If nothing of this source is left below the lease marks, try the next source.
+        """
         for source in sorted((each for each in self.sources if each.weight), key=lambda each: each.turn):
             if (unit := self._fresh_of(source, accumulator)) is not None:
                 source.turn += unit.samples / source.weight
@@ -105,7 +109,11 @@ class LeaseBook(Struct):
         return Unit(source.epoch, shard, start, stop)
 
     def _dealt_from(self, source: Source, accumulator: AccumulatorId) -> int | None:
-        """Return the accumulator's own shard with marks, else the begun one with most left (kept if it has none)."""
+        """Return the shard from which to lease next, or None.
+
+        Prefer the accumulator's own shards that have positions below the marks. Otherwise take the begun shard with
+        most samples left. An accumulator without shards then owns this shard.
+        """
         own = self._own(source, accumulator)
         for shard in own:
             if self._may_deal(source.epoch, shard):
@@ -121,7 +129,7 @@ class LeaseBook(Struct):
         return start < size and min(start + self.unit_samples, size) <= self.reserved.get((epoch, shard), 0)
 
     def _begin_epoch(self, source: Source) -> bool:
-        """Continue the present epoch, or begin the next if it is used up. Return False if there are no samples."""
+        """Begin the source's next epoch if the present one is used up. Return False if the source has no samples."""
         if not any(self.sizes[shard] for shard in source.shards):
             return False
         while not source.left:
@@ -139,7 +147,7 @@ class LeaseBook(Struct):
         return sum(self._rest(source.epoch, shard) for shard in shards)
 
     def _own(self, source: Source, accumulator: AccumulatorId, samples: int = 1) -> list[int]:
-        """Return the accumulator's shards, after adding free ones until they have `samples` left."""
+        """Return the accumulator's shards, after adding free shards until they have `samples` samples left."""
         own = self._unfinished(source, accumulator)
         rest = self._rest_of(source, own)
         while rest < samples and source.waiting:
@@ -153,8 +161,11 @@ class LeaseBook(Struct):
         return [shard for shard in source.own.get(accumulator, ()) if self._rest(source.epoch, shard)]
 
     def coming(self, accumulator: AccumulatorId, machines: int) -> tuple[int, ...]:
-        """Return the accumulator's present and next shards, soonest first; own the next ones if enough are free."""
-        coming: list[tuple[float, int]] = []  # after how many samples of all sources, and which
+        """Return the shards from which the accumulator's units will come, soonest first.
+
+        If enough shards are free, give the next ones to the accumulator.
+        """
+        coming: list[tuple[float, int]] = []  # after how many samples of all sources the shard is needed, and the shard
         for source in (each for each in self.sources if each.weight):
             own = self._unfinished(source, accumulator)
             for ahead in range(1, SHARDS_AHEAD + 1):
@@ -165,12 +176,15 @@ class LeaseBook(Struct):
         return tuple(shard for _, shard in sorted(coming, key=lambda each: each[0])[:MOST_COMING])
 
     def marked(self, accumulator: AccumulatorId) -> int:
-        """Return the samples below the marks of the accumulator's shards that are not dealt yet."""
+        """Return the samples of the accumulator's shards that are below the marks and not leased yet."""
         places = [(source.epoch, shard) for source in self.sources for shard in source.own.get(accumulator, ())]
         return sum(self.reserved.get(place, 0) - self.granted.get(place, 0) for place in places)
 
     def wanted_marks(self, ahead: Mapping[AccumulatorId, int]) -> tuple[Mark, ...]:
-        """Return marks to grant each accumulator about `ahead` samples; empty while half of that is possible."""
+        """Return the lease marks needed to lease each accumulator about `ahead` samples.
+
+        Return none while half of these samples are still below the present marks.
+        """
         together = sum(source.weight for source in self.sources)
         marks, low = list[Mark](), False
         for source in self.sources:
@@ -189,7 +203,7 @@ class LeaseBook(Struct):
         return tuple(marks) if low else ()
 
     def _needed(self, source: Source, ahead: Mapping[AccumulatorId, int]) -> Iterator[tuple[int, int, int]]:
-        """Yield epoch, shard and samples: each one's own shards, then others' and the next epoch's."""
+        """Yield epoch, shard and samples needed: each accumulator's shards, then other shards and the next epoch."""
         needed: dict[int, int] = {}
         lacking = 0
         for name, samples in ahead.items():
@@ -229,7 +243,10 @@ class LeaseBook(Struct):
         return self.held.get(accumulator, set()).issuperset(units)
 
     def claim(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> bool:
-        """Accept units that a restarted run's peer holds (rule 11). False if one is leased elsewhere or settled."""
+        """Accept units that a peer held before this host took over (rule 11).
+
+        Return False if a unit is leased to another accumulator or settled.
+        """
         mine = self.held.get(accumulator, set())
         unknown = sorted(set(units).difference(mine))
         orphans = list(self.orphans) if unknown else self.orphans
@@ -242,7 +259,7 @@ class LeaseBook(Struct):
         return True
 
     def _take_up(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
-        """Let the accumulator go on with the shards it had begun."""
+        """Give an accumulator the shards that it had begun before this host took over."""
         for source in self.sources:
             if self._begin_epoch(source):
                 begun = {unit.shard for unit in units if unit.epoch == source.epoch and unit.shard in source.waiting}
@@ -252,7 +269,7 @@ class LeaseBook(Struct):
                     del source.waiting[shard]
 
     def mark_used(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> None:
-        """End the leases of units in a committed update; they are never leased again."""
+        """End the leases of units in a committed update. These units are never leased again."""
         held = self.held.get(accumulator, set())
         ending = held.intersection(units)
         if not ending:
@@ -263,7 +280,7 @@ class LeaseBook(Struct):
             del self.held[accumulator], self.held_samples[accumulator]
 
     def take_back(self, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
-        """End leases (all, or the named units) and return how many samples came back."""
+        """End leases of an accumulator (of all its units, or of the given ones). Return how many samples came back."""
         held = self.held.get(accumulator, set())
         back = sorted(held if units is None else held.intersection(units))
         self.mark_used(accumulator, back)
@@ -272,7 +289,10 @@ class LeaseBook(Struct):
         return sum(unit.samples for unit in back)
 
     def failed(self, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Unit]:
-        """Give back non-finite units, and return those that failed too often: they are left out for good."""
+        """Take back units whose gradients were not finite.
+
+        Return the units that failed too often; these are left out of the run for good.
+        """
         left_out = []
         for unit in sorted(self.held.get(accumulator, set()).intersection(units)):
             self.failures[unit] = self.failures.get(unit, 0) + 1
@@ -285,7 +305,7 @@ class LeaseBook(Struct):
         return left_out
 
     def release_orphans(self) -> int:
-        """Give back units that no peer claimed within the grace, and return their number of samples."""
+        """Return to the pool the units that no peer claimed in time, and return their number of samples."""
         back = [piece for orphan in self.orphans for piece in _cut(orphan, self.unit_samples)]
         self.orphans = []
         self.returned.extend(back)
@@ -302,9 +322,10 @@ def restored(
     *,
     sources: Sequence[Source] = (),
 ) -> LeaseBook:
-    """Return a restarted coordinator's book: units below the marks that are not settled are orphans until claimed.
+    """Return the lease book of a restarted coordinator.
 
-    `settled` and `left_out` are units or ranges of them, of all epochs, in any order.
+    Units below the marks that are not settled are orphans until a peer claims them. `settled` and `left_out` are units
+    or ranges of units, of all epochs, in any order.
     """
     book = LeaseBook(tuple(sizes), unit_samples, list(sources), lost_samples=sum(unit.samples for unit in left_out))
     used: dict[tuple[int, int], list[Unit]] = {}

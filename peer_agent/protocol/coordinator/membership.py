@@ -1,4 +1,4 @@
-"""Members of the run: hello, what a peer holds, goodbye, and lost peers."""
+"""Members of the run: a peer's hello, the check of its leases, its goodbye, and lost peers."""
 
 from msgspec.structs import replace
 
@@ -24,11 +24,14 @@ from peer_agent.protocol.coordinator.workers.settlement import depart, end_lease
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
-LOST_S = 30.0  # of silence, after which a member counts as lost
+LOST_S = 30.0  # seconds of silence after which a member counts as lost
 
 
 def join(state: RunState, event: Joined) -> list[Command]:
-    """Process a hello, new or repeated. It states everything the peer holds, so taking it twice changes nothing."""
+    """Process a hello, new or repeated.
+
+    A hello states everything that the peer holds, so processing it twice changes nothing.
+    """
     hello, known = event.hello, state.members.get(event.peer)
     member = known or _arrive(state, event)
     member.heard_at, member.hello_asked_at = state.now, None
@@ -55,7 +58,10 @@ def _arrive(state: RunState, event: Joined) -> Member:
 
 
 def _void_to(state: RunState, peer: PeerId, hello: m.Hello) -> list[Command]:
-    """Report attempts that ended without an update while the peer was away. Commits come as records (rule 4)."""
+    """Send a Void message for each attempt that ended without an update while the peer was away.
+
+    The peer learns of commits from the records (rule 4).
+    """
     round_ = state.round
     open_attempts = range(round_.attempt - round_.attempts + 1, round_.attempt + 1) if round_ else range(0)
     why = "the round ended while this machine was away"
@@ -69,7 +75,10 @@ def _void_to(state: RunState, peer: PeerId, hello: m.Hello) -> list[Command]:
 
 
 def _listen(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
-    """Record where the peer can be dialled and what it does; tell the others if that changed."""
+    """Record where other peers can dial a member, and whether it reduces or keeps the log.
+
+    Announce the change to the other members.
+    """
     before = state.listeners()
     member.url, member.fingerprint = hello.url, hello.fingerprint
     member.reduces, member.may_keep = hello.reduces, hello.keeps_log
@@ -86,7 +95,7 @@ def _listen(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
 
 
 def _appoint(state: RunState) -> None:
-    """Let members keep the log while no relay does (decision 12). Revoke that only between rounds."""
+    """Let other members keep the log while no relay does (decision 12). End this role only between rounds."""
     able = [member for member in state.listening.values() if member.may_keep]
     has_relay = any(member.role in KEEPING_ROLES for member in able)
     stand_ins = set[PeerId]() if has_relay else _stand_ins(able)
@@ -96,14 +105,14 @@ def _appoint(state: RunState) -> None:
 
 
 def _stand_ins(able: list[Member]) -> set[PeerId]:
-    """Return the members that keep the log in place of a relay: all auxiliaries, or the longest-listening trainers."""
+    """Return the members to keep the log without a relay: all auxiliaries, or the longest-listening trainers."""
     auxiliaries = {member.peer for member in able if member.role is Role.AUXILIARY}
     trainers = sorted((member for member in able if member.trains), key=lambda p: (p.joined_at, p.peer))
     return auxiliaries or {member.peer for member in trainers[:STAND_INS]}
 
 
 def reappoint(state: RunState) -> list[Command]:
-    """Let a relay that joined during the last round keep the log alone from now on. Called with the clock."""
+    """Let a relay that joined during the last round keep the log alone from now on. Called on clock ticks."""
     before = state.listeners()
     _appoint(state)
     if state.listeners() == before:
@@ -112,25 +121,25 @@ def reappoint(state: RunState) -> list[Command]:
 
 
 def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]:
-    """Compare what a trainer says it holds with the lease book."""
+    """Compare the work that a trainer's hello lists with the lease book."""
     commands: list[Command] = []
     member.step = -1 if state.is_undone(hello.log_index) else hello.step
     member.quota, member.reconciled = 0, False
-    if member.accumulator != hello.accumulator:  # it was restarted: what it offered is gone
+    if member.accumulator != hello.accumulator:  # the trainer's process is new: its offer is gone
         commands = _give_up(state, member)
         member.accumulator = hello.accumulator
         if state.holders.get(member.accumulator, member.peer) != member.peer:
-            # Public records name accumulators: a peer that repeats such a name must not get what it holds.
+            # Public records contain the names of accumulators. A peer that uses another peer's name must get nothing.
             member.accumulator = NO_ACCUMULATOR
             return [*commands, Send((member.peer,), revoked(state, hello.accumulator, "it is another machine's"))]
         _resume(state, member, hello)
     if member.step != state.step:
-        return commands  # its units may be in updates it has not learned of; it says hello again at the head
+        return commands  # updates unknown to the peer may include its units; it says hello again at the newest entry
     member.reconciled = True
     held = [done.unit for done in hello.done] + list(hello.undone)
     if not state.leases.claim(hello.accumulator, held):
         return commands + revoke(state, member, "its leases had ended")
-    is_fresh = state.now - member.granted_at < HELLO_S  # then the hello may have been sent before the lease came
+    is_fresh = state.now - member.granted_at < HELLO_S  # then the peer may have sent the hello before the lease arrived
     known = set(held).union(member.granted if is_fresh else ())
     end_leases(state, hello.accumulator, state.leases.held.get(hello.accumulator, set()).difference(known))
     member.done = {done.unit: done.base for done in hello.done}
@@ -139,7 +148,7 @@ def _reconcile(state: RunState, member: Member, hello: m.Hello) -> list[Command]
 
 
 def _give_up(state: RunState, member: Member) -> list[Command]:
-    """Discard the accumulator that the member had, with what it offered."""
+    """Discard a member's previous accumulator, and withdraw the offer made from that accumulator."""
     if not member.accumulator:
         return []
     end_leases(state, member.accumulator)
@@ -150,7 +159,7 @@ def _give_up(state: RunState, member: Member) -> list[Command]:
 
 
 def _resume(state: RunState, member: Member, hello: m.Hello) -> None:
-    """Adopt a trainer's accumulator. Its carried tokens count up to what the last records allow (rule 9)."""
+    """Accept a trainer's accumulator, and its carried tokens as far as the last records allow (rule 9)."""
     state.holders[member.accumulator] = member.peer
     allowed, member.samples_per_token = carried_of(state, member.accumulator)
     member.carried = min(hello.carried, allowed)
@@ -166,7 +175,7 @@ def _resume(state: RunState, member: Member, hello: m.Hello) -> None:
 
 
 def _who(role: Role, person: str) -> str:
-    """Return whose machine came or went, and its role if it does not train, for the timeline."""
+    """Return how the timeline names a machine: by its person, and by its role if it does not train."""
     match role:
         case Role.RELAY:
             return f"A relay of {person}"
@@ -195,7 +204,7 @@ def _greeting(state: RunState, *, reconciled: bool) -> m.Greeting:
 
 
 def lose(state: RunState, member: Member, *, final: bool) -> list[Command]:
-    """End a member's session. Its leases last some rounds longer, unless it said goodbye or was banned."""
+    """End a member's session. The member's leases last some rounds longer, unless it left or was banned."""
     discount(state, member)
     keep_conduct(state, member)
     del state.members[member.peer]

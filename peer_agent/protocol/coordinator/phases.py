@@ -1,4 +1,4 @@
-"""The coordinator's transition table. It is executed: only `enter` changes `state.phase`."""
+"""The coordinator's table of transitions between phases. Only `enter` changes `state.phase`."""
 
 from enum import StrEnum
 
@@ -40,11 +40,11 @@ TRANSITIONS: dict[tuple[Phase, Why], Phase] = {
 
 
 class Impossible(AssertionError):
-    """A transition that is not in the table: the state is wrong and must not be used further."""
+    """An error: a transition that is not in the table. The state is wrong and must not be used further."""
 
 
 def enter(state: RunState, why: Why) -> None:
-    """Make the transition. Raises Impossible if the table has none."""
+    """Make a transition. Raises Impossible if the table has none for this phase and reason."""
     following = TRANSITIONS.get((state.phase, why))
     if following is None:
         raise Impossible(f"in phase {state.phase} there is no way on because {why}")

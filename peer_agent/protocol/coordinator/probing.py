@@ -1,4 +1,4 @@
-"""Measure idle links before rounds do: a few times each, one at a time for each peer (rule 31)."""
+"""Measure idle links before the rounds do: each link a few times, and each peer in one probe at a time (rule 31)."""
 
 import math
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from peer_agent.protocol.coordinator.state import LinkProbe, Member, Phase, RunS
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
-MOST_PROBES = 5  # of one machine under one host, whatever its sessions; the listening end's count is not raised
-IDLE_UNTIL = 0.7  # of the batch: above, the next round is too near
+MOST_PROBES = 5  # most probes that one machine begins under one host, in all its sessions
+IDLE_UNTIL = 0.7  # fraction of the batch: if more is done, the next round is too near
 
 
 def probe(state: RunState) -> list[Command]:
-    """Begin the probes that are possible now. Called with the clock."""
+    """Begin the link probes that are possible now. Called on clock ticks."""
     for number in [number for number, each in state.probes.items() if state.now - each.begun_at >= EXPECTED_S]:
         del state.probes[number]
     if state.phase is not Phase.ACCUMULATE or state.awake_samples >= IDLE_UNTIL * state.recipe.target_batch:
@@ -27,7 +27,7 @@ def probe(state: RunState) -> list[Command]:
 
 
 def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
-    """Yield members whose links are not measured to their limit, each with a free listener."""
+    """Yield each member whose link needs a probe, with a listener that is in no other probe."""
     busy = {peer for each in state.probes.values() for peer in (each.member, each.listener)}
     listeners = [p for p in state.listening.values() if p.measures and p.peer not in busy]
     for member in state.ready():
@@ -46,14 +46,20 @@ def _pairs(state: RunState) -> Iterator[tuple[Member, Member]]:
 
 
 def _worth(state: RunState, member: Member, listener: Member) -> tuple[bool, int, bool]:
-    """Rank a listener by what a probe may show: not measured with this member before, then faster, then a relay."""
+    """Rank a listener by what a probe may show.
+
+    Prefer a listener not measured with this member before, then a faster one, then a relay.
+    """
     bps = _least_bps(state, listener)
     steps = math.floor(math.log(bps, FASTER)) if bps else 0
     return listener.peer not in member.conduct.measured_with, steps, listener.role is Role.RELAY
 
 
 def _may_show_more(state: RunState, member: Member, listener: Member) -> bool:
-    """Return True if a probe may raise an estimate. Two about equally fast ends are measured together once."""
+    """Return True if a probe may raise an estimate.
+
+    Two ends that are about equally fast are measured together once.
+    """
     mine, other = _least_bps(state, member), _least_bps(state, listener)
     if not member.conduct.probed or other >= FASTER * mine:
         return True
@@ -82,7 +88,10 @@ def _begin(state: RunState, member: Member, listener: Member) -> list[Command]:
 
 
 def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Command]:
-    """Process one end's count, once, if its time is plausible and no round began meanwhile."""
+    """Process the bytes that one end of a link counted in a probe, once per end.
+
+    The bytes count only if the reported time is plausible and no round began meanwhile.
+    """
     found = state.probes.get(probed.number)
     if found is None or member.peer not in (found.member, found.listener) or member.peer in found.told:
         return []
@@ -99,7 +108,7 @@ def take_probed(state: RunState, member: Member, probed: m.Probed) -> list[Comma
 
 
 def _remember(state: RunState, peer: PeerId, partner: PeerId) -> None:
-    """Record that the peer's link was measured with this partner."""
+    """Record that a peer's link was measured together with this partner."""
     member = state.members.get(peer)
     if member is not None and len(member.conduct.measured_with) < MOST_PROBES:
         member.conduct.measured_with.add(partner)

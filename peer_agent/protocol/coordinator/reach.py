@@ -1,7 +1,8 @@
-"""Find the listening members that others can reach, so that they may reduce (rule 27). Relays are always reachable.
+"""Find the listening members that other members can reach, so that they may reduce (rule 27).
 
-Reach is a peer's claim. If a person's machines miss more than a quarter of the listeners, its own links are bad, or it
-lies. Its claim then excludes no listener, so no person can take the listeners from everybody else.
+Relays are always reachable. Each peer claims which listeners it reaches. If a person's machines miss more than a
+quarter of the listeners, their links are bad or the claims are false. Such claims exclude no listener, so that no
+person can exclude the listeners for everybody else.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,17 +13,20 @@ from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId
 
-EXCLUDED = 4  # one person's claims exclude at most one listener in so many, or one
+EXCLUDED = 4  # one person's claims exclude at most a quarter of the listeners, or one
 
 
 def take_reaches(member: Member, reaches: m.Reaches) -> list[Command]:
-    """Record the listeners to which the member has data links. It counts at the next visit to all members."""
+    """Record the listeners to which the member has data links.
+
+    `look_at_reach` uses the record at its next call.
+    """
     member.reaches, member.measures = frozenset(reaches.listeners), True
     return []
 
 
 def look_at_reach(state: RunState) -> None:
-    """Update which listeners may reduce besides relays. O(members x listeners)."""
+    """Update which listeners may reduce, besides relays. O(members x listeners)."""
     told = {listener.peer for listener in state.listeners()}
     listening = [member for member in state.listening.values() if member.peer in told and member.reduces]
     keepers = [member for member in state.members.values() if member.keeps_log]
@@ -30,7 +34,11 @@ def look_at_reach(state: RunState) -> None:
 
 
 def reached(listeners: Sequence[Member], trainers: Iterable[Member], keepers: Sequence[Member]) -> set[PeerId]:
-    """Return listeners reached by half of the persons, missed by none who counts, and linked to a log keeper."""
+    """Return the listeners that may reduce.
+
+    At least half of the persons reach such a listener, no person whose claims count fails to reach it, and a log keeper
+    has a link to it.
+    """
     missed = _missed({listener.peer for listener in listeners}, trainers)
     counted = [peers for peers in missed.values() if len(peers) <= max(1, len(listeners) // EXCLUDED)]
     return {
@@ -43,7 +51,7 @@ def reached(listeners: Sequence[Member], trainers: Iterable[Member], keepers: Se
 
 
 def _missed(listeners: set[PeerId], trainers: Iterable[Member]) -> dict[str, set[PeerId]]:
-    """Return, by person, the listeners that one of its machines does not reach."""
+    """Return, by person, the listeners that at least one of the person's machines does not reach."""
     missed: dict[str, set[PeerId]] = {}
     for trainer in trainers:
         missed.setdefault(trainer.person, set()).update(listeners - trainer.reaches - {trainer.peer})

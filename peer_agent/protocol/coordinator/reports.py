@@ -1,4 +1,4 @@
-"""Process a peer's messages while it works, and notice which messages were lost on the way."""
+"""Process the messages of working peers, and detect messages that were lost on the way."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.events import Command, Note, Paged, Resend
@@ -10,10 +10,10 @@ from peer_agent.protocol.coordinator.workers.conduct import delivered, idle_s, r
 from peer_agent.protocol.coordinator.workers.leasing import HELLO_S, top_up
 from peer_agent.protocol.coordinator.workers.settlement import end_leases, fail_leases
 
-PAGE = 64  # commits that are resent at once
-PAGE_AGAIN_S = REPEAT_S  # for which an acknowledgement of them is awaited
-NUDGE_S = 15.0  # of work without a first delivery, before the peer is asked for a hello
-LOADING_S = 30.0  # between such requests to a peer that is not at the head
+PAGE = 64  # commits in a page of resent commits
+PAGE_AGAIN_S = REPEAT_S  # seconds to wait for the acknowledgement of a page
+NUDGE_S = 15.0  # seconds of work without a first delivery, before asking the peer for a hello
+LOADING_S = 30.0  # seconds between two hello requests to a peer that is behind
 
 
 def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> list[Command]:
@@ -21,7 +21,10 @@ def take_heartbeat(state: RunState, member: Member, heartbeat: m.Heartbeat) -> l
 
 
 def resend(state: RunState, member: Member, index: int) -> list[Command]:
-    """Send a peer the commits it lacks, page by page: the next page once the last one is acknowledged."""
+    """Send a peer the commits that it lacks, page by page.
+
+    The next page follows when the peer has acknowledged the one before.
+    """
     if index > member.log_index:
         member.resent_at = state.now
     member.log_index = index
@@ -29,14 +32,14 @@ def resend(state: RunState, member: Member, index: int) -> list[Command]:
         return []
     if index < member.resent_to and state.now - member.resent_at < PAGE_AGAIN_S:
         return []
-    first = index + 1 if member.takes_all else max(index + 1, state.rolled_back)  # no replica applies what is undone
+    first = index + 1 if member.takes_all else max(index + 1, state.rolled_back)  # replicas skip undone records
     count = min(PAGE, state.index + 1 - first)
     member.resent_to, member.resent_at = first + count - 1, state.now
     return [Resend(member.peer, first, count, whole=member.takes_all)]
 
 
 def take_paged(state: RunState, paged: Paged) -> list[Command]:
-    """Adjust to a shorter page: the next one sends what was left out, and commits sent before the page."""
+    """Note that the host sent a shorter page than requested. The next page begins with the records left out."""
     member = state.members.get(paged.peer)
     if member is not None:
         member.resent_to = min(member.resent_to, paged.last)
@@ -44,7 +47,7 @@ def take_paged(state: RunState, paged: Paged) -> list[Command]:
 
 
 def take_report(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Process a trainer's progress, and notice commits or leases that it did not receive."""
+    """Process a trainer's progress report. Detect commits or leases that the trainer did not receive."""
     commands = resend(state, member, report.index)
     if report.accumulator != member.accumulator:
         return [*commands, *_ask(state, member)]
@@ -56,7 +59,7 @@ def take_report(state: RunState, member: Member, report: m.Report) -> list[Comma
     take_replica(state, member)
     if not member.reconciled or report.step != state.step or state.phase is Phase.COMMIT:
         recount(state, member)
-        return commands  # sent before it learned of the last commit, or about to be settled
+        return commands  # the trainer did not know of the last commit, or a commit is about to settle the work
     if state.round is not None and member.peer in state.round.offers and not state.recipe.staleness:
         recount(state, member)
         return commands
@@ -64,7 +67,10 @@ def take_report(state: RunState, member: Member, report: m.Report) -> list[Comma
 
 
 def _take_work(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Record the units done. They must be leased to the trainer and fresh enough to be offered (rule 10)."""
+    """Record the units that a trainer reports as computed.
+
+    The units must be leased to the trainer, and fresh enough for an offer (rule 10). Otherwise its leases are revoked.
+    """
     units = {done.unit: done.base for done in report.done}
     if not state.leases.holds(member.accumulator, units):
         return revoke(state, member, "it reported work that was not leased to it")
@@ -73,14 +79,17 @@ def _take_work(state: RunState, member: Member, report: m.Report) -> list[Comman
     new = sum(unit.samples for unit in units if unit not in member.done)
     member.done, member.done_samples = units, sum(unit.samples for unit in units)
     if new:
-        state.non_finite.pop(member.peer, None)  # it can still compute finite gradients
+        state.non_finite.pop(member.peer, None)  # the trainer can still compute finite gradients
         delivered(state, member, new)
     recount(state, member)
     return [*_short(state, member, report), *top_up(state, member)]
 
 
 def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Ask for a hello if the trainer reports fewer leased units than the book for a while: a lease was lost."""
+    """Ask for a hello if the trainer has reported fewer leased units than the lease book for a while.
+
+    Then a lease was lost.
+    """
     if report.undone >= state.leases.outstanding(member.accumulator) - len(member.done):
         member.short_since = None
         return []
@@ -93,13 +102,16 @@ def _short(state: RunState, member: Member, report: m.Report) -> list[Command]:
 
 
 def _ask(state: RunState, member: Member) -> list[Command]:
-    """Ask for a hello, unless that was just done."""
+    """Ask the member for a hello, unless that was done a moment ago."""
     is_asked = member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S
     return [] if is_asked else [ask_for_hello(state, member.peer)]
 
 
 def nudge(state: RunState, member: Member) -> list[Command]:
-    """Ask a trainer that should work but delivers nothing for a hello, with backoff. It may have missed its lease."""
+    """Ask a trainer for a hello, with backoff, if it should work but delivers nothing.
+
+    The message with the trainer's lease may be lost.
+    """
     conduct = member.conduct
     if not member.counted[0]:
         since = max(member.joined_at, member.hello_asked_at or 0.0)
@@ -114,7 +126,10 @@ def nudge(state: RunState, member: Member) -> list[Command]:
 
 
 def take_returned(state: RunState, member: Member, returned: m.UnitsReturned) -> list[Command]:
-    """Take back units. The tick, not the answer, leases new ones, so that returning units gains a peer no work."""
+    """Take back units that a trainer returns.
+
+    New units are leased at the next tick and not in answer, so that a peer gains no work by returning units.
+    """
     begun = state.leases.held.get(member.accumulator, set()).intersection(returned.units).difference(member.done)
     for unit in returned.units:
         member.done.pop(unit, None)

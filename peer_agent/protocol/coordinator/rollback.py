@@ -1,8 +1,8 @@
-"""Roll back to a snapshot: one log entry says so, and a new host starts from what it names (rule 15).
+"""Roll back to a snapshot: write one log entry about it, and let a new host start from that snapshot (rule 15).
 
-The index goes on, and the step falls. This host's rounds, votes and leases belong to undone steps, so it gives the run
-up. The next host reads the run from the database, as after any restart, and peers say hello to it. Credit stays, and
-used samples stay used: they are not computed again.
+The entry has the next index but a lower step. This host's rounds, votes and leases belong to undone steps, so the host
+gives the run up. The next host reads the run from the database, as after any restart, and all peers send it a hello.
+People keep their credit. Used samples stay used: they are not computed again.
 """
 
 from peer_agent.protocol.coordinator.events import Abdicate, Command, Persist, Persisted, Target
@@ -16,7 +16,10 @@ WHY = "its organizer rolls the run back"
 
 
 def roll_back(state: RunState, target: Target | None) -> list[Command]:
-    """Begin the rollback that the organizer wants, repeated each second. A commit under way is decided first."""
+    """Begin the rollback that the organizer wants, unless a commit is in progress.
+
+    The host repeats the organizer's wish each second, so the rollback begins after the commit.
+    """
     if target is None or state.rolling is not None or state.finished or state.phase is Phase.COMMIT:
         return []
     voided = void(state, Why.ROLLED_BACK, WHY) if state.round is not None else []
@@ -25,7 +28,7 @@ def roll_back(state: RunState, target: Target | None) -> list[Command]:
 
 
 def take_rolled_back(state: RunState, event: Persisted) -> list[Command]:
-    """Process the database's answer. If nothing was written, the organizer's wish still stands."""
+    """Process the database's answer to the rollback. If nothing was written, the organizer's wish still stands."""
     if event.outcome in ("committed", "stale"):
         return [Abdicate()]
     state.rolling = None

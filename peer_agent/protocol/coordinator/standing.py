@@ -1,4 +1,4 @@
-"""Reasons why nothing moves, naming who is waited for. Made with the clock alone."""
+"""Reasons why a run makes no progress, with the names of the peers that the run waits for. Computed on clock ticks."""
 
 from collections.abc import Iterable
 
@@ -9,12 +9,12 @@ from peer_agent.protocol.coordinator.state import KEEPING_ROLES, Member, Phase, 
 from peer_agent.protocol.coordinator.workers.conduct import is_asked
 from peer_agent.protocol.identifiers import PeerId
 
-STILL_S = 10.0  # without any delivery, offer, average or commit, after which a reason is given
-NAMED = 3  # machines
+STILL_S = 10.0  # seconds without a delivery, offer, average or commit, before a reason is shown
+NAMED = 3  # most machines named in a reason
 
 
 def standing(state: RunState) -> m.State:
-    """Return what the run does now, and why it waits."""
+    """Return the run's present state, and the reason if the run is waiting."""
     if state.finished:
         return m.State(run=state.run, state="finished", reason="")
     if state.goal != "running":
@@ -23,7 +23,7 @@ def standing(state: RunState) -> m.State:
 
 
 def explain(state: RunState) -> list[Command]:
-    """Announce a changed reason why nothing moves."""
+    """Announce the reason why the run makes no progress, if the reason has changed."""
     reason = "" if state.finished else _reason(state) or _still(state)
     if reason == state.waiting:
         return []
@@ -32,7 +32,7 @@ def explain(state: RunState) -> list[Command]:
 
 
 def _reason(state: RunState) -> str:
-    """Return a reason that stops the run at once, whenever something last moved."""
+    """Return a reason that stops the run at once, no matter when the run last made progress."""
     trains = any(member.trains for member in state.members.values())
     if state.rolling is not None:
         return reasons.ROLLED_BACK.format(step=f"{state.rolling.step:,}")
@@ -72,7 +72,7 @@ def _of_the_replay(step: int) -> str:
 
 
 def _still(state: RunState) -> str:
-    """Return a reason if nothing has moved for a while."""
+    """Return a reason if the run has made no progress for a while."""
     if state.now - state.moved_at < STILL_S:
         return ""
     if state.replay is not None:

@@ -1,4 +1,4 @@
-"""A coordinator's state. Only `advance` owns and changes it; time is `state.now`."""
+"""The coordinator's state. Only `advance` owns and changes it; the time is `state.now`."""
 
 from collections import Counter, deque
 from enum import StrEnum
@@ -16,14 +16,14 @@ from peer_agent.protocol.messages import Listener, Offer, Plan, Shard, Slot, Sna
 from peer_agent.protocol.plan import Limit, Outline, Pair
 from peer_agent.protocol.recipe import Codec, Recipe
 
-DIVERGED = 4  # non-finite units at one step, from every trainer
-NO_ACCUMULATOR = AccumulatorId("")  # revoked, until the peer says hello with another
-KEEPING_ROLES = frozenset({Role.RELAY})  # roles whose claim that bytes are on disk is trusted
-STAND_INS = 2  # trainers whose claim counts if no peer of these roles and no auxiliary is present
-RECORDS_WALKED = 16  # newest records that show what an accumulator may still carry
-ARRIVALS_KEPT = 4096  # delays of offers
-ROUNDS_KEPT = 20  # durations of accumulating, latenesses of chunks
-MOST_LISTENERS = 64  # besides relays: every peer keeps a link to each of them
+DIVERGED = 4  # training has diverged if every trainer returns this many non-finite units at one step
+NO_ACCUMULATOR = AccumulatorId("")  # the coordinator has revoked the accumulator, and the peer has named no other yet
+KEEPING_ROLES = frozenset({Role.RELAY})  # roles that the coordinator trusts if they claim that bytes are on disk
+STAND_INS = 2  # trainers trusted in the same way if no relay and no auxiliary is present
+RECORDS_WALKED = 16  # newest records to read for what an accumulator may still carry
+ARRIVALS_KEPT = 4096  # most delays of offers to remember
+ROUNDS_KEPT = 20  # rounds whose durations and latenesses are remembered
+MOST_LISTENERS = 64  # most listeners besides relays: every peer keeps a link to each listener
 
 
 class Phase(StrEnum):
@@ -34,29 +34,29 @@ class Phase(StrEnum):
 
 
 class Conduct(Struct):
-    """How a machine has worked in this run, by the coordinator's clock. It outlives the machine's session."""
+    """How a machine has worked in this run, by the coordinator's clock. Kept when the machine's session ends."""
 
-    seconds: list[float] = field(default_factory=list)  # a sample, of its last deliveries
-    pace: float = 0.0  # samples a second: the inverse of their median; 0 until the first delivery
-    working_since: float | None = None  # since when it may work without having delivered
-    worked_s: float = 0.0  # earlier working time since its last delivery, across rounds
-    silent: bool = False  # it has delivered nothing for too long
-    owes: bool = False  # it was dropped or did not offer; it counts again after its first delivered unit
-    strikes: int = 0  # refused work, reduced by good work since
-    misses: int = 0  # rounds it failed since its work was last in an update
-    is_slow: bool = False  # in its last round its gradient was arriving, but too late
-    out_until: int = 0  # the last round it sits out
-    out_to: float = 0.0  # the earliest time of its return
+    seconds: list[float] = field(default_factory=list)  # seconds per sample in each of the last deliveries
+    pace: float = 0.0  # samples per second, from the median of `seconds`; 0 until the first delivery
+    working_since: float | None = None  # since when the machine may work without having delivered anything
+    worked_s: float = 0.0  # earlier working seconds since the last delivery, across rounds
+    silent: bool = False  # the machine has delivered nothing for too long
+    owes: bool = False  # the machine was dropped or did not offer; it counts again when it delivers a unit
+    strikes: int = 0  # how often its work was refused, reduced by good work since then
+    misses: int = 0  # rounds that the machine failed since an update last included its work
+    is_slow: bool = False  # in the machine's last round, its gradient was still arriving, but too late
+    out_until: int = 0  # number of the last round of its quarantine
+    out_to: float = 0.0  # earliest time at which its quarantine ends
     out_since: float = 0.0
-    left_out: int = 0  # updates in a row made without it, because its link would have slowed the others
-    proven: int = 0  # most samples of one of its contributions
-    nudge_s: float = 0.0  # of work without a delivery after which it is asked for a hello; 0: not set yet
-    probed: int = 0  # how often its link was measured
+    left_out: int = 0  # updates in a row without it, because its link would have slowed the others
+    proven: int = 0  # most samples in one of its contributions
+    nudge_s: float = 0.0  # seconds of work without a delivery before asking for a hello; 0: not set yet
+    probed: int = 0  # number of probes that the machine has begun
     measured_with: set[PeerId] = field(default_factory=set)  # the last few peers at the other end of a probe
 
 
 class Member(Struct):
-    """A peer in the run, as the coordinator knows it. `step` is its replica's, -1 while it has none."""
+    """A peer in the run, as the coordinator knows it. `step`: the step of the peer's replica; -1 without a replica."""
 
     peer: PeerId
     person: str
@@ -66,32 +66,32 @@ class Member(Struct):
     heard_at: float
     joined_at: float = 0.0
     step: int = -1
-    reconciled: bool = False  # what it holds has been checked; before that it is neither leased to nor waited for
+    reconciled: bool = False  # its leases are checked; before that, it gets no leases and rounds do not wait for it
     done: dict[Unit, int] = field(default_factory=dict)  # unit -> base step
-    done_samples: int = 0  # in `done`
+    done_samples: int = 0  # number of samples in `done`
     quota: int = 0
-    share: int = 0  # samples of the batch it is expected to make
-    carried: int = 0  # most tokens that chunks left out of earlier updates may still hold
+    share: int = 0  # samples of the batch that the member is expected to compute
+    carried: int = 0  # most tokens in chunks that earlier updates left out
     samples_per_token: float = 0.0
     url: str = ""
     fingerprint: str = ""
     reduces: bool = False
     may_keep: bool = False
-    reaches: frozenset[PeerId] = frozenset()  # listeners it has links to, by its own claim
-    measures: bool = False  # it has reported whom it reaches
-    reserve: float = 0.0  # the part of its uplink that its household keeps, by its own claim
-    uplink_told: float = 0.0  # bytes per second that it was told to keep to; 0: no limit
-    told_slow: bool = False  # it was told that averages reach it more slowly than steps are made
-    stands_in: bool = False  # no relay keeps the log, so this member's claim counts
+    reaches: frozenset[PeerId] = frozenset()  # listeners to which the member claims to have links
+    measures: bool = False  # the member has reported which listeners it reaches
+    reserve: float = 0.0  # fraction of the uplink that the household keeps, as the member claims
+    uplink_told: float = 0.0  # the last Uplink limit sent, in bytes per second; 0: no limit
+    told_slow: bool = False  # the coordinator has sent the notice that this member is too slow to follow
+    stands_in: bool = False  # no relay keeps the log, so the coordinator trusts this member's claims
     log_index: int = -1
-    resent_to: int = -1  # the last index it was sent
-    resent_at: float = 0.0  # since when an acknowledgement of it is awaited
-    granted_at: float = 0.0  # when it was last leased units, and which
+    resent_to: int = -1  # index of the last record sent to the member
+    resent_at: float = 0.0  # since when the coordinator awaits its acknowledgement
+    granted_at: float = 0.0  # when the member last got units, and which units
     granted: tuple[Unit, ...] = ()
-    short_since: float | None = None  # since when it reports fewer leased units than the book has
+    short_since: float | None = None  # since when it reports fewer leased units than the lease book
     hello_asked_at: float | None = None
     conduct: Conduct = field(default_factory=Conduct)
-    counted: tuple[bool, bool, int] = (False, False, 0)  # as counted in the sums: ready, awake, samples
+    counted: tuple[bool, bool, int] = (False, False, 0)  # its part of the run's sums: ready, awake, samples
 
     @property
     def trains(self) -> bool:
@@ -99,12 +99,12 @@ class Member(Struct):
 
     @property
     def takes_all(self) -> bool:
-        """True if it gets entries with all contributions, as a log has them."""
+        """True if the coordinator sends this member whole entries with all contributions, as for a log."""
         return not self.trains or self.stands_in
 
     @property
     def keeps_log(self) -> bool:
-        """True if a commit may rely on its claim that bytes are on its disk."""
+        """True if a commit may rely on this member's claim that bytes are on its disk."""
         return self.may_keep and (self.role in KEEPING_ROLES or self.stands_in)
 
     @property
@@ -113,17 +113,20 @@ class Member(Struct):
 
     @property
     def samples_per_s(self) -> float:
-        """Samples per second, measured from its deliveries; 0 until the first."""
+        """Samples per second, measured from the member's deliveries; 0 until the first delivery."""
         return self.conduct.pace
 
     @property
     def name(self) -> str:
-        """Person and machine, for people."""
+        """Person and machine, in the form that people see."""
         return f"{self.person} ({self.machine})"
 
 
 class Departed(Struct):
-    """An accumulator whose holder's session ended, and the round count then (leases last some rounds longer)."""
+    """An accumulator whose holder's session has ended.
+
+    `rounds`: the number of rounds at that moment, because leases last some rounds longer.
+    """
 
     accumulator: AccumulatorId
     peer: PeerId
@@ -133,106 +136,106 @@ class Departed(Struct):
 
 
 class Moved(Struct):
-    """How many chunks of a slot a reducer has in this attempt, and when that last changed."""
+    """How many chunks of a slot a reducer has in this attempt, and when that number last changed."""
 
     chunks: int
     at: float
 
 
 class Round(Struct):
-    """A try to make an update, from the cut on."""
+    """One try to make an update, from the cut to commit or void."""
 
     number: int
     attempt: int
-    persons: dict[PeerId, tuple[str, str]]  # person and machine of those asked
-    held: dict[PeerId, int]  # samples that each of them had reported
-    waiting: set[PeerId]  # waited for, and not answered yet
+    persons: dict[PeerId, tuple[str, str]]  # person and machine of the peers asked to offer
+    held: dict[PeerId, int]  # samples that each of these peers had reported
+    waiting: set[PeerId]  # peers that the round waits for and that have not answered yet
     cut_at: float
     deadline: float
     codec_down: Codec
-    codecs: dict[PeerId, Codec]  # of those asked
-    left_out: dict[PeerId, str] = field(default_factory=dict)  # of this round, and why
-    repeat_at: float = 0.0  # when messages that may have been lost are repeated
+    codecs: dict[PeerId, Codec]  # codec of each peer asked to offer
+    left_out: dict[PeerId, str] = field(default_factory=dict)  # peers left out of this round, and why
+    repeat_at: float = 0.0  # when to repeat messages that may have been lost
     offers: dict[PeerId, Offer] = field(default_factory=dict)
     slots: tuple[Slot, ...] = ()
     dropped: set[int] = field(default_factory=set)
-    late: set[int] = field(default_factory=set)  # slots that closed chunks lack, without those that were dropped
+    late: set[int] = field(default_factory=set)  # slots missing in closed chunks, except dropped slots
     plan: Plan | None = None
     planned_at: float = 0.0
-    limits: tuple[Limit, ...] = ()  # what the plan waits for
-    hoped: float = 1.0  # the part of the plan's time that suffices if links carry what the plan assumes
+    limits: tuple[Limit, ...] = ()  # the limits that determine how long the plan takes
+    hoped: float = 1.0  # fraction of the plan's time that suffices if links are as fast as the plan hopes
     moved_at: float = 0.0  # when a chunk or span of this attempt was last reported, or a slot dropped
     done: dict[int, SpanDone] = field(default_factory=dict)  # span -> its reducer's report
-    kept: dict[int, set[PeerId]] = field(default_factory=dict)  # span -> peers that reported its bytes, under that root
-    gathered: dict[PeerId, bytes] = field(default_factory=dict)  # peers that reported all averages, and under what root
+    kept: dict[int, set[PeerId]] = field(default_factory=dict)  # span -> peers that reported the same bytes
+    gathered: dict[PeerId, bytes] = field(default_factory=dict)  # peers that reported all averages, and their root
     done_at: float | None = None  # when the last span was reported
     progress: dict[PeerId, dict[int, Moved]] = field(default_factory=dict)  # reducer -> slot
-    reported: dict[PeerId, float] = field(default_factory=dict)  # reducer -> time of its last report on this attempt
-    hung: set[PeerId] = field(default_factory=set)  # reducers that stood still while another could take over
+    reported: dict[PeerId, float] = field(default_factory=dict)  # reducer -> when it last reported on this attempt
+    hung: set[PeerId] = field(default_factory=set)  # reducers that stopped while another one could take over
     attempts: int = 1
     record: Record | None = None
-    persist_at: float | None = None  # when the database is asked again
+    persist_at: float | None = None  # when to send the record to the database again
     persist_pause_s: float = 0.0
-    ended: dict[AccumulatorId, set[Unit]] = field(default_factory=dict)  # leases that end with the round
+    ended: dict[AccumulatorId, set[Unit]] = field(default_factory=dict)  # leases that will end with the round
 
     @property
     def is_planned(self) -> bool:
-        """True if the current attempt has its plan. It has none while no member can reduce."""
+        """True if the current attempt has a plan. There is none while no member can reduce."""
         return self.plan is not None and self.plan.attempt == self.attempt
 
 
 class Ballot(Struct):
-    """Machines' reports of one thing (a state's digest, a snapshot's hash), counted by person (rule 17)."""
+    """Machines' reports of one value (a state's digest or a snapshot's hash), counted by person (rule 17)."""
 
     votes: dict[PeerId, tuple[str, str]] = field(default_factory=dict)  # machine -> person, value
     persons: dict[str, Counter[str]] = field(default_factory=dict)  # person -> value -> machines
-    counts: Counter[str] = field(default_factory=Counter)  # value -> persons all of whose machines report it
-    machines: Counter[str] = field(default_factory=Counter)  # value -> machines that report it
-    abstaining: int = 0  # persons whose machines differ
-    split_since: float | None = None  # since when there are two values and no majority
-    value: str = ""  # decided
+    counts: Counter[str] = field(default_factory=Counter)  # value -> number of persons whose machines all report it
+    machines: Counter[str] = field(default_factory=Counter)  # value -> number of machines that report it
+    abstaining: int = 0  # number of persons whose machines report different values
+    split_since: float | None = None  # since when there are several values and no majority
+    value: str = ""  # the decided value, or empty
 
 
 class Measured(Struct):
-    """An attempt whose flows are collected: who has reported, and what."""
+    """An attempt whose flows are collected: the plan, and what the peers have reported about it."""
 
     plan: Plan
     planned_at: float
-    hoped_s: float = 0.0  # in which all of it would come if links carried what the plan assumes
-    told: set[tuple[PeerId, bool]] = field(default_factory=set)  # peer, and whether it then held all averages
+    hoped_s: float = 0.0  # seconds that the attempt would take if links were as fast as the plan hopes
+    told: set[tuple[PeerId, bool]] = field(default_factory=set)  # peer, and True if it then had all averages
     gradients: list[Flow] = field(default_factory=list)
     averages: list[Flow] = field(default_factory=list)
-    full_s: dict[Pair, float] = field(default_factory=dict)  # in which a gradient's link was full
-    held_s: dict[Pair, float] = field(default_factory=dict)  # of that, in which the reducer paused reading
+    full_s: dict[Pair, float] = field(default_factory=dict)  # seconds in which the link of a gradient was full
+    held_s: dict[Pair, float] = field(default_factory=dict)  # of these, seconds in which the reducer paused reading
 
 
 class LinkProbe(Struct):
-    """A link probe: its two ends, its beginning, and who has reported."""
+    """A link probe: the two ends, when it began, and the ends that have reported."""
 
     member: PeerId
     listener: PeerId
     begun_at: float
-    rounds: int  # rounds until then
+    rounds: int  # number of rounds when the probe began
     told: set[PeerId] = field(default_factory=set)
 
 
 class Late(Struct):
-    """Each contributor's lateness in an attempt, at its slowest reducer, in parts of the plan's time."""
+    """Each contributor's lateness in an attempt, at the slowest reducer, as a fraction of the plan's time."""
 
     place: tuple[int, int, int]  # fence, step, attempt
     by: dict[PeerId, float] = field(default_factory=dict)
 
 
 class Inclusion(Struct, frozen=True):
-    """How an accumulator was included in one update. `is_whole`: nothing of it was left out."""
+    """How much of an accumulator one update includes. `is_whole`: the update left nothing out."""
 
     is_whole: bool
-    weight: int  # loss tokens offered
-    samples: int  # in the units settled
+    weight: int  # offered loss tokens
+    samples: int  # samples in the settled units
 
 
 class Keeper(Struct, frozen=True):
-    """The trainer that was asked to upload an entry's state, and when."""
+    """The trainer elected to upload the state of an entry, and when the coordinator asked it."""
 
     peer: PeerId
     index: int
@@ -241,17 +244,20 @@ class Keeper(Struct, frozen=True):
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """Codecs and contributors chosen for the next round, by the last comparison (rules 14, 30)."""
+    """The choice of codecs and contributors for the next round, by the last comparison (rules 14, 30)."""
 
-    codecs: dict[PeerId, Codec]  # peers neither here nor left out are too little known: they use the stated codec
+    codecs: dict[PeerId, Codec]  # peers neither here nor left out are too little known and use the stated codec
     codec_down: Codec
     left_out: dict[PeerId, str] = {}  # and why
-    cannot_follow: frozenset[PeerId] = frozenset()  # of those left out: averages reach them too slowly
-    step_s: float = 0.0  # from one update to the next
+    cannot_follow: frozenset[PeerId] = frozenset()  # peers left out that averages reach more slowly than steps are made
+    step_s: float = 0.0  # seconds from one update to the next
 
 
 class RunState(Struct, kw_only=True):
-    """A run between two events. Time is the host's `now` (monotonic seconds) less the time it slept."""
+    """A run between two events.
+
+    Times are the host's `now` (monotonic seconds) minus the seconds in which the host was suspended.
+    """
 
     run: RunId
     slug: str
@@ -262,15 +268,15 @@ class RunState(Struct, kw_only=True):
     elements: int
     shards: tuple[Shard, ...]
     site_key: bytes
-    snapshot: Snapshot  # the newest that new peers may load
-    covered: int = 0  # index of the snapshot before it: peers that load that one are still served
+    snapshot: Snapshot  # the newest snapshot that new peers may load
+    covered: int = 0  # index of the snapshot before: peers that are loading it still need later averages
     verified: int = 0  # index of the newest snapshot that the site has replayed
     leases: LeaseBook
     index: int = 0
     step: int = 0
     digest: str
-    rolled_back: int = 0  # index of the last rollback; 0: there is none
-    rolling: Record | None = None  # a rollback's record while it is written
+    rolled_back: int = 0  # index of the last rollback; 0 means none
+    rolling: Record | None = None  # the record of a rollback, while the database writes it
     goal: Goal = "running"
     ending_since: float = 0.0  # when the organizer ended the run early
     started: bool = False
@@ -279,71 +285,71 @@ class RunState(Struct, kw_only=True):
     # the round
     phase: Phase = Phase.ACCUMULATE
     round: Round | None = None
-    rounds: int = 0  # round numbers given
-    attempt: int = 0  # attempt numbers given since the last commit
+    rounds: int = 0  # number of the last round
+    attempt: int = 0  # number of the last attempt since the last commit
     void_rounds: int = 0
-    late_rounds: int = 0  # void in a row because offers came too late
-    slow_rounds: int = 0  # void in a row because nothing moved
+    late_rounds: int = 0  # void rounds in a row because offers came too late
+    slow_rounds: int = 0  # void rounds in a row because nothing moved
     accumulating_since: float = 0.0
-    batch_since: float = 0.0  # when the batch began: at the last commit, or at its cut if work overlaps the round
-    accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds that a batch took
+    batch_since: float = 0.0  # when the batch began: at the last commit, or at the cut before if work overlaps rounds
+    accumulated: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))  # seconds for each batch
     arrivals: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from cut to offer
-    applying: set[PeerId] = field(default_factory=set)  # in the last update, and not yet reported to hold it
-    applying_since: float = 0.0  # the commit; 0 for a new host, which waits for their return
+    applying: set[PeerId] = field(default_factory=set)  # expected peers that have not applied the last update yet
+    applying_since: float = 0.0  # time of the commit; 0 for a new host, which waits for these peers to return
     applying_until: float = 0.0
     applied: deque[float] = field(default_factory=lambda: deque(maxlen=ARRIVALS_KEPT))  # seconds from commit to report
-    measured: Measured | None = None  # the attempt that was planned last
-    outline: Outline | None = None  # the last plan as people see it
+    measured: Measured | None = None  # the attempt planned last
+    outline: Outline | None = None  # the last plan in the form that people see
     latenesses: deque[Late] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     capacities: dict[Direction, Capacity] = field(default_factory=dict)  # estimates of links
-    pairs: dict[Pair, Capacity] = field(default_factory=dict)  # the same from one peer to another, where that is less
-    chosen: Chosen | None = None  # None: nothing was compared yet
+    pairs: dict[Pair, Capacity] = field(default_factory=dict)  # estimates of pairs slower than their links
+    chosen: Chosen | None = None  # None if nothing was compared yet
     probes: dict[int, LinkProbe] = field(default_factory=dict)  # by number
-    probe_number: int = 0  # the last one given
-    voided: Void | None = None  # the last void, and the peers that may not know of it
+    probe_number: int = 0  # number of the last probe
+    voided: Void | None = None  # the last void, and below the peers that may not know of it
     voided_for: set[PeerId] = field(default_factory=set)
     voided_again_at: float = 0.0
     # who is there
     members: dict[PeerId, Member] = field(default_factory=dict)
-    listening: dict[PeerId, Member] = field(default_factory=dict)  # those that can be dialled
-    reached: set[PeerId] = field(default_factory=set)  # listeners besides relays that may reduce: the others reach them
+    listening: dict[PeerId, Member] = field(default_factory=dict)  # members that other peers can dial
+    reached: set[PeerId] = field(default_factory=set)  # listeners besides relays that may reduce
     departed: dict[PeerId, Departed] = field(default_factory=dict)
-    holders: dict[AccumulatorId, PeerId] = field(default_factory=dict)  # of members and departed ones
-    conducts: dict[PeerId, Conduct] = field(default_factory=dict)  # of machines that are away
-    ready_count: int = 0  # sums over members: trainers at the head,
-    awake_count: int = 0  # those that a round may count on,
-    awake_samples: int = 0  # and the samples these have done
-    is_lifted: bool = False  # accumulating takes too long: quotas are suspended
-    has_amnesty: bool = False  # quarantines are suspended, as the batch would take too long without those machines
+    holders: dict[AccumulatorId, PeerId] = field(default_factory=dict)  # accumulators of members and of departed peers
+    conducts: dict[PeerId, Conduct] = field(default_factory=dict)  # conducts of machines that are away
+    ready_count: int = 0  # number of trainers that have applied all entries
+    awake_count: int = 0  # number of trainers that a round may count on
+    awake_samples: int = 0  # samples done by trainers that a round may count on
+    is_lifted: bool = False  # quotas are suspended, because the batch takes too long
+    has_amnesty: bool = False  # quarantines are suspended: without these machines the batch would take too long
     amnesties: int = 0  # void rounds with suspended quarantines since the last update
     amnesty_from: float = 0.0
-    is_dirty: bool = False  # all leases and shares must be checked
+    is_dirty: bool = False  # check all leases and shares at the next tick
     # votes
-    recent: dict[str, int] = field(default_factory=dict)  # person -> the last index it is in
-    voters: int = 0  # persons recently included who have a working machine
+    recent: dict[str, int] = field(default_factory=dict)  # person -> index of the last entry with the person's work
+    voters: int = 0  # number of persons with recent work and a working machine
     digests: dict[int, Ballot] = field(default_factory=dict)  # step -> votes
-    split_since: float | None = None  # since when no digest is agreed while two are reported
-    replay: tuple[int, int, float] | None = None  # index and step that the site was asked to replay, and when
+    split_since: float | None = None  # since when peers report different digests of a step without a majority
+    replay: tuple[int, int, float] | None = None  # index and step that the site shall replay, and when it was asked
     inclusions: deque[dict[AccumulatorId, Inclusion]] = field(default_factory=lambda: deque(maxlen=RECORDS_WALKED))
     # snapshots
     snapshot_due: bool = False
     keeper: Keeper | None = None
-    hashes: tuple[int, int, Ballot] | None = None  # index, step, votes on the sha256 and size of the state there
-    admitted: int = 0  # the newest index whose hash a majority has reported
-    replay_at: float | None = None  # no trainer can upload the last state: when the site is asked to rebuild it
+    hashes: tuple[int, int, Ballot] | None = None  # index, step, votes on the sha256 and size of that state
+    admitted: int = 0  # the newest index with a hash that a majority has reported
+    replay_at: float | None = None  # when to ask the site to rebuild the last state, if no trainer can upload it
     # leases
     reserving: bool = False
-    until_look: int = 0  # samples to deal before the marks are checked again, after a check in vain
-    orphans_until: int = 0  # the step at which unclaimed units return
-    non_finite: dict[PeerId, int] = field(default_factory=dict)  # units returned as such since the last finite one
+    until_look: int = 0  # samples to lease before checking the marks again, if the last check changed nothing
+    orphans_until: int = 0  # the step at which unclaimed units return to the pool
+    non_finite: dict[PeerId, int] = field(default_factory=dict)  # non-finite units by peer, since its last finite unit
     # time and words
     waiting: str = ""
     now: float = 0.0
-    clock: float | None = None  # the host's, at the last event
-    slept_s: float = 0.0  # seconds that the host slept: deadlines do not move in them
-    look_at: float = 0.0  # when a tick does its work again
-    sweep_at: float = 0.0  # when every member is visited again
-    moved_at: float = 0.0  # when something was last delivered, offered, averaged or committed
+    clock: float | None = None  # the host's clock at the last event
+    slept_s: float = 0.0  # seconds in which the host was suspended; deadlines do not count them
+    look_at: float = 0.0  # when to do the work of a tick again
+    sweep_at: float = 0.0  # when to visit every member again
+    moved_at: float = 0.0  # when a peer last delivered, offered, averaged or committed anything
 
     @property
     def grid(self) -> Grid:
@@ -351,41 +357,48 @@ class RunState(Struct, kw_only=True):
 
     @property
     def done(self) -> bool:
-        """True if the last step is committed. A run ended early ends with the open round, or without one at once."""
+        """True if the last step is committed.
+
+        A run that the organizer ends early is done when no round is open.
+        """
         return self.step >= self.recipe.target_steps or (self.goal == "finishing" and self.round is None)
 
     def is_undone(self, index: int) -> bool:
-        """Return True if a replica or log that ends at `index` lacks the last rollback: its step then means nothing."""
+        """Return True if a replica or log that ends at `index` has not applied the last rollback.
+
+        A step reported together with this index means nothing.
+        """
         return self.rolled_back > max(index, 0)
 
     def trainers(self) -> list[Member]:
         return [member for member in self.members.values() if member.trains]
 
     def ready(self) -> list[Member]:
-        """Return the trainers at the head whose leases are known."""
+        """Return the trainers that have applied all entries and whose leases are checked."""
         return [member for member in self.members.values() if member.counted[0]]
 
     def awake(self) -> list[Member]:
-        """Return the trainers at the head that a round may count on."""
+        """Return the trainers that have applied all entries and on which a round may count."""
         return [member for member in self.members.values() if member.counted[1]]
 
     @property
     def has_diverged(self) -> bool:
-        """True if no trainer at the head gets finite gradients any more: further samples would be wasted."""
+        """True if no trainer gets finite gradients any more, so that further samples would be wasted."""
         if not self.ready_count or len(self.non_finite) < self.ready_count:
             return False
         return all(self.non_finite.get(member.peer, 0) >= DIVERGED for member in self.ready())
 
     @property
     def has_quorum(self) -> bool:
-        """True if enough trainers are in sync to begin. After the first round one is enough."""
+        """True if enough trainers are in sync to begin. After the first round, one trainer is enough."""
         return self.ready_count >= (1 if self.started else self.recipe.minimum_trainers)
 
     def reducers(self) -> list[Member]:
-        """Return the members that get a part of the plan, by id: those not quarantined, or all if none is left.
+        """Return the members that average parts of the plan, by id.
 
-        While quarantines are suspended, only members that were refused or blocked a round stay out. Otherwise a round
-        that every member missed would leave the whole vector to one auxiliary.
+        Members in quarantine stay out, unless no other member is left. While quarantines are suspended, only members
+        whose work was refused or that blocked a round stay out. Otherwise a round that every member missed would leave
+        the whole vector to one auxiliary.
         """
         able = sorted((p for p in self.listening.values() if self.may_reduce(p)), key=lambda p: p.peer)
         moving = [p for p in able if self.round is None or p.peer not in self.round.hung] or able
@@ -396,17 +409,20 @@ class RunState(Struct, kw_only=True):
         return any(self.may_reduce(member) for member in self.listening.values())
 
     def may_reduce(self, member: Member) -> bool:
-        """Return True if the member averages spans and the contributors reach it."""
+        """Return True if the member averages spans and the contributors can reach it."""
         return member.reduces and (member.role is Role.RELAY or member.peer in self.reached)
 
     def sits_out(self, conduct: Conduct) -> bool:
-        """Return True if the open or next round goes without this machine because of earlier failures."""
+        """Return True if the machine is in quarantine in the open or next round, because of earlier failures."""
         number = self.rounds + (self.round is None)
         is_out = number <= conduct.out_until or self.now < conduct.out_to
         return is_out and self.now - conduct.out_since < LONGEST_OUT_S
 
     def listeners(self) -> tuple[Listener, ...]:
-        """Return the members that can be dialled, by id: all relays, and the others that came first."""
+        """Return the members that other peers can dial, sorted by id.
+
+        They are all relays, and those of the others that joined first.
+        """
         relays = [member for member in self.listening.values() if member.role is Role.RELAY]
         others = [member for member in self.listening.values() if member.role is not Role.RELAY]
         others.sort(key=lambda p: (p.trains, p.joined_at, p.peer))
@@ -421,5 +437,5 @@ LONGEST_OUT_S = 3600.0
 
 
 def stated(recipe: Recipe) -> Chosen:
-    """Return the choice that the recipe states: all contributors, its codecs."""
+    """Return the choice that the recipe states: all contributors, with the recipe's codecs."""
     return Chosen(codecs={}, codec_down=recipe.codec_down)

@@ -1,4 +1,4 @@
-"""Every error a person can meet: a number, its cause and its remedy. `docs/errors.md` is printed from this table."""
+"""Every numbered error that a person can see, with cause and remedy. `docs/errors.md` is generated from this table."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,10 @@ CATALOGUE: dict[str, Entry] = dict(sorted((AGENT | LINKS | SITE | MATERIAL | OPE
 
 
 class Fault(Struct, frozen=True, omit_defaults=True):
-    """One numbered error with its details filled in. An error that came over a link has all its text in `cause`."""
+    """One numbered error with all details filled in.
+
+    If the error came over a link, its whole text is in `cause`.
+    """
 
     code: str
     cause: str
@@ -27,7 +30,7 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, code: str, **details: object) -> Self:
-        """Return the fault `code` of the catalogue. Raises KeyError if a detail is missing."""
+        """Return the fault with number `code` of the catalogue. Raises KeyError if a detail is missing."""
         entry = CATALOGUE[code]
         return cls(code, *(part.format(**details) for part in (entry.cause, entry.means, entry.remedy)))
 
@@ -37,7 +40,7 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
     @property
     def title(self) -> str:
-        """A heading. It is only the number if another version of this program made the error."""
+        """The heading of the error, or only its number if this version of the program does not know the error."""
         entry = CATALOGUE.get(self.code)
         return entry.title if entry is not None else f"Error {self.code}"
 
@@ -51,7 +54,7 @@ class Fault(Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def read(cls, written: str) -> Self:
-        """Parse a fault from the form that `str` writes into a database row. All its text becomes `cause`."""
+        """Parse a fault that `str` wrote into a database row. All text after the number becomes `cause`."""
         code, _, text = written.partition(": ")
         return cls(code, text)
 
@@ -61,7 +64,7 @@ def titled(title: str, code: str, text: str) -> str:
 
 
 class Problem(Exception):
-    """A numbered error on its way to the person who can act on it."""
+    """An exception with a numbered error, for the person who can act on this error."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(str(fault))
@@ -73,13 +76,13 @@ class Problem(Exception):
 
 
 def disk_fault(path: object, error: OSError) -> Fault:
-    """Return E106 for the disk of `path`, with the system's reason."""
+    """Return E106 for the disk that contains `path`, with the operating system's reason."""
     return Fault.of("E106", path=path, reason=error.strerror or error)
 
 
 @contextmanager
 def disk_errors(path: object) -> Iterator[None]:
-    """Report any OSError raised inside as E106. Raises Problem."""
+    """Turn any OSError raised inside into E106 for the disk that contains `path`. Raises Problem."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""1xx: the agent on a volunteer's machine."""
+"""Errors 1xx, about the agent on a volunteer's machine."""
 
 from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_CHANGED, NOTHING_LOST, STAYS, Entry, Severity
 
@@ -218,7 +218,7 @@ AGENT: dict[str, Entry] = {
         "A token is one line that begins with mh_; create one on the site's machines page.",
         means=NOTHING_BEGUN,
     ),
-    # Errors that may last while the agent works: they begin, are shown while they last, and end.
+    # Errors that may last while the agent works. The agent shows each from its beginning to its end.
     "E134": Entry(
         "Site not reachable",
         Severity.HIGH,

@@ -12,7 +12,7 @@ STAYS = "Credit already earned is kept."
 
 
 class Severity(StrEnum):
-    """From the least to the most."""
+    """How serious an error is, in ascending order."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -27,10 +27,10 @@ SAYS = {
 
 
 class Entry(Struct, frozen=True):
-    """One error: its title, what happened, what it means for the reader's work, and what to do.
+    """One error of the catalogue: its title, what happened, what that means for the reader's work, and what to do.
 
-    `cause`, `remedy` and `means` are format strings. `depends_on`: codes of errors that explain this one and hide it
-    while they are shown. `shown_after_s`: how long the error lasts before it is shown.
+    `cause`, `remedy` and `means` are format strings. `depends_on`: numbers of errors that explain this error and hide
+    it while they are shown. `shown_after_s`: seconds that the error must last before it is shown.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""2xx: credentials, sessions and frames."""
+"""Errors 2xx, about credentials, sessions and frames."""
 
 from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_LOST, STAYS, Entry, Severity
 

@@ -1,4 +1,4 @@
-"""4xx: operating a site, or a run on it."""
+"""Errors 4xx, about operating a site or a run."""
 
 from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_CHANGED, NOTHING_LOST, STAYS, Entry, Severity
 

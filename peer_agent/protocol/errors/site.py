@@ -1,4 +1,4 @@
-"""3xx: what people give the site."""
+"""Errors 3xx, about what people give the site."""
 
 from peer_agent.protocol.errors.entry import NOTHING_BEGUN, NOTHING_CHANGED, NOTHING_KEPT, NOTHING_LOST, Entry, Severity
 
@@ -409,7 +409,7 @@ SITE: dict[str, Entry] = {
     "E369": Entry(
         "Wrong content type", Severity.MEDIUM, "A piece of the upload was sent as {given}.", "Send it as {kind}."
     ),
-    # 37x: an agent's control link, seen by the site
+    # 37x: an agent's control link, as the site sees it
     "E370": Entry(
         "Agent sent too much",
         Severity.MEDIUM,

@@ -1,4 +1,4 @@
-"""Translate errors. They are made and sent in English; the side that shows one translates it."""
+"""Translate errors. Programs create errors in English; the program that shows an error translates it."""
 
 import string
 from collections.abc import Callable, Iterable
@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from peer_agent.protocol.errors import CATALOGUE, Fault, codes
 
 Translated = Callable[[str], str]  # returns a message in the reader's language
-# Errors that may quote the cause of another error as their reason (`not_reached`).
+# The reason inside these errors may be the cause of another error (`not_reached`), which is translated as well.
 INSIDE = {"E134": (codes.NOT_REACHED, codes.STRANGE_ANSWER)}
 
 
 def in_words(fault: Fault, translated: Translated) -> Fault:
-    """Translate a fault of the catalogue; return it unchanged if there is no translation.
+    """Translate a fault of the catalogue, or return it unchanged if there is no translation.
 
-    The details are parsed out of the English text, so the fault's origin does not matter. Text after the catalogue's
-    words stays as it is.
+    The details are parsed from the English text, so another program may have created the fault. Text after the
+    catalogue's words is kept.
     """
     entry = CATALOGUE.get(fault.code)
     if entry is None or translated(entry.cause) == entry.cause:
@@ -29,7 +29,10 @@ def in_words(fault: Fault, translated: Translated) -> Fault:
 
 
 def places_in(template: str, text: str) -> tuple[dict[str, str], str] | None:
-    """Return the details that a template's places have in `text`, and the text after it; None if it does not match."""
+    """Match `text` against a template. Return the value of each placeholder, and the text after the match.
+
+    Return None if the text does not match.
+    """
     flat, at, name, details = text.replace("\n", " "), 0, "", dict[str, str]()
     for literal, place, *_ in string.Formatter().parse(template.replace("\n", " ")):
         begin = flat.find(literal, at) if literal or not name else len(flat)
@@ -44,7 +47,10 @@ def places_in(template: str, text: str) -> tuple[dict[str, str], str] | None:
 
 
 def refilled(templates: Iterable[str], text: str, translated: Translated) -> str:
-    """Translate a text made by one of the templates, with the same details. Return it unchanged if none matches."""
+    """Translate a text that one of the templates produced, with the same details.
+
+    Return the text unchanged if no template matches.
+    """
     for english in templates:
         found = places_in(english, text)
         if found is not None and not found[1]:
@@ -53,7 +59,7 @@ def refilled(templates: Iterable[str], text: str, translated: Translated) -> str
 
 
 def _inside(code: str, value: str, translated: Translated) -> str:
-    """Translate the reason of an error if it is the cause of another one."""
+    """Translate the reason inside an error if the reason is the cause of another error."""
     for cause in (CATALOGUE[other].cause for other in INSIDE[code]):
         found = places_in(cause.rstrip("."), value)
         if found is not None and not found[1]:

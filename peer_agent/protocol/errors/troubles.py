@@ -1,4 +1,4 @@
-"""Errors that last: which have begun and not ended, and which of them are shown. Times are passed in."""
+"""Errors that last: those that have begun and not ended, and which of them to show. The caller passes in times."""
 
 from collections.abc import Collection, Iterable
 
@@ -7,25 +7,28 @@ from msgspec import Struct
 from peer_agent.protocol.errors import CATALOGUE, Fault
 from peer_agent.protocol.errors.entry import Severity
 
-MOST_TROUBLES = 32  # kept at once
+MOST_TROUBLES = 32  # most errors kept at once
 _WORST_FIRST = tuple(reversed(Severity))
 
 
 class Trouble(Struct, frozen=True):
-    """An error that lasts, and since when, in seconds of the caller's clock."""
+    """A lasting error, and when it began in seconds of the caller's clock."""
 
     fault: Fault
     since: float
 
 
 class Troubles:
-    """The lasting errors: one for each code, with its newest details and its first beginning."""
+    """The lasting errors: for each number, the latest details and the time when the error began."""
 
     def __init__(self) -> None:
         self._lasting: dict[str, Trouble] = {}
 
     def began(self, fault: Fault, now: float) -> None:
-        """Record that an error lasts, since `now` or longer. Beyond `MOST_TROUBLES`, forget the least urgent one."""
+        """Record that an error lasts since `now`, or since an earlier call.
+
+        Beyond `MOST_TROUBLES` errors, forget the least urgent one.
+        """
         known = self._lasting.get(fault.code)
         self._lasting[fault.code] = Trouble(fault, now if known is None else known.since)
         if len(self._lasting) > MOST_TROUBLES:
@@ -38,30 +41,33 @@ class Troubles:
         return code in self._lasting
 
     def shown(self, now: float) -> list[Trouble]:
-        """Return the errors to show, worst first: old enough, and not explained by another one shown."""
+        """Return the errors to show, worst first.
+
+        Show an error if it has lasted long enough, unless another such error explains it.
+        """
         old = {code: trouble for code, trouble in self._lasting.items() if _is_old(trouble, now)}
         told = [trouble for code, trouble in old.items() if not explained_by(code, old)]
         return sorted(told, key=_rank)
 
 
 def first_causes(faults: Iterable[Fault]) -> list[Fault]:
-    """Return the faults that no other of these faults explains, worst first."""
+    """Return the faults that no other fault in the list explains, worst first."""
     present = {fault.code: fault for fault in faults}
     told = [fault for code, fault in present.items() if not explained_by(code, present)]
     return sorted(told, key=lambda fault: (_WORST_FIRST.index(fault.severity), fault.code))
 
 
 def explained_by(code: str, present: Collection[str]) -> str:
-    """Return the error of `present` that explains this one, directly or not; empty if none does.
+    """Return the error in `present` that explains the error `code`, directly or not. Return '' if there is none.
 
-    An error that itself follows from another one explains nothing: only first causes are returned.
+    An error that itself follows from another error explains nothing: only first causes are returned.
     """
     causes = [cause for cause in _causes(code) if cause in present]
     return next((cause for cause in causes if not set(_causes(cause)) & set(present)), "")
 
 
 def _causes(code: str) -> list[str]:
-    """Return all errors that this one may follow from, nearest first."""
+    """Return all errors from which the error `code` may follow, nearest first."""
     found = [code]
     for one in found:
         entry = CATALOGUE.get(one)

@@ -3,15 +3,16 @@
 import numpy as np
 from numpy.typing import NDArray
 
-VECTORS = ("parameters", "moment1", "moment2")  # a replica's state, flat, in this order: in memory, files, digests
+VECTORS = ("parameters", "moment1", "moment2")  # a replica's flat vectors, in the order of memory, files, digests
 POSITION = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads neighbouring positions over all bits
-BLOCK = 1 << 16  # elements at a time, so that the int64 copies stay in the cache
+BLOCK = 1 << 16  # elements processed at a time, so that the int64 copies fit into the cache
 
 
 def state_digest(*arrays: NDArray[np.float32]) -> str:
-    """Return the wrapping int64 sum of (bit pattern x odd constant of its position) over all arrays in order.
+    """Return the digest of all arrays in order, as 16 hexadecimal digits.
 
-    A sum of integers does not depend on order, so threads and vector units cannot change it. 16 hexadecimal digits.
+    The digest is the wrapping int64 sum of (bit pattern x an odd constant that depends on the position). A sum of
+    integers does not depend on order, so threads and vector units cannot change the digest.
     """
     total, offset = 0, 0
     for array in arrays:

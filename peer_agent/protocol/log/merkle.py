@@ -1,7 +1,7 @@
-"""Merkle trees: commitments to a vector of chunks before any byte of it is revealed (rule 12).
+"""Merkle trees: commitments to a vector of chunks before any byte of the vector is revealed (rule 12).
 
-A leaf is the sha256 of a chunk's encoded bytes and the sum of squares of its decoded values. So a reducer checks a
-chunk on arrival, before adding what could not be subtracted again.
+A leaf contains the sha256 of a chunk's encoded bytes and the sum of squares of its decoded values. With the leaf, a
+reducer checks a chunk on arrival, before adding values that it could not subtract again.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ LEAF = struct.Struct(">32sd")
 
 
 class Leaf(Struct, frozen=True):
-    """One chunk: `digest` of its encoded bytes, `sum_squares` of its decoded values (float64)."""
+    """The leaf of one chunk: `digest` of the encoded bytes, `sum_squares` of the decoded values (float64)."""
 
     digest: bytes
     sum_squares: float
@@ -28,7 +28,7 @@ def leaf_of(encoded: bytes | memoryview, sum_squares: float) -> Leaf:
 
 
 def pack_leaves(leaves: Sequence[Leaf]) -> bytes:
-    """Return leaves as they are sent, 40 bytes each."""
+    """Return Merkle leaves as bytes for the wire, 40 bytes each."""
     return b"".join(leaf.pack() for leaf in leaves)
 
 
@@ -44,14 +44,14 @@ def root_of(leaves: Sequence[Leaf]) -> bytes:
 
 
 def root_over(roots: Sequence[bytes]) -> bytes:
-    """Return the root over the roots of spans, in order. A peer that has a whole vector names it by this."""
+    """Return the Merkle root over the roots of all spans, in order. This root identifies a whole vector."""
     return tree_of(roots)[-1][0]
 
 
 def tree_of(entries: Sequence[bytes]) -> list[list[bytes]]:
-    """Return all levels of the binary tree over these bytes, from the leaves' hashes to the root.
+    """Return all levels of the binary tree over `entries`, from the leaves' hashes to the root.
 
-    An odd node moves up unpaired. Prefixes are as in RFC 6962. The tree over nothing is one node.
+    An odd node moves up unpaired. Hash prefixes are as in RFC 6962. Without entries, the tree has one node.
     """
     level = [leaf_hash(entry) for entry in entries] or [hashlib.sha256(b"").digest()]
     levels = [level]
@@ -67,7 +67,10 @@ def leaf_hash(entry: bytes) -> bytes:
 
 
 def path_of(tree: Sequence[Sequence[bytes]], position: int) -> tuple[bytes, ...]:
-    """Return the proof of the leaf at `position`: the siblings on its way up, about 32 x log2(leaves) bytes."""
+    """Return the proof of the leaf at `position`: the sibling hashes from the leaf up to the root.
+
+    The proof has about 32 x log2(leaves) bytes.
+    """
     path = []
     for level in tree[:-1]:
         if position ^ 1 < len(level):

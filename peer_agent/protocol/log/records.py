@@ -1,8 +1,9 @@
 """The commit record: one self-contained entry of a run's log (rules 13, 15, 16).
 
-The site signs its head, which is encoded once for all peers: scalars, spans, sums, and a Merkle root over the
-contributions. The contributions lie beside it: keepers of the log have all of them, a trainer gets its own with the
-path. The format is canonical JSON, so that it can be read, audited and replayed without this program.
+The site signs the record's head, which is encoded once for all peers: scalars, spans, sums, and a Merkle root over the
+contributions. The contributions are stored beside the head. Keepers of the log have all of them; a trainer gets only
+its own, with the Merkle path. The format is canonical JSON, so that people can read, audit and replay records without
+this program.
 """
 
 import hashlib
@@ -20,13 +21,13 @@ from peer_agent.protocol.identifiers import Accumulator, Count, Medium, Peer, Ru
 from peer_agent.protocol.log.merkle import is_under, tree_of
 from peer_agent.protocol.recipe import MOST_SOURCES, Codec, Weight
 
-GENESIS = "0" * 64  # the digest before the first entry
+GENESIS = "0" * 64  # the `previous` digest of the first entry
 MAX_CONTRIBUTIONS = 65_536  # as many as there can be slots
 MAX_SPANS = 65_536
 
 Hex = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 Credit = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # token-elements
-Squares = Annotated[float, Meta(ge=0, le=1e90)]  # of 2^31 float32 values at most
+Squares = Annotated[float, Meta(ge=0, le=1e90)]  # sum over at most 2^31 float32 values
 Scalar = Annotated[float, Meta(ge=-3.5e38, le=3.5e38)]  # an exact float32
 Nats = Annotated[float, Meta(ge=0, le=1e15)]
 
@@ -45,7 +46,7 @@ class Unit(Struct, frozen=True, array_like=True, order=True, gc=False):
 
 
 class Included(Struct, frozen=True, array_like=True):
-    """The slots that are averaged in chunks [first, stop)."""
+    """A range of chunks [first, stop), and the slots whose gradients are averaged in these chunks."""
 
     first: Medium
     stop: Medium
@@ -53,14 +54,14 @@ class Included(Struct, frozen=True, array_like=True):
 
 
 class ChunkRange(Struct, frozen=True, array_like=True, gc=False):
-    """The chunks from `first` to before `stop`."""
+    """The chunks from `first` up to, but not including, `stop`."""
 
     first: Medium
     stop: Medium
 
 
 class SpanEntry(Struct, frozen=True, kw_only=True, array_like=True):
-    """One averaged span: chunks [first, stop) under `root` (hex), reduced by `reducer` in `attempt`."""
+    """One averaged span: chunks [first, stop), averaged by `reducer` in `attempt`, with the Merkle root `root`."""
 
     span: Small
     first: Medium
@@ -68,7 +69,7 @@ class SpanEntry(Struct, frozen=True, kw_only=True, array_like=True):
     attempt: Small
     reducer: Peer
     root: Hex
-    sum_squares: Squares  # of the decoded averages, float64
+    sum_squares: Squares  # sum of squares of the decoded averages, in float64
 
 
 class Scalars(Struct, frozen=True, kw_only=True):
@@ -82,7 +83,11 @@ class Scalars(Struct, frozen=True, kw_only=True):
 
 
 class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One peer's averaged work. `credit` is in token-elements; `samples` and `tokens` are rounded from it once."""
+    """The averaged work of one peer in an entry.
+
+    `credit` is in token-elements. `samples` and `tokens` are computed from the credit and rounded once, when the record
+    is made.
+    """
 
     peer: Peer
     person: Short
@@ -94,14 +99,14 @@ class Contribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     credit: Credit
     samples: Count
     tokens: Count
-    included: Annotated[tuple[ChunkRange, ...], Meta(max_length=100_000)]  # where it was averaged; ascending
-    clipped: bool = False  # its norm was above the bound of rule 12
-    stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] = ()  # of `units`: computed a step early (rule 10)
-    codec: Codec  # of its gradient
+    included: Annotated[tuple[ChunkRange, ...], Meta(max_length=100_000)]  # where the gradient was averaged, ascending
+    clipped: bool = False  # the gradient's norm was above the bound of rule 12
+    stale: Annotated[tuple[Unit, ...], Meta(max_length=100_000)] = ()  # `units` computed a step early (rule 10)
+    codec: Codec  # codec of the gradient
 
 
 class Restored(Struct, frozen=True, array_like=True):
-    """The state that a rollback restores: that of entry `index`, in the snapshot file with this sha256."""
+    """The state that a rollback restores: the state of entry `index`, in the snapshot file with sha256 `file`."""
 
     index: Count
     file: Hex
@@ -117,7 +122,7 @@ class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     fence: Medium
     attempt: Small
     round: Count
-    previous: Hex  # sha256 of the head before
+    previous: Hex  # sha256 of the previous entry's head
     kind: Literal["update", "rollback"] = "update"
     elements: Count
     chunk_elements: Medium
@@ -126,16 +131,16 @@ class RecordHead(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     scalars: Scalars
     contributors: Annotated[int, Meta(ge=0, le=MAX_CONTRIBUTIONS)]
     contributions_root: Hex
-    loss: Nats  # mean over the round's loss tokens
+    loss: Nats  # mean loss over the round's loss tokens
     tokens: Count
     samples: Count
     exact: bool
-    mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()  # of the sources; empty if none are set
-    restored: Restored | None = None  # of a rollback only
+    mix: Annotated[tuple[Weight, ...], Meta(max_length=MOST_SOURCES)] = ()  # weights of the sources, or empty
+    restored: Restored | None = None  # set only in a rollback
 
 
 class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A whole committed entry."""
+    """A whole committed entry: the head and all contributions."""
 
     contributions: Annotated[tuple[Contribution, ...], Meta(max_length=MAX_CONTRIBUTIONS)]
 
@@ -146,7 +151,7 @@ class Record(RecordHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Entry(Struct, frozen=True):
-    """A stored entry: its signed head, and the canonical JSON of its contributions. A replay needs only the head."""
+    """A stored entry: the signed head, and the canonical JSON of all contributions. A replay needs only the head."""
 
     head: Signed
     contributions: Annotated[bytes, Meta(max_length=64 * 1024 * 1024)] = b""
@@ -159,18 +164,18 @@ def is_everywhere(contribution: Contribution, head: RecordHead) -> bool:
 
 
 def contributions_tree(contributions: Sequence[Contribution]) -> list[list[bytes]]:
-    """Return the Merkle tree over contributions; its root is in the head."""
+    """Return the Merkle tree over contributions. The record's head contains its root."""
     return tree_of([_canonical(contribution) for contribution in contributions])
 
 
 def is_in(head: RecordHead, contribution: Contribution, position: int, path: Sequence[bytes]) -> bool:
-    """Return True if this is contribution number `position` of the entry."""
+    """Return True if this is contribution number `position` of the entry with this head. `path`: the Merkle path."""
     root = bytes.fromhex(head.contributions_root)
     return is_under(root, _canonical(contribution), position, head.contributors, path)
 
 
 def whole(*, contributions: tuple[Contribution, ...], **facts: Any) -> Record:
-    """Make a record from its facts and contributions, with the root over the contributions."""
+    """Make a record from its contributions and other fields. The Merkle root is computed here."""
     root = contributions_tree(contributions)[-1][0].hex()
     return Record(
         version=2, contributions=contributions, contributors=len(contributions), contributions_root=root, **facts
@@ -180,8 +185,9 @@ def whole(*, contributions: tuple[Contribution, ...], **facts: Any) -> Record:
 def seal(site_key: Ed25519PrivateKey, record: Record) -> Entry:
     """Sign a record for storage.
 
-    Raises Problem E230 if the record would be read back differently: JSON has no infinity, and a column no number of 64
-    bits or more. No replica could apply such a record, and no host could load the run after it.
+    Raises Problem E230 if reading the record back would give something else: JSON has no infinity, and a database
+    column has no integers of 64 bits or more. No replica could apply such a record, and no host could load the run
+    after it.
     """
     try:
         head = RecordHead(**{name: getattr(record, name) for name in RecordHead.__struct_fields__})
@@ -195,13 +201,13 @@ def seal(site_key: Ed25519PrivateKey, record: Record) -> Entry:
 
 
 def digest_of(sealed: Signed | Entry) -> str:
-    """Return the sha256 of a sealed head, in hex: the `previous` of the next entry."""
+    """Return the sha256 of a sealed head, in hexadecimal. The next entry contains it as `previous`."""
     head = sealed.head if isinstance(sealed, Entry) else sealed
     return hashlib.sha256(head.payload).hexdigest()
 
 
 def whole_of(head: RecordHead, contributions: bytes) -> Record:
-    """Join a head with its contributions. Raises Problem E218 if they are not those under its root."""
+    """Join a head with the contributions of its entry. Raises Problem E218 if they do not match the Merkle root."""
     try:
         parts = msgspec.json.decode(contributions, type=tuple[Contribution, ...])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -212,7 +218,7 @@ def whole_of(head: RecordHead, contributions: bytes) -> Record:
 
 
 def joined(ranges: Iterable[ChunkRange]) -> tuple[ChunkRange, ...]:
-    """Merge neighbours in ascending ranges."""
+    """Merge neighbouring ranges. `ranges` are in ascending order."""
     out: list[ChunkRange] = []
     for part in ranges:
         if out and out[-1].stop == part.first:
@@ -223,7 +229,7 @@ def joined(ranges: Iterable[ChunkRange]) -> tuple[ChunkRange, ...]:
 
 
 def to_lines(entry: Entry) -> bytes:
-    """Write an entry as a file of lines: the head's JSON, the signature in hexadecimal, the contributions' JSON."""
+    """Write an entry as the lines of a file: the head's JSON, the signature in hex, the contributions' JSON."""
     lines = [entry.head.payload, entry.head.signature.hex().encode()]
     if entry.contributions:
         lines.append(entry.contributions)
@@ -231,7 +237,7 @@ def to_lines(entry: Entry) -> bytes:
 
 
 def from_lines(data: bytes) -> Entry:
-    """Raise ValueError for anything that `to_lines` does not write."""
+    """Parse the output of `to_lines`. Raises ValueError for anything else."""
     payload, signature, *rest = data.split(b"\n")
     if not rest or rest[-1] or len(rest) > 2:
         raise ValueError("an entry has two lines, or three")
@@ -243,19 +249,19 @@ def to_json(entry: Entry) -> dict[str, Any]:
 
 
 def open_head(signed: Signed, site_public_key: bytes) -> RecordHead:
-    """Verify the signature and return the head. Raises Problem E218."""
+    """Verify a head's signature, and return the decoded head. Raises Problem E218."""
     if not is_signed_by(site_public_key, RECORD, signed):
         raise Problem.of("E218")
     return read_head(signed)
 
 
 def open_record(entry: Entry, site_public_key: bytes) -> Record:
-    """Verify signature and root, and return the whole record. Raises Problem E218."""
+    """Verify an entry's signature and Merkle root, and return the whole record. Raises Problem E218."""
     return whole_of(open_head(entry.head, site_public_key), entry.contributions)
 
 
 def read_head(signed: Signed) -> RecordHead:
-    """Decode a head that was verified when it was stored. Raises Problem E218 for another version."""
+    """Decode a stored head, which was verified before it was stored. Raises Problem E218 for another version."""
     try:
         return msgspec.json.decode(signed.payload, type=RecordHead)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -263,7 +269,7 @@ def read_head(signed: Signed) -> RecordHead:
 
 
 def read_record(entry: Entry) -> Record:
-    """Decode a whole record that was verified when it was stored. Raises Problem E218."""
+    """Decode a stored entry, which was verified before it was stored. Raises Problem E218 if it is malformed."""
     return whole_of(read_head(entry.head), entry.contributions)
 
 

@@ -1,4 +1,7 @@
-"""Every message on a link: immutable structs, sent as MessagePack maps tagged by `type`. Others are refused."""
+"""Every message on a link: immutable structs, sent as MessagePack maps tagged by `type`.
+
+A receiver refuses any other message.
+"""
 
 from peer_agent.protocol.messages.base import (
     MAX_HANDSHAKE,

@@ -1,4 +1,4 @@
-"""Messages between a trainer and a reducer or keeper of the log, and with a relay that forwards."""
+"""Messages between a trainer and a reducer or keeper of the log, and between a trainer and a forwarding relay."""
 
 from typing import Annotated
 
@@ -15,35 +15,35 @@ from peer_agent.protocol.messages.base import Attempted, Message
 
 
 class Open(Attempted, frozen=True, kw_only=True):
-    """A reducer has the plan and accepts this slot's chunks. `received` lists those it already has (rule 19)."""
+    """A reducer has the plan and accepts this slot's chunks. `received`: chunks that need not be sent (rule 19)."""
 
     slot: Small
     received: Annotated[tuple[int, ...], Meta(max_length=1_000_000)] = ()
 
 
 class Leaves(Attempted, frozen=True, kw_only=True):
-    """All leaves under a slot's root, 40 bytes each, sent before its first chunk."""
+    """All leaves under a slot's Merkle root, 40 bytes each, sent before the slot's first chunk."""
 
     slot: Small
     leaves: Annotated[bytes, Meta(max_length=4_000_000)]
 
 
 class SpanLeaves(Attempted, frozen=True, kw_only=True):
-    """The leaves of an averaged span, sent after its last chunk."""
+    """The Merkle leaves of an averaged span, sent after the span's last chunk."""
 
     span: Small
     leaves: Annotated[bytes, Meta(max_length=4_000_000)]
 
 
 class Probing(Message, frozen=True, kw_only=True):
-    """The probe of this number begins: frames follow, and the other end sends frames back."""
+    """The link probe with this number begins: frames follow, and the other end sends frames back."""
 
     run: Run
     number: Count
 
 
 class FetchSpan(Message, frozen=True, kw_only=True):
-    """A request for a span from the log."""
+    """A request for an averaged span of a log entry."""
 
     run: Run
     index: Count
@@ -51,7 +51,7 @@ class FetchSpan(Message, frozen=True, kw_only=True):
 
 
 class SpanMissing(Message, frozen=True, kw_only=True):
-    """The requested span is not held here."""
+    """The answer to FetchSpan if the receiver of the request does not have the span."""
 
     run: Run
     index: Count
@@ -59,14 +59,14 @@ class SpanMissing(Message, frozen=True, kw_only=True):
 
 
 class FetchRecords(Message, frozen=True, kw_only=True):
-    """A request for the records from this index on."""
+    """A request for the log entries from index `first` on."""
 
     run: Run
     first: Count
 
 
 class Records(Message, frozen=True, kw_only=True):
-    """Log entries in order. `last` is the newest index held here."""
+    """Log entries in order. `last` is the newest index that the sender has."""
 
     run: Run
     first: Count
@@ -75,14 +75,17 @@ class Records(Message, frozen=True, kw_only=True):
 
 
 class Forward(Message, frozen=True, kw_only=True):
-    """A request to connect this socket to a listener of the run that the coordinator names and the relay reaches."""
+    """A request to a relay to connect this socket to the listener `to`.
+
+    The coordinator must list the listener, and the relay must be able to reach it.
+    """
 
     run: Run
     to: Peer
 
 
 class Forwarding(Message, frozen=True, kw_only=True):
-    """The listener is connected: from now on frames carry the bytes of a link to it."""
+    """A relay has connected the socket to the listener `to`. From now on, frames carry the bytes of that link."""
 
     run: Run
     to: Peer

@@ -1,4 +1,4 @@
-"""Handshake messages: the two ends of a link prove who they are."""
+"""Handshake messages, with which the two ends of a link prove who they are."""
 
 from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.identifiers import (
@@ -12,7 +12,7 @@ from peer_agent.protocol.messages.base import Clock, Message, Wait
 
 
 class Challenge(Message, frozen=True, kw_only=True):
-    """The listening side speaks first. `time` is its UTC clock in seconds."""
+    """The first message on a link, from the listening side. `time`: the sender's UTC clock in seconds."""
 
     protocol: Small
     server: Short
@@ -21,7 +21,10 @@ class Challenge(Message, frozen=True, kw_only=True):
 
 
 class Authenticate(Message, frozen=True, kw_only=True):
-    """The dialling side's credential, and a proof that it holds the key (a signature over server and nonce)."""
+    """The dialling side's credential, and proof that the sender holds the credential's private key.
+
+    The proof is a signature over the server's name, both nonces and the certificate's fingerprint.
+    """
 
     protocol: Small
     version: Short
@@ -31,14 +34,14 @@ class Authenticate(Message, frozen=True, kw_only=True):
 
 
 class Welcome(Message, frozen=True, kw_only=True):
-    """The link is open. A relay proves itself with its own credential, the site with its key alone."""
+    """The listening side's proof; the link is now open. A relay adds its credential; the site proves only its key."""
 
     credential: Signed | None
     proof: Signature
 
 
 class Refusal(Message, frozen=True, kw_only=True):
-    """A numbered error after which the sender closes the link. `retry_after_s` below 0: do not return."""
+    """A numbered error, after which the sender closes the link. If `retry_after_s` is below 0, do not connect again."""
 
     code: Short
     text: Text

@@ -1,4 +1,7 @@
-"""Messages between a machine and its site about its owner's wishes, on the control link. The machine speaks first."""
+"""Messages between a machine and its site, on the control link: the owner's settings and the machine's state.
+
+The machine sends the first message.
+"""
 
 from enum import StrEnum
 from typing import Annotated
@@ -8,13 +11,13 @@ from msgspec import Meta, Struct
 from peer_agent.protocol.identifiers import Count, Medium, Run, Short, Small
 from peer_agent.protocol.messages.base import Index, Message
 
-MOST_HOURS, MOST_PROGRAMS = 42, 20  # lines of a schedule, and programs that take precedence
+MOST_HOURS, MOST_PROGRAMS = 42, 20  # most lines of a schedule, and most programs that take precedence
 DAY_MINUTES = 24 * 60
 LEAST_DUTY = 10  # percent
 
 
 class Why(StrEnum):
-    """Why a connected machine does not work."""
+    """The reason why a connected machine does not work."""
 
     WORKS = ""
     PAUSED = "paused"
@@ -28,14 +31,17 @@ class Why(StrEnum):
 
 
 class Blind(StrEnum):
-    """Quantities that a machine cannot measure: a limit on one has no effect there."""
+    """Quantities that a machine cannot measure. A limit on such a quantity has no effect on that machine."""
 
     IDLE = "idle"
     BATTERY = "battery"
 
 
 class Hours(Struct, frozen=True, array_like=True):
-    """From one minute of a day (0: Monday) to another, by the machine's clock. A `stop` not later is a day after."""
+    """A period of a weekly schedule, in minutes of a day (0: Monday) by the machine's clock.
+
+    A `stop` that is not after `first` is on the next day.
+    """
 
     day: Annotated[int, Meta(ge=0, le=6)]
     first: Annotated[int, Meta(ge=0, lt=DAY_MINUTES)]
@@ -43,17 +49,17 @@ class Hours(Struct, frozen=True, array_like=True):
 
 
 class OwnerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The resources that a machine may use. 0 and empty: the command line's value, or no limit without one."""
+    """The resources that a machine may use. 0 or empty: the command line's limit, or no limit if there is none."""
 
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
-    duty_percent: Annotated[int, Meta(ge=LEAST_DUTY, le=100)] = 100  # of the time: the part in which it computes
+    duty_percent: Annotated[int, Meta(ge=LEAST_DUTY, le=100)] = 100  # percent of the time in which the machine computes
     memory_mb: Medium = 0
     disk_gb: Medium = 0
     up_kbps: Medium = 0  # thousands of bits a second
     down_kbps: Medium = 0
-    month_gb: Medium = 0  # up and down together
+    month_gb: Medium = 0  # upload and download together
     hours: Annotated[tuple[Hours, ...], Meta(max_length=MOST_HOURS)] = ()
-    idle_minutes: Annotated[int, Meta(ge=0, le=DAY_MINUTES)] = 0  # since its owner last used it; 0: it may always work
+    idle_minutes: Annotated[int, Meta(ge=0, le=DAY_MINUTES)] = 0  # minutes since the owner last used it; 0: always work
     pause_on_battery: bool = False
     programs: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=80)], ...], Meta(max_length=MOST_PROGRAMS)
@@ -61,7 +67,10 @@ class OwnerLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Instructions(Message, frozen=True, kw_only=True):
-    """The owner's wishes. A greater `revision` replaces them. `finish` and `move_to` (a run's slug) are done once."""
+    """The owner's settings. A higher `revision` replaces a lower one.
+
+    The machine carries out `finish` and `move_to` (a run's slug) once.
+    """
 
     revision: Count
     pause: bool = False
@@ -71,13 +80,13 @@ class Instructions(Message, frozen=True, kw_only=True):
 
 
 class MachineReport(Message, frozen=True, kw_only=True):
-    """A machine's response to the last instructions it received (-1: none). Sent whenever that changes."""
+    """A machine's state under the latest instructions it received (`revision` -1: none). Sent after every change."""
 
     run: Run
     revision: Index = -1
     why: Why = Why.WORKS
-    detail: Short = ""  # the program, figure or time that the reason is about
-    could_not: Short = ""  # an error's number, if it could not join the run it was to move to
+    detail: Short = ""  # the program, number or time behind the reason
+    could_not: Short = ""  # number of the error, if the machine could not join the run in `move_to`
     blind: Annotated[tuple[Blind, ...], Meta(max_length=8)] = ()
     month_bytes: Count = 0
-    threads: Small = 0  # in use
+    threads: Small = 0  # threads in use

@@ -21,11 +21,11 @@ from peer_agent.protocol.messages.base import MAX_MESSAGE, Attempted, Hex, Messa
 from peer_agent.protocol.messages.to_site import Weight
 from peer_agent.protocol.recipe import MOST_SOURCES, Codec
 
-MOST_COMING = 2 * MOST_SOURCES  # shards that are announced to a machine before it has units of them
+MOST_COMING = 2 * MOST_SOURCES  # shards announced to a machine before it leases units of these shards
 
 
 class Listener(Struct, frozen=True):
-    """A peer that can be dialled, and what it does."""
+    """A peer that other peers can dial. `reduces`: the peer averages spans. `keeps_log`: the peer stores the log."""
 
     peer: Peer
     url: Short
@@ -42,18 +42,18 @@ class Shard(Struct, frozen=True, array_like=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """A verified state: parameters and moments at `step`, in safetensors, with the log's digest there."""
+    """A verified state: parameters and moments at `step` as safetensors. `digest`: the log's digest at this entry."""
 
     index: int
     step: int
     digest: str
     state_digest: str
-    file: str  # sha256 of the file, hex
+    file: str  # sha256 of the file, in hexadecimal
     size: int  # bytes
 
 
 class Greeting(Message, frozen=True, kw_only=True):
-    """Everything a peer needs to become a replica: what the run is, and where its state and log are."""
+    """Everything that a peer needs to become a replica: the run's description, and where to get state and log."""
 
     run: Run
     slug: Short
@@ -68,7 +68,7 @@ class Greeting(Message, frozen=True, kw_only=True):
     digest: Hex
     listeners: Annotated[tuple[Listener, ...], Meta(max_length=1000)]
     site_key: bytes
-    reconciled: bool  # its leases were checked; otherwise a commit came between, and it says hello again at the head
+    reconciled: bool  # True if the site has checked the peer's leases; if not, it says hello again when up to date
 
 
 class Listeners(Message, frozen=True, kw_only=True):
@@ -79,16 +79,17 @@ class Listeners(Message, frozen=True, kw_only=True):
 
 
 class Rehello(Message, frozen=True, kw_only=True):
-    """A request to say hello again: a new host drives the run, or a message was lost."""
+    """A request to send a hello again, because a new host drives the run or a message was lost."""
 
     run: Run
     fence: Medium
 
 
 class Lease(Message, frozen=True, kw_only=True):
-    """More units, and how many samples may lie in the accumulator before the trainer rests (rule 22).
+    """More units for a trainer. `quota`: samples that may lie in the accumulator before the trainer rests (rule 22).
 
-    `coming`: shards that its next units will probably come from, to be fetched in advance.
+    `coming`: shards from which the next units will probably come, so that the trainer can fetch these shards in
+    advance.
     """
 
     run: Run
@@ -99,7 +100,7 @@ class Lease(Message, frozen=True, kw_only=True):
 
 
 class AccumulatorRevoked(Message, frozen=True, kw_only=True):
-    """The accumulator's leases have ended: discard it and start another (rule 11)."""
+    """The leases of this accumulator have ended. The trainer discards the accumulator and starts another (rule 11)."""
 
     run: Run
     accumulator: Accumulator
@@ -107,7 +108,7 @@ class AccumulatorRevoked(Message, frozen=True, kw_only=True):
 
 
 class Cut(Attempted, frozen=True, kw_only=True):
-    """A request to offer what is finished, in this codec and grid. With staleness 0 the trainer begins nothing more."""
+    """A request to offer the finished work, in this codec and grid. With staleness 0, the trainer then stops work."""
 
     round: Count
     codec: Codec
@@ -115,10 +116,10 @@ class Cut(Attempted, frozen=True, kw_only=True):
 
 
 class SitOut(Attempted, frozen=True, kw_only=True):
-    """Sent instead of a cut: this round is made without the peer, whose link would slow the others (rule 30).
+    """Sent instead of a cut to a peer whose link would slow the others: this round goes on without the peer (rule 30).
 
-    The peer offers nothing, takes the averages and keeps its gradients. The next round cannot leave it out again. Only
-    runs whose recipe says `contributors: fast` send it.
+    The peer offers nothing, receives the averages and keeps its gradients. The next round cannot leave the peer out
+    again. Only runs whose recipe says `contributors: fast` send this message.
     """
 
     round: Count
@@ -126,18 +127,21 @@ class SitOut(Attempted, frozen=True, kw_only=True):
 
 
 class Slot(Struct, frozen=True, kw_only=True):
-    """One contributor: its weight, its commitment and its scale (rule 12). Frames name it by its number in the plan."""
+    """One contributor in a plan: weights, commitment and scale (rule 12).
+
+    Frames name a slot by its position in the plan.
+    """
 
     peer: Peer
     weights: Annotated[tuple[Weight, ...], Meta(max_length=100_000)]
     root: Digest
-    norm: Norm  # as offered; the leaves must add up to its square
+    norm: Norm  # the offered norm; the leaves' sums of squares must add up to the square of this norm
     codec: Codec
     scale: Annotated[float, Meta(ge=0, le=1)] = 1.0
 
 
 class PlannedSpan(Struct, frozen=True, kw_only=True, array_like=True):
-    """Chunks [first, stop), averaged by one reducer. `root` is set if an earlier attempt's averages are kept."""
+    """Chunks [first, stop), averaged by one reducer. `root` is set if an earlier attempt has averaged them."""
 
     span: Small
     first: Medium
@@ -161,21 +165,25 @@ class PlanHead(Struct, frozen=True, kw_only=True):
     contributors: Small  # the number of slots
     slots_root: Digest
     codec_down: Codec
-    duration_s: Wait  # T of the plan; 0 if no bandwidth is known
-    sigma: Annotated[float, Meta(ge=0, le=1)] = 0.0  # part of T for which a chunk is waited for (rule 8); 0: for ever
-    pace: Annotated[float, Meta(ge=0, le=16)] = 0.0  # times the plan's, at which gradients go; 0: as fast as they can
+    duration_s: Wait  # T, the planned duration; 0 if no bandwidth is known
+    sigma: Annotated[float, Meta(ge=0, le=1)] = 0.0  # fraction of T to wait for a chunk (rule 8); 0: forever
+    pace: Annotated[float, Meta(ge=0, le=16)] = 0.0  # multiple of the plan's pace for gradients; 0: full speed
 
 
 class Plan(PlanHead, frozen=True, kw_only=True):
-    """A plan with all its slots: who sends what to whom. Frames outside a plan are dropped."""
+    """A plan with all its slots: which contributor sends which chunks to which reducer.
+
+    Receivers drop frames that belong to no plan.
+    """
 
     slots: tuple[Slot, ...]
 
 
 class Planned(Message, frozen=True, kw_only=True):
-    """A signed plan (MessagePack of `PlanHead`): for reducers with all slots, for a contributor with its own.
+    """A signed plan (MessagePack of `PlanHead`), with all slots for a reducer, or with the receiver's own slot.
 
-    `number` and `path` prove `slot` under the head's root. A peer without a slot gets -1 and none.
+    `number` and `path` prove that `slot` is under the head's root. For a peer without a slot, `number` is -1 and `slot`
+    is None.
     """
 
     plan: Signed
@@ -186,7 +194,7 @@ class Planned(Message, frozen=True, kw_only=True):
 
 
 class Probe(Message, frozen=True, kw_only=True):
-    """A request to measure the idle link to this peer in both directions; one of the two begins (rule 31)."""
+    """A request to measure the idle link to `partner` in both directions. One of the two peers begins (rule 31)."""
 
     run: Run
     number: Count
@@ -195,7 +203,10 @@ class Probe(Message, frozen=True, kw_only=True):
 
 
 class Uplink(Message, frozen=True, kw_only=True):
-    """How fast this machine may send, so that its household keeps its reserve. Only machines with a reserve get it."""
+    """The upload limit of this machine, which leaves the household its reserve.
+
+    Only machines with a reserve get this message.
+    """
 
     run: Run
     bytes_per_s: Count
@@ -208,16 +219,18 @@ class Drop(Attempted, frozen=True, kw_only=True):
 
 
 class Void(Attempted, frozen=True, kw_only=True):
-    """This attempt makes no update. Gradients are kept."""
+    """This attempt makes no update. Trainers keep their gradients."""
 
     round: Count
     reason: Text
 
 
 class Commit(Message, frozen=True, kw_only=True):
-    """The update is committed. `snapshot`: this replica uploads its state at that step; `hash_state`: it hashes it.
+    """The update is committed.
 
-    Keepers get all `contributions` (canonical JSON), a contributor its own, proved by `position` and `path`.
+    `snapshot`: the receiver shall upload its state at this step. `hash_state`: the receiver shall hash this state.
+    Keepers of the log get all `contributions` (canonical JSON). A contributor gets its own `contribution`, proved by
+    `position` and `path`.
     """
 
     run: Run
@@ -232,7 +245,7 @@ class Commit(Message, frozen=True, kw_only=True):
 
 
 class Snapshotted(Message, frozen=True, kw_only=True):
-    """A newer verified snapshot. Relays may delete averaged bytes up to index `keep_after`."""
+    """A newer verified snapshot exists. Relays may delete averaged bytes up to index `keep_after`."""
 
     run: Run
     snapshot: Snapshot
@@ -240,14 +253,14 @@ class Snapshotted(Message, frozen=True, kw_only=True):
 
 
 class Reload(Message, frozen=True, kw_only=True):
-    """This replica differs from the others: load the snapshot and replay."""
+    """This replica's state differs from the majority's. The receiver must load the snapshot and replay the log."""
 
     run: Run
     step: Count
 
 
 class State(Message, frozen=True, kw_only=True):
-    """The run's present state, and why it waits."""
+    """The present state of the run, and the reason if the run is waiting."""
 
     run: Run
     state: Literal["running", "waiting", "paused", "finishing", "finished"]
@@ -255,7 +268,7 @@ class State(Message, frozen=True, kw_only=True):
 
 
 class Notice(Message, frozen=True, kw_only=True):
-    """A numbered message for the person at the other end."""
+    """A numbered error for the person at the other end."""
 
     run: Run
     code: Short

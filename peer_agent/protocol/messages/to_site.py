@@ -30,7 +30,7 @@ from peer_agent.protocol.messages.base import (
 
 
 class DoneUnit(Struct, frozen=True, array_like=True, gc=False):
-    """A unit whose gradient is in the accumulator, and the step of the parameters it was computed on."""
+    """A unit whose gradient is in the accumulator. `base`: the step of the parameters used to compute the gradient."""
 
     unit: Unit
     base: Count
@@ -48,32 +48,33 @@ MOST_RESERVED = 90  # percent
 
 
 class Hello(Message, frozen=True, kw_only=True):
-    """Everything a peer holds, so that repeating it changes nothing. `step` is -1 without a state.
+    """Everything that a peer holds. Repeating a hello changes nothing.
 
-    Reachable (`url`), reduces, keeps the log: three independent properties of a peer.
+    `step` is -1 if the peer has no model state. Being reachable (`url`), reducing and keeping the log are three
+    independent properties of a peer.
     """
 
     run: Run
     accumulator: Accumulator
     done: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)] = ()
     undone: Units = ()
-    carried: Count = 0  # most tokens in a chunk that earlier updates left out; checked against the records
+    carried: Count = 0  # most tokens in a chunk that earlier updates left out; the site checks it against the log
     step: Index = -1
     digest: StateDigest = ""
     fence: Medium = 0
     in_doubt: Annotated[tuple[InDoubt, ...], Meta(max_length=64)] = ()
-    url: Short = ""  # where it listens; empty: it cannot be dialled
+    url: Short = ""  # address where the peer listens; empty if it cannot be dialled
     reduces: bool = False
     keeps_log: bool = False
-    fingerprint: Short = ""  # of the listener's certificate (rule 38)
-    log_index: Index = -1  # the last record it holds or has applied
-    reserve_percent: Annotated[int, Meta(ge=0, le=MOST_RESERVED)] = 0  # of its uplink: the household's reserve
+    fingerprint: Short = ""  # fingerprint of the peer's certificate for incoming links (rule 38)
+    log_index: Index = -1  # index of the last log entry that the peer holds or has applied
+    reserve_percent: Annotated[int, Meta(ge=0, le=MOST_RESERVED)] = 0  # percent of the uplink that the household keeps
 
 
 class Report(Message, frozen=True, kw_only=True):
-    """Progress since the last commit, as totals (never a delta), and the digest of the state at `step`.
+    """A trainer's progress since the last commit, as totals (never a delta), and the state digest at `step`.
 
-    It reveals lost messages: `index` shows a missed commit, `undone` a missed lease.
+    A report also reveals lost messages: `index` shows a missed commit, `undone` a missed lease.
     """
 
     run: Run
@@ -82,20 +83,23 @@ class Report(Message, frozen=True, kw_only=True):
     loss_tokens: Count
     loss_sum: Nats
     step: Index
-    index: Index  # of the last entry it has applied
+    index: Index  # index of the last log entry that the trainer has applied
     digest: StateDigest
-    undone: Count = 0  # leased units that are still to be computed
+    undone: Count = 0  # leased units that the trainer still has to compute
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
-    """Sent when nothing else was for a while: the peer is alive and holds the log up to `index`."""
+    """A sign of life from a peer that has sent nothing else for a while. `index`: the peer's last log entry."""
 
     run: Run
     index: Index
 
 
 class StateHash(Message, frozen=True, kw_only=True):
-    """The sha256 of the canonical snapshot of an entry on this replica. A snapshot is accepted under it."""
+    """The sha256 of the canonical snapshot of this replica's state at a log entry.
+
+    The site accepts a snapshot with the hash that a majority reports.
+    """
 
     run: Run
     index: Count
@@ -105,14 +109,14 @@ class StateHash(Message, frozen=True, kw_only=True):
 
 
 class Reaches(Message, frozen=True, kw_only=True):
-    """All listeners to which the peer has a data link now. Repeating it changes nothing."""
+    """All listeners to which the peer has a data link now. Repeating the message changes nothing."""
 
     run: Run
     listeners: Annotated[tuple[Peer, ...], Meta(max_length=1024)]
 
 
 class Probed(Message, frozen=True, kw_only=True):
-    """Bytes that came from the other end in a probe, and in how many seconds."""
+    """The result of a link probe: the bytes that arrived from the other end, and in how many seconds."""
 
     run: Run
     number: Count
@@ -121,7 +125,7 @@ class Probed(Message, frozen=True, kw_only=True):
 
 
 class Weight(Struct, frozen=True, array_like=True, gc=False):
-    """Loss tokens accumulated in chunks [first, stop)."""
+    """The number of loss tokens accumulated in each of the chunks [first, stop)."""
 
     first: Medium
     stop: Medium
@@ -129,7 +133,10 @@ class Weight(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Offer(Attempted, frozen=True, kw_only=True):
-    """A contributor's sum at the cut: the digest first, the bytes later (rules 1 and 9)."""
+    """A contributor's description of its gradient sum at the cut.
+
+    `root` commits the contributor to the bytes, which follow later (rules 1 and 9).
+    """
 
     accumulator: Accumulator
     units: Annotated[tuple[DoneUnit, ...], Meta(max_length=100_000)]
@@ -141,7 +148,7 @@ class Offer(Attempted, frozen=True, kw_only=True):
 
 
 class UnitsReturned(Message, frozen=True, kw_only=True):
-    """Leased units that this machine will not compute."""
+    """Leased units that the sender will not compute, or whose gradients the sender has discarded."""
 
     run: Run
     units: Units
@@ -149,7 +156,7 @@ class UnitsReturned(Message, frozen=True, kw_only=True):
 
 
 class SpanDone(Attempted, frozen=True, kw_only=True):
-    """A reducer has averaged a span and written it to its disk."""
+    """A reducer's report that it has averaged a span and written the span to disk."""
 
     span: Small
     root: Digest
@@ -158,23 +165,24 @@ class SpanDone(Attempted, frozen=True, kw_only=True):
 
 
 class Have(Attempted, frozen=True, kw_only=True):
-    """A peer holds a span on its disk (rule 5)."""
+    """A peer's report that an averaged span is on the peer's disk (rule 5)."""
 
     span: Small
     root: Digest
 
 
 class Progress(Attempted, frozen=True, kw_only=True):
-    """How many chunks of each slot a reducer has, so that the coordinator can tell slow from stuck."""
+    """How many chunks of each slot a reducer has. The coordinator uses it to tell slow slots from stuck ones."""
 
     received: Annotated[tuple[tuple[Small, Medium], ...], Meta(max_length=65_536)]  # (slot, chunks)
 
 
 class Arrival(Struct, frozen=True, array_like=True, gc=False):
-    """Bytes of an attempt from one peer, and when the first and last came, in seconds since the plan.
+    """The bytes of an attempt from one sender.
 
-    `late`: the lateness of its latest gradient chunk, in parts of the plan's time (rule 8). `held_s`: seconds in which
-    the reducer did not read from it, because it was ahead of others.
+    `first_s`, `last_s`: when the first and last bytes arrived, in seconds since the plan. `late`: the lateness of the
+    sender's latest gradient chunk, as a fraction of the plan's time (rule 8). `held_s`: seconds in which the reducer
+    paused reading from the sender, because the sender was ahead of others.
     """
 
     sender: Peer
@@ -186,17 +194,19 @@ class Arrival(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Departure(Struct, frozen=True, array_like=True, gc=False):
-    """Seconds in which the link to one reducer was too full to take more chunks of a gradient."""
+    """The seconds in which the link to one reducer was too full to take more chunks of a gradient."""
 
     receiver: Peer
     full_s: Seconds
 
 
 class Arrivals(Attempted, frozen=True, kw_only=True):
-    """All arrivals of an attempt, sent when the last own span is averaged or the last average has come (rule 31).
+    """A peer's report of all arrivals of an attempt (rule 31).
+
+    A reducer sends the report when its last span is averaged, a contributor when it has all averages.
 
     `holds`: the Merkle root over the roots of all spans in order, from a peer that has all averages (rule 5).
-    `departures`: how a contributor's own gradient went, sent once it has all averages.
+    `departures`: how fast a contributor could send its own gradient. Sent once the contributor has all averages.
     """
 
     arrivals: Annotated[tuple[Arrival, ...], Meta(max_length=65_536)]
@@ -205,7 +215,7 @@ class Arrivals(Attempted, frozen=True, kw_only=True):
 
 
 class SlotRefused(Attempted, frozen=True, kw_only=True):
-    """A reducer found a chunk that differs from the offer."""
+    """A reducer's report that a chunk of this slot differs from the offer."""
 
     slot: Small
     chunk: Medium
@@ -213,6 +223,6 @@ class SlotRefused(Attempted, frozen=True, kw_only=True):
 
 
 class Leave(Message, frozen=True, kw_only=True):
-    """The peer leaves; its leases return to the pool."""
+    """The peer leaves the run. Its leased units return to the pool."""
 
     run: Run

@@ -1,6 +1,7 @@
-"""Contributors, reducers and the chunks that each reducer averages: pure arithmetic for the coordinator.
+"""Plan a round: contributors, reducers, and the chunks that each reducer averages. Pure arithmetic for the coordinator.
 
-`choose` finds contributors (rule 30), `solve` shares (rules 25 to 29), `spans_of` chunks, `outline_of` a summary.
+`choose` returns contributors (rule 30), `solve` the reducers' shares (rules 25 to 29), `spans_of` chunks, and
+`outline_of` a summary for people.
 """
 
 from peer_agent.protocol.plan.comparison import Candidate
@@ -11,7 +12,7 @@ from peer_agent.protocol.plan.program import Kind
 from peer_agent.protocol.plan.solve import Limit, Shares, judged, solve
 from peer_agent.protocol.plan.spans import SPAN_BYTES, largest_remainder, spans_of
 
-QUORUM_PERCENT = 70  # of a batch's samples, and of each chunk's planned tokens; below it a round is void (rule 7)
+QUORUM_PERCENT = 70  # of the batch's samples and of each chunk's tokens; a round below it is void (rule 7)
 
 __all__ = [
     "NO_LIMITS",

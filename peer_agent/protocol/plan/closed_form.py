@@ -1,9 +1,9 @@
-"""The share program without rows that couple two shares (rule 28), and ties among optimal shares (rule 29).
+"""Solve the share program if no row contains two shares (rule 28), and break ties among optimal shares (rule 29).
 
-At a time T, every row of a reducer bounds its own share, linearly in T. T* is the least T at which the lower bounds
-leave room and the upper bounds together reach the whole vector. Bisection finds it with single operations in a fixed
-order, so that every machine gets the same number. Arrays may have leading dimensions, to solve many programs with the
-same rows at once.
+At a time T, every row of a reducer bounds the reducer's own share, linearly in T. T* is the least T at which the lower
+bounds leave room and the upper bounds together reach the whole vector. Bisection finds T* with single operations in a
+fixed order, so that every machine gets the same number. Arrays may have leading dimensions, to solve many programs with
+the same rows at once.
 """
 
 import numpy as np
@@ -13,33 +13,36 @@ from numpy.typing import NDArray
 from peer_agent.protocol.plan.parties import Flags, Vector, total
 from peer_agent.protocol.plan.program import Program
 
-STEPS = 60  # of bisection, between bounds that differ by less than a factor of the number of reducers
-FILL = 0.9  # of their upper bounds: relays and auxiliaries get this much before trainers get anything
+STEPS = 60  # bisection steps; the bounds differ by a factor below the number of reducers
+FILL = 0.9  # of their upper bounds: relays and auxiliaries get this fraction before trainers get anything
 
 
 class Lines(Struct, frozen=True, eq=False):
-    """Bounds on shares, `share <= gain * T - offset` (above) or `>=` (below), those of one share side by side."""
+    """Bounds on shares: `share <= gain * T - offset` (above) or `>=` (below). The bounds of one share are adjacent."""
 
-    starts: NDArray[np.int64]  # where each share's bounds begin; the first of them bounds nothing
-    gain: Vector  # (..., bounds), as `offset` and `is_below`
+    starts: NDArray[np.int64]  # index of each share's first bound, which is a dummy
+    gain: Vector  # shape (..., bounds), like `offset` and `is_below`
     offset: Vector
     is_below: Flags
-    least_s: Vector  # (...): below this time a row fails for any shares
-    most_s: Vector  # (...): in this time one reducer can take everything
+    least_s: Vector  # shape (...): in less time, a row fails for any shares
+    most_s: Vector  # shape (...): in this time, one reducer can take everything
 
     def upper(self, time_s: Vector | float) -> Vector:
-        """Return the most that each reducer could take in this time, as parts of the vector. It may exceed 1."""
+        """Return the largest possible share of each reducer in this time. A value above 1 exceeds the whole vector."""
         bound = np.where(self.is_below, np.inf, np.asarray(time_s)[..., None] * self.gain - self.offset)
         return np.asarray(np.minimum.reduceat(bound, self.starts, axis=-1))
 
     def lower(self, time_s: Vector | float) -> Vector:
-        """Return the least that each reducer must take, at least 0: a peer that reduces sends and receives less."""
+        """Return the smallest possible share of each reducer in this time.
+
+        A peer that reduces sends and receives less, so a peer with a slow link may have to reduce a part itself.
+        """
         bound = np.where(self.is_below, np.asarray(time_s)[..., None] * self.gain - self.offset, 0.0)
         return np.asarray(np.maximum.reduceat(bound, self.starts, axis=-1))
 
 
 def lines_of(program: Program) -> Lines:
-    """Return the rows of a program that have at most one share."""
+    """Return the bounds from the rows of a program that contain at most one share."""
     entries = np.bincount(program.row, minlength=len(program.base))
     alone = entries[program.row] == 1
     row, share, slope = program.row[alone], program.share[alone], program.slope[alone]
@@ -49,7 +52,7 @@ def lines_of(program: Program) -> Lines:
     least_s = (program.base[free] / program.capacity[free]).max(initial=0.0)
     shares = len(program.reducers)
     first = np.searchsorted(share, np.arange(shares))
-    # Each share begins with a bound that bounds nothing, so that no share is without one.
+    # Each share begins with a dummy bound, so that every share has a bound.
     base, slopes = (np.insert(values, first, 0.0) for values in (program.base[row], slope))
     capacity = np.insert(program.capacity[row], first, np.inf)
     return lines(first + np.arange(shares), base, slopes, capacity, least_s)
@@ -73,7 +76,7 @@ def lines(starts: NDArray[np.int64], base: Vector, slope: Vector, capacity: Vect
 
 
 def least_time(lines: Lines) -> Vector:
-    """Return T*, of shape (...). It is `least_s` if the vector fits into that time."""
+    """Return T*, of shape (...). T* is `least_s` if the vector fits into that time."""
     low, high = lines.least_s, lines.most_s
     is_least = _fits(lines, low)
     if is_least.all():
@@ -95,10 +98,10 @@ def _fits(lines: Lines, time_s: Vector) -> NDArray[np.bool_]:
 
 
 def fill(lower: Vector, upper: Vector, is_volunteer: Flags) -> Vector:
-    """Return one program's shares between the bounds: relays and auxiliaries get 90 % of their bound first (rule 29).
+    """Return shares between the bounds for one program. Relays and auxiliaries get 90 % of their bound first (rule 29).
 
     Bounds above the whole vector stay as they are, so that the faster of several unsaturated reducers gets more. A
-    reducer without an upper bound comes before all that have one.
+    reducer without an upper bound comes before all reducers that have one.
     """
     shares = lower + _deal(1.0 - total(lower), np.where(is_volunteer, 0.0, np.maximum(FILL * upper - lower, 0.0)))
     shares = shares + _deal(1.0 - total(shares), np.maximum(upper - shares, 0.0))
@@ -106,7 +109,7 @@ def fill(lower: Vector, upper: Vector, is_volunteer: Flags) -> Vector:
 
 
 def _deal(left: Vector, room: Vector) -> Vector:
-    """Distribute what is left in proportion to the room, at most as much as there is room."""
+    """Distribute the fraction `left` in proportion to `room`, and at most `room` to each."""
     if np.isinf(room).any():
         room = np.isinf(room).astype(np.float64)
         return room * (np.maximum(left, 0.0) / total(room))

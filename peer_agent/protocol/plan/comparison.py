@@ -1,4 +1,4 @@
-"""Step times of many choices of contributors at once, by the closed form."""
+"""Compute the step times of many choices of contributors at once, by the closed form."""
 
 from collections.abc import Sequence
 
@@ -9,20 +9,20 @@ from numpy.typing import NDArray
 from peer_agent.protocol.plan.closed_form import least_time, lines
 from peer_agent.protocol.plan.parties import Limits, Loads, Party, Table, Vector, loads_of, total
 
-Codecs = NDArray[np.int64]  # each candidate's codec number; -1: left out. Shape (choices, candidates)
+Codecs = NDArray[np.int64]  # each candidate's codec number; -1 means left out. Shape (choices, candidates)
 
 
 class Candidate(Struct, frozen=True):
-    """A trainer that could contribute."""
+    """A trainer that could contribute to the round."""
 
     party: Party
-    samples_per_s: float  # 0: not measured yet, counts as the slowest measured speed
-    up_bytes: tuple[float, ...]  # by codec, preferred first; replaces the party's
-    rounds_left_out: int = 0  # in a row, up to now
+    samples_per_s: float  # 0 means not measured yet: use the slowest measured speed
+    up_bytes: tuple[float, ...]  # encoded size by codec, the preferred codec first; replaces the party's `up_bytes`
+    rounds_left_out: int = 0  # rounds in a row, up to now
 
 
 class Comparison:
-    """A future round: candidates by id, all other parties, the batch. Raises ValueError like `Table`."""
+    """A comparison of possible contributors and codecs for a future round. Raises ValueError like `Table`."""
 
     def __init__(
         self, candidates: Sequence[Candidate], others: Sequence[Party], down_bytes: float, batch: int, staleness: int
@@ -36,7 +36,10 @@ class Comparison:
         self.speeds = np.where(speeds > 0, speeds, min(speeds[speeds > 0], default=1.0))
 
     def narrow(self, limits: Limits) -> None:
-        """Limit the link of a party that does not reduce to the sum of its pair limits, if every pair has one."""
+        """Limit the link of each party that does not reduce to the sum of the limits of its pairs.
+
+        Do so only if every pair of the party has a limit.
+        """
         reducers = [self.table.peers[place] for place in np.flatnonzero(self.table.reduces)]
         forwarded = {peer for pair in limits.forwarded for peer in pair}
         for place in np.flatnonzero(~self.table.reduces) if limits.pairs else ():
@@ -49,7 +52,10 @@ class Comparison:
                 self.table.download[place] = min(self.table.download[place], total(down))
 
     def own_times(self) -> Vector:
-        """Return the seconds that each candidate's own link needs; shape (candidates, codecs), inf: no such codec."""
+        """Return the seconds that each candidate's own link needs with each codec.
+
+        The shape is (candidates, codecs). Infinity means that the candidate cannot use the codec.
+        """
         table, most = self.table, self.codecs
         sizes = np.array([[*c.up_bytes, *[np.inf] * (most - len(c.up_bytes))] for c in self.candidates])
         upload = table.upload[self.places, None]
@@ -57,11 +63,11 @@ class Comparison:
         return np.asarray(np.maximum(up, self.arrival_times()[self.places, None]), dtype=np.float64)
 
     def arrival_times(self) -> Vector:
-        """Return the seconds that averages take to each awaited party, by its own download; 0 for other parties."""
+        """Return how many seconds each awaited party needs to download the averages; 0 for other parties."""
         return np.where(self.table.waits, self.down_bytes / self.table.download, 0.0)
 
     def durations(self, found: Codecs) -> Vector:
-        """Return the round's seconds with each choice, if only the parties' own links limit it."""
+        """Return the seconds of the round for each choice, if only the parties' own links limit the round."""
         up_bytes, waits = np.zeros((len(found), len(self.table.peers))), np.tile(self.table.waits, (len(found), 1))
         for column, (place, candidate) in enumerate(zip(self.places, self.candidates, strict=True)):
             codec = found[:, column]
@@ -70,7 +76,10 @@ class Comparison:
         return _durations(self.table, loads_of(self.table, up_bytes, waits, self.table.reduces, self.down_bytes))
 
     def steps(self, found: Codecs, durations: Vector) -> Vector:
-        """Return the seconds between steps: the batch overlaps the exchange (staleness 1) or precedes it."""
+        """Return the seconds between steps for each choice.
+
+        With staleness 1, the batch is computed during the exchange; otherwise before it.
+        """
         computing = self.batch / self.samples_per_s(found)
         return np.maximum(computing, durations) if self.staleness else computing + durations
 
@@ -79,7 +88,10 @@ class Comparison:
 
 
 def _durations(table: Table, loads: Loads) -> Vector:
-    """Apply the closed form to each reducer's rows: no bound, upload, download, and both together."""
+    """Return each round's seconds, by the closed form on each reducer's rows.
+
+    The rows are: no bound, upload, download, and both together.
+    """
     nothing, reduces = np.zeros_like(loads.up_base), table.reduces
     base = np.stack([nothing, loads.up_base, loads.down_base, loads.up_base + loads.down_base], axis=-1)
     slope = np.stack([nothing, loads.up_slope, loads.down_slope, loads.up_slope + loads.down_slope], axis=-1)

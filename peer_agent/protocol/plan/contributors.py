@@ -1,8 +1,8 @@
-"""Choose who contributes to a round, and in which codec (rule 30).
+"""Choose the contributors of a round, and their codecs (rule 30).
 
-Each further contributor shortens the wait for the batch and may lengthen the exchange. A slow one can send a smaller
-codec or be left out: its gradients are carried over, never lost, and it catches up from the log without delaying
-others.
+Each further contributor shortens the wait for the batch and may lengthen the exchange. A slow contributor can send a
+smaller codec or be left out. A contributor left out keeps its gradients for the next round, and catches up from the log
+without delaying others.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ from peer_agent.protocol.plan.comparison import Candidate, Codecs, Comparison
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
 from peer_agent.protocol.plan.solve import Shares, solve
 
-PATIENCE = 1  # rounds in a row that a peer is left out, at most: its gradients are carried once (rule 10)
-MOST_CELLS = 1 << 13  # choices times peers that are compared at once; of more choices, a sample at even distances
-MOST_SOLVED = 4  # choices that are solved again with the limits that several links share
-ALIKE = 1.01  # times the fastest: slower choices up to here may be preferred
+PATIENCE = 1  # most rounds in a row without a peer: gradients can be carried over once (rule 10)
+MOST_CELLS = 1 << 13  # choices times peers to compare at once; beyond that, an evenly spaced sample
+MOST_SOLVED = 4  # choices to solve again with the limits that several links share
+ALIKE = 1.01  # times the fastest: a choice that is this much slower may be preferred
 
 
 class Choice(Struct, frozen=True):
-    """Codec numbers of the contributors, who is left out, the shares, and the seconds between steps."""
+    """A choice of contributors with their codec numbers, the peers left out, and the resulting shares and step time."""
 
     codecs: dict[PeerId, int]
     left_out: tuple[PeerId, ...]
-    cannot_follow: tuple[PeerId, ...]  # left out, and slower to receive averages than steps are made
+    cannot_follow: tuple[PeerId, ...]  # left out, and steps are made faster than averages reach these peers
     shares: Shares
     step_s: float
 
@@ -45,9 +45,10 @@ def choose(
 ) -> Choice:
     """Choose the contributors that make steps of `batch` samples as fast as possible.
 
-    With staleness 1, samples are computed during the exchange, otherwise before it. `others` only reduce or receive. A
-    candidate that was left out of the last round contributes. The choice is within 10 % of the best one where only own
-    links limit. Raises ValueError like `solve`, without candidates, and for a candidate without a codec.
+    With staleness 1, samples are computed during the exchange, otherwise before it. `others`: parties that only reduce
+    or receive. A candidate that was left out of the last round contributes. The choice is within 10 % of the best one
+    if only the parties' own links are limits. Raises ValueError like `solve`, without candidates, and for a candidate
+    without a codec.
     """
     if not candidates or not all(candidate.up_bytes for candidate in candidates):
         raise ValueError("nobody may contribute")
@@ -57,30 +58,35 @@ def choose(
     comparison.narrow(limits)
     found = scanned(comparison)
     order = _order(comparison, found, comparison.steps(found, comparison.durations(found)))
-    # Without shared limits, the comparison is already exact.
+    # Without limits that several links share, the comparison is already exact.
     looked_at = found[order[: 1 if limits == NO_LIMITS else MOST_SOLVED]]
     return min((_choice(comparison, others, codecs, limits) for codecs in looked_at), key=lambda choice: choice.step_s)
 
 
 def _order(comparison: Comparison, found: Codecs, steps: Vector) -> NDArray[np.int64]:
-    """Order choices: about as fast as the fastest first, by more samples, then preferred codecs; the others by time."""
+    """Return the order in which to prefer choices.
+
+    First come the choices about as fast as the fastest, by most samples, then by preferred codecs. The others follow by
+    time.
+    """
     is_alike = steps <= ALIKE * steps.min()
     samples = np.where(is_alike, comparison.samples_per_s(found), 0.0)
     return np.lexsort((steps, np.where(is_alike, found.sum(axis=1), 0), -samples))
 
 
 def scanned(comparison: Comparison) -> Codecs:
-    """List choices: for every time limit, the candidates whose own links meet it.
+    """List choices: for every time limit, the candidates whose own links meet the limit.
 
-    Each takes the first codec that meets the limit. The same again without each one's first codec, its second, and so
-    on. Also each candidate alone: one that contributes and reduces everything sends its gradient over no link.
+    Each candidate uses the first codec that meets the limit. The list is repeated without each candidate's first codec,
+    without the second, and so on. The list also has each candidate alone: a lone contributor that reduces everything
+    sends its gradient over no link.
     """
     candidates, codecs, own = comparison.candidates, np.arange(comparison.codecs), comparison.own_times()
     last = np.array([[len(candidate.up_bytes) - 1] for candidate in candidates])
     quickest = own.argmin(axis=1)
-    is_overdue = [candidate.rounds_left_out >= PATIENCE for candidate in candidates]  # not left out again
+    is_overdue = [candidate.rounds_left_out >= PATIENCE for candidate in candidates]  # these must not be left out again
     otherwise = np.where(is_overdue, quickest, -1)
-    cells = (1 + len(codecs)) * len(comparison.table.peers)  # each list gets a part of what is compared at once
+    cells = (1 + len(codecs)) * len(comparison.table.peers)  # each list gets an equal part of MOST_CELLS
     found = [np.where(_few(np.eye(len(candidates), dtype=bool), cells), quickest, otherwise)]
     for level in codecs:
         allowed = np.where(codecs >= np.minimum(level, last), own, np.inf)
@@ -91,7 +97,7 @@ def scanned(comparison: Comparison) -> Codecs:
 
 
 def _few(values: NDArray[Any], cells: int) -> NDArray[Any]:
-    """Return evenly spaced values, as many as fit into MOST_CELLS at `cells` each."""
+    """Return evenly spaced values: as many as fit into MOST_CELLS if each value takes `cells`."""
     return values[:: max(1, -(-len(values) * cells // MOST_CELLS))]
 
 

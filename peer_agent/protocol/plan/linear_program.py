@@ -1,8 +1,9 @@
-"""The share program by HiGHS, where rows couple shares: pairs, households, relays that forward (rule 26).
+"""Solve the share program with HiGHS if rows couple shares: pairs, households, relays that forward (rule 26).
 
 HiGHS returns one corner of the optimum, which may give all of the reducing to one peer. So a second step chooses among
-all optimal shares: as near as the rows allow to rule 29 without the coupling. Excess over that is spread in proportion
-to what each reducer could take, and then again among the others (lexicographic min-max, a unique point).
+all optimal shares. The result is as near as the rows allow to the shares of rule 29 without the coupling. Excess over
+these shares is spread in proportion to what each reducer could take, and then again among the reducers that are still
+free (lexicographic min-max, a unique point).
 """
 
 from typing import Any
@@ -15,15 +16,15 @@ from peer_agent.protocol.plan.closed_form import Lines, fill
 from peer_agent.protocol.plan.parties import Vector, total
 from peer_agent.protocol.plan.program import Program
 
-SLACK = 1e-8  # relative: how far shares may miss the optimum, so that all optimal ones are within reach
-MOST_ITERATIONS = 100_000  # of HiGHS, for one answer
-MOST_LEVELS = 8  # programs solved to spread the excess
-HOLDS = 1e-7  # a smaller multiplier does not bind
-DIGITS = 10  # of a share: later ones differ between builds of HiGHS
+SLACK = 1e-8  # relative: shares may miss the optimum by this much, so that rounding excludes no optimal shares
+MOST_ITERATIONS = 100_000  # most iterations of HiGHS for one answer
+MOST_LEVELS = 8  # most programs solved to spread the excess
+HOLDS = 1e-7  # a row with a smaller multiplier does not bind
+DIGITS = 10  # digits of a share to keep: later digits differ between builds of HiGHS
 
 
 class Scaled(Struct, frozen=True, eq=False):
-    """The rows that can bind, without units: `matrix @ shares + base <= time`, times in units of `scale_s`."""
+    """The rows that can bind, without units: `matrix @ shares + base <= time`. Times are in units of `scale_s`."""
 
     rows: NDArray[np.int64]
     matrix: Any  # scipy's, sparse
@@ -32,9 +33,9 @@ class Scaled(Struct, frozen=True, eq=False):
 
 
 def coupled_shares(program: Program, lines: Lines, least_s: float) -> tuple[Vector, Vector]:
-    """Return optimal shares, and each row's part in limiting the time (sum 1). `least_s`: T* without the coupling.
+    """Return optimal shares, and how much each row limits the time (fractions that sum to 1).
 
-    If HiGHS gives up, return the shares without the coupling: feasible, only slower.
+    `least_s`: T* without the coupling. If HiGHS gives up, return the shares without the coupling: feasible, but slower.
     """
     parts = np.zeros(len(program.base))
     aim = _aim(program, lines, least_s)
@@ -52,7 +53,7 @@ def coupled_shares(program: Program, lines: Lines, least_s: float) -> tuple[Vect
 
 
 def scaled_rows(program: Program, scale_s: float) -> Scaled:
-    """Return the rows that could need more than this time."""
+    """Return the rows that could need more time than `scale_s`."""
     from scipy.sparse import csr_array
 
     most = np.zeros(len(program.base))
@@ -74,9 +75,9 @@ def _aim(program: Program, lines: Lines, time_s: float) -> Vector:
 
 
 def _level(scaled: Scaled, time: float, aim: Vector, reach: Vector, shares: Vector) -> Vector:
-    """Return shares within `time` whose largest excess over the aim, in parts of their reach, is minimal.
+    """Return shares within `time` whose largest excess over `aim`, as a fraction of `reach`, is minimal.
 
-    A share that binds at this excess keeps its value; the others are levelled again.
+    Fix each share that cannot have a smaller excess, and repeat with the other shares.
     """
     from scipy.sparse import csr_array, vstack
 
@@ -99,9 +100,9 @@ def _level(scaled: Scaled, time: float, aim: Vector, reach: Vector, shares: Vect
 
 
 def _minimise(matrix: Any, column: Vector, bound: Vector, settled: Vector) -> Any:
-    """Minimise z, of any sign, with `matrix @ shares + column * z <= bound`; None if HiGHS gives up.
+    """Minimise z, of any sign, with `matrix @ shares + column * z <= bound`. Return None if HiGHS gives up.
 
-    Shares sum to 1 and are not negative. Those that are not NaN in `settled` are fixed at that value.
+    Shares are not negative and sum to 1. Shares that are not NaN in `settled` are fixed at their value there.
     """
     from scipy.optimize import linprog
     from scipy.sparse import csr_array, hstack

@@ -1,4 +1,7 @@
-"""A plan as people see it: who sends and averages, how long it takes, and why. The number of names is bounded."""
+"""A plan as people see it: which peers send and average, how long the round takes, and why.
+
+The number of named peers is limited.
+"""
 
 from collections.abc import Callable, Container, Iterable, Sequence
 
@@ -9,12 +12,12 @@ from peer_agent.protocol.messages import PlanHead, PlannedSpan
 from peer_agent.protocol.plan.program import Kind
 from peer_agent.protocol.plan.solve import Limit
 
-MOST_NAMED = 8  # lines on either side, with the one that sums up the others
-OF_ONE = frozenset({Kind.UP, Kind.DOWN})  # limits of one peer's direction: shown only if that is measured
+MOST_NAMED = 8  # lines for senders and for averagers, including the line that sums up the others
+OF_ONE = frozenset({Kind.UP, Kind.DOWN})  # limits of one peer's upload or download: shown only if measured
 
 
 class Participant(Struct, frozen=True, order=True):
-    """A machine in the round, under the names that pages show."""
+    """A machine in the round, with the names that pages show."""
 
     person: str
     machine: str
@@ -23,24 +26,27 @@ class Participant(Struct, frozen=True, order=True):
 
 
 class Averager(Struct, frozen=True):
-    """A reducer and its part of the vector (0 to 1)."""
+    """A reducer, and the fraction of the vector that it averages (0 to 1)."""
 
     who: Participant
     part: float
 
 
 class Bottleneck(Struct, frozen=True):
-    """A limit that the round waits for. Of a pair the sender comes first. A household's members are not named."""
+    """A limit that determines how long the round takes.
+
+    For a pair, `who` has the sender first. The members of a household are not named.
+    """
 
     kind: Kind
     who: tuple[Participant, ...]
-    part: float  # of the time that a round would save if all limits were wider
+    part: float  # if all limits were widened, the fraction of the saved time due to this one
 
 
 class Outline(Struct, kw_only=True):
-    """The last plan of a run. Seconds; the last two fields are known once its round has ended."""
+    """A summary of the last plan of a run, in seconds. The last two fields are set when the plan's round has ended."""
 
-    step: int  # that it makes
+    step: int  # the step that the round makes
     planned_s: float  # 0 if no link is known
     senders: tuple[Participant, ...]
     other_senders: int
@@ -48,7 +54,7 @@ class Outline(Struct, kw_only=True):
     other_averagers: int
     other_part: float
     bottlenecks: tuple[Bottleneck, ...]
-    began_at: float  # the coordinator's clock, at the first attempt
+    began_at: float  # the coordinator's clock at the round's first attempt
     took_s: float | None = None
     is_void: bool = False
 
@@ -88,7 +94,7 @@ def outline_of(
 
 
 def parts_of(spans: Iterable[PlannedSpan]) -> dict[PeerId, float]:
-    """Return each reducer's part of the vector, with spans kept from earlier attempts."""
+    """Return the fraction of the vector that each reducer averages, including spans kept from earlier attempts."""
     chunks: dict[PeerId, int] = {}
     for span in spans:
         chunks[span.reducer] = chunks.get(span.reducer, 0) + span.stop - span.first
@@ -97,10 +103,10 @@ def parts_of(spans: Iterable[PlannedSpan]) -> dict[PeerId, float]:
 
 
 def _told(limit: Limit) -> tuple[PeerId, ...]:
-    """Return the peers that a limit names publicly. Who shares an address with whom is private."""
+    """Return the peers of a limit that pages may name. Which peers share an address is private."""
     return () if limit.kind is Kind.HOUSEHOLD else limit.peers
 
 
 def _count(length: int) -> int:
-    """Return how many of `length` peers are named: all, or one fewer than there are lines."""
+    """Return how many of `length` peers to name: all, or one fewer than there are lines."""
     return length if length <= MOST_NAMED else MOST_NAMED - 1

@@ -1,4 +1,4 @@
-"""Participants of a round and the capacity of their links: the input of a plan. Bytes, and bytes per second."""
+"""Participants of a round and the capacities of their links, in bytes and bytes per second: the input of a plan."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from peer_agent.protocol.identifiers import PeerId
 
-MOST_PARTIES = 1 << 16  # as many as a plan has slots
-LARGEST = 1e18  # bytes, or bytes per second; positive numbers are at least 1 / LARGEST
+MOST_PARTIES = 1 << 16  # the most slots that a plan can have
+LARGEST = 1e18  # bytes, or bytes per second; positive numbers lie between 1 / LARGEST and LARGEST
 
 Vector = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -17,33 +17,36 @@ Pair = tuple[PeerId, PeerId]  # sender, receiver
 
 
 class Party(Struct, frozen=True, kw_only=True):
-    """A peer in the round. Speeds are budgets; 0: not measured yet (`duplex_bps` 0: both directions at full speed)."""
+    """A peer in the round. Speeds are what the plan may use; 0 means not measured yet.
+
+    A `duplex_bps` of 0 means that both directions have full speed at the same time.
+    """
 
     peer: PeerId
-    up_bytes: float = 0.0  # its encoded gradient; 0: it contributes nothing
-    receives: bool = False  # the averages are sent to it, as to every replica and to the keeper of the log
-    is_awaited: bool = True  # the round waits until it has them; others catch up from the log
+    up_bytes: float = 0.0  # size of the peer's encoded gradient; 0 means that it contributes nothing
+    receives: bool = False  # reducers send the averages to this peer: to every replica and to the keeper of the log
+    is_awaited: bool = True  # the round waits until this peer has the averages; other peers catch up from the log
     may_reduce: bool = False
-    is_volunteer: bool = False  # a trainer; in ties, relays and auxiliaries get their part first
+    is_volunteer: bool = False  # True for a trainer; in ties, relays and auxiliaries get their part first
     upload_bps: float = 0.0
     download_bps: float = 0.0
-    duplex_bps: float = 0.0  # of up and down together, as on Wi-Fi
+    duplex_bps: float = 0.0  # upload and download together, as on Wi-Fi
     household: str = ""  # peers that share a public address share its uplink
 
 
 class Limits(Struct, frozen=True):
-    """Limits that several links share. Peers outside the round are ignored; 0 is not known."""
+    """Limits that several links share. Peers outside the round are ignored. 0 means not known."""
 
-    pairs: dict[Pair, float] = {}  # of the direct link from one to another
-    forwarded: dict[Pair, PeerId] = {}  # the relay that carries a pair without a direct link
-    households: dict[str, float] = {}  # joint uplink
+    pairs: dict[Pair, float] = {}  # limit of the direct link from one peer to another
+    forwarded: dict[Pair, PeerId] = {}  # the relay that forwards for a pair without a direct link
+    households: dict[str, float] = {}  # limit of the joint uplink
 
 
 NO_LIMITS = Limits()
 
 
 class Table:
-    """The parties as arrays, sorted by id: the plan does not depend on the order of the list.
+    """The parties as arrays, sorted by id, so that the plan does not depend on the order of the list.
 
     Raises ValueError for duplicate ids, and for numbers that are negative, not finite, or beyond `LARGEST`.
     """
@@ -71,13 +74,16 @@ def _check(parties: Sequence[Party], distinct: int) -> None:
 
 
 def check_numbers(numbers: Vector) -> None:
-    """Raise ValueError for numbers that are neither 0 nor between 1 / LARGEST and LARGEST."""
+    """Raise ValueError unless every number is 0 or lies between 1 / LARGEST and LARGEST."""
     if not ((numbers == 0) | ((numbers >= 1 / LARGEST) & (numbers <= LARGEST))).all():
         raise ValueError("bytes and speeds are finite and not negative")
 
 
 def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
-    """Fill in speeds that are not measured: the slowest measured of its kind, unlimited where none is."""
+    """Replace each unmeasured speed by the slowest measured speed of the same kind of peer, or infinity.
+
+    Trainers are one kind, relays and auxiliaries the other.
+    """
     filled = speeds.copy()
     for kind in (is_volunteer, ~is_volunteer):
         measured = speeds[kind & (speeds > 0)]
@@ -86,14 +92,14 @@ def of_kind(speeds: Vector, is_volunteer: Flags) -> Vector:
 
 
 def total(values: Vector) -> Vector:
-    """Return the sum along the last axis, added in order: numpy's own order differs between builds."""
+    """Return the sum along the last axis, added in order. The order of numpy's own sum differs between builds."""
     if not values.shape[-1]:
         return np.zeros(values.shape[:-1])
     return np.cumsum(values, axis=-1)[..., -1]
 
 
 class Loads(Struct, frozen=True, eq=False):
-    """Bytes that each party sends and receives in a round: `base + slope * (its own share)`. Shape (..., parties)."""
+    """The bytes that each party sends and receives: `base + slope * (the party's own share)`. Shape (..., parties)."""
 
     up_base: Vector
     up_slope: Vector
@@ -108,7 +114,7 @@ def loads_of(table: Table, up_bytes: Vector, waits: Flags, reduces: Flags, down_
     noise = 1e-12 * (arriving + down_bytes * len(table.peers))
 
     def slope(value: Vector) -> Vector:
-        return np.where(reduces & (np.abs(value) > noise), value, 0.0)  # what rounding leaves of 0 is no slope
+        return np.where(reduces & (np.abs(value) > noise), value, 0.0)  # a rounding error near 0 is no slope
 
     down_base = np.where(waits, down_bytes, 0.0)
     return Loads(up_bytes, slope(down_bytes * others - up_bytes), down_base, slope(arriving - up_bytes - down_base))

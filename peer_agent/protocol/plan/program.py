@@ -1,8 +1,9 @@
-"""The share program of rule 26 as arrays: min T, where the shares sum to 1 and every row holds.
+"""The share program of rule 26 as arrays: minimise T so that the shares sum to 1 and every row holds.
 
-A row is `base + sum(slope * share) <= capacity * T`, in bytes and bytes per second. Rows of up, down and half duplex
-have one share, their reducer's own. A pair's row has two, a household's those of its members, and a forwarding relay's
-also those of the peers that it forwards for. Memory grows with the rows: an unlimited pair takes none.
+A row is `base + sum(slope * share) <= capacity * T`, in bytes and bytes per second. A row for upload, download or half
+duplex contains one share, that of the row's own reducer. A pair's row contains two shares, and a household's row the
+shares of its members. The row of a forwarding relay also contains the shares of the peers that it forwards for. Memory
+grows with the rows: a pair without a limit takes none.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Pair, Party, Table, Vector, check_numbers, loads_of
 
-MOST_PAIRS = 1 << 16  # limited or forwarded: all pairs of 256 peers
+MOST_PAIRS = 1 << 16  # most pairs with a limit or a relay: all pairs of 256 peers
 
 Indices = NDArray[np.int64]
 Entry = tuple[int, int, float]  # number of a row or party, number of a share, slope
@@ -30,16 +31,19 @@ class Kind(StrEnum):
 
 
 class Row(Struct, frozen=True):
-    """The limit that a row states, and its owner: one peer's, a pair's (sender first), a household's."""
+    """The limit behind a row, and its owner: one peer, a pair (sender first), or a household."""
 
     kind: Kind
     peers: tuple[PeerId, ...]
 
 
 class Program(Struct, frozen=True, eq=False):
-    """Rows and entries. No row has two entries of one share; entries ascend by row, then share."""
+    """The rows of a program, and its entries (row, share, slope).
 
-    reducers: tuple[PeerId, ...]  # by id; shares in this order
+    No row has two entries of one share. Entries ascend by row, then by share.
+    """
+
+    reducers: tuple[PeerId, ...]  # sorted by id; shares are in the same order
     is_volunteer: NDArray[np.bool_]
     rows: tuple[Row, ...]
     base: Vector
@@ -57,7 +61,7 @@ class Program(Struct, frozen=True, eq=False):
 
 
 class _Side(Struct, eq=False):
-    """Bytes in one direction by party, and entries of (party, share, slope)."""
+    """The bytes in one direction, by party, and entries of (party, share, slope)."""
 
     base: Vector
     party: Indices
@@ -74,7 +78,7 @@ class _Side(Struct, eq=False):
 
 
 class _Builder:
-    """Collects rows, and their entries in lists of arrays."""
+    """Collects the rows of a program, and their entries in lists of arrays."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -83,7 +87,7 @@ class _Builder:
         self.entries: list[tuple[Indices, Indices, Vector]] = []
 
     def add(self, rows: Sequence[Row], capacity: Vector, of: Indices, side: _Side) -> None:
-        """Add rows, each the sum over the parties to which `of` gives its number (-1: no row)."""
+        """Add rows, each the sum over some parties. `of`: for each party, the number of its row (-1: none)."""
         first, is_in = len(self.rows), of >= 0
         numbers = of[side.party]
         kept = numbers >= 0
@@ -93,7 +97,7 @@ class _Builder:
         self.entries.append((first + numbers[kept], side.share[kept], side.slope[kept]))
 
     def of_each(self, kind: Kind, capacity: Vector, table: Table, side: _Side) -> None:
-        """Add one row for each party that has such a limit."""
+        """Add one row for each party that has a limit of this kind."""
         limited = np.flatnonzero(np.isfinite(capacity) & (capacity > 0))
         of = np.full(len(capacity), -1)
         of[limited] = np.arange(len(limited))
@@ -109,7 +113,7 @@ class _Builder:
         self.entries.append(_columns(flat))
 
     def program(self, table: Table) -> Program:
-        """Build the program. Entries of the same row and share are added in the order in which they came."""
+        """Build the program. Entries with the same row and share are summed in the order of insertion."""
         row, share, slope = (np.concatenate(part) for part in zip(*self.entries, strict=True))
         reducers = np.flatnonzero(table.reduces)
         places, inverse = np.unique(row * max(1, len(reducers)) + share, return_inverse=True)
@@ -128,7 +132,10 @@ class _Builder:
 
 
 def program_of(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Program:
-    """Return the rows of a round with averages of `down_bytes`. Raises ValueError like `Table`, or for many pairs."""
+    """Return the program of a round with averages of `down_bytes`.
+
+    Raises ValueError like `Table`, and if there are too many pairs.
+    """
     check_numbers(np.array([down_bytes, *limits.pairs.values(), *limits.households.values()], dtype=np.float64))
     if len(limits.pairs) + len(limits.forwarded) > MOST_PAIRS:
         raise ValueError(f"more than {MOST_PAIRS} pairs")
@@ -159,7 +166,10 @@ def _columns(entries: Sequence[Entry]) -> tuple[Indices, Indices, Vector]:
 
 
 def _between(table: Table, down_bytes: float, share_of: dict[int, int], pair: Pair) -> list[tuple[int, float]]:
-    """Return what a pair carries, as (share, bytes for all of it): the sender's gradient, and its averages."""
+    """Return what a pair's link carries, as (share, bytes if that share is the whole vector).
+
+    The link carries the sender's gradient, and the averages that the sender has made as a reducer.
+    """
     sender, receiver = (table.place.get(peer) for peer in pair)
     if sender is None or receiver is None or sender == receiver:
         return []
@@ -176,7 +186,7 @@ def _share_of(table: Table) -> dict[int, int]:
 
 
 def _forwarded(table: Table, down_bytes: float, limits: Limits) -> _Side:
-    """Return what relays carry for others, counted once in each direction."""
+    """Return the bytes that relays forward for other peers, counted once in each direction."""
     share_of, entries = _share_of(table), []
     for pair, relay in sorted(limits.forwarded.items()):
         if relay in table.place and relay not in pair:
@@ -186,7 +196,7 @@ def _forwarded(table: Table, down_bytes: float, limits: Limits) -> _Side:
 
 
 def _pairs(table: Table, down_bytes: float, limits: Limits) -> Iterator[tuple[Row, float, list[tuple[int, float]]]]:
-    """Yield the rows of direct links that are limited and used."""
+    """Yield a row for each direct link that has a limit and is used."""
     share_of = _share_of(table)
     for pair, capacity in sorted(limits.pairs.items()):
         carried = _between(table, down_bytes, share_of, pair)

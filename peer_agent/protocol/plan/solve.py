@@ -1,4 +1,4 @@
-"""Solve for the shares of a round, and find what limits it (rules 25 to 29)."""
+"""Solve the share program of a round, and find what limits the round (rules 25 to 29)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,32 +12,36 @@ from peer_agent.protocol.plan.linear_program import coupled_shares
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Vector
 from peer_agent.protocol.plan.program import Kind, Program, program_of
 
-ROUNDING = 1e-9  # relative: smaller differences of times do not count
-MOST_NAMED = 8  # limits that a plan names
+ROUNDING = 1e-9  # relative: smaller differences between times do not count
+MOST_NAMED = 8  # most limits that a plan names
 
 
 class Limit(Struct, frozen=True):
-    """A limit that the round waits for. `part`: the part of the round's time saved if all limits were wider."""
+    """A limit that determines how long the round takes.
+
+    `part`: if all limits were widened, the fraction of the saved time that is due to this one.
+    """
 
     kind: Kind
-    peers: tuple[PeerId, ...]  # one; of a pair the sender and the receiver; of a household all members
+    peers: tuple[PeerId, ...]  # one peer; for a pair, sender and receiver; for a household, all members
     part: float
 
 
 class Shares(Struct, frozen=True):
-    """Each reducer's share of the vector (sum 1, by id), the round's seconds with them, and what limits it."""
+    """Each reducer's share of the vector (sum 1, by id), the seconds of a round with these shares, and its limits."""
 
     reducers: tuple[PeerId, ...]
     shares: tuple[float, ...]
     duration_s: float
-    limits: tuple[Limit, ...] = ()  # the largest parts first
+    limits: tuple[Limit, ...] = ()  # sorted, the largest `part` first
 
 
 def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
-    """Return the optimum of the share program. If nothing is measured, relays and auxiliaries get equal shares.
+    """Return the optimum of the share program. If no link is measured, relays and auxiliaries get equal shares.
 
-    The shares are the same bits on every platform if no coupling row binds. Otherwise they are HiGHS's, reproducible on
-    one platform, and to nine digits on all. Raises ValueError if no party may reduce, and like `Table`.
+    If no row that couples shares binds, the shares are bit-identical on every platform. Otherwise they come from HiGHS:
+    identical on one platform, and equal to nine digits on all. Raises ValueError if no party may reduce, and like
+    `Table`.
     """
     program = program_of(parties, down_bytes, limits)
     if not program.reducers:
@@ -53,7 +57,10 @@ def solve(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMIT
 
 
 def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> Shares:
-    """Return the same shares with the time that they take over other links, and its limits in equal parts."""
+    """Return the same shares with the time that they take over the given links, and the limits of that time.
+
+    All limiting rows get equal parts.
+    """
     program = program_of(parties, down_bytes, limits)
     times = program.times(np.array(shares.shares))
     longest = times.max(initial=0.0)
@@ -62,10 +69,10 @@ def judged(shares: Shares, parties: Sequence[Party], down_bytes: float, limits: 
 
 
 def _parts(program: Program, shares: Vector) -> Vector:
-    """Return each row's part in limiting the time if rows are not coupled. Sum 1, or 0 if nothing binds.
+    """Return how much each row limits the time if no rows are coupled. The sum is 1, or 0 if no row binds.
 
-    Rows that bind at any share decide, in equal parts. Otherwise two rows that fix one share from above and below
-    decide. Otherwise all reducers are full together.
+    If rows bind at any share, they have equal parts. Otherwise, if two rows fix one share from above and below, these
+    two have parts. Otherwise all reducers reach their limits together.
     """
     times = program.times(shares)
     longest = times.max(initial=0.0)
@@ -87,7 +94,7 @@ def _parts(program: Program, shares: Vector) -> Vector:
 
 
 def _squeezed(full: Mapping[tuple[int, bool], int]) -> list[int]:
-    """Return the rows of the first share that one row keeps from growing and another from shrinking."""
+    """Return the two rows that fix one share: one from above, one from below. Return none if no share is fixed."""
     share = next((share for share, is_less in full if is_less and (share, False) in full), None)
     return [] if share is None else [full[share, False], full[share, True]]
 

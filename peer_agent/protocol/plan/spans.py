@@ -1,4 +1,4 @@
-"""Turn shares into whole chunks: integers, reducers in id order, ties to the earlier one (rule 29)."""
+"""Turn shares into whole chunks: integers, reducers in id order, ties to the earlier reducer (rule 29)."""
 
 import math
 from collections.abc import Sequence
@@ -7,11 +7,11 @@ from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import PlannedSpan
 
-SPAN_BYTES = 1 << 20  # a share is cut in spans of max(P/64, 1 MiB), so that a dead reducer costs only what is open
+SPAN_BYTES = 1 << 20  # a share is cut into spans of max(P/64, 1 MiB): when a reducer dies, only open spans are lost
 
 
 def largest_remainder(shares: Sequence[float], total: int) -> list[int]:
-    """Return integers in proportion to `shares` that sum to `total`; ties go to the earlier one."""
+    """Return integers in proportion to `shares` that sum to `total`. Ties go to the earlier share."""
     whole = math.fsum(shares)  # `sum` of floats rounds differently from Python 3.12 on
     exact = [share * total / whole for share in shares]
     counts = [int(value) for value in exact]
@@ -30,7 +30,10 @@ def spans_of(
     attempt: int,
     first_span: int = 0,
 ) -> list[PlannedSpan]:
-    """Deal the chunk ranges `missing` to the reducers in id order by their shares, and cut each share into spans."""
+    """Divide the chunk ranges `missing` among the reducers in proportion to their shares, and cut them into spans.
+
+    Reducers are in id order.
+    """
     ranked = sorted(zip(reducers, shares, strict=True), key=lambda pair: pair[0])
     counts = largest_remainder([share for _, share in ranked], sum(stop - first for first, stop in missing))
     length = max(1, max(grid.elements * 4 // 64, SPAN_BYTES) // (grid.chunk_elements * 4))
@@ -46,7 +49,7 @@ def spans_of(
 
 
 def _runs(chunks: Sequence[int], length: int) -> list[tuple[int, int]]:
-    """Return consecutive chunks as ranges of at most `length`."""
+    """Return chunks as ranges of consecutive chunks, each at most `length` long."""
     runs: list[tuple[int, int]] = []
     for chunk in chunks:
         if runs and runs[-1][1] == chunk and chunk - runs[-1][0] < length:

@@ -1,7 +1,7 @@
 """A relay of a run: `advance(state, event, now) -> actions`.
 
-Time is an argument; relay, simulator and tests share the function. It may change the state it is given. The shell
-carries out actions in order, each before the next event. `reducing.TRANSITIONS` holds the phases of an attempt.
+Time is an argument; relay, simulator and tests share the function, which may change the given state. The shell carries
+out the actions in order, and all of them before the next event. `reducing.TRANSITIONS` lists the phases of an attempt.
 """
 
 from typing import assert_never
@@ -15,14 +15,14 @@ from peer_agent.protocol.relay.opened import OpenCommit, Opened, OpenPlan, Place
 from peer_agent.protocol.relay.state import NOBODY, Attempt, Keeper, RelayState, Said, is_now, named
 from peer_agent.protocol.wire import Frame, Kind
 
-HEARTBEAT_S = 2.0  # without another message
-PAGE_RECORDS = 64  # after so many the coordinator waits for an acknowledgement
-REACHES_S = 30.0  # the report of reachable listeners is repeated
-ACKNOWLEDGE_S = 0.5  # from a record on the disk to its acknowledgement
+HEARTBEAT_S = 2.0  # seconds without any other message
+PAGE_RECORDS = 64  # records in a page; after a page, the coordinator waits for an acknowledgement
+REACHES_S = 30.0  # seconds between two reports of reachable listeners
+ACKNOWLEDGE_S = 0.5  # seconds from writing a record to disk to its acknowledgement
 
 
 def advance(state: RelayState, event: e.Event, now: float) -> list[e.Action]:
-    """Process one event. `now` is monotonic seconds."""
+    """Process one event, and return the actions for the shell. `now` is monotonic seconds."""
     if state.reducer is not None:
         reducing.tell_time(state.reducer, now)
     actions = [*_take(state, event, now), *_acknowledge(state, event, now)]
@@ -78,7 +78,7 @@ def _of_the_log(
     event: e.Appended | e.AppendFailed | e.Scanned | e.Copied | e.CopyFailed,
     now: float,
 ) -> list[e.Action]:
-    """Process an event of the disk, or of a copy from another log."""
+    """Process an event from the disk, or from copying a span out of another log."""
     match event:
         case e.Appended():
             return keeping.appended(state, keeper, event, now)
@@ -94,7 +94,10 @@ def _of_the_log(
 
 
 def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
-    """Process a message of the coordinator. An older host's is dropped unless it is a commit, which is always true."""
+    """Process a message from the coordinator.
+
+    Drop a message from an older host, except a commit, which is always true.
+    """
     if getattr(message, "fence", state.fence) < state.fence and not isinstance(message, OpenCommit):
         return []
     match message:
@@ -120,7 +123,7 @@ def _hear(state: RelayState, message: Opened, now: float) -> list[e.Action]:
         case (
             m.Lease() | m.AccumulatorRevoked() | m.Cut() | m.SitOut() | m.Reload() | m.Notice() | m.Probe() | m.Uplink()
         ):
-            return []  # for trainers, and for the links
+            return []  # these messages are for trainers or for the links
     assert_never(message)
 
 
@@ -163,7 +166,7 @@ def _commit(state: RelayState, commit: OpenCommit, now: float) -> list[e.Action]
 
 
 def _stand(state: RelayState, message: m.State, now: float) -> list[e.Action]:
-    """Record the run's state. When it is finished, nothing is awaited, and bytes that a snapshot covers are deleted."""
+    """Record the run's state. When the run is finished, end the attempt and delete bytes that a snapshot covers."""
     state.finished = message.state == "finished"
     if not state.finished:
         return []
@@ -209,13 +212,13 @@ def _acknowledge(state: RelayState, event: e.Event, now: float) -> list[e.Action
     if keeper is None or not state.joined or keeper.index <= keeper.said:
         return []
     news = keeper.index - keeper.said
-    is_page = news >= PAGE_RECORDS or (news > 1 and keeper.index == keeper.appending)  # its bytes are bounded too
+    is_page = news >= PAGE_RECORDS or (news > 1 and keeper.index == keeper.appending)  # a page is also limited in bytes
     is_late = isinstance(event, e.Ticked) and now - state.said_at >= ACKNOWLEDGE_S
     return [_heartbeat(state)] if is_page or is_late else []
 
 
 def _reached(state: RelayState, listeners: tuple[PeerId, ...]) -> list[e.Action]:
-    """Report changed data links to the site, even if none is left."""
+    """Report changed data links to the site, even if no link is left."""
     if listeners == state.reached:
         return []
     state.reached = listeners
@@ -235,7 +238,7 @@ def _heartbeat(state: RelayState) -> e.Say:
 
 
 def hello(state: RelayState) -> m.Hello:
-    """Return a hello with all that the relay is and holds, so that repeating it changes nothing."""
+    """Return a hello with everything that the relay is and holds, so that repeating the hello changes nothing."""
     attempt = state.reducer.attempt if state.reducer is not None else None
     doubt = (m.InDoubt(attempt.place.step, attempt.place.fence, attempt.place.attempt),) if attempt is not None else ()
     if state.keeper is not None:
@@ -255,7 +258,7 @@ def hello(state: RelayState) -> m.Hello:
 
 
 def average_came(state: RelayState, peer: PeerId, frame: Frame) -> list[e.Action]:
-    """Keep a reducer's average if it is awaited. The record will show whether its bytes are right."""
+    """Keep another reducer's average if the attempt expects it. The later record shows if the bytes are right."""
     attempt = state.reducer.attempt if state.reducer is not None else None
     if attempt is None or frame.kind != Kind.AVERAGE or not is_now(attempt, frame):
         return []
@@ -271,7 +274,10 @@ def average_came(state: RelayState, peer: PeerId, frame: Frame) -> list[e.Action
 
 
 def span_received(attempt: Attempt | None, event: e.SpanReceived, now: float) -> list[e.Action]:
-    """Tell the coordinator that another reducer's span is on the disk. It is repeated until the attempt ends."""
+    """Tell the coordinator that another reducer's span is on the disk.
+
+    The report is repeated until the attempt ends.
+    """
     if attempt is None or attempt.place != event.place or event.span in attempt.received:
         return []
     message = m.Have(**named(attempt), span=event.span, root=event.root)

@@ -1,4 +1,7 @@
-"""The closing rule: a chunk closes once each slot came, is dropped or is late, if enough tokens came (rules 7, 8)."""
+"""The rule for closing a chunk: averaging what has arrived and accepting no more of the chunk (rules 7, 8).
+
+A chunk closes when each slot has sent the chunk, is dropped or is late, and enough tokens have arrived.
+"""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -15,7 +18,10 @@ from peer_agent.protocol.plan import QUORUM_PERCENT
 
 
 class Coverage:
-    """The chunks of one reducer's spans. Array columns are these chunks, rows are the plan's slots."""
+    """For the chunks of one reducer's spans, which slots have sent each chunk.
+
+    In the arrays, the columns are these chunks and the rows are the plan's slots.
+    """
 
     def __init__(self, slots: Sequence[Slot], spans: Iterable[PlannedSpan]) -> None:
         self.chunks = [chunk for span in spans for chunk in range(span.first, span.stop)]
@@ -27,15 +33,15 @@ class Coverage:
         self._whole = self._planned.sum(axis=0)
         self._came = np.zeros(len(self.chunks), np.int64)  # tokens
         self._awaited = (self._planned > 0).sum(axis=0)  # slots
-        self._came_s = np.full(self._planned.shape, np.inf, np.float32)  # when, in seconds since the plan came
-        self._moved_s = np.zeros(len(slots))  # when the last chunk of each slot came
-        self._enough_s = np.full(len(self.chunks), np.inf)  # when enough tokens had come
+        self._came_s = np.full(self._planned.shape, np.inf, np.float32)  # seconds from the plan to the chunk's arrival
+        self._moved_s = np.zeros(len(slots))  # when the last chunk of each slot arrived
+        self._enough_s = np.full(len(self.chunks), np.inf)  # when enough tokens had arrived
         self._closed = np.zeros(len(self.chunks), np.bool_)
-        self._asked = np.maximum(self._awaited_of(slice(None)), 1)  # chunks, by slot
-        self._left = self._awaited_of(slice(None))  # the same, without chunks that came or closed
+        self._asked = np.maximum(self._awaited_of(slice(None)), 1)  # chunks expected from each slot
+        self._left = self._awaited_of(slice(None))  # the same, without chunks that have arrived or closed
 
     def asks_for(self, slot: int, chunk: int) -> bool:
-        """Return True if the plan gives the slot weight in this chunk here, and it came or is still awaited."""
+        """Return True if the plan asks the slot for this chunk here, and the chunk has arrived or may still arrive."""
         column = self._column.get(chunk)
         if column is None or not 0 <= slot < len(self._dropped) or not self._planned[slot, column]:
             return False
@@ -45,7 +51,7 @@ class Coverage:
         return bool(self._received[slot, self._column[chunk]])
 
     def add(self, slot: int, chunk: int, since_plan_s: float = 0.0) -> list["Closing"]:
-        """Record that these bytes are in the sum. Return the chunk that this closes."""
+        """Record that a slot's chunk is in the sum. Return the chunk if it is now complete and closes."""
         column = self._column[chunk]
         self._received[slot, column] = True
         self._came_s[slot, column] = self._moved_s[slot] = since_plan_s
@@ -60,7 +66,7 @@ class Coverage:
         return bool(self._dropped[slot])
 
     def drop(self, slot: int) -> list["Closing"]:
-        """Do without a slot in every chunk that lacks its bytes. Return the chunks that this closes."""
+        """Stop waiting for a slot's missing chunks. Return the chunks that close without them."""
         if not 0 <= slot < len(self._dropped) or self._dropped[slot]:
             return []
         self._dropped[slot] = True
@@ -69,7 +75,10 @@ class Coverage:
         return self._close(np.flatnonzero(missing).tolist())
 
     def close_late(self, plan: PlanHead, since_plan_s: float) -> list["Closing"]:
-        """Close chunks without slots that missed their deadlines, where enough of the others have come."""
+        """Close chunks whose missing slots are all too late, if enough other slots have sent the chunk.
+
+        Return these chunks.
+        """
         if not plan.sigma:
             return []
         places = np.flatnonzero(~self._closed & (self._enough_s < since_plan_s))
@@ -82,7 +91,7 @@ class Coverage:
         return batch_chunks(self._codecs, plan.chunk_elements)
 
     def lateness(self, plan: PlanHead) -> tuple[float, ...]:
-        """Return each slot's greatest lateness in parts of the plan's time; a missing chunk counts as sigma."""
+        """Return each slot's greatest lateness as a fraction of the plan's time. A missing chunk counts as sigma."""
         if not plan.sigma:
             return (0.0,) * len(self._dropped)
         places = np.arange(len(self.chunks))
@@ -102,17 +111,17 @@ class Coverage:
         return closing
 
     def is_ahead(self, slot: int, least: float, moved_since_s: float, scheduled: float = 0.0) -> bool:
-        """Return True if a slot is ahead of the slowest moving one by at least `least` of its chunks. O(slots).
+        """Return True if a slot is ahead of the slowest moving slot by at least `least` of its chunks. O(slots).
 
-        Slots that sent nothing after `moved_since_s` (seconds since the plan came) do not count. `scheduled`: the part
-        that it must have sent by now in any case.
+        A slot is moving if it has sent something since `moved_since_s` (seconds since the plan arrived). `scheduled`:
+        the fraction that a slot must have sent by now in any case.
         """
         part = 1 - self._left / self._asked
         moving = part[self._moved_s >= moved_since_s]
         return bool(len(moving) and part[slot] > max(moving.min() + least, scheduled))
 
     def _awaited_of(self, columns: Any) -> NDArray[np.int64]:
-        """Return, per slot, how many of these chunks are planned and have neither come nor closed."""
+        """Return, for each slot, how many of these chunks are planned and have neither arrived nor closed."""
         missing = (self._planned[:, columns] > 0) & ~self._received[:, columns] & ~self._closed[columns]
         count: NDArray[np.int64] = missing.sum(axis=1)
         return count
@@ -122,7 +131,7 @@ class Coverage:
         return bool(tokens and 100 * tokens >= QUORUM_PERCENT * int(self._whole[column]))
 
     def _is_settled(self) -> NDArray[np.bool_]:
-        """Return [slots, chunks]: True if the chunk does not wait for that slot."""
+        """Return an array [slots, chunks] that is True where the chunk does not wait for the slot."""
         settled: NDArray[np.bool_] = (self._planned == 0) | self._received | self._closed
         return settled
 
@@ -132,7 +141,10 @@ class Coverage:
         return bool(self._closed[first : first + span.stop - span.first].all())
 
     def included(self, span: PlannedSpan) -> tuple[Included, ...]:
-        """Return the slots averaged in each range of a span. Closed chunks take nothing more, so all received count."""
+        """Return the slots averaged in each range of chunks of a complete span.
+
+        A closed chunk accepts no further slot, so every chunk received is averaged.
+        """
         ranges = []
         for slots, group in groupby(range(span.first, span.stop), key=self._slots_in):
             members = list(group)
@@ -143,24 +155,24 @@ class Coverage:
         return tuple(np.flatnonzero(self._received[:, self._column[chunk]]).tolist())
 
     def received(self, slot: int) -> tuple[int, ...]:
-        """Return the chunks that a contributor need not send: come, or closed without it (rule 19)."""
+        """Return the chunks that a contributor need not send: those received, and those closed without it (rule 19)."""
         done = self._received[slot] | self._closed
         return tuple(self.chunks[column] for column in np.flatnonzero(done).tolist())
 
     def progress(self) -> tuple[tuple[int, int], ...]:
-        """Return (slot, chunks that came or are no longer awaited) of every slot."""
+        """Return, for each slot, how many chunks have arrived or are no longer awaited."""
         return tuple(enumerate(self._is_settled().sum(axis=1).tolist()))
 
 
 class Closing(Struct, frozen=True):
-    """A closing chunk and the tokens in its sum."""
+    """A chunk to close, and the number of tokens in its sum."""
 
     chunk: int
     tokens: int
 
 
 def _planned_tokens(slots: Sequence[Slot], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the planned tokens, [slots, chunks]."""
+    """Return the planned tokens as an array [slots, chunks]."""
     planned = np.zeros((len(slots), len(chunks)), np.int64)
     for row, slot in zip(planned, slots, strict=True):
         for weight in slot.weights:

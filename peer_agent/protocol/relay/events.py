@@ -1,4 +1,7 @@
-"""Events of a relay, and actions for its shell. Answers name their attempt: late ones change nothing."""
+"""Events of a relay, and actions for its shell.
+
+An event that answers an action names the attempt, so that late answers change nothing.
+"""
 
 from msgspec import Struct
 
@@ -13,13 +16,13 @@ from peer_agent.protocol.wire import Frame
 
 
 class Heard(Struct, frozen=True):
-    """A message of the site came on the control link."""
+    """A message from the site arrived on the control link."""
 
     message: Opened
 
 
 class Linked(Struct, frozen=True):
-    """An authenticated peer has a data link, perhaps in place of an older one."""
+    """An authenticated peer has a data link. The link may replace an older one."""
 
     peer: PeerId
     role: Role
@@ -32,28 +35,28 @@ class Unlinked(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """A message came on a data link."""
+    """A peer's message arrived on a data link."""
 
     peer: PeerId
     message: m.TO_RELAY
 
 
 class FrameCame(Struct, frozen=True):
-    """A frame came on a data link. The shell answers an AddChunk before it brings the next event."""
+    """A frame arrived on a data link. The shell answers an AddChunk action before it passes on another event."""
 
     peer: PeerId
     frame: Frame
 
 
 class LeavesKept(Struct, frozen=True):
-    """The leaves of a slot match its root."""
+    """The shell has stored a slot's Merkle leaves, which match the slot's root."""
 
     place: Place
     slot: int
 
 
 class ChunkAdded(Struct, frozen=True):
-    """A chunk matched its slot's commitment and is in the sum."""
+    """A chunk matched its slot's commitment, and its values are in the sum."""
 
     place: Place
     slot: int
@@ -61,7 +64,7 @@ class ChunkAdded(Struct, frozen=True):
 
 
 class ChunkRefused(Struct, frozen=True):
-    """A chunk, or the leaves (chunk 0), did not match the offer; nothing was added."""
+    """A chunk, or the leaves (chunk 0), did not match the offer. The shell has added nothing."""
 
     place: Place
     slot: int
@@ -70,7 +73,7 @@ class ChunkRefused(Struct, frozen=True):
 
 
 class HeldBack(Struct, frozen=True):
-    """The shell paused reading a slot's link for these seconds, because the slot was ahead of others."""
+    """The shell paused reading a slot's link for `seconds`, because the slot was ahead of others."""
 
     place: Place
     slot: int
@@ -78,7 +81,7 @@ class HeldBack(Struct, frozen=True):
 
 
 class SpanWritten(Struct, frozen=True):
-    """An averaged span is on the disk, or in memory where no log is kept."""
+    """An averaged span is on the disk, or in memory if this peer keeps no log."""
 
     place: Place
     span: int
@@ -87,14 +90,14 @@ class SpanWritten(Struct, frozen=True):
 
 
 class AverageCame(Struct, frozen=True):
-    """A frame came on a link that this peer dialled. The shell completes the actions before the next event."""
+    """A frame arrived on a link that this peer dialled. The shell completes all actions before the next event."""
 
     peer: PeerId
     frame: Frame
 
 
 class SpanReceived(Struct, frozen=True):
-    """Another reducer's span is on the disk; `root` is that of the bytes that came."""
+    """Another reducer's span is on the disk. `root`: the Merkle root of the received bytes."""
 
     place: Place
     span: int
@@ -102,40 +105,40 @@ class SpanReceived(Struct, frozen=True):
 
 
 class Appended(Struct, frozen=True):
-    """The log on the disk reaches this record."""
+    """The log on the disk now reaches the record `index`."""
 
     index: int
 
 
 class AppendFailed(Struct, frozen=True):
-    """The record does not follow the log."""
+    """The disk refused the record `index`, which does not follow the log."""
 
     index: int
 
 
 class Missing(Struct, frozen=True):
-    """A span that a record names and the disk lacks."""
+    """A span that a record names and that is not on the disk."""
 
     index: int
     entry: SpanEntry
 
 
 class Scanned(Struct, frozen=True):
-    """All spans that the disk lacks in the records from the Scan's beginning to before `stop`."""
+    """The answer to a Scan: all spans missing on the disk, for the records up to, but not including, `stop`."""
 
     stop: int
     missing: tuple[Missing, ...]
 
 
 class Copied(Struct, frozen=True):
-    """A whole span came from another log and is on the disk."""
+    """A whole span from another log is on the disk."""
 
     index: int
     span: int
 
 
 class CopyFailed(Struct, frozen=True):
-    """That peer did not deliver the span: it lacks it, sent only a part, or is gone."""
+    """The peer did not deliver the span: the peer lacks the span, sent only a part, or is gone."""
 
     index: int
     span: int
@@ -153,7 +156,7 @@ class Ticked(Struct, frozen=True):
 
 
 class ControlLost(Struct, frozen=True):
-    """The control link has ended: messages are not heard until the site asks for a hello."""
+    """The control link has ended. The site hears no message of this relay until the site asks for a hello."""
 
 
 Event = (
@@ -184,7 +187,7 @@ Event = (
 
 
 class Say(Struct, frozen=True):
-    """Send a message to the coordinator. It may be lost: what matters is repeated."""
+    """Send a message to the coordinator. The message may be lost; important messages are repeated."""
 
     message: m.TO_SITE
 
@@ -197,22 +200,23 @@ class Tell(Struct, frozen=True):
 
 
 class Begin(Struct, frozen=True):
-    """Begin an attempt with sums of zero. `fresh`: stop sending what was averaged before."""
+    """Begin an attempt with all sums at zero. `fresh`: stop sending averages of earlier attempts."""
 
     plan: OpenPlan
     fresh: bool
 
 
 class End(Struct, frozen=True):
-    """Free the sums of an attempt that is over. `silent`: its averages are not needed either."""
+    """Free the sums of a finished attempt. `silent`: also stop sending the attempt's averages."""
 
     silent: bool
 
 
 class Settle(Struct, frozen=True):
-    """The update that makes `step` is committed, with these spans of attempts under this fence.
+    """Note that the update that makes `step` is committed, with these spans.
 
-    A rollback has no spans: what was lost of averages before it is in none after it.
+    `fence`: the fence of the attempts that averaged these spans. After a rollback there are no spans, and averages from
+    before the rollback are no longer needed.
     """
 
     index: int
@@ -222,14 +226,17 @@ class Settle(Struct, frozen=True):
 
 
 class KeepLeaves(Struct, frozen=True):
-    """Check leaves against the slot's root and keep them. Answer: LeavesKept or ChunkRefused."""
+    """Check Merkle leaves against the slot's root, and store the leaves. Answer: LeavesKept or ChunkRefused."""
 
     slot: int
     leaves: bytes
 
 
 class AddChunk(Struct, frozen=True):
-    """Check the payload against its leaf and add it; `again`: only check. Answer: ChunkAdded or ChunkRefused."""
+    """Check a chunk against its leaf and add it to the sum. Answer: ChunkAdded or ChunkRefused.
+
+    `again`: only check the chunk, which has been added before.
+    """
 
     slot: int
     chunk: int
@@ -237,7 +244,7 @@ class AddChunk(Struct, frozen=True):
 
 
 class CloseChunk(Struct, frozen=True):
-    """Divide the chunk's sum by its tokens, encode it and send it out."""
+    """Divide the chunk's sum by its number of tokens, encode the average and send it to the peers."""
 
     span: int
     chunk: int
@@ -245,53 +252,53 @@ class CloseChunk(Struct, frozen=True):
 
 
 class KeepAverage(Struct, frozen=True):
-    """Keep the frame's payload until its span is whole."""
+    """Store the averaged chunk that has just arrived until its span is complete."""
 
     span: int
     chunk: int
 
 
 class WriteReceived(Struct, frozen=True):
-    """Write another reducer's complete span durably. Answer: SpanReceived."""
+    """Write another reducer's complete span to disk. Answer: SpanReceived."""
 
     span: m.PlannedSpan
 
 
 class WriteSpan(Struct, frozen=True):
-    """Write a span whose chunks are all closed durably. Answer: SpanWritten."""
+    """Write a span to disk, all of whose chunks are closed. Answer: SpanWritten."""
 
     span: m.PlannedSpan
     included: tuple[Included, ...]
 
 
 class Discard(Struct, frozen=True):
-    """Delete the spans written for a void round, up to this attempt."""
+    """Delete the spans written for a void round, up to the attempt `place`."""
 
     place: Place
 
 
 class Append(Struct, frozen=True):
-    """Add the record to the log; one already there must be the same. Answer: Appended or AppendFailed."""
+    """Append the record to the log. A record already at `index` must be the same. Answer: Appended or AppendFailed."""
 
     index: int
     sealed: Entry
 
 
 class Forget(Struct, frozen=True):
-    """Delete the spans of records up to `keep_after`; the records stay."""
+    """Delete the spans of records up to `keep_after`. The records stay."""
 
     keep_after: int
 
 
 class Scan(Struct, frozen=True):
-    """Report which spans of records [first, stop) the disk lacks. Answer: Scanned."""
+    """Find the spans of records [first, stop) that are missing on the disk. Answer: Scanned."""
 
     first: int
     stop: int
 
 
 class CopySpan(Struct, frozen=True):
-    """Fetch a span from this peer's log and keep it. Answer: Copied or CopyFailed."""
+    """Fetch a span from the log of `peer`, and store it. Answer: Copied or CopyFailed."""
 
     index: int
     entry: SpanEntry
@@ -299,7 +306,7 @@ class CopySpan(Struct, frozen=True):
 
 
 class GiveSpan(Struct, frozen=True):
-    """Send a span from the log, or report that it is not held."""
+    """Send a span from the log to a peer, or report that the span is missing."""
 
     peer: PeerId
     index: int
@@ -307,7 +314,7 @@ class GiveSpan(Struct, frozen=True):
 
 
 class GiveRecords(Struct, frozen=True):
-    """Send a page of records from the log."""
+    """Send a page of records from the log to a peer."""
 
     peer: PeerId
     first: int
@@ -320,7 +327,7 @@ class Follow(Struct, frozen=True):
 
 
 class CutLink(Struct, frozen=True):
-    """End this peer's data link: it was opened for its chunks and sends nothing."""
+    """Close this peer's data link, because the peer opened it to send chunks and has sent nothing."""
 
     peer: PeerId
 

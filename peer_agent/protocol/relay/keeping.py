@@ -1,4 +1,4 @@
-"""Keep the log: records in order, and copies of others' averages until a snapshot covers them."""
+"""Keep the log: append records in order, and copy averages of other reducers until a snapshot covers them."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
@@ -6,20 +6,23 @@ from peer_agent.protocol.relay import events as e
 from peer_agent.protocol.relay.opened import OpenCommit
 from peer_agent.protocol.relay.state import Copy, Keeper, RelayState
 
-GAP_S = 2.0  # between two reports of the same gap
-APPENDS_AHEAD = 256  # records that wait for the disk; further ones are sent again later
-SCAN_RECORDS = 64  # checked at once
+GAP_S = 2.0  # seconds between two reports of the same gap
+APPENDS_AHEAD = 256  # most records waiting for the disk; the coordinator resends further records later
+SCAN_RECORDS = 64  # records checked at once
 COPIES_KNOWN, COPIES_AT_ONCE = 4096, 4
-COPY_PAUSE_S, LONGEST_COPY_PAUSE_S = 0.2, 60.0  # the first is short: until then one disk alone has the span
+COPY_PAUSE_S, LONGEST_COPY_PAUSE_S = 0.2, 60.0  # the first pause is short, because only one disk has the span
 
 
 def commit(state: RelayState, keeper: Keeper, event: OpenCommit, now: float) -> list[e.Action]:
-    """Append the next record. Report a gap by the index held: the coordinator resends what follows."""
+    """Append the next record.
+
+    If records are missing, report the last index held, so that the coordinator resends what follows.
+    """
     index = event.record.index
     if keeper.index < index <= keeper.appending:
-        return []  # on its way to the disk
+        return []  # the disk already has this record to write
     if index <= keeper.index:
-        return [e.Append(index, event.sealed)]  # this reveals a fork
+        return [e.Append(index, event.sealed)]  # the disk compares it with its own record and so detects a fork
     if index == keeper.appending + 1 and index <= keeper.index + APPENDS_AHEAD:
         keeper.appending = index
         return [e.Append(index, event.sealed)]
@@ -30,7 +33,7 @@ def commit(state: RelayState, keeper: Keeper, event: OpenCommit, now: float) -> 
 
 
 def appended(state: RelayState, keeper: Keeper, event: e.Appended, now: float) -> list[e.Action]:
-    """Record that the log has grown, and look for spans that only others have."""
+    """Record that the log on disk has grown, and look for spans that only other peers have."""
     keeper.index = max(keeper.index, event.index)
     keeper.appending = max(keeper.appending, keeper.index)
     if keeper.scanned is None:  # the greeting, which says where to begin, may be lost or late
@@ -39,14 +42,14 @@ def appended(state: RelayState, keeper: Keeper, event: e.Appended, now: float) -
 
 
 def append_failed(keeper: Keeper, event: e.AppendFailed) -> list[e.Action]:
-    """Start again after a failed append: records handed on behind it are lost too."""
+    """Start again after a failed append. Records handed to the disk after the failed one are lost too."""
     if event.index > keeper.index:
         keeper.appending = keeper.index
     return []
 
 
 def cover(state: RelayState, keeper: Keeper, index: int, now: float) -> list[e.Action]:
-    """Record that a verified snapshot covers the log up to here, so that none of it is copied any more."""
+    """Record that a verified snapshot covers the log up to `index`, so that no span up to there needs copying."""
     keeper.covered = max(keeper.covered, index)
     for place in [place for place, copy in keeper.copies.items() if place[0] <= index and copy.asking is None]:
         del keeper.copies[place]
@@ -55,19 +58,22 @@ def cover(state: RelayState, keeper: Keeper, index: int, now: float) -> list[e.A
 
 
 def greeted(state: RelayState, keeper: Keeper, snapshot: m.Snapshot, now: float) -> list[e.Action]:
-    """Check again what no snapshot covers: this may be a new process, on a disk that lost files."""
+    """Check again all records that no snapshot covers. This may be a new process with a disk that lost files."""
     keeper.scanned = max(keeper.covered, snapshot.index)
     return cover(state, keeper, snapshot.index, now)
 
 
 def forget(state: RelayState, keeper: Keeper, keep_after: int, now: float) -> list[e.Action]:
-    """Delete the bytes up to here. Records stay."""
+    """Delete the spans of records up to `keep_after`. The records stay."""
     keeper.keep_after = max(keeper.keep_after, keep_after)
     return [e.Forget(keeper.keep_after), *cover(state, keeper, keeper.keep_after, now)]
 
 
 def scan(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
-    """Look for spans that the disk lacks, from the last check on; after a restart, in the whole uncovered log."""
+    """Look for spans missing on the disk, in the records after the last check.
+
+    After a restart, this is the whole part of the log that no snapshot covers.
+    """
     actions = copy_more(state, keeper, now)
     if keeper.scanned is None or keeper.scanning or keeper.scanned >= keeper.index:
         return actions
@@ -79,7 +85,7 @@ def scan(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
 
 def scanned(state: RelayState, keeper: Keeper, event: e.Scanned, now: float) -> list[e.Action]:
     """Queue copies of the missing spans."""
-    if keeper.scanned == keeper.scanning - 1:  # otherwise it was told meanwhile to begin elsewhere
+    if keeper.scanned == keeper.scanning - 1:  # otherwise a greeting has moved the beginning meanwhile
         keeper.scanned = max(keeper.scanned, min(event.stop - 1, keeper.index))
     keeper.scanning = 0
     for lack in event.missing:
@@ -89,7 +95,10 @@ def scanned(state: RelayState, keeper: Keeper, event: e.Scanned, now: float) -> 
 
 
 def copy_more(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
-    """Ask for due copies, a few at once: a relay that was away would otherwise hold all that it missed."""
+    """Request copies that are due, a few at once.
+
+    A relay that was away would otherwise have all missed spans in memory.
+    """
     actions: list[e.Action] = []
     free = COPIES_AT_ONCE - sum(copy.asking is not None for copy in keeper.copies.values())
     for (index, _), copy in keeper.copies.items() if free > 0 else ():
@@ -103,7 +112,7 @@ def copy_more(state: RelayState, keeper: Keeper, now: float) -> list[e.Action]:
 
 
 def _next_to_ask(state: RelayState, copy: Copy) -> PeerId | None:
-    """Return whom to ask: the span's reducer, then other keepers of the log, each once per try."""
+    """Return the next peer to ask for a span: first the reducer, then other keepers of the log, each once per try."""
     others = sorted(listener.peer for listener in state.listeners if listener.keeps_log)
     known = {listener.peer for listener in state.listeners}
     order = [copy.entry.reducer, *others] if copy.entry.reducer in known else others
@@ -111,7 +120,7 @@ def _next_to_ask(state: RelayState, copy: Copy) -> PeerId | None:
 
 
 def copy_failed(state: RelayState, keeper: Keeper, event: e.CopyFailed, now: float) -> list[e.Action]:
-    """Ask the next peer at once. When all were asked, retry with backoff while no snapshot covers the span."""
+    """Ask the next peer at once. When all peers were asked, retry with backoff until a snapshot covers the span."""
     copy = keeper.copies.get((event.index, event.span))
     if copy is None or copy.asking != event.peer:
         return []
@@ -126,7 +135,7 @@ def copy_failed(state: RelayState, keeper: Keeper, event: e.CopyFailed, now: flo
 
 
 def copied(state: RelayState, keeper: Keeper, event: e.Copied, now: float) -> list[e.Action]:
-    """Forget the copy's request; delete the copy if it was covered meanwhile."""
+    """Remove a finished copy from the queue. Delete the copied bytes if they are no longer needed."""
     keeper.copies.pop((event.index, event.span), None)
     gone: list[e.Action] = [e.Forget(keeper.keep_after)] if event.index <= keeper.keep_after else []
     return [*gone, *scan(state, keeper, now)]

@@ -1,4 +1,4 @@
-"""Verify and check plans and commits of the site. Only this module opens them."""
+"""Verify and check the site's plans and commits. Only this module opens these messages."""
 
 import msgspec
 from msgspec import Struct
@@ -10,11 +10,11 @@ from peer_agent.protocol.identifiers import PeerId, Run, RunId
 from peer_agent.protocol.log.records import Entry, RecordHead, open_head
 from peer_agent.protocol.sealed import open_whole_plan
 
-LARGEST_COUNT = 2**16  # slots, spans: what a frame's header can name
+LARGEST_COUNT = 2**16  # slots or spans: the most that a frame's header can number
 
 
 class Place(Struct, frozen=True, order=True):
-    """An attempt. Fences count first: a restarted host plans the same step again (rule 2)."""
+    """The identity of an attempt. Fences compare first, because a restarted host plans the same step again (rule 2)."""
 
     fence: int
     step: int
@@ -33,7 +33,7 @@ class OpenPlan(Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """The attempt that it plans."""
+        """The attempt that this plan describes."""
         return Place(self.plan.fence, self.plan.step, self.plan.attempt)
 
     @property
@@ -46,7 +46,7 @@ class OpenPlan(Struct, frozen=True):
 
 
 class OpenCommit(Struct, frozen=True):
-    """A commit whose head was verified. `sealed` is for the log, which checks its contributions."""
+    """A commit with a verified head. `sealed`: the entry to append to the log, which checks the contributions."""
 
     fence: int
     record: RecordHead
@@ -79,7 +79,7 @@ Opened = (
 
 
 def open_message(message: m.TO_PEER, site_key: bytes) -> Opened:
-    """Open a message for the state machine. Raises Problem E218 (not signed), E206 (not understood)."""
+    """Verify a message for the state machine. Raises Problem E218 (not signed), E206 (not understood)."""
     if isinstance(message, m.Planned):
         return open_plan(message, site_key)
     if isinstance(message, m.Commit):
@@ -91,7 +91,7 @@ def open_message(message: m.TO_PEER, site_key: bytes) -> Opened:
 
 
 def open_plan(message: m.Planned, site_key: bytes) -> OpenPlan:
-    """Open a whole plan. Raises Problem E218, E206."""
+    """Verify a plan with all its slots. Raises Problem E218, E206."""
     plan = open_whole_plan(message, site_key)
     opened = OpenPlan(plan, plan.slots)
     if reason := _misfit(opened):
@@ -100,7 +100,7 @@ def open_plan(message: m.Planned, site_key: bytes) -> OpenPlan:
 
 
 def _misfit(opened: OpenPlan) -> str:
-    """Return why this plan cannot be carried out, or empty."""
+    """Return why a plan cannot be carried out, or an empty string."""
     plan = opened.plan
     if plan.elements < 1 or plan.chunk_elements < 1 or min(plan.step, plan.fence, plan.attempt) < 0:
         return "the plan has a number below its range"
@@ -120,7 +120,7 @@ def _misfit(opened: OpenPlan) -> str:
 
 
 def run_of(message: m.TO_PEER) -> RunId:
-    """Return a message's run before its signature is checked. Raises Problem E206."""
+    """Return the run of a message before checking the message's signature. Raises Problem E206."""
     if not isinstance(message, m.Planned):
         return message.run
     try:

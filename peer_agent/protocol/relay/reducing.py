@@ -1,4 +1,4 @@
-"""Average gradients: attempts, slots, spans. Functions change the state; only `move` changes an attempt's phase."""
+"""Average gradients: attempts, slots, spans. The functions change the state; only `move` changes an attempt's phase."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.bandwidth.counting import arrivals_of, count
@@ -15,11 +15,11 @@ from peer_agent.protocol.relay.state import Attempt, Phase, Reducer, RelayState,
 from peer_agent.protocol.wire import Frame, Kind
 
 PROGRESS_S = 1.0
-AGAIN_S = 2.0  # finished spans and refused slots are reported again, because reports may be lost
-FIRST_FRAME_S = 10.0  # beyond the planned time, from the opening to the first bytes of a slot (rule 40)
-AHEAD = 1 / 32  # of a slot's chunks, or two batches: the most that a slot may be ahead of the slowest
-MOVES_S = 1.5  # or two batches' planned time: slots silent for longer are not waited for
-PAUSE_S = 0.75  # without an event: this process stood still, and with it what was sent to it
+AGAIN_S = 2.0  # seconds until a report of a finished span or refused slot is repeated, as it may be lost
+FIRST_FRAME_S = 10.0  # seconds beyond the planned time, from the Open message to a slot's first bytes (rule 40)
+AHEAD = 1 / 32  # fraction of its chunks, or two batches, that a slot may be ahead of the slowest slot
+MOVES_S = 1.5  # seconds, or two batches' planned time: do not wait for slots silent for longer
+PAUSE_S = 0.75  # seconds without an event: this process was suspended, so received data waited
 
 TRANSITIONS: dict[tuple[Phase, str], Phase] = {
     (Phase.IDLE, "a plan gives it a part"): Phase.REDUCE,
@@ -49,7 +49,7 @@ def move(reducer: Reducer, why: str) -> None:
 
 
 def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> list[e.Action]:
-    """Begin a plan's attempt, and open to its contributors that are linked."""
+    """Begin the attempt of a plan, and ask the contributors that have a data link for their chunks."""
     if plan.place <= reducer.newest:
         return []
     spans = plan.given_to(state.me)
@@ -63,13 +63,16 @@ def begin(state: RelayState, reducer: Reducer, plan: OpenPlan, now: float) -> li
 
 
 def _opens_outbox(reducer: Reducer, plan: OpenPlan) -> bool:
-    """Return True if the plan opens a new outbox. Attempts at one step share one: kept spans are still being sent."""
+    """Return True if the plan opens a new outbox.
+
+    All attempts at one step share one outbox, because kept spans are still being sent.
+    """
     before, reducer.outbox = reducer.outbox, (plan.plan.fence, plan.plan.step)
     return reducer.outbox != before
 
 
 def open_to(reducer: Reducer, peer: PeerId, now: float) -> list[e.Action]:
-    """Ask a contributor for its chunks, naming those that have come (rule 19)."""
+    """Ask a contributor for its chunks. The message lists the chunks already received (rule 19)."""
     attempt = reducer.attempt
     if attempt is None or not attempt.spans:
         return []
@@ -83,7 +86,7 @@ def open_to(reducer: Reducer, peer: PeerId, now: float) -> list[e.Action]:
 
 
 def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
-    """End the attempt. `silent`: its averages are useless; otherwise slow peers still get them."""
+    """End the attempt. `silent`: also stop sending its averages; otherwise slow peers still get them."""
     if reducer.attempt is None:
         return []
     move(reducer, why)
@@ -94,7 +97,10 @@ def end(reducer: Reducer, why: str, *, silent: bool) -> list[e.Action]:
 
 
 def void(reducer: Reducer, message: m.Void) -> list[e.Action]:
-    """End the voided attempt and discard its spans. If it is unknown here, it followed ours, which is over too."""
+    """End the voided attempt and discard its spans.
+
+    A voided attempt that is unknown here came after the present one, which is then over as well.
+    """
     place, attempt = Place(message.fence, message.step, message.attempt), reducer.attempt
     reducer.newest = max(reducer.newest, place)
     is_ours = attempt is not None and _is_of_round(attempt.place, place) and attempt.place <= place
@@ -106,14 +112,14 @@ def _is_of_round(ours: Place, theirs: Place) -> bool:
 
 
 def committed(reducer: Reducer, head: Place) -> list[e.Action]:
-    """End attempts that led to the step of `head`. Slow peers still get their averages."""
+    """End attempts that led to the step of `head`. Slow peers still get the averages."""
     attempt = reducer.attempt
-    reducer.newest = max(reducer.newest, head)  # a plan that comes late must not be taken up
+    reducer.newest = max(reducer.newest, head)  # a plan that arrives late must not start an attempt
     return end(reducer, "committed", silent=False) if attempt is not None and attempt.place.step < head.step else []
 
 
 def greeted(reducer: Reducer, greeting: m.Greeting) -> list[e.Action]:
-    """Catch up with the host. A new one has silently voided what the last one had not committed."""
+    """Catch up with the host. A new host has voided, without a message, what the last host had not committed."""
     actions = committed(reducer, Place(greeting.fence, greeting.step, 0))
     attempt = reducer.attempt
     if attempt is not None and greeting.fence > attempt.place.fence:
@@ -122,7 +128,7 @@ def greeted(reducer: Reducer, greeting: m.Greeting) -> list[e.Action]:
 
 
 def finished(reducer: Reducer) -> list[e.Action]:
-    """End the attempt: there will be no further update."""
+    """End the attempt, because the run makes no further update."""
     attempt = reducer.attempt
     if attempt is None:
         return []
@@ -133,7 +139,7 @@ def finished(reducer: Reducer) -> list[e.Action]:
 
 
 def leaves(reducer: Reducer, peer: PeerId, message: m.Leaves, now: float) -> list[e.Action]:
-    """Process a contributor's leaves before its first chunk, once, of the planned length."""
+    """Accept a contributor's Merkle leaves: once, before the first chunk, and only with the planned length."""
     attempt = reducer.attempt
     if attempt is None or not is_now(attempt, message) or not _may_speak(attempt, message.slot, peer):
         return []
@@ -153,7 +159,7 @@ def leaves_kept(reducer: Reducer, event: e.LeavesKept) -> list[e.Action]:
 
 
 def frame_came(reducer: Reducer, peer: PeerId, frame: Frame, now: float) -> list[e.Action]:
-    """Add a chunk that the plan asks for. Ignore unplanned ones, and refuse those that break the rules."""
+    """Add a chunk that the plan asks for. Ignore unplanned chunks, and refuse chunks that break the rules."""
     attempt = reducer.attempt
     if attempt is None or not is_now(attempt, frame) or not _may_speak(attempt, frame.slot, peer):
         return []
@@ -167,12 +173,12 @@ def frame_came(reducer: Reducer, peer: PeerId, frame: Frame, now: float) -> list
         return _refuse(attempt, frame.slot, frame.chunk, codes.WRONG_SIZE, now)
     if frame.slot not in attempt.leaves:
         return _refuse(attempt, frame.slot, frame.chunk, codes.NOT_ALLOWED, now)
-    # The same bytes again change nothing; other bytes in their place are misconduct (rule 19).
+    # The same bytes sent again change nothing. Different bytes for the same chunk are misconduct (rule 19).
     return [e.AddChunk(frame.slot, frame.chunk, attempt.coverage.has(frame.slot, frame.chunk))]
 
 
 def chunk_added(reducer: Reducer, event: e.ChunkAdded, now: float) -> list[e.Action]:
-    """Record a chunk, and close what it completes. A repeated chunk changes nothing."""
+    """Record an added chunk, and close the chunk if it is complete. A repeated chunk changes nothing."""
     attempt = reducer.attempt
     if attempt is None or attempt.place != event.place or not attempt.coverage.asks_for(event.slot, event.chunk):
         return []
@@ -184,10 +190,10 @@ def chunk_added(reducer: Reducer, event: e.ChunkAdded, now: float) -> list[e.Act
 
 
 def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
-    """Return True if reading from this slot should pause, under a plan with deadlines.
+    """Return True if the shell should pause reading from this slot, under a plan with deadlines.
 
-    No chunk is averaged before the slowest slot has sent its own. Faster slots would take its share of the way in,
-    while the way out is idle. No slot is held back so far that it would miss its deadlines.
+    A chunk is averaged only when the slowest slot has sent it. Faster slots would take the slowest slot's share of the
+    downlink while the uplink is idle. No slot is held back so far that it would miss its deadlines.
     """
     attempt = reducer.attempt
     if reducer.phase is not Phase.REDUCE or attempt is None or not 0 <= slot < len(attempt.plan.slots):
@@ -204,7 +210,7 @@ def is_ahead(reducer: Reducer, slot: int, now: float) -> bool:
 
 
 def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:
-    """Record how long a slot's link was held back: it looked full meanwhile, and was not."""
+    """Record how long the shell held back a slot's link. The link looked full to the sender and was not."""
     attempt = reducer.attempt
     if attempt is not None and attempt.place == event.place and 0 <= event.slot < len(attempt.plan.slots):
         peer = attempt.plan.slots[event.slot].peer
@@ -213,7 +219,7 @@ def held_back(reducer: Reducer, event: e.HeldBack) -> list[e.Action]:
 
 
 def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Action]:
-    """Refuse the slot and stop reading it: each further chunk would only cause another refusal."""
+    """Refuse a slot and accept no more of its chunks. Each further chunk would only cause another refusal."""
     attempt = reducer.attempt
     if attempt is None or attempt.place != event.place or event.slot >= len(attempt.plan.slots):
         return []
@@ -221,7 +227,7 @@ def refused(reducer: Reducer, event: e.ChunkRefused, now: float) -> list[e.Actio
 
 
 def drop(reducer: Reducer, message: m.Drop) -> list[e.Action]:
-    """Go on without a slot. The coordinator decides for whom reducers wait."""
+    """Go on without a slot. The coordinator decides which slots reducers wait for."""
     attempt = reducer.attempt
     if attempt is None or not is_now(attempt, message):
         return []
@@ -230,7 +236,7 @@ def drop(reducer: Reducer, message: m.Drop) -> list[e.Action]:
 
 
 def _may_speak(attempt: Attempt, slot: int, peer: PeerId) -> bool:
-    """Return True if the peer is the slot's own and the slot is not refused."""
+    """Return True if the slot belongs to the peer and is not refused."""
     slots = attempt.plan.slots
     return 0 <= slot < len(slots) and slots[slot].peer == peer and slot not in attempt.refused
 
@@ -243,7 +249,7 @@ def _refuse(attempt: Attempt, slot: int, chunk: int, code: str, now: float) -> l
 
 
 def _close(attempt: Attempt, closing: list[Closing]) -> list[e.Action]:
-    """Close chunks first, then write the spans that they complete."""
+    """Close chunks first, then write the spans that are now complete."""
     actions: list[e.Action] = []
     spans: dict[int, m.PlannedSpan] = {}
     for part in closing:
@@ -258,7 +264,7 @@ def _close(attempt: Attempt, closing: list[Closing]) -> list[e.Action]:
 
 
 def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.Action]:
-    """Report a finished span. It is repeated with the progress until the attempt ends."""
+    """Report a finished span. The report is repeated until the attempt ends."""
     attempt = reducer.attempt
     if attempt is None or attempt.place != event.place or event.span not in attempt.writing:
         return []
@@ -285,7 +291,7 @@ def span_written(reducer: Reducer, event: e.SpanWritten, now: float) -> list[e.A
 
 
 def tell_time(reducer: Reducer, now: float) -> None:
-    """Stop the deadlines while this process stood still, so that no slot is late because of that (rule 22)."""
+    """Stop the deadlines while this process is suspended, so that the pause makes no slot late (rule 22)."""
     attempt = reducer.attempt
     if attempt is None:
         return
@@ -299,12 +305,12 @@ def _since_plan_s(attempt: Attempt, now: float) -> float:
 
 
 def has_deadlines(reducer: Reducer) -> bool:
-    """Return True if chunks close by deadlines, so that the clock must be checked often."""
+    """Return True if chunks close by deadlines, so that the shell must check the clock often."""
     return reducer.phase is Phase.REDUCE and reducer.attempt is not None and reducer.attempt.plan.plan.sigma > 0
 
 
 def tick(state: RelayState, reducer: Reducer, now: float) -> list[e.Action]:
-    """Close late chunks, report progress, repeat what may be lost, and end idle links."""
+    """Close late chunks, report progress, repeat messages that may be lost, and close idle links."""
     attempt = reducer.attempt
     if attempt is None or not (attempt.spans or attempt.received):
         return []

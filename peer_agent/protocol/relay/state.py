@@ -1,4 +1,4 @@
-"""A relay's state, changed only by `advance`. Reducing and keeping the log are two independent parts."""
+"""A relay's state, which only `advance` changes. Reducing and keeping the log are two independent parts."""
 
 from enum import StrEnum
 from typing import Any
@@ -14,7 +14,7 @@ from peer_agent.protocol.relay.closing import Coverage
 from peer_agent.protocol.relay.opened import OpenPlan, Place
 from peer_agent.protocol.wire import Frame
 
-NOBODY = AccumulatorId("0" * 32)  # a peer that only reduces accumulates nothing
+NOBODY = AccumulatorId("0" * 32)  # the accumulator of a peer that only reduces and accumulates nothing
 NEVER = float("-inf")
 
 
@@ -33,78 +33,77 @@ class Said(Struct):
 
 class Attempt(Struct):
     plan: OpenPlan
-    spans: dict[int, m.PlannedSpan]  # those to average here
+    spans: dict[int, m.PlannedSpan]  # spans that this reducer averages
     coverage: Coverage
     began_at: float
-    clock: float  # time of the last event
-    slept_s: float = 0.0  # seconds of this process's pauses: deadlines do not move in them (rule 22)
+    clock: float  # when the last event came
+    slept_s: float = 0.0  # seconds in which this process was suspended; deadlines do not count them (rule 22)
     arrived: dict[PeerId, Arrived] = field(default_factory=dict)  # by contributor
-    held_s: dict[PeerId, float] = field(default_factory=dict)  # seconds in which a contributor was not read
-    leaves: set[int] = field(default_factory=set)  # slots whose leaves have come
+    held_s: dict[PeerId, float] = field(default_factory=dict)  # seconds in which reading was paused
+    leaves: set[int] = field(default_factory=set)  # slots whose leaves have arrived
     refused: dict[int, Said] = field(default_factory=dict)  # by slot
     writing: set[int] = field(default_factory=set)  # spans
     done: dict[int, Said] = field(default_factory=dict)  # by span
-    opened_at: dict[int, float] = field(default_factory=dict)  # slots that were asked for chunks and sent nothing yet
-    awaited: dict[int, set[int]] = field(default_factory=dict)  # chunks by span that come from reducers without a log
-    received: dict[int, Said] = field(default_factory=dict)  # such spans that are on the disk
+    opened_at: dict[int, float] = field(default_factory=dict)  # slots asked for chunks that have sent nothing yet
+    awaited: dict[int, set[int]] = field(default_factory=dict)  # by span: missing chunks from reducers without a log
+    received: dict[int, Said] = field(default_factory=dict)  # by span: other reducers' spans on the disk
     progress_at: float = NEVER
 
     @property
     def place(self) -> Place:
-        """Fence, step and attempt number."""
         return self.plan.place
 
 
 class Reducer(Struct):
-    """The part that averages. `newest`: older plans are dropped (rule 2)."""
+    """The part of a relay that averages. `newest`: the newest attempt heard of; older plans are dropped (rule 2)."""
 
     phase: Phase = Phase.IDLE
     attempt: Attempt | None = None
     newest: Place = Place(0, 0, 0)
-    outbox: tuple[int, int] | None = None  # fence and step whose averages are sent out
+    outbox: tuple[int, int] | None = None  # fence and step of the averages being sent
 
 
 class Copy(Struct):
-    """A span to fetch from another log. `asked`: peers asked in this try; `tries`: failed tries."""
+    """A span to fetch from another log. `asked`: peers asked in the current try; `tries`: failed tries."""
 
     entry: SpanEntry
     asked: set[PeerId] = field(default_factory=set)
     asking: PeerId | None = None
     tries: int = 0
-    at: float = NEVER  # not before
+    at: float = NEVER  # do not ask before this time
 
 
 class Keeper(Struct):
-    """The part that keeps the log. Indexes start at 1, and 0 means none."""
+    """The part of a relay that keeps the log. Indexes start at 1, and 0 means none."""
 
-    index: int = 0  # on the disk
-    appending: int = 0  # handed to the disk
+    index: int = 0  # the last index on the disk
+    appending: int = 0  # the last index handed to the disk
     said: int = -1  # the index last reported to the coordinator
     gap_at: float = NEVER  # when a gap was last reported
-    keep_after: int = 0  # the bytes up to here are deleted
-    covered: int = 0  # a verified snapshot covers the log up to here: none of it is copied
-    scanned: int | None = None  # the spans that the disk lacks are known up to here; None before the site said anything
-    scanning: int = 0  # the first record of the page being checked; 0: none
+    keep_after: int = 0  # averaged bytes up to this index are deleted
+    covered: int = 0  # a verified snapshot covers the log up to this index, so that it needs no copies
+    scanned: int | None = None  # missing spans are known up to this index; None before the first message
+    scanning: int = 0  # the first record of the page being checked; 0 means none
     copies: dict[tuple[int, int], Copy] = field(default_factory=dict)  # by index and span
 
 
 class RelayState(Struct, kw_only=True):
-    """A run as one relay sees it. Time is the shell's `now` (monotonic seconds)."""
+    """A run as one relay sees it. Times are the shell's clock (monotonic seconds)."""
 
     run: RunId
     me: PeerId
     url: str = ""
     fingerprint: str = ""
-    reserve_percent: int = 0  # of its uplink: the household's reserve
+    reserve_percent: int = 0  # percent of the uplink that the household keeps for itself
     reducer: Reducer | None
     keeper: Keeper | None
-    spare: Keeper | None = None  # its state of the log while the site does not ask it to keep it
-    gets_all: bool = False  # part of a trainer, which gets all averages: it keeps the log when asked to
-    fence: int = 0  # the highest heard of
-    joined: bool = False  # the site knows this peer on the open control link
+    spare: Keeper | None = None  # the log's state while the site does not want this peer to keep the log
+    gets_all: bool = False  # True inside a trainer, which gets all averages and keeps the log on request
+    fence: int = 0  # the highest fence heard of
+    joined: bool = False  # the site has asked for a hello on the open control link
     finished: bool = False
     said_at: float = NEVER
-    reached: tuple[PeerId, ...] = ()  # listeners to which there is a data link
+    reached: tuple[PeerId, ...] = ()  # listeners to which this peer has a data link
     reaches_at: float = NEVER
     links: dict[PeerId, Role] = field(default_factory=dict)
     listeners: tuple[m.Listener, ...] = ()
@@ -120,13 +119,16 @@ def is_now(attempt: Attempt, message: m.Attempted | Frame) -> bool:
 
 
 def named(attempt: Attempt) -> dict[str, Any]:
-    """Return the fields that name an attempt in messages."""
+    """Return the fields that identify an attempt in messages."""
     plan = attempt.plan.plan
     return {"run": plan.run, "step": plan.step, "fence": plan.fence, "attempt": plan.attempt}
 
 
 def awaited(state: RelayState, plan: OpenPlan) -> dict[int, set[int]]:
-    """Return the chunks by span that a keeper gets from others: from reducers without a log, or from all."""
+    """Return, by span, the chunks that a keeper of the log needs from other reducers.
+
+    A relay needs only chunks of reducers without a log. A trainer that keeps the log gets all chunks of other reducers.
+    """
     if state.keeper is None:
         return {}
     keepers = {listener.peer for listener in state.listeners if listener.keeps_log and not state.gets_all} | {state.me}

@@ -1,8 +1,8 @@
 """The trainer: `advance(state, event, now, seed) -> actions`.
 
-Time and randomness are arguments; agent, simulator, tests and benchmarks share the function. It changes the state it is
-given. The shell carries out actions in order. `transitions` holds the phases. Sockets, threads, files, floats and
-displays are the shell's.
+Time and randomness are arguments; agent, simulator, tests and benchmarks share the function, which changes the given
+state. The shell carries out the actions in order. `transitions` lists the phases. The shell handles sockets, threads,
+files, floats and displays.
 """
 
 from typing import assert_never
@@ -19,7 +19,10 @@ from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
 
 def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[e.Action]:  # noqa: C901, PLR0912
-    """Process one event. `now` is monotonic seconds; `seed`: 128 bits that name a new accumulator."""
+    """Process one event, and return the actions for the shell.
+
+    `now`: monotonic seconds. `seed`: 128 random bits, never used by another process, which name a new accumulator.
+    """
     state.now = max(now, state.now)
     if state.phase is Phase.GONE:
         return []
@@ -59,7 +62,7 @@ def advance(state: TrainerState, event: e.Event, now: float, seed: int) -> list[
 def _of_the_replica(
     state: TrainerState, event: e.Applied | e.BytesMissing | e.Loaded | e.LoadFailed | e.Hashed, seed: int
 ) -> list[e.Action]:
-    """Process the result of a job that moves or reads the replica."""
+    """Process the result of a job that changes or reads the replica."""
     match event:
         case e.Applied():
             return following.take_applied(state, event, seed)
@@ -75,7 +78,7 @@ def _of_the_replica(
 
 
 def _of_the_links(state: TrainerState, event: e.Reached | e.Unlistened) -> list[e.Action]:
-    """Report reached listeners, or that this machine can no longer be dialled."""
+    """Report a change of this machine's links: the listeners it reaches, or that peers can no longer dial it."""
     if isinstance(event, e.Reached):
         return speaking.take_reached(state, event.listeners)
     state.url = state.fingerprint = ""
@@ -88,7 +91,7 @@ def _leave(state: TrainerState) -> list[e.Action]:
 
 
 def _is_of_now(state: TrainerState, fence: int) -> bool:
-    """Return True if the message is from the newest host heard of; older hosts are ignored (rule 2)."""
+    """Return True if the message is from the newest host heard of. Messages from older hosts are dropped (rule 2)."""
     if fence < state.fence:
         return False
     state.fence = fence
@@ -109,7 +112,7 @@ def _hear(state: TrainerState, message: m.TO_PEER, seed: int) -> list[e.Action]:
         case m.Drop():
             return rounds.take_drop(state, message)
         case m.Probe() | m.Uplink():
-            return []  # for the links: a trainer does not change by it
+            return []  # these messages are for the links and do not change the trainer
         case m.Planned() | m.Commit():
             raise TypeError("plans and commits are opened before they are taken")
     assert_never(message)
@@ -152,12 +155,15 @@ def _hear_standing(
 
 
 def _ask(state: TrainerState, message: m.Rehello) -> list[e.Action]:
-    """Answer any host with a hello, even an older one: it learns of the newer fence from it."""
+    """Answer a host's request with a hello, even if the host is an older one.
+
+    The hello tells the older host of the newer fence.
+    """
     if ignores(state, Cause.ASKED):
         return []
     move(state, Cause.ASKED, state.phase)
     state.fence = max(state.fence, message.fence)
-    state.unanswered = 0  # what was sent on another link or to another host gets no answer
+    state.unanswered = 0  # messages sent on another link or to another host get no answer
     return speaking.hello(state)
 
 
@@ -169,7 +175,7 @@ def _revoked(state: TrainerState, message: m.AccumulatorRevoked, seed: int) -> l
 
 
 def heard(message: m.TO_PEER, site_key: bytes, me: PeerId) -> Event:
-    """Open a message of the site as an event. Raises Problem E218 for plans and commits the site has not signed."""
+    """Convert a message of the site into an event. Raises Problem E218 if the site has not signed a plan or commit."""
     match message:
         case m.Planned():
             return PlanHeard(open_plan(message, site_key, me))

@@ -1,6 +1,6 @@
 """Events of a trainer, and actions for its shell. Both are data.
 
-Jobs (computing, freezing, applying, loading) have numbers, so that results of abandoned ones are recognized.
+Jobs (computing, freezing, applying, loading) have numbers, so that the trainer recognizes results of abandoned jobs.
 """
 
 from msgspec import Struct
@@ -17,53 +17,56 @@ from peer_agent.protocol.trainer.tokens import Ranges, Span
 
 
 class Linked(Struct, frozen=True):
-    """A new control link is open: messages on the last one will not be answered."""
+    """A new control link is open. Messages sent on the previous link get no answer."""
 
 
 class Heard(Struct, frozen=True):
-    """A message of the site came, other than a plan or a commit."""
+    """A message from the site arrived, other than a plan or a commit."""
 
     message: m.TO_PEER
 
 
 class PlanHeard(Struct, frozen=True):
-    """The coordinator's plan for this trainer came, opened and verified."""
+    """The coordinator's plan arrived. The message is verified and reduced to this trainer's part."""
 
     plan: OpenedPlan
 
 
 class CommitHeard(Struct, frozen=True):
-    """A commit came, opened and verified."""
+    """A commit arrived. The message is verified and reduced to this trainer's part."""
 
     record: OpenedRecord
 
 
 class OpenHeard(Struct, frozen=True):
-    """A reducer has the plan and accepts our chunks."""
+    """A reducer has the plan and accepts this trainer's chunks."""
 
     peer: PeerId
     message: m.Open
 
 
 class Computed(Struct, frozen=True):
-    """The gradient of a job's units is done."""
+    """The gradient of a job's units is computed."""
 
     job: int
     loss_sum: float  # nats over all loss tokens
-    loss_tokens: tuple[int, ...]  # of each unit
-    base: int  # step of the parameters when it began; it may be behind by now
-    in_one_pass: int = 1  # units that the device can compute next at once
+    loss_tokens: tuple[int, ...]  # loss tokens of each unit
+    base: int  # step of the parameters when the job began; the replica may be ahead by now
+    in_one_pass: int = 1  # units that the device can compute in the next pass
 
 
 class NotFinite(Struct, frozen=True):
-    """The gradient of this job's units was not finite and was discarded. `in_one_pass`: as in `Computed`."""
+    """The gradient of a job's units was not finite, and the shell has discarded the gradient.
+
+    `in_one_pass`: units that the device can compute in the next pass.
+    """
 
     job: int
     in_one_pass: int = 1
 
 
 class Frozen(Struct, frozen=True):
-    """The held gradient is encoded: the root over its chunks, and the norm of the decoded values."""
+    """The held gradient is encoded. `root`: the Merkle root over the chunks. `norm`: the norm of the decoded values."""
 
     job: int
     root: bytes
@@ -71,39 +74,39 @@ class Frozen(Struct, frozen=True):
 
 
 class Overflowed(Struct, frozen=True):
-    """The sum of finite gradients is not finite and cannot be offered."""
+    """The sum of finite gradients is not finite. The trainer cannot offer such a sum."""
 
     job: int
 
 
 class Applied(Struct, frozen=True):
-    """The replica holds the update. `digest`: the cheap digest of its state."""
+    """The replica has applied the update. `digest`: the cheap digest of the replica's state."""
 
     job: int
     digest: str
 
 
 class BytesMissing(Struct, frozen=True):
-    """No relay delivered all averaged bytes of this update; the replica is unchanged."""
+    """No relay delivered all averaged bytes of this update. The replica is unchanged."""
 
     job: int
 
 
 class Loaded(Struct, frozen=True):
-    """The replica holds the snapshot."""
+    """The replica has loaded the snapshot. `digest`: the cheap digest of its state."""
 
     job: int
     digest: str
 
 
 class LoadFailed(Struct, frozen=True):
-    """The site no longer has that snapshot."""
+    """The site no longer has the snapshot."""
 
     job: int
 
 
 class Hashed(Struct, frozen=True):
-    """The sha256 (hexadecimal) and size (bytes) of the canonical snapshot at an entry."""
+    """The sha256 (hexadecimal) and size (bytes) of the canonical snapshot of the state at an entry."""
 
     index: int
     step: int
@@ -112,7 +115,7 @@ class Hashed(Struct, frozen=True):
 
 
 class GaveBack(Struct, frozen=True):
-    """The person wants no more leased units to be started here."""
+    """The machine's user wants this trainer to start no more leased units."""
 
 
 class Left(Struct, frozen=True):
@@ -120,7 +123,10 @@ class Left(Struct, frozen=True):
 
 
 class Gathered(Struct, frozen=True):
-    """All averages of this attempt are here, still tentative. `holds`: the root over its spans' roots."""
+    """All averages of an attempt have arrived. No commit confirms them yet.
+
+    `holds`: the Merkle root over the roots of all spans.
+    """
 
     attempt: int
     holds: bytes
@@ -135,7 +141,7 @@ class Reached(Struct, frozen=True):
 
 
 class Unlistened(Struct, frozen=True):
-    """This machine can no longer be dialled."""
+    """Other peers can no longer dial this machine."""
 
 
 class Ticked(Struct, frozen=True):
@@ -170,13 +176,13 @@ Event = (
 
 
 class Say(Struct, frozen=True):
-    """Send a message to the site. Without a link it is dropped: the next hello states everything."""
+    """Send a message to the site. Without a link, drop the message: the next hello states everything."""
 
     message: Message
 
 
 class Tell(Struct, frozen=True):
-    """A sentence for the machine's user, in English with placeholders; the display translates it."""
+    """Show a sentence to the machine's user. The sentence is English with placeholders; the display translates it."""
 
     message: str
     details: dict[str, str | int] = {}
@@ -187,31 +193,31 @@ class Tell(Struct, frozen=True):
 
 
 class Warn(Struct, frozen=True):
-    """A numbered error that does not stop the work."""
+    """Show a numbered error that does not stop the work."""
 
     fault: Fault
 
 
 class Began(Struct, frozen=True):
-    """A numbered error that lasts from now on. A repetition while it lasts is the same error."""
+    """Show a numbered error that lasts from now on. A repeated report of the same error changes nothing."""
 
     fault: Fault
 
 
 class Ended(Struct, frozen=True):
-    """These errors are over, if they had begun."""
+    """Stop showing these lasting errors, if they had begun."""
 
     codes: tuple[str, ...]
 
 
 class Quit(Struct, frozen=True):
-    """Stop: continuing cannot help, or, without a fault, the run is finished."""
+    """Stop the trainer. With a fault, continuing cannot help; without a fault, the run is finished."""
 
     fault: Fault | None = None
 
 
 class Show(Struct, frozen=True):
-    """The run's state to display, and why it waits."""
+    """Show the run's state, and the reason if the run is waiting."""
 
     state: str
     reason: str
@@ -224,7 +230,7 @@ class Dial(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """Make the replica if there is none, and load this state."""
+    """Create the replica if there is none, and load this snapshot."""
 
     job: int
     greeting: m.Greeting
@@ -232,32 +238,35 @@ class Load(Struct, frozen=True):
 
 
 class Compute(Struct, frozen=True):
-    """Compute units in one pass, unless another job is in hand by then. An update waits for a pass that has begun."""
+    """Compute the gradients of units in one pass, unless another job has replaced this one by then.
+
+    An update waits for a pass that has begun.
+    """
 
     job: int
     units: tuple[Unit, ...]
 
 
 class Keep(Struct, frozen=True):
-    """Add the last computed gradient to the fresh sum (what was never offered)."""
+    """Add the last computed gradient to the fresh sum. The fresh sum contains what was never offered."""
 
     job: int
 
 
 class Discard(Struct, frozen=True):
-    """Discard the fresh sum."""
+    """Discard the fresh sum, which contains gradients that were never offered."""
 
 
 class DiscardHeld(Struct, frozen=True):
-    """Discard the held sum: what was offered, and what updates left out of it. The fresh sum stays."""
+    """Discard the held sum: offered gradients, and gradients that updates left out. The fresh sum stays."""
 
 
 class Renew(Struct, frozen=True):
-    """Discard all gradients, with those of earlier steps and residuals."""
+    """Discard all gradients, including those of earlier steps, and the residuals."""
 
 
 class Freeze(Struct, frozen=True):
-    """Move the fresh sum to the held one, and encode all of that with these weights."""
+    """Add the fresh sum to the held sum, and encode the held sum with these weights."""
 
     job: int
     cut: m.Cut
@@ -265,34 +274,40 @@ class Freeze(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """Move the fresh sum to the held one: the round is made without us."""
+    """Add the fresh sum to the held sum, because the round goes on without this trainer."""
 
     cut: m.SitOut
 
 
 class Send(Struct, frozen=True):
-    """Receive this attempt's averages, even if no round asked this machine. Be ready to stream its slot, if any."""
+    """Receive this attempt's averages, even if the round did not ask this machine to contribute.
+
+    If the plan has a slot for this machine, be ready to stream its gradient.
+    """
 
     plan: OpenedPlan
 
 
 class Serve(Struct, frozen=True):
-    """Stream our chunks to a reducer that has opened, without those it has."""
+    """Stream this trainer's chunks to a reducer that has asked for them. Skip the chunks that it already has."""
 
     peer: PeerId
     message: m.Open
 
 
 class StopSending(Struct, frozen=True):
-    """Stop sending: the attempt goes on without our gradient, which would only fill the uplink."""
+    """Stop sending the gradient, because the attempt goes on without it. Sending would only fill the uplink."""
 
 
 class Release(Struct, frozen=True):
-    """End the round without an update: stop sending; the held sum may grow again."""
+    """End the round without an update: stop sending, and allow new gradients in the held sum again."""
 
 
 class Apply(Struct, frozen=True):
-    """Fetch this record's missing averages and update. `patient`: no snapshot replaces them."""
+    """Fetch the missing averages of this record and update the replica.
+
+    `patient`: if fetching fails, try again several times, because no newer snapshot could be loaded instead.
+    """
 
     job: int
     record: OpenedRecord
@@ -300,26 +315,26 @@ class Apply(Struct, frozen=True):
 
 
 class Settle(Struct, frozen=True):
-    """End the round with an update: included chunks leave the held sum, the rest stays (rule 9)."""
+    """End the round with an update: remove the included chunks from the held sum and keep the rest (rule 9)."""
 
     included: tuple[Span, ...]
 
 
 class Made(Struct, frozen=True):
-    """The replica has made a step."""
+    """Note that the replica has made a step."""
 
     record: OpenedRecord
 
 
 class HandIn(Struct, frozen=True):
-    """Upload a copy of the replica as it is."""
+    """Upload a copy of the replica in its present state."""
 
     index: int
     step: int
 
 
 class HashState(Struct, frozen=True):
-    """Hash the canonical snapshot of the replica as it is."""
+    """Hash the canonical snapshot of the replica in its present state."""
 
     index: int
     step: int

@@ -41,17 +41,17 @@ from peer_agent.protocol.trainer.work import (
     work,
 )
 
-ASK_AGAIN_S = 10.0  # for bytes that no relay had
-# Errors that a reloaded state ends.
+ASK_AGAIN_S = 10.0  # seconds until the trainer looks again for bytes that no relay had
+# Errors that end when the replica has loaded a snapshot.
 LOADING_ENDS = (codes.COPY_DIFFERS, codes.UPDATE_MISSING, codes.SNAPSHOT_GONE, codes.LOG_DIFFERS)
-PENDING = 256  # records that wait for earlier ones: more than two pages of the log
+PENDING = 256  # records waiting for earlier records: more than two pages of the log
 
 
 def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[Action]:
-    """Process the run's description, and follow its log from the snapshot or from our state."""
+    """Process the run's description. Then follow the log, from the snapshot or from the present state."""
     state.unanswered, state.hello_wait_s = max(0, state.unanswered - 1), 0.0
     if greeting.index < state.index and greeting.fence <= state.vouched:
-        return []  # sent before the host reported what we have applied meanwhile
+        return []  # the greeting is older than the entries that this replica has applied
     if (fault := _introduce(state, greeting)) is not None:
         return [Quit(fault)]
     actions: list[Action] = [Dial(greeting.listeners), *heed_fence(state, greeting)]
@@ -70,7 +70,7 @@ def take_greeting(state: TrainerState, greeting: m.Greeting, seed: int) -> list[
 
 
 def _introduce(state: TrainerState, greeting: m.Greeting) -> Fault | None:
-    """Record what the run is. Return a fault if it is another run now: none of our work belongs to it."""
+    """Record the run's description. Return a fault if the description is that of another run, or cannot be read."""
     try:
         recipe = parse_recipe(greeting.recipe)
     except Problem as problem:
@@ -84,7 +84,7 @@ def _introduce(state: TrainerState, greeting: m.Greeting) -> Fault | None:
 
 
 def _after_greeting(state: TrainerState, greeting: m.Greeting) -> list[Action]:
-    """Continue as a replica that knows whether its leases were checked and how far behind it is."""
+    """Continue as a replica, depending on whether the host has checked the leases and how new the state is."""
     if not state.has_state:
         return []
     actions = fall_behind(state)
@@ -92,12 +92,12 @@ def _after_greeting(state: TrainerState, greeting: m.Greeting) -> list[Action]:
         return [*actions, *report(state, at_once=True), *speaking.offer(state), *work(state)]
     if state.is_at_head:
         return [*actions, *hello(state)]
-    state.hello_due = True  # its leases are checked once it knows which of them are in updates
+    state.hello_due = True  # the host can check the leases once this replica has applied all updates
     return actions
 
 
 def fall_behind(state: TrainerState) -> list[Action]:
-    """Stop computing if a newer entry exists."""
+    """Stop computing if there is a newer entry than the replica's."""
     if not state.is_at_head and not ignores(state, Cause.FELL_BEHIND):
         pause(state)
         move(state, Cause.FELL_BEHIND, Phase.FOLLOWING)
@@ -108,7 +108,7 @@ def fall_behind(state: TrainerState) -> list[Action]:
 
 
 def take_snapshot(state: TrainerState, snapshot: m.Snapshot, seed: int) -> list[Action]:
-    """Remember a newer snapshot. Load it if no relay has the bytes that this replica lacks."""
+    """Remember a newer snapshot. Load the snapshot if no relay has the bytes that this replica needs."""
     if state.snapshot is None or snapshot.index > state.snapshot.index:
         state.snapshot = snapshot
     return _go_back(state, seed) if _is_undone(state) else _leap(state, seed)
@@ -121,7 +121,7 @@ def _leap(state: TrainerState, seed: int) -> list[Action]:
 
 
 def take_reload(state: TrainerState, message: m.Reload, seed: int) -> list[Action]:
-    """Reload a replica that differs, once for each step at which the site says so."""
+    """Reload a replica whose state differs, once for each step at which the site reports a difference."""
     if ignores(state, Cause.RELOAD) or message.step <= state.reloaded_at or message.step > state.step:
         return []
     state.reloaded_at = message.step
@@ -133,7 +133,7 @@ def reload(state: TrainerState, seed: int) -> list[Action]:
 
 
 def _begin_anew(state: TrainerState, seed: int, cause: Cause) -> list[Action]:
-    """Load the snapshot, and give back all units: their gradients belong to the state being left."""
+    """Load the snapshot, and give back all units, because their gradients belong to the present state."""
     units = (*(done.unit for done in state.done), *state.undone)
     returned = say(state, m.UnitsReturned(run=state.run, units=units, reason="stale")) if units else []
     actions = [*let_go(state), *renew(state, seed), *returned]
@@ -152,7 +152,7 @@ def _load(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
-    """Become a replica: say hello, holding nothing yet, and follow the log from here."""
+    """Use the loaded snapshot as the replica: say hello, with no work yet, and follow the log from this snapshot."""
     if ignores(state, Cause.LOADED) or loaded.job != state.job or state.loading is None:
         return []
     state.step, state.index, state.digest = state.loading.step, state.loading.index, loaded.digest
@@ -162,7 +162,7 @@ def take_loaded(state: TrainerState, loaded: Loaded) -> list[Action]:
 
 
 def take_load_failed(state: TrainerState, failed: LoadFailed) -> list[Action]:
-    """Ask for another snapshot: a machine that slept may find this one gone."""
+    """Ask for another snapshot. A machine that slept may find that the site has deleted this one."""
     if ignores(state, Cause.SNAPSHOT_GONE) or failed.job != state.job:
         return []
     state.loading = None
@@ -174,14 +174,14 @@ def take_load_failed(state: TrainerState, failed: LoadFailed) -> list[Action]:
 
 
 def _is_undone(state: TrainerState) -> bool:
-    """Return True if the run has rolled back this replica's state."""
+    """Return True if the run has rolled back past this replica's state."""
     return state.has_state and state.index < state.rolled_back
 
 
 def _go_back(state: TrainerState, seed: int) -> list[Action]:
-    """Load the state of the rollback: from a snapshot at its entry or after it."""
+    """Load the state that the rollback restores, from a snapshot at the rollback's entry or later."""
     if state.snapshot is None or state.snapshot.index < state.rolled_back:
-        return [] if state.unanswered else hello(state)  # the answer names it
+        return [] if state.unanswered else hello(state)  # the answer to the hello names the snapshot
     facts: dict[str, str | int] = {"step": f"{state.snapshot.step:,}"}
     told = Tell("The run was rolled back to step {step}: loading the model again. You keep your credit.", facts)
     state.reloaded_at = -1
@@ -189,20 +189,20 @@ def _go_back(state: TrainerState, seed: int) -> list[Action]:
 
 
 def take_record(state: TrainerState, record: OpenedRecord, seed: int) -> list[Action]:
-    """Process a committed entry: apply the next one, keep later ones, ignore applied ones."""
+    """Process a committed entry: apply the next one, store a later one, ignore an earlier one."""
     state.head = max(state.head, record.index)
     if record.record.kind == "rollback":
         state.rolled_back = max(state.rolled_back, record.index)
     if _is_undone(state):
         return [*fall_behind(state), *_go_back(state, seed)]
     if not state.has_state:
-        return []  # once its state is loaded, it reports from where on it lacks them
+        return []  # after loading, the trainer reports which records it needs
     if record.index <= state.index:
         is_as_asked = record.index == state.index and state.phase is not Phase.APPLYING
         return _hand_in(state, record) if is_as_asked else []
     state.vouched = max(state.vouched, record.fence)
     known = state.pending.get(record.index)
-    if known is not None:  # sent again, perhaps because a snapshot is wanted now
+    if known is not None:  # the site has sent the record again, perhaps to request a snapshot
         flags = {"snapshot": record.snapshot or known.snapshot, "hash_state": record.hash_state or known.hash_state}
         state.pending[record.index] = replace(known, **flags)
         return []
@@ -215,7 +215,7 @@ def take_record(state: TrainerState, record: OpenedRecord, seed: int) -> list[Ac
 
 
 def _apply(state: TrainerState, cause: Cause) -> list[Action]:
-    """Begin to apply the next record. An open round stays open meanwhile: its averages are needed."""
+    """Begin to apply the next record. An open round stays open meanwhile, because its averages are needed."""
     record = state.pending[state.index + 1]
     pause(state)
     state.jobs += 1
@@ -225,7 +225,7 @@ def _apply(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def take_applied(state: TrainerState, applied: Applied, seed: int) -> list[Action]:
-    """Process an applied update: settle what it includes, end the round, and report the new step."""
+    """Process an applied update: remove the included work, end the round, and report the new step."""
     if ignores(state, Cause.APPLIED) or applied.job != state.job or state.applying is None:
         return []
     record = state.pending.pop(state.applying.index)
@@ -244,7 +244,7 @@ def take_applied(state: TrainerState, applied: Applied, seed: int) -> list[Actio
 
 
 def _given_back(state: TrainerState) -> list[Action]:
-    """Explain that work left out of one update too many does not count (rule 10)."""
+    """Tell the user that work left out of too many updates does not count (rule 10)."""
     if not has_too_old(state):
         return []
     told = Tell(
@@ -255,7 +255,7 @@ def _given_back(state: TrainerState) -> list[Action]:
 
 
 def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:
-    """Settle the gradient sums as the record says. Repeat work if the step was made without us."""
+    """Update the gradient sums as the record says. If the step had no part of this trainer, repeat fresh work."""
     round_, state.round = state.round, None
     if round_ is None or round_.cut.step != record.step - 1:
         return [*([] if round_ is None else let_go(state)), *do_again(state)]
@@ -267,7 +267,7 @@ def _settle_round(state: TrainerState, record: OpenedRecord) -> list[Action]:
 
 
 def take_missing(state: TrainerState, missing: BytesMissing, seed: int) -> list[Action]:
-    """Schedule another search for bytes that no relay has, or load a newer snapshot."""
+    """Load a newer snapshot because no relay has the bytes of an update. Without one, search again later."""
     if ignores(state, Cause.BYTES_MISSING) or missing.job != state.job or state.applying is None:
         return []
     step, state.applying, state.retry_at = state.applying.step, None, state.now + ASK_AGAIN_S
@@ -276,20 +276,20 @@ def take_missing(state: TrainerState, missing: BytesMissing, seed: int) -> list[
 
 
 def _found(state: TrainerState) -> list[Action]:
-    """End the error if missing bytes have come."""
+    """End the error about missing bytes if they have arrived."""
     was_missing, state.retry_at = state.retry_at > 0.0, 0.0
     return [Ended((codes.UPDATE_MISSING,))] if was_missing else []
 
 
 def retry(state: TrainerState) -> list[Action]:
-    """Look for missing bytes again once it is time."""
+    """Search again for missing bytes when it is time."""
     if ignores(state, Cause.RETRY) or state.now < state.retry_at:
         return []
     return _apply(state, Cause.RETRY)
 
 
 def _arrive(state: TrainerState, cause: Cause) -> list[Action]:
-    """Continue after a change of state: with the next record, at the head, or behind it."""
+    """Continue after a change of state: apply the next record, wait for a record, or accumulate gradients."""
     if state.index + 1 in state.pending:
         return _apply(state, cause)
     move(state, cause, Phase.ACCUMULATE if state.is_at_head else Phase.FOLLOWING)
@@ -297,12 +297,12 @@ def _arrive(state: TrainerState, cause: Cause) -> list[Action]:
 
 
 def _hand_in(state: TrainerState, record: OpenedRecord) -> list[Action]:
-    """Hash and upload the state at this entry if asked, also if it was applied before."""
+    """Hash or upload the state at an entry if the commit asks for it, even if the entry was applied before."""
     hashing: list[Action] = [HashState(state.index, state.step)] if record.hash_state else []
     return [*hashing, *([HandIn(state.index, state.step)] if record.snapshot else [])]
 
 
 def say_hash(state: TrainerState, hashed: Hashed) -> list[Action]:
-    """Report the hash under which a snapshot is accepted."""
+    """Report the hash of the snapshot. The site accepts a snapshot under the majority's hash."""
     message = m.StateHash(run=state.run, index=hashed.index, step=hashed.step, sha256=hashed.sha256, size=hashed.size)
     return say(state, message)

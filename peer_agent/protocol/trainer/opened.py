@@ -1,4 +1,4 @@
-"""Verify plans and commits, and reduce them to what concerns this trainer. Only this module opens them."""
+"""Verify plans and commits, and reduce them to what concerns this trainer. Only this module opens these messages."""
 
 from msgspec import Struct
 
@@ -9,7 +9,10 @@ from peer_agent.protocol.log.records import Contribution, RecordHead, Unit
 
 
 class OpenedPlan(Struct, frozen=True, kw_only=True):
-    """One attempt. `own` and `number`: our slot; None if we contribute nothing."""
+    """One attempt.
+
+    `own`: this trainer's slot; `number`: the slot's number. Both are None if the trainer has no slot.
+    """
 
     step: int
     fence: int
@@ -21,7 +24,7 @@ class OpenedPlan(Struct, frozen=True, kw_only=True):
 
 
 class OwnPart(Struct, frozen=True, kw_only=True):
-    """Our part of an update: these units, averaged in these chunk ranges [first, stop)."""
+    """This trainer's part of an update: the units, and the chunk ranges [first, stop) that are averaged."""
 
     accumulator: AccumulatorId
     units: tuple[Unit, ...]
@@ -29,21 +32,20 @@ class OwnPart(Struct, frozen=True, kw_only=True):
 
 
 class OpenedRecord(Struct, frozen=True, kw_only=True):
-    """A committed entry, as far as it concerns this trainer."""
+    """A committed entry, reduced to what concerns this trainer."""
 
     index: int
     step: int
-    fence: int  # of the host that sent it
-    own: OwnPart | None  # our part, if any
-    snapshot: bool  # we upload our state at this step
-    hash_state: bool  # we report the sha256 of our state
+    fence: int  # fence of the host that sent the commit
+    own: OwnPart | None  # this trainer's part, if it has one
+    snapshot: bool  # True if this trainer shall upload its state at this step
+    hash_state: bool  # True if this trainer shall report the sha256 of its state
     record: RecordHead
-    contribution: Contribution | None  # what people see of our part
+    contribution: Contribution | None  # this trainer's part in the form that people see
     digest: str
 
 
 def opened_plan(plan: sealed.OpenedPlan) -> OpenedPlan:
-    """Convert a verified plan."""
     return OpenedPlan(
         step=plan.head.step,
         fence=plan.head.fence,
@@ -56,7 +58,6 @@ def opened_plan(plan: sealed.OpenedPlan) -> OpenedPlan:
 
 
 def opened_record(commit: sealed.OpenedCommit, fence: int) -> OpenedRecord:
-    """Convert a verified commit."""
     return OpenedRecord(
         index=commit.head.index,
         step=commit.head.step,
@@ -78,12 +79,12 @@ def _own_part(own: Contribution | None) -> OwnPart | None:
 
 
 def open_plan(planned: m.Planned, site_key: bytes, me: PeerId) -> OpenedPlan:
-    """Open a plan, whole or with our slot. Raises Problem E218 if it is unsigned, or a slot is not under its root."""
+    """Verify a plan with all slots or one slot. Raises Problem E218 for a bad signature or Merkle path."""
     if planned.slots:
         return opened_plan(sealed.own_part(sealed.open_whole_plan(planned, site_key), me))
     return opened_plan(sealed.open_plan(planned, site_key))
 
 
 def open_commit(commit: m.Commit, site_key: bytes, me: PeerId) -> OpenedRecord:
-    """Open a commit. Raises Problem E218 if the site has not signed it, or our part is not under its root."""
+    """Verify a commit. Raises Problem E218 for a bad signature or Merkle path."""
     return opened_record(sealed.open_commit(commit, site_key, me), commit.fence)

@@ -1,4 +1,4 @@
-"""The trainer's side of a round: cut, offer, plans, chunks for reducers, and how the round ended."""
+"""The trainer's side of a round: cut, offer, plans, chunks for reducers, and how the round ends."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
@@ -24,11 +24,14 @@ from peer_agent.protocol.trainer.state import ROUND, Phase, Round, TrainerState,
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 from peer_agent.protocol.trainer.work import keep_fresh, not_finite, pause, renew, work
 
-EARLY_OPENS = 1000  # that wait for their plan; as many as there can be relays
+EARLY_OPENS = 1000  # Open messages that wait for their plan: as many as there can be relays
 
 
 def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
-    """Offer what is held at the last finished micro-batch, digest first (rule 1). Later work waits."""
+    """Offer the work held at the last finished micro-batch, digest first (rule 1).
+
+    Work done later waits for the next round.
+    """
     if ignores(state, Cause.CUT) or cut.step != state.step or not _is_new(state, cut):
         return []
     actions = _stop(state)
@@ -39,7 +42,7 @@ def take_cut(state: TrainerState, cut: m.Cut) -> list[Action]:
 
 
 def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
-    """Offer nothing to this round. Held work stays and is a step older in the next one (rules 10 and 30)."""
+    """Offer nothing to this round. Held work stays, and is one step older in the next round (rules 10 and 30)."""
     if ignores(state, Cause.LEFT_OUT) or message.step != state.step or not _is_new(state, message):
         return []
     actions = _stop(state)
@@ -53,7 +56,7 @@ def take_sit_out(state: TrainerState, message: m.SitOut) -> list[Action]:
 
 
 def _stop(state: TrainerState) -> list[Action]:
-    """Stop this round's work at the last finished micro-batch."""
+    """Release the last round, and stop work at the last finished micro-batch."""
     actions = let_go(state)
     pause(state)
     keep_fresh(state)
@@ -66,7 +69,10 @@ def _is_new(state: TrainerState, cut: m.Cut | m.SitOut) -> bool:
 
 
 def take_frozen(state: TrainerState, frozen: Frozen) -> list[Action]:
-    """Offer what is held, under its root. It does not change until commit or void."""
+    """Offer the held work, under the Merkle root of the gradient.
+
+    The held work does not change until commit or void.
+    """
     round_ = state.round
     if ignores(state, Cause.FROZEN) or round_ is None or frozen.job != round_.freeze:
         return []
@@ -89,7 +95,7 @@ def take_frozen(state: TrainerState, frozen: Frozen) -> list[Action]:
 
 
 def take_overflow(state: TrainerState, overflowed: Overflowed, seed: int) -> list[Action]:
-    """Give back all units and start another accumulator."""
+    """Give back all units and start another accumulator, because the gradient sum is not finite."""
     round_ = state.round
     if ignores(state, Cause.OVERFLOWED) or round_ is None or overflowed.job != round_.freeze:
         return []
@@ -99,7 +105,7 @@ def take_overflow(state: TrainerState, overflowed: Overflowed, seed: int) -> lis
 
 
 def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
-    """Follow an attempt: take its averages, and send what it asks of us."""
+    """Follow an attempt: receive the averages, and send this trainer's part."""
     round_ = state.round
     if ignores(state, Cause.PLANNED):
         return []
@@ -107,7 +113,7 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
         return _look_on(state, plan)
     if (plan.step, plan.fence) != _place(round_):
         return []
-    if plan.round > round_.cut.round:  # our void and the next cut were lost
+    if plan.round > round_.cut.round:  # the void of this round and the next cut were lost
         return end_round(state)
     is_known = round_.plan is not None and plan.attempt <= round_.attempt
     if plan.round < round_.cut.round or plan.attempt < round_.attempt or is_known:
@@ -120,7 +126,10 @@ def take_plan(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
-    """Receive the averages of a round that did not ask us: a slow machine that refetched them would stay behind."""
+    """Receive the averages of a round that did not ask this trainer to contribute.
+
+    Otherwise a slow machine would have to fetch the averages after the commit, and would stay behind.
+    """
     if (plan.step, plan.fence) != (state.step, state.fence):
         return []
     move(state, Cause.PLANNED, state.phase)
@@ -128,7 +137,7 @@ def _look_on(state: TrainerState, plan: OpenedPlan) -> list[Action]:
 
 
 def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
-    """Serve a reducer that is ready for our chunks. One that has a newer plan waits until we have it."""
+    """Serve a reducer that is ready for chunks. A reducer with a newer plan waits until this trainer has the plan."""
     round_ = state.round
     if ignores(state, Cause.OPENED) or round_ is None:
         return []
@@ -137,7 +146,7 @@ def take_open(state: TrainerState, event: OpenHeard) -> list[Action]:
 
 
 def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
-    """Stop sending our slot, which the others go on without. The uplink is needed for reducing and averages."""
+    """Stop sending a dropped slot. The uplink is needed for reducing and for averages."""
     round_ = state.round
     if round_ is None or (drop.step, drop.fence) != _place(round_) or drop.attempt != round_.attempt:
         return []
@@ -148,7 +157,10 @@ def take_drop(state: TrainerState, drop: m.Drop) -> list[Action]:
 
 
 def take_gathered(state: TrainerState, gathered: Gathered) -> list[Action]:
-    """Report that all averages are here (rules 5 and 31), even after the commit: only we know how slow our link is."""
+    """Report that all averages have arrived (rules 5 and 31), even after the commit.
+
+    Only the trainer knows the speed of its own link.
+    """
     round_ = state.round
     if ignores(state, Cause.GATHERED) or round_ is None or gathered.attempt != round_.attempt:
         return []
@@ -182,7 +194,10 @@ def _place(round_: Round) -> tuple[int, int]:
 
 
 def take_void(state: TrainerState, void: m.Void) -> list[Action]:
-    """End the round if its attempt, or a later one, is void. An unknown attempt followed ours."""
+    """End the round if its attempt or a later one is void.
+
+    A void attempt that is unknown here came after the present one.
+    """
     round_ = state.round
     if ignores(state, Cause.ROUND_OVER) or round_ is None or void.step != round_.cut.step:
         return []
@@ -193,14 +208,14 @@ def take_void(state: TrainerState, void: m.Void) -> list[Action]:
 
 
 def heed_fence(state: TrainerState, greeting: m.Greeting) -> list[Action]:
-    """End the round if the host that had cut is gone and nothing was committed."""
+    """End the round if a new host has replaced the host that cut, and nothing was committed."""
     round_ = state.round
     is_over = round_ is not None and greeting.fence > round_.cut.fence and greeting.step == round_.cut.step
     return end_round(state) if is_over and state.phase in ROUND else []
 
 
 def end_round(state: TrainerState) -> list[Action]:
-    """End the round without an update; what is held stays."""
+    """End the round without an update. Held work stays."""
     actions = let_go(state)
     _leave(state, Cause.ROUND_OVER)
     return [*actions, *work(state)]

@@ -1,4 +1,4 @@
-"""Messages that a trainer sends, and when it sends them unasked."""
+"""Messages that a trainer sends, and when it sends messages without being asked."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId
@@ -6,15 +6,15 @@ from peer_agent.protocol.trainer.events import Action, Say
 from peer_agent.protocol.trainer.state import ROUND, Phase, TrainerState
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
-REPORT_S = 0.1  # at most ten reports a second
-HEARTBEAT_S = 2.0  # the longest silence
-HELLO_S = 5.0  # an unanswered hello is repeated after this, with backoff
+REPORT_S = 0.1  # least seconds between two reports
+HEARTBEAT_S = 2.0  # longest seconds without a message
+HELLO_S = 5.0  # seconds until an unanswered hello is repeated, with backoff
 LONGEST_HELLO_S = 60.0
-REACHES_S = 30.0  # the report of reachable listeners is repeated, in case it was lost
+REACHES_S = 30.0  # seconds between two reports of reachable listeners, as one may be lost
 
 
 def say(state: TrainerState, message: m.Message) -> list[Action]:
-    """Send a message, and remember when."""
+    """Send a message to the site, and remember when."""
     state.spoke_at = state.now
     return [Say(message)]
 
@@ -27,13 +27,16 @@ def hello(state: TrainerState) -> list[Action]:
 
 
 def reaches(state: TrainerState) -> list[Action]:
-    """Report the reached listeners, even if there are none: it shows that this agent knows of probes."""
+    """Report the listeners with a data link, even if there are none.
+
+    The report shows that this agent supports probes.
+    """
     state.reaches_at = state.now
     return say(state, m.Reaches(run=state.run, listeners=state.reached))
 
 
 def take_reached(state: TrainerState, listeners: tuple[PeerId, ...]) -> list[Action]:
-    """Report changed data links to the site, even if none is left."""
+    """Report changed data links to the site, even if no link is left."""
     if listeners == state.reached:
         return []
     state.reached, state.reaches_at = listeners, state.now
@@ -41,7 +44,7 @@ def take_reached(state: TrainerState, listeners: tuple[PeerId, ...]) -> list[Act
 
 
 def hello_of(state: TrainerState) -> m.Hello:
-    """Return a hello with everything, so that repeating it changes nothing."""
+    """Return a hello with everything that the trainer holds, so that repeating the hello changes nothing."""
     return m.Hello(
         run=state.run,
         accumulator=state.accumulator,
@@ -62,7 +65,7 @@ def hello_of(state: TrainerState) -> m.Hello:
 
 
 def _in_doubt(state: TrainerState) -> tuple[m.InDoubt, ...]:
-    """Return the attempt whose outcome is unknown here (rule 4)."""
+    """Return the attempt whose outcome this trainer does not know (rule 4)."""
     round_ = state.round
     if round_ is None or state.phase not in ROUND:
         return ()
@@ -70,9 +73,9 @@ def _in_doubt(state: TrainerState) -> tuple[m.InDoubt, ...]:
 
 
 def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
-    """Report total progress, often enough for the cut and seldom enough for the link."""
+    """Report total progress: often enough for the cut, and seldom enough for the link."""
     if not state.has_state or state.hello_due:
-        return []  # a host that does not know its leases yet must not check them
+        return []  # a host must not check work before the next hello, which states the leases
     if not at_once and not state.is_full and state.now - state.reported_at < REPORT_S:
         return []
     state.reported_at = state.now
@@ -91,7 +94,7 @@ def report(state: TrainerState, *, at_once: bool = False) -> list[Action]:
 
 
 def gap(state: TrainerState) -> list[Action]:
-    """Report missing records, once for each index. Heartbeats repeat it."""
+    """Report missing records, once for each index. Heartbeats repeat the report."""
     if state.gap_told == state.index:
         return []
     state.gap_told = state.index
@@ -99,7 +102,7 @@ def gap(state: TrainerState) -> list[Action]:
 
 
 def tick(state: TrainerState) -> list[Action]:
-    """Send what is due after silence: an unanswered hello, reachable listeners, a report or a heartbeat."""
+    """Send messages that are due: an unanswered hello, reachable listeners, a report or a heartbeat."""
     if ignores(state, Cause.SPOKE):
         return []
     move(state, Cause.SPOKE, state.phase)
@@ -114,7 +117,7 @@ def tick(state: TrainerState) -> list[Action]:
 
 
 def offer(state: TrainerState) -> list[Action]:
-    """Send the offer again, in case it was lost."""
+    """Send the offer again, because the last message may be lost."""
     if state.phase is Phase.OFFER and state.round is not None and state.round.offer is not None:
         return say(state, state.round.offer)
     return []

@@ -1,4 +1,4 @@
-"""The state of a trainer: its run, its rounds and itself. Only `advance` owns and changes it."""
+"""The state of a trainer: the run, the replica, the work and the round. Only `advance` owns and changes it."""
 
 from collections import deque
 from enum import StrEnum
@@ -15,15 +15,15 @@ from peer_agent.protocol.trainer.opened import OpenedPlan, OpenedRecord
 
 
 class Phase(StrEnum):
-    ABSENT = "absent"  # without a state
+    ABSENT = "absent"  # no model state
     LOADING = "loading"
-    FOLLOWING = "following"  # behind the head, waiting for a record
+    FOLLOWING = "following"  # behind the newest entry, waiting for a record
     APPLYING = "applying"
     LACKING = "lacking"  # no relay has the bytes of the next record
-    ACCUMULATE = "accumulate"  # at the head
-    FREEZE = "freeze"  # it was cut
-    OFFER = "offer"  # it has offered, or is left out of the round
-    REDUCE = "reduce"  # there is a plan
+    ACCUMULATE = "accumulate"  # at the newest entry
+    FREEZE = "freeze"  # cut, and encoding the gradient
+    OFFER = "offer"  # has sent its offer, or is left out of the round
+    REDUCE = "reduce"  # has the round's plan
     GONE = "gone"
 
 
@@ -31,14 +31,14 @@ ROUND = (Phase.FREEZE, Phase.OFFER, Phase.REDUCE)
 
 
 class InHand(Struct, frozen=True):
-    """The units being computed in one pass, which completes all of them or none."""
+    """The units being computed in one pass. The pass completes all of these units or none."""
 
     job: int
     units: tuple[Unit, ...]
 
 
 class Done(Struct, frozen=True):
-    """How a unit was computed: the step of the parameters, its loss in nats and its loss tokens."""
+    """How a unit was computed: the step of the parameters (`base`), the loss in nats and the loss tokens."""
 
     base: int
     loss_sum: float
@@ -46,38 +46,38 @@ class Done(Struct, frozen=True):
 
 
 class Round(Struct):
-    """A round from its cut to commit or void. Its attempts share one offer."""
+    """A round from its cut to commit or void. All attempts of the round share one offer."""
 
     cut: m.Cut | m.SitOut
     attempt: int
-    freeze: int  # its job; 0: nothing is offered
+    freeze: int  # number of the job that encodes the offer; 0: no offer
     offer: m.Offer | None = None
     plan: OpenedPlan | None = None
-    is_gathered: bool = False  # all averages of the attempt are here
-    is_dropped: bool = False  # the attempt goes on without our slot
-    early: list[tuple[PeerId, m.Open]] = field(default_factory=list)  # reducers that had the plan before us
+    is_gathered: bool = False  # all averages of the attempt have arrived
+    is_dropped: bool = False  # the attempt goes on without this trainer's slot
+    early: list[tuple[PeerId, m.Open]] = field(default_factory=list)  # reducers with a newer plan
 
     @property
     def slot(self) -> int | None:
-        """Our number in the plan; None if the plan has no slot with our offer."""
+        """The number of this trainer's slot in the plan. None if the plan has no slot with this offer."""
         if self.plan is None or self.plan.own is None or self.offer is None or self.plan.own.root != self.offer.root:
             return None
         return self.plan.number
 
 
 class TrainerState(Struct, kw_only=True):
-    """A trainer between two events. Time is the shell's `now` (monotonic seconds)."""
+    """A trainer between two events. Times are the shell's `now` (monotonic seconds)."""
 
     run: RunId
     me: PeerId
     accumulator: AccumulatorId
     phase: Phase = Phase.ABSENT
     now: float = 0.0
-    jobs: int = 0  # job numbers given
+    jobs: int = 0  # number of the last job
     # the run
-    fence: int = 0  # the highest heard of
-    vouched: int = 0  # the fence of the host that last reported an entry as new as ours
-    head: int = 0  # the newest entry heard of
+    fence: int = 0  # the highest fence heard of
+    vouched: int = 0  # fence of the last host known to have this replica's newest entry
+    head: int = 0  # index of the newest entry heard of
     greeting: m.Greeting | None = None
     recipe: Recipe | None = None
     snapshot: m.Snapshot | None = None
@@ -85,36 +85,36 @@ class TrainerState(Struct, kw_only=True):
     step: int = -1
     index: int = -1
     digest: str = ""
-    job: int = 0  # the job that loads or applies
+    job: int = 0  # number of the job that loads or applies
     loading: m.Snapshot | None = None
     applying: OpenedRecord | None = None
     retry_at: float = 0.0
-    reloaded_at: int = -1  # the step of the last Reload that was followed
+    reloaded_at: int = -1  # step of the last Reload that this trainer obeyed
     rolled_back: int = 0  # index of the last rollback heard of
-    pending: dict[int, OpenedRecord] = field(default_factory=dict)  # records ahead, by index
-    # the work: a unit is in the queue, in hand, fresh or kept
+    pending: dict[int, OpenedRecord] = field(default_factory=dict)  # records not applied yet, by index
+    # the work: each unit is in exactly one of queue, in_hand, fresh and kept
     queue: deque[Unit] = field(default_factory=deque)
-    coming: tuple[int, ...] = ()  # shards of the units after those
-    in_one_pass: int = 1  # units that the device takes, by its last report
+    coming: tuple[int, ...] = ()  # shards from which units after the queue will come
+    in_one_pass: int = 1  # units that the device can compute at once, as last reported
     in_hand: InHand | None = None
-    fresh: dict[Unit, Done] = field(default_factory=dict)  # never offered: a separate sum, can be computed again
-    kept: dict[Unit, Done] = field(default_factory=dict)  # offered before: in one sum with what updates left out
-    held: tokens.Ranges = ()  # loss tokens of what is kept and carried, by chunk
-    settled: dict[Unit, None] = field(default_factory=dict)  # recently included in updates: never leased again
+    fresh: dict[Unit, Done] = field(default_factory=dict)  # never offered; in the fresh sum
+    kept: dict[Unit, Done] = field(default_factory=dict)  # offered; in the held sum, with what updates left out
+    held: tokens.Ranges = ()  # loss tokens by chunk of kept and carried work
+    settled: dict[Unit, None] = field(default_factory=dict)  # recently included in updates: not computed again
     quota: int = 0
-    passed_over: int = 0  # rounds in a row that were cut without us
+    passed_over: int = 0  # rounds in a row without this trainer
     # the round
     round: Round | None = None
     # the links
-    url: str = ""  # where it can be dialled, or empty
-    fingerprint: str = ""  # of its certificate there
-    reserve_percent: int = 0  # of its uplink: the household's reserve
-    reached: tuple[PeerId, ...] = ()  # listeners to which there is a data link
-    # what was said
-    unanswered: int = 0  # hellos: leases granted before them may not match what the host knows
+    url: str = ""  # where other peers can dial this trainer, or empty
+    fingerprint: str = ""  # fingerprint of the certificate at `url`
+    reserve_percent: int = 0  # percent of the uplink that the household keeps for itself
+    reached: tuple[PeerId, ...] = ()  # listeners to which this trainer has a data link
+    # messages sent
+    unanswered: int = 0  # hellos without an answer; ignore leases until the answer, as the host did not know them
     hello_at: float = 0.0
     hello_wait_s: float = 0.0
-    hello_due: bool = False  # at the head
+    hello_due: bool = False  # say hello once the replica is at the newest entry
     spoke_at: float = 0.0
     reported_at: float = 0.0
     reaches_at: float = 0.0
@@ -122,7 +122,7 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def done(self) -> tuple[m.DoneUnit, ...]:
-        """Units whose gradients are here and in no update."""
+        """Units whose gradients are in this trainer's sums and in no update."""
         return listed(self.kept) + listed(self.fresh)
 
     @property
@@ -135,53 +135,53 @@ class TrainerState(Struct, kw_only=True):
 
     @property
     def loss_tokens(self) -> int:
-        """Loss tokens of what is done, without those that updates left out."""
+        """Loss tokens of the done units. Tokens that updates left out of earlier units do not count."""
         return tokens_of(self.kept) + tokens_of(self.fresh)
 
     @property
     def loss_sum(self) -> float:
-        """The summed loss over `loss_tokens`, in nats."""
+        """The sum of the losses over `loss_tokens`, in nats."""
         return loss_of(self.kept) + loss_of(self.fresh)
 
     @property
     def chunks(self) -> int:
-        """Chunks of the parameter vector; 0 until it is known."""
+        """Number of chunks of the parameter vector; 0 until the greeting arrives."""
         return grid_of(self.greeting.elements).chunks if self.greeting else 0
 
     @property
     def carried(self) -> int:
-        """Most tokens in a chunk that earlier updates left out."""
+        """Most tokens in one chunk that earlier updates left out."""
         return max(0, tokens.highest(self.held) - tokens_of(self.kept))
 
     @property
     def weights(self) -> tokens.Ranges:
-        """Tokens by chunk of all that is here, new and carried."""
+        """Tokens by chunk of all work in this trainer's sums, new and carried."""
         return tokens.added(self.held, tokens_of(self.fresh))
 
     @property
     def room(self) -> int:
-        """Samples left of its quota (rule 22). What an open round may take does not count for the next."""
+        """Samples left of the quota (rule 22). Work that the open round may include does not count for the next."""
         is_offered = self.overlaps and self.round is not None
         return self.quota - (samples_of(self.fresh) if is_offered else self.samples)
 
     @property
     def is_full(self) -> bool:
-        """True if it rests until the next commit."""
+        """True if the quota is used up, so that the trainer rests until the next commit."""
         return self.room <= 0
 
     @property
     def staleness(self) -> int:
-        """Steps that its work may be old by design (rule 10)."""
+        """The number of steps by which the recipe lets work be old (rule 10)."""
         return self.recipe.staleness if self.recipe is not None else 0
 
     @property
     def overlaps(self) -> bool:
-        """True if it computes during a round, for the next one."""
+        """True if the trainer computes during a round, for the next round."""
         return self.staleness > 0
 
     @property
     def is_at_head(self) -> bool:
-        """True if its state is the newest it has heard of."""
+        """True if the replica's entry is the newest that the trainer has heard of."""
         return self.step >= 0 and self.index >= self.head
 
     @property
@@ -190,7 +190,7 @@ class TrainerState(Struct, kw_only=True):
 
 
 def listed(units: dict[Unit, Done]) -> tuple[m.DoneUnit, ...]:
-    """Return the units as they are reported to the site."""
+    """Return the units in the form in which the trainer reports units to the site."""
     return tuple(m.DoneUnit(unit, how.base) for unit, how in units.items())
 
 
@@ -207,7 +207,7 @@ def loss_of(units: dict[Unit, Done]) -> float:
 
 
 def new_trainer(run: RunId, me: PeerId, now: float, seed: int) -> TrainerState:
-    """Return the state of a new process. `seed`: 128 bits that no other process had."""
+    """Return the state of a new process. `seed`: 128 random bits, never used by another process."""
     return TrainerState(run=run, me=me, accumulator=accumulator_of(seed), now=now, spoke_at=now)
 
 

@@ -1,4 +1,4 @@
-"""Loss tokens per chunk, as ranges [first, stop) that cover the grid in order: the held weight (rule 9)."""
+"""Loss tokens by chunk, as ranges [first, stop) that cover the grid in order: the weights of held work (rule 9)."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -14,12 +14,12 @@ def nothing(chunks: int) -> Ranges:
 
 
 def added(ranges: Ranges, tokens: int) -> Ranges:
-    """Return the ranges with `tokens` more in every chunk."""
+    """Return the ranges with `tokens` added in every chunk."""
     return tuple(Weight(part.first, part.stop, part.tokens + tokens) for part in ranges)
 
 
 def cleared(ranges: Ranges, included: Iterable[Span]) -> Ranges:
-    """Return the ranges without tokens in the included chunks. Equal neighbours are merged."""
+    """Return the ranges with no tokens in the included chunks. Equal neighbours are merged."""
     spans = sorted(included)
     merged: list[Weight] = []
     for part in ranges:
@@ -33,7 +33,7 @@ def cleared(ranges: Ranges, included: Iterable[Span]) -> Ranges:
 
 
 def _pieces(part: Weight, spans: Sequence[Span]) -> list[Span]:
-    """Cut a range wherever a span begins or ends in it."""
+    """Cut a range wherever one of the spans begins or ends inside it."""
     inner = {edge for span in spans for edge in span if part.first < edge < part.stop}
     edges = [part.first, *sorted(inner), part.stop]
     return list(pairwise(edges))

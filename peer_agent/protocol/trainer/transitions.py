@@ -1,4 +1,4 @@
-"""The transitions between phases, and the causes that each phase ignores. Only `move` changes the phase."""
+"""The transitions between a trainer's phases, and the causes that each phase ignores. Only `move` changes the phase."""
 
 from enum import StrEnum
 
@@ -36,10 +36,10 @@ class Cause(StrEnum):
 
 BEFORE = (P.ABSENT, P.LOADING)
 BEHIND = (P.FOLLOWING, P.APPLYING, P.LACKING)
-PRESENT = (*BEHIND, P.ACCUMULATE, *ROUND)  # it has a state
+PRESENT = (*BEHIND, P.ACCUMULATE, *ROUND)  # the trainer has a model state
 ALIVE = (*BEFORE, *PRESENT)
-FREE = (P.ACCUMULATE, P.FOLLOWING)  # in no round: at the head or behind it
-AFTERWARDS = (P.ACCUMULATE, P.FOLLOWING, P.APPLYING)  # of a state that has changed
+FREE = (P.ACCUMULATE, P.FOLLOWING)  # in no round: at the newest entry or behind
+AFTERWARDS = (P.ACCUMULATE, P.FOLLOWING, P.APPLYING)  # possible phases after a change of the model state
 
 
 def _same(cause: Cause, *phases: Phase) -> dict[tuple[Phase, Cause], tuple[Phase, ...]]:
@@ -69,7 +69,7 @@ TRANSITIONS: dict[tuple[Phase, Cause], tuple[Phase, ...]] = {
     **_to(Cause.FROZEN, (P.FREEZE,), P.OFFER),
     **_to(Cause.OVERFLOWED, ROUND, *FREE),
     **_to(Cause.PLANNED, ROUND, P.REDUCE),
-    **_same(Cause.PLANNED, P.ACCUMULATE),  # of a round that did not ask us
+    **_same(Cause.PLANNED, P.ACCUMULATE),  # in a round that did not ask this trainer to contribute
     **_same(Cause.OPENED, *ROUND),
     **_same(Cause.GATHERED, P.REDUCE, P.APPLYING),
     **_to(Cause.ROUND_OVER, ROUND, *FREE),
@@ -82,39 +82,39 @@ TRANSITIONS: dict[tuple[Phase, Cause], tuple[Phase, ...]] = {
 # A trainer that is GONE ignores everything.
 IGNORED: dict[Cause, tuple[Phase, ...]] = {
     Cause.ASKED: (),
-    Cause.GREETED: (P.LOADING, *PRESENT),  # it has a state, or loads it
-    Cause.LOADED: (P.ABSENT, *PRESENT),  # of an abandoned job
+    Cause.GREETED: (P.LOADING, *PRESENT),  # the trainer has a state or is loading one
+    Cause.LOADED: (P.ABSENT, *PRESENT),  # the result of an abandoned job
     Cause.SNAPSHOT_GONE: (P.ABSENT, *PRESENT),
     Cause.RELOAD: BEFORE,
     Cause.FELL_BEHIND: (*BEFORE, *BEHIND, *ROUND),  # the commit will end the round
-    Cause.NEXT_RECORD: (*BEFORE, P.APPLYING, P.LACKING),  # it waits its turn among the pending ones
+    Cause.NEXT_RECORD: (*BEFORE, P.APPLYING, P.LACKING),  # the record waits among the pending ones
     Cause.APPLIED: (*BEFORE, P.FOLLOWING, P.LACKING, P.ACCUMULATE, *ROUND),
     Cause.BYTES_MISSING: (*BEFORE, P.FOLLOWING, P.LACKING, P.ACCUMULATE, *ROUND),
     Cause.RETRY: (*BEFORE, P.FOLLOWING, P.APPLYING, P.ACCUMULATE, *ROUND),
-    Cause.NEWER_SNAPSHOT: (*BEFORE, P.FOLLOWING, P.APPLYING, P.ACCUMULATE, *ROUND),  # records lead on from here
-    Cause.LEASED: BEFORE,  # without a state it holds nothing, as the hello after loading says
-    Cause.RESULT: BEFORE,  # nothing is in hand
-    Cause.CUT: (*BEFORE, *BEHIND),  # the round goes on without us
+    Cause.NEWER_SNAPSHOT: (*BEFORE, P.FOLLOWING, P.APPLYING, P.ACCUMULATE, *ROUND),  # the replica can follow the log
+    Cause.LEASED: BEFORE,  # without a state a trainer holds no units; the hello after loading says so
+    Cause.RESULT: BEFORE,  # no unit is being computed
+    Cause.CUT: (*BEFORE, *BEHIND),  # the round goes on without this trainer
     Cause.LEFT_OUT: (*BEFORE, *BEHIND),
-    Cause.FROZEN: (*BEFORE, *BEHIND, P.ACCUMULATE, P.OFFER, P.REDUCE),  # too late for the plan
-    Cause.OVERFLOWED: (*BEFORE, *BEHIND, P.ACCUMULATE),  # the next freeze finds it again
-    Cause.PLANNED: (*BEFORE, *BEHIND),  # we offered nothing; the log will have it
+    Cause.FROZEN: (*BEFORE, *BEHIND, P.ACCUMULATE, P.OFFER, P.REDUCE),  # the encoded gradient is too late for the plan
+    Cause.OVERFLOWED: (*BEFORE, *BEHIND, P.ACCUMULATE),  # the next freeze reports the overflow again
+    Cause.PLANNED: (*BEFORE, *BEHIND),  # this trainer offered nothing and will get the update from the log
     Cause.OPENED: (*BEFORE, *BEHIND, P.ACCUMULATE),
     # The attempt is over.
     Cause.GATHERED: (*BEFORE, P.FOLLOWING, P.LACKING, P.ACCUMULATE, P.FREEZE, P.OFFER),
     Cause.ROUND_OVER: (*BEFORE, *BEHIND, P.ACCUMULATE),
-    Cause.REVOKED: BEFORE,  # nothing is leased to it
+    Cause.REVOKED: BEFORE,  # no unit is leased to this trainer
     Cause.SPOKE: (),
     Cause.LEFT: (),
 }
 
 
 class IllegalMove(RuntimeError):
-    """A change of phase that is not in the table."""
+    """An error: a change of phase that is not in the table."""
 
 
 def ignores(state: TrainerState, cause: Cause) -> bool:
-    """Return True if the phase ignores the cause. Raises IllegalMove if the tables do not say."""
+    """Return True if the present phase ignores the cause. Raises IllegalMove if no table has this phase and cause."""
     if state.phase is Phase.GONE or state.phase in IGNORED[cause]:
         return True
     if (state.phase, cause) not in TRANSITIONS:

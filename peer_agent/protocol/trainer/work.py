@@ -1,4 +1,4 @@
-"""Leased units: each is in exactly one of queue, hand, fresh and kept."""
+"""The units leased to a trainer. Each unit is in exactly one of `queue`, `in_hand`, `fresh` and `kept`."""
 
 from collections.abc import Iterable
 
@@ -23,13 +23,16 @@ from peer_agent.protocol.trainer.speaking import report, say
 from peer_agent.protocol.trainer.state import ROUND, Done, InHand, Phase, TrainerState, accumulator_of
 from peer_agent.protocol.trainer.transitions import Cause, ignores, move
 
-MOST_UNITS = 100_000  # as many as a lease can name
-REMEMBERED = 4096  # units of the last updates, to recognize a repeated lease
-PASSED_OVER = 4  # rounds in a row after which work is kept although it is a step old
+MOST_UNITS = 100_000  # units in the queue: as many as one lease can name
+REMEMBERED = 4096  # units of the last updates to remember, to recognize a repeated lease
+PASSED_OVER = 4  # after this many rounds in a row without this trainer, keep work that is one step old
 
 
 def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
-    """Queue leased units. A lease that crossed our hello is ignored: the host did not know what we hold."""
+    """Queue leased units.
+
+    Ignore a lease that arrives while a hello is unanswered: the host did not know what this trainer holds.
+    """
     if ignores(state, Cause.LEASED) or state.unanswered:
         return []
     move(state, Cause.LEASED, state.phase)
@@ -41,7 +44,7 @@ def take_lease(state: TrainerState, lease: m.Lease) -> list[Action]:
 
 
 def work(state: TrainerState) -> list[Action]:
-    """Begin the next units if they are of use and within the quota."""
+    """Begin to compute the next units if their gradients are useful now and within the quota."""
     if not _is_of_use(state) or state.in_hand is not None or not state.queue or state.is_full:
         return []
     state.jobs += 1
@@ -50,7 +53,7 @@ def work(state: TrainerState) -> list[Action]:
 
 
 def _of_one_pass(state: TrainerState) -> tuple[Unit, ...]:
-    """Return as many units as the device computes at once, but none that would not begin by itself."""
+    """Return as many units as the device computes at once, but no unit that the quota would not allow alone."""
     units: list[Unit] = []
     room = state.room
     while state.queue and room > 0 and len(units) < state.in_one_pass:
@@ -60,9 +63,11 @@ def _of_one_pass(state: TrainerState) -> tuple[Unit, ...]:
 
 
 def _is_of_use(state: TrainerState) -> bool:
-    """Return True if work may begin: at the head; with staleness 1, also in a round until its averages came (rule 10).
+    """Return True if computing may begin.
 
-    An update waits for units in hand, so none begins when the update waits for nothing else.
+    With staleness 0, the trainer must have applied all entries, and no round may be open. With staleness 1, it may also
+    compute during a round, until the round's averages have arrived (rule 10). An update waits for units in hand, so no
+    unit begins when the update waits for nothing else.
     """
     if not state.overlaps or state.phase is Phase.ACCUMULATE:
         return state.phase is Phase.ACCUMULATE
@@ -72,20 +77,23 @@ def _is_of_use(state: TrainerState) -> bool:
 
 
 def pause(state: TrainerState) -> None:
-    """Give up units in hand when a round begins or the head moves on, unless work may overlap that."""
+    """Abandon the units in hand when a round begins or a newer entry exists, unless the recipe lets work overlap."""
     if not state.overlaps:
         abandon(state)
 
 
 def abandon(state: TrainerState) -> None:
-    """Put the units in hand back into the queue. Their thread's result will not count."""
+    """Put the units in hand back into the queue. The result of the running pass will be ignored."""
     if state.in_hand is not None:
         state.queue.extendleft(reversed(state.in_hand.units))
         state.in_hand = None
 
 
 def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Action]:
-    """Process a finished pass. Units of one that began too many steps ago are computed again."""
+    """Process a finished pass.
+
+    Compute the units again if the pass began too many steps ago, or if one of several units was not finite.
+    """
     if ignores(state, Cause.RESULT) or state.in_hand is None or state.in_hand.job != result.job:
         return []
     move(state, Cause.RESULT, state.phase)
@@ -94,7 +102,7 @@ def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Actio
     if isinstance(result, NotFinite) and len(units) == 1:
         returned = m.UnitsReturned(run=state.run, units=units, reason="non_finite")
         return [Warn(not_finite(units)), *say(state, returned), *work(state)]
-    if isinstance(result, NotFinite) or result.base < oldest(state):  # of several, the device takes each alone next
+    if isinstance(result, NotFinite) or result.base < oldest(state):  # the device next computes each unit alone
         state.queue.extendleft(reversed(units))
         return work(state)
     state.fresh |= _done(units, result)
@@ -102,7 +110,10 @@ def take_result(state: TrainerState, result: Computed | NotFinite) -> list[Actio
 
 
 def _done(units: tuple[Unit, ...], result: Computed) -> dict[Unit, Done]:
-    """Return how each unit was computed. Units share a pass's loss by loss tokens, but leave it only together."""
+    """Return how each unit of a pass was computed.
+
+    The units share the loss of the pass in proportion to loss tokens.
+    """
     total = sum(result.loss_tokens) or 1
     return {
         unit: Done(result.base, result.loss_sum * (tokens / total), tokens)
@@ -111,21 +122,21 @@ def _done(units: tuple[Unit, ...], result: Computed) -> dict[Unit, Done]:
 
 
 def not_finite(units: Iterable[Unit]) -> Fault:
-    """Return E108, naming the samples to check."""
+    """Return E108, which names the samples to check."""
     ranges = sorted({(unit.shard, unit.start, unit.stop) for unit in units})
     samples = ", ".join(f"{start}-{stop - 1}" for _, start, stop in ranges)
     return Fault.of("E108", samples=samples, shard=", ".join(str(shard) for shard in sorted({r[0] for r in ranges})))
 
 
 def give_back(state: TrainerState) -> list[Action]:
-    """Give back the units that have not begun."""
+    """Give back the units that the trainer has not begun."""
     units = tuple(state.queue)
     state.queue.clear()
     return say(state, m.UnitsReturned(run=state.run, units=units, reason="leaving")) if units else []
 
 
 def renew(state: TrainerState, seed: int) -> list[Action]:
-    """Forget the accumulator and everything leased to it, and start another."""
+    """Forget the accumulator with all its leases, and start another accumulator."""
     state.accumulator = accumulator_of(seed)
     state.queue.clear()
     state.in_hand = None
@@ -137,14 +148,18 @@ def renew(state: TrainerState, seed: int) -> list[Action]:
 
 
 def keep_fresh(state: TrainerState) -> None:
-    """Add the fresh sum to the held one at the cut. They cannot be separated afterwards."""
+    """Add the fresh sum to the held sum at the cut. The two sums cannot be separated afterwards."""
     state.held = state.weights
     state.kept |= state.fresh
     state.fresh = {}
 
 
 def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
-    """Clear what an update includes. Return False if it differs from what lies here and cannot be taken out."""
+    """Remove the work that an update includes from the held work.
+
+    Return False if the update includes other units than this trainer offered, so that the included work cannot be
+    subtracted.
+    """
     own, round_ = record.own, state.round
     if own is None or own.accumulator != state.accumulator:
         return True
@@ -161,11 +176,12 @@ def clear_included(state: TrainerState, record: OpenedRecord) -> bool:
 
 
 def do_again(state: TrainerState) -> list[Action]:
-    """Compute the work of a step made without us again on the new parameters, so that steps stay exact.
+    """After a step made without this trainer's work, compute the work again on the new parameters.
 
-    It is little, because we had only just become ready. A machine that is always too late keeps its work instead: it
-    enters the next step one step old, and that step is not exact (rule 10). Older work would be refused. With staleness
-    1 it is kept at once unless some of it is too old.
+    So steps stay exact. The work is little, because this trainer had only just become ready. A machine that is always
+    too late keeps its work instead. The work then enters the next step one step old, and that step is not exact (rule
+    10). The coordinator would refuse older work. With staleness 1, the trainer keeps the work at once unless some of it
+    is too old.
     """
     if not state.fresh:
         return []
@@ -179,12 +195,15 @@ def do_again(state: TrainerState) -> list[Action]:
 
 
 def has_too_old(state: TrainerState) -> bool:
-    """Return True if held work would be refused by now: it cannot be taken out of the sum either."""
+    """Return True if the site would now refuse a part of the held work.
+
+    That part cannot be subtracted from the held sum.
+    """
     return _is_too_old(state, state.kept)
 
 
 def give_up_held(state: TrainerState) -> list[Action]:
-    """Give back offered work that is too old (staleness 1). What was computed since then stays."""
+    """Give back offered work that is too old (staleness 1). Work computed since the offer stays."""
     units = tuple(state.kept)
     state.kept, state.held = {}, tokens.nothing(state.chunks)
     told = Tell(
@@ -194,7 +213,7 @@ def give_up_held(state: TrainerState) -> list[Action]:
 
 
 def oldest(state: TrainerState) -> int:
-    """Return the oldest step whose parameters work may rest on to be offered now (rule 10)."""
+    """Return the oldest step whose parameters may be used for work that is offered now (rule 10)."""
     return state.step - max(state.staleness, 1)
 
 

@@ -1,1 +1,1 @@
-"""Votes on replicas' states, counted by person: digests, snapshots, and the keeper who uploads one."""
+"""Votes on the state of the replicas, counted by person: digests, snapshots, and the keeper that uploads a snapshot."""

@@ -1,7 +1,7 @@
-"""Decide which state is right: by the votes of persons, or by replaying the log if they are split (rule 17).
+"""Decide which state is right: by votes of persons, or by replaying the log if the vote is split (rule 17).
 
 Persons with work in one of the last ten commits may vote. A person whose machines differ abstains. More than half of
-the voting persons decide, so neither a machine nor a person with many machines does alone.
+the voting persons decide. So neither one machine nor one person with many machines can decide alone.
 """
 
 from collections import Counter
@@ -14,16 +14,16 @@ from peer_agent.protocol.coordinator.state import Ballot, Member, RunState
 from peer_agent.protocol.coordinator.workers.conduct import recount
 from peer_agent.protocol.identifiers import PeerId
 
-DIGESTS_KEPT = 16  # steps
-SPLIT_S = 30.0  # of disagreement without a majority, before the log decides
-REPLAY_AGAIN_S = 600.0  # before the site is asked once more
+DIGESTS_KEPT = 16  # steps whose digests are kept
+SPLIT_S = 30.0  # seconds of disagreement without a majority, before the site replays the log
+REPLAY_AGAIN_S = 600.0  # seconds before asking the site for a replay again
 
 
 # --- ballots
 
 
 def cast(ballot: Ballot, peer: PeerId, person: str, value: str) -> None:
-    """Record one machine's vote, replacing its earlier one."""
+    """Record one machine's vote, which replaces its earlier vote."""
     withdraw_vote(ballot, peer)
     _change(ballot, person, value, 1)
     ballot.votes[peer] = person, value
@@ -59,13 +59,16 @@ def _add(counter: Counter[str], value: str, by: int) -> None:
 
 
 def has_majority(state: RunState, ballot: Ballot, value: str) -> bool:
-    """Return True if more than half of the voting persons chose `value`, counting those who may still vote."""
+    """Return True if more than half of the voting persons chose `value`.
+
+    Persons who have not voted yet count as voting.
+    """
     voting = max(len(ballot.persons), state.voters) - ballot.abstaining
     return 2 * ballot.counts.get(value, 0) > voting
 
 
 def is_split(state: RunState, ballot: Ballot) -> bool:
-    """Return True if two values have had no majority for long. Must be called with the clock."""
+    """Return True if a ballot has long had several values and no majority. The caller must call this on clock ticks."""
     if ballot.value or len(ballot.machines) < 2:
         ballot.split_since = None
     elif ballot.split_since is None:
@@ -89,7 +92,7 @@ def call_voters(state: RunState) -> None:
 
 
 def take_digest(state: RunState, member: Member, report: m.Report) -> list[Command]:
-    """Record a replica's digest at a step. A replica that differs from a decided digest is told to reload."""
+    """Record a replica's digest at a step. Tell the replica to reload if the digest differs from the decided one."""
     if not report.digest or state.is_undone(report.index):
         return []
     if not state.step - DIGESTS_KEPT < report.step <= state.step:
@@ -107,7 +110,7 @@ def _decide(state: RunState, step: int, digest: str) -> list[Command]:
     ballot = state.digests[step]
     ballot.value = digest
     if state.replay is None or state.replay[1] <= step:
-        state.split_since, state.replay = None, None  # a newer step is agreed upon
+        state.split_since, state.replay = None, None  # the majority agrees on this newer step
     differ = [peer for peer, (_, value) in sorted(ballot.votes.items()) if value != digest]
     return [Agreed(step, digest), *(command for peer in differ for command in _reload(state, peer, step))]
 
@@ -124,7 +127,10 @@ def _reload(state: RunState, peer: PeerId, step: int) -> list[Command]:
 
 
 def look_at_votes(state: RunState) -> list[Command]:
-    """Decide steps that fewer voters can decide by now; ask for a replay if disagreement lasts."""
+    """Decide steps where a value now has a majority because there are fewer voters.
+
+    Ask for a replay if disagreement lasts.
+    """
     call_voters(state)
     for old in [step for step in state.digests if step <= state.step - DIGESTS_KEPT]:
         if state.replay is None or state.replay[1] != old:
@@ -150,7 +156,10 @@ def _ask_the_log(state: RunState) -> list[Command]:
 
 
 def take_replayed(state: RunState, event: Replayed) -> list[Command]:
-    """Apply the log's decision. Replicas that differed also lose their votes on later steps."""
+    """Accept the replayed digest of a step as right.
+
+    Replicas that reported another digest must reload, and lose their votes on later steps.
+    """
     ballot = state.digests.setdefault(event.step, Ballot())
     differ = [peer for peer, (_, value) in ballot.votes.items() if value != event.state_digest]
     commands = _decide(state, event.step, event.state_digest)

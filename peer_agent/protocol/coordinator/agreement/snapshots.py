@@ -1,4 +1,4 @@
-"""Snapshots: who uploads the state, under which hash it is accepted, and when the run is finished."""
+"""Snapshots: which trainer uploads the state, which hash an upload must have, and when the run is finished."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator.agreement.digests import cast, has_majority, is_split, may_vote
@@ -9,8 +9,8 @@ from peer_agent.protocol.log.records import read_record
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.protocol.sealed import SealedCommit
 
-SNAPSHOT_S = 60.0  # an elected keeper that has not uploaded its state by then is replaced
-REPLAY_S = 10.0  # of waiting for a trainer that can upload the last state
+SNAPSHOT_S = 60.0  # seconds until a keeper that has not uploaded its state is replaced
+REPLAY_S = 10.0  # seconds to wait for a trainer that can upload the last state
 
 
 def is_due(state: RunState) -> bool:
@@ -20,7 +20,10 @@ def is_due(state: RunState) -> bool:
 
 
 def elect(state: RunState, seed: int) -> tuple[list[Command], PeerId | None]:
-    """Elect the trainer that uploads this step's state, a different one each time. Open the vote on its hash."""
+    """Elect the trainer that uploads this step's state, a different trainer each time.
+
+    Begin the vote on the hash of this state.
+    """
     state.hashes = state.index, state.step, Ballot()
     peers = sorted(p.peer for p in state.members.values() if p.trains and p.step == state.step - 1)
     if not peers:
@@ -35,7 +38,10 @@ def _choose(state: RunState, peers: list[PeerId], seed: int) -> tuple[list[Comma
 
 
 def take_hash(state: RunState, member: Member, said: m.StateHash) -> list[Command]:
-    """Record a replica's hash. A majority of persons admits it; a keeper with another hash is replaced."""
+    """Record a replica's vote on the hash of the state to upload.
+
+    The coordinator admits a hash that a majority of persons reports. It replaces a keeper whose hash differs.
+    """
     if state.hashes is None or (said.index, said.step) != state.hashes[:2] or state.admitted >= said.index:
         return []
     ballot = state.hashes[2]
@@ -57,7 +63,7 @@ def _admit(state: RunState, value: str) -> list[Command]:
 
 
 def look_at_hashes(state: RunState) -> list[Command]:
-    """Admit a hash that fewer voters can decide by now. Ask for a replay if the vote is split."""
+    """Admit a hash that now has a majority because there are fewer voters. Ask for a replay if the vote is split."""
     if state.hashes is None or state.admitted >= state.hashes[0]:
         return []
     index, step, ballot = state.hashes
@@ -66,12 +72,12 @@ def look_at_hashes(state: RunState) -> list[Command]:
         return _admit(state, value)
     if not is_split(state, ballot):
         return []
-    ballot.split_since = state.now  # ask again after as long, until the replay comes
+    ballot.split_since = state.now  # ask for a replay again after the same time, until it is done
     return [Replay(index, step), Note("replay", f"copies of the model differ at step {step}; the site makes its own")]
 
 
 def look_at_keeper(state: RunState, seed: int) -> list[Command]:
-    """Replace a keeper that is gone or slow; immediately at the last step, since no commit follows."""
+    """Replace a keeper that is gone or slow. At the last step, do so at once, since no commit follows."""
     keeper = state.keeper
     if keeper is None:
         missing = state.done and state.snapshot.step < state.step and not state.finished
@@ -90,14 +96,17 @@ def look_at_keeper(state: RunState, seed: int) -> list[Command]:
 
 
 def _able(state: RunState) -> list[PeerId]:
-    """Return the trainers at the head that did not report another hash than the admitted one."""
+    """Return the up-to-date trainers, except those that reported another hash than the admitted one."""
     value = state.hashes[2].value if state.hashes is not None and state.hashes[0] == state.index else ""
     votes = state.hashes[2].votes if state.hashes is not None and value else {}
     return sorted(p.peer for p in state.ready() if votes.get(p.peer, ("", value))[1] == value)
 
 
 def _ask_again(state: RunState, keeper: PeerId) -> list[Command]:
-    """Resend the last commit: to the keeper to upload its state, to all others without a vote to hash theirs."""
+    """Resend the last commit.
+
+    The message asks the keeper to upload its state, and the other trainers that have not voted to hash their state.
+    """
     assert state.sealed is not None
     if state.hashes is None or state.hashes[0] != state.index:
         state.hashes = state.index, state.step, Ballot()
@@ -108,7 +117,7 @@ def _ask_again(state: RunState, keeper: PeerId) -> list[Command]:
 
 
 def _replay(state: RunState) -> list[Command]:
-    """Ask the site to rebuild the last state, and again until it comes."""
+    """Ask the site to rebuild the last state, and repeat the request until the state is stored."""
     if state.replay_at is None:
         state.replay_at = state.now + REPLAY_S
     if state.now < state.replay_at:
@@ -118,7 +127,7 @@ def _replay(state: RunState) -> list[Command]:
 
 
 def take_stored(state: RunState, snapshot: Snapshot) -> list[Command]:
-    """Process a stored snapshot: a newer one, or the log's own version of the newest one."""
+    """Process a stored snapshot: a newer one, or the replayed version of the newest one."""
     if snapshot.index < state.snapshot.index or snapshot == state.snapshot:
         return []
     if snapshot.index > state.snapshot.index:
@@ -130,7 +139,10 @@ def take_stored(state: RunState, snapshot: Snapshot) -> list[Command]:
 
 
 def take_verified(state: RunState, event: Verified) -> list[Command]:
-    """Record that the site has replayed the log up to here: relays need not keep the bytes before it."""
+    """Record that the site has replayed the log up to a snapshot.
+
+    Relays may then delete averages before this snapshot.
+    """
     if event.index <= state.verified:
         return []
     state.verified = event.index
@@ -138,14 +150,20 @@ def take_verified(state: RunState, event: Verified) -> list[Command]:
 
 
 def _tell_of_snapshot(state: RunState) -> list[Command]:
-    """Announce the snapshot and which bytes may go: not those that a peer loading the previous one still needs."""
+    """Announce the snapshot, and up to which index relays may delete averages.
+
+    Averages stay while a peer that loads the previous snapshot may need them.
+    """
     keep_after = min(state.verified, state.covered)
     message = m.Snapshotted(run=state.run, snapshot=state.snapshot, keep_after=keep_after)
     return [Send(state.everyone(), message)]
 
 
 def finish(state: RunState) -> list[Command]:
-    """Finish once the last model is stored. Also called with the clock: the host may have died right after that."""
+    """Finish the run once the last model is stored.
+
+    Also called on clock ticks, because the host may have died right after the model was stored.
+    """
     if not state.done or not _has_model(state) or state.finished:
         return []
     state.finished = True
@@ -153,7 +171,10 @@ def finish(state: RunState) -> list[Command]:
 
 
 def _has_model(state: RunState) -> bool:
-    """Return True if the last state is stored, or an older one of a run that ended early and lost its trainers."""
+    """Return True if the run's final model is stored.
+
+    If the organizer ended the run early and all trainers are gone, the newest stored state is final.
+    """
     if state.snapshot.step == state.step:
         return True
     is_waited_for = any(p.trains for p in state.members.values()) or state.now - state.ending_since < SNAPSHOT_S

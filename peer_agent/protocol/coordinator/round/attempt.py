@@ -1,4 +1,4 @@
-"""Facts about the open attempt: who averages what, what has arrived, whether a quorum is left."""
+"""Facts about the open attempt: which reducer averages which chunks, what has arrived, and if there is a quorum."""
 
 from collections.abc import Collection, Container, Sequence
 
@@ -11,7 +11,7 @@ from peer_agent.protocol.plan import QUORUM_PERCENT
 
 
 def open_round(state: RunState, message: m.Attempted) -> Round | None:
-    """Return the round that is being reduced, if the message belongs to its plan."""
+    """Return the round being reduced, or None if the message does not belong to the round's current plan."""
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None or not round_.is_planned or not is_current(state, message):
         return None
@@ -19,7 +19,7 @@ def open_round(state: RunState, message: m.Attempted) -> Round | None:
 
 
 def chunks_of(round_: Round, without: Container[int] = ()) -> dict[PeerId, int]:
-    """Return the chunks that each reducer of this attempt averages, leaving out the spans in `without`."""
+    """Return how many chunks each reducer averages in this attempt, not counting the spans in `without`."""
     chunks: dict[PeerId, int] = {}
     for span in round_.plan.spans if round_.plan else ():
         if not span.root and span.span not in without:
@@ -28,12 +28,12 @@ def chunks_of(round_: Round, without: Container[int] = ()) -> dict[PeerId, int]:
 
 
 def open_at(round_: Round) -> set[PeerId]:
-    """Return the reducers that are not done."""
+    """Return the reducers that have not finished all their spans."""
     return set(chunks_of(round_, round_.done))
 
 
 def has_delivered(round_: Round, slot: int) -> bool:
-    """Return True if every reducer has all of a slot, so that the round no longer needs its sender."""
+    """Return True if all unfinished reducers have all chunks of a slot. Then the round no longer needs the sender."""
     if round_.plan is None:
         return False
     expected = chunks_of(round_)
@@ -42,7 +42,7 @@ def has_delivered(round_: Round, slot: int) -> bool:
 
 
 def has_quorum_without(state: RunState, round_: Round, slots: Collection[int]) -> bool:
-    """Return True if every open chunk, whatever its weights, can close without `slots` and dropped ones (rule 7)."""
+    """Return True if every open chunk keeps a quorum without `slots` and the slots already dropped (rule 7)."""
     left = tuple(slot for slot in range(len(round_.slots)) if slot not in round_.dropped and slot not in slots)
     parts = [(0, state.grid.chunks)]
     if round_.plan is not None:
@@ -51,7 +51,7 @@ def has_quorum_without(state: RunState, round_: Round, slots: Collection[int]) -
 
 
 def has_quorum(slots: Sequence[m.Slot], part: Included) -> bool:
-    """Return True if each chunk of `part` averages enough of the planned tokens (rule 7)."""
+    """Return True if each chunk of `part` includes enough of the planned tokens (rule 7)."""
     if len(part.slots) == len(slots):
         return True
     edges = sorted({w.first for slot in slots for w in slot.weights if part.first < w.first < part.stop} | {part.first})

@@ -1,6 +1,6 @@
-"""Choose the next round's contributors and codecs, where the recipe leaves them to the plan (rules 14 and 30).
+"""Choose the next round's contributors and codecs, if the recipe leaves them to the plan (rules 14 and 30).
 
-The comparison is made at the cut, from measured links and delivered work, not from claims. Without measurements, the
+The choices are compared at the cut, from measured links and delivered work, not from claims. Without measurements, the
 recipe's codecs apply.
 """
 
@@ -16,19 +16,22 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import PATIENCE, Candidate, Choice, Party, choose
 from peer_agent.protocol.recipe import LADDER, Codec
 
-GAIN = 0.1  # of a step's seconds that fewer bits must save: else codecs would change with every measurement
-ALIKE = 1.01  # more bits are used again if a step then takes at most this many times as long
+GAIN = 0.1  # fraction of a step that fewer bits must save, or codecs would change with every measurement
+ALIKE = 1.01  # use more bits again if a step then takes at most this many times as long
 
-Ladders = Mapping[PeerId, tuple[Codec, ...]]  # of each possible contributor, preferred first
+Ladders = Mapping[PeerId, tuple[Codec, ...]]  # possible codecs of each possible contributor, preferred codec first
 
 
 def may_offer(member: Member) -> bool:
-    """Return True if a member may hold work, even unreported. Left out, it would be a step old in the next update."""
+    """Return True if a member may have work to offer, even work not reported yet.
+
+    If a round began without this work, the work would be one step old in the next update.
+    """
     return bool(member.done or member.carried or member.conduct.pace)
 
 
 def choose_at_cut(state: RunState) -> bool:
-    """Choose with the links' latest measurements. Return True if the chosen contributors have the batch."""
+    """Choose contributors with the latest measurements of links. Return True if they have the target batch."""
     if is_free(state):
         learn_links(state)
         choose_anew(state)
@@ -40,7 +43,7 @@ def is_free(state: RunState) -> bool:
 
 
 def choose_anew(state: RunState) -> None:
-    """Compare the choices and keep the best. Codecs only change if that saves more than `GAIN`."""
+    """Compare the choices and keep the best one. Codecs change only if that saves more than `GAIN`."""
     members = [member for member in state.awake() if may_offer(member)]
     before = state.chosen or stated(state.recipe)
     if not members or not state.can_reduce():
@@ -58,14 +61,14 @@ def choose_anew(state: RunState) -> None:
 
 
 def contributed(state: RunState) -> int:
-    """Return the samples that the chosen contributors have done."""
+    """Return how many samples the chosen contributors have done."""
     left_out = state.chosen.left_out if state.chosen is not None else {}
     spared = (state.members[peer].counted[2] for peer in left_out if peer in state.members)
     return state.awake_samples - sum(spared)
 
 
 def settle_choice(state: RunState, round_: Round) -> None:
-    """Give peers left out of the last update precedence in the next round (rule 30)."""
+    """Give peers that the last update left out precedence in the next round (rule 30)."""
     if not is_free(state):
         return
     for slot in round_.slots:
@@ -79,7 +82,7 @@ def settle_choice(state: RunState, round_: Round) -> None:
 
 
 def _is_worth(found: Chosen, kept: Chosen, now: Mapping[PeerId, Codec]) -> bool:
-    """Return True if other codecs make steps enough shorter, or give everybody more bits in the same time."""
+    """Return True if other codecs make steps enough shorter, or give all peers more bits in about the same time."""
     if found.step_s < (1 - GAIN) * kept.step_s:
         return True
     pairs = [(codec, now[peer]) for peer, codec in found.codecs.items()] + [(found.codec_down, kept.codec_down)]
@@ -88,7 +91,7 @@ def _is_worth(found: Chosen, kept: Chosen, now: Mapping[PeerId, Codec]) -> bool:
 
 
 def _compared(state: RunState, ladders: Ladders, downs: Sequence[Codec]) -> Chosen:
-    """Return the best choice. The way down has fewer bits if that saves enough time."""
+    """Return the best choice of contributors and codecs. Averages get fewer bits only if that saves enough time."""
     first, *others = (_with(state, ladders, down) for down in downs)
     for found in others:
         if found.step_s < (1 - GAIN) * first.step_s:
@@ -124,9 +127,10 @@ def _candidate(state: RunState, member: Member, ladder: tuple[Codec, ...]) -> Ca
 
 
 def _chosen(state: RunState, candidates: Sequence[Candidate], others: Sequence[Party], down_bytes: float) -> Choice:
-    """Choose, leaving out only peers whose own link is the limit as far as that is known.
+    """Choose contributors, and leave out only peers whose own links are the limit, as far as links are measured.
 
-    If all wait for one reducer or one low estimate, fewer contributors would also be faster, round after round.
+    If all contributors wait for one reducer or one low estimate, fewer contributors would also be faster, round after
+    round.
     """
     batch, staleness = state.recipe.target_batch, state.recipe.staleness
     choice = choose(candidates, others, down_bytes, batch=batch, staleness=staleness)
@@ -140,7 +144,7 @@ def _chosen(state: RunState, candidates: Sequence[Candidate], others: Sequence[P
 
 
 def _link_s(candidate: Candidate, down_bytes: float) -> float:
-    """Return the seconds that a candidate's own link needs at least, as far as it is measured."""
+    """Return the least seconds that the exchange takes over a candidate's own link, as far as the link is measured."""
     party = candidate.party
     ways = ((min(candidate.up_bytes), party.upload_bps), (down_bytes, party.download_bps))
     return max(size / bps if bps else 0.0 for size, bps in ways)

@@ -16,12 +16,15 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Record, digest_of
 from peer_agent.protocol.sealed import SealedCommit
 
-PERSIST_PAUSE_S = 1.0  # before the database is asked again; doubles
-PERSIST_PAUSES_S = 30.0  # up to this
+PERSIST_PAUSE_S = 1.0  # seconds before sending the record to the database again; doubles each time
+PERSIST_PAUSES_S = 30.0  # the longest such pause
 
 
 def commit(state: RunState) -> list[e.Command]:
-    """Write the record once every span is held. Only the database decides whether it is committed (rule 3)."""
+    """Ask the database to write the record, since every span is held.
+
+    Only the database decides if the update is committed (rule 3).
+    """
     round_ = state.round
     assert round_ is not None
     round_.record = record_of(state, round_)
@@ -31,7 +34,7 @@ def commit(state: RunState) -> list[e.Command]:
 
 
 def take_persisted(state: RunState, event: e.Persisted, seed: int) -> list[e.Command]:
-    """Process the database's answer. If nothing was written, ask again after a pause."""
+    """Process the database's answer to the record. If nothing was written, try again after a pause."""
     round_ = state.round
     if state.phase is not Phase.COMMIT or round_ is None or round_.record is None:
         return []
@@ -49,7 +52,7 @@ def take_persisted(state: RunState, event: e.Persisted, seed: int) -> list[e.Com
 
 
 def persist_again(state: RunState) -> list[e.Command]:
-    """Ask the database again once the pause after a failed write is over."""
+    """Send the record to the database again when the pause after a failed write is over."""
     round_ = state.round
     if state.phase is not Phase.COMMIT or round_ is None or round_.persist_at is None or round_.record is None:
         return []
@@ -74,7 +77,7 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
     state.digest = digest_of(event.sealed)
     state.sealed, state.late_rounds, state.slow_rounds, state.amnesties = event.sealed, 0, 0, 0
     enter(state, Why.WRITTEN)
-    state.accumulated.append(round_.cut_at - state.batch_since)  # not of void rounds, which rest on claims
+    state.accumulated.append(round_.cut_at - state.batch_since)  # not for void rounds, whose work is only claimed
     state.batch_since = round_.cut_at if state.recipe.staleness else state.now
     await_replicas(state, round_)
     state.round, state.attempt, state.accumulating_since = None, 0, state.now
@@ -86,7 +89,10 @@ def _committed(state: RunState, event: e.Persisted, seed: int) -> list[e.Command
 
 
 def _tell(state: RunState, record: Record, before: int, seed: int) -> list[e.Command]:
-    """Send the commit to all members. At a snapshot's step all trainers hash their state, and one uploads it."""
+    """Send the commit to all members.
+
+    At a step with a snapshot, the message asks all trainers to hash their state, and one trainer to upload it.
+    """
     assert state.sealed is not None
     is_snapshot = is_due(state)
     commands, keeper = elect(state, seed) if is_snapshot else ([], None)

@@ -1,4 +1,4 @@
-"""Find how late contributors were in a round (rule 8). Twenty rounds decide how long the next plan waits."""
+"""Find how late contributors were in a round (rule 8). The last twenty rounds decide how long the next plan waits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,26 +13,29 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Included
 from peer_agent.protocol.wire import HEADER
 
-WHOLE = 0.95  # of its chunks: a sender of fewer was dropped or lost, and its last chunk's time says nothing
+WHOLE = 0.95  # fraction of a slot's chunks: with fewer, the sender was dropped or lost, so its last time means nothing
 
 
 def sigma_of(state: RunState, duration_s: float) -> float:
-    """Return the part of a plan's time for which its chunks are waited for."""
+    """Return sigma, the fraction of a plan's time to wait for a chunk."""
     return deadlines.sigma_of(deadlines.round_latenesses([late.by for late in state.latenesses]), duration_s)
 
 
-# --- who is late
+# --- late slots
 
 
 def left_out(round_: Round, done: m.SpanDone) -> set[int]:
-    """Return the slots, not dropped by the coordinator, that a closed chunk of this span lacks."""
+    """Return the slots missing in at least one closed chunk of this span, except slots that the coordinator dropped."""
     if round_.plan is None or not round_.plan.sigma or all(len(p.slots) == len(round_.slots) for p in done.included):
         return set()
     return {slot for slot in range(len(round_.slots)) if slot not in round_.dropped and _missed(round_, done, slot)}
 
 
 def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
-    """Return late slots that missed more than a batch in a row, if all chunks keep a quorum without (rule 7)."""
+    """Return late slots that missed more than a batch of chunks in a row, and that the round does not need.
+
+    All chunks keep a quorum without these slots (rule 7).
+    """
     behind: set[int] = set()
     for slot in sorted(left_out(round_, done)):
         gone = round_.dropped | behind | {slot}
@@ -45,7 +48,7 @@ def left_behind(state: RunState, round_: Round, done: m.SpanDone) -> set[int]:
 
 
 def _missed(round_: Round, done: m.SpanDone, slot: int) -> list[tuple[int, int]]:
-    """Return the runs of chunks whose averages lack a slot that has weight in them."""
+    """Return the ranges of chunks that lack this slot's gradient although the plan gives the slot weight there."""
     return [
         (max(part.first, weight.first), min(part.stop, weight.stop))
         for part in done.included
@@ -56,7 +59,7 @@ def _missed(round_: Round, done: m.SpanDone, slot: int) -> list[tuple[int, int]]
 
 
 def _longest_row(missed: Sequence[tuple[int, int]]) -> int:
-    """Return the length of the longest row of chunks in ascending runs."""
+    """Return the length of the longest row of consecutive chunks in ascending ranges."""
     longest, began, ended = 0, -1, -1
     for first, stop in missed:
         began = began if first == ended else first
@@ -65,22 +68,23 @@ def _longest_row(missed: Sequence[tuple[int, int]]) -> int:
     return longest
 
 
-# --- how late
+# --- lateness
 
 
 class _Share(Struct, frozen=True):
-    """The part of a slot that the plan sends to one reducer."""
+    """The part of a slot's gradient that the plan sends to one reducer."""
 
     peer: PeerId
     chunks: int
-    tokens: int  # summed over these chunks
-    bytes: float  # at least, if none of it was left out
+    tokens: int  # tokens summed over these chunks
+    bytes: float  # least bytes if no chunk was left out
 
 
 def take_lateness(state: RunState, member: Member, message: m.Arrivals) -> None:
-    """Record each slot's lateness at a reducer in the attempt planned last, once.
+    """Record how late each slot was at one reducer, in the attempt planned last, once for each reducer.
 
-    A plan whose links may carry far more than it assumes is skipped: it ends early and shows nothing of later plans.
+    Skip a plan whose links may be far faster than the plan assumes. Such a plan ends early and shows nothing about
+    later plans.
     """
     measured = state.measured
     if measured is None or message.holds or not measured.plan.sigma or (member.peer, False) in measured.told:
@@ -121,9 +125,9 @@ def _shares(plan: m.Plan, reducer: PeerId) -> Iterator[_Share]:
 def _latenesses(
     plan: m.Plan, shares: Sequence[_Share], arrivals: Mapping[PeerId, m.Arrival]
 ) -> Iterator[tuple[PeerId, float]]:
-    """Yield each peer's lateness: its first chunk's, its last chunk's or the reducer's report, whichever is greatest.
+    """Yield each peer's lateness: the greatest of the first chunk's, the last chunk's, and the reducer's report.
 
-    A peer whose chunk missed its deadline counts as somewhat later: how much later it would have come is unknown.
+    A peer with a chunk that missed its deadline counts as somewhat later, because the time of its arrival is unknown.
     """
     came = [arrivals.get(share.peer) for share in shares]
     whole_s, tokens = deadlines.coming_s(plan), [share.tokens for share in shares]

@@ -1,4 +1,4 @@
-"""Collect the flows of a round. Sizes follow from the plan, so receivers can only be wrong about time (rule 31)."""
+"""Collect the flows of a round. Sizes follow from the plan, so that receivers can only misreport times (rule 31)."""
 
 import math
 from collections import Counter
@@ -16,15 +16,15 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.wire import HEADER
 
-FRAME_BYTES = HEADER.size + 16  # of a chunk besides its values, at most
-WHOLE = 0.95  # of a gradient: a sender of less was dropped or lost
-MOST_KNOWN = 20_000  # directions that are remembered; those first seen longest ago are forgotten first
+FRAME_BYTES = HEADER.size + 16  # most bytes of a frame besides the chunk's values
+WHOLE = 0.95  # fraction of a gradient: a sender of less was dropped or lost
+MOST_KNOWN = 20_000  # most directions to remember; those first seen longest ago are forgotten first
 
 
 def take_arrivals(state: RunState, member: Member, message: m.Arrivals) -> None:
-    """Keep a receiver's report of an attempt, open or last, once, and only about planned senders."""
+    """Use a receiver's report about the last planned attempt: once, and only about planned senders."""
     measured = state.measured
-    said = (member.peer, bool(message.holds))  # a peer that reduces and receives reports both, each at its time
+    said = (member.peer, bool(message.holds))  # a peer that reduces and receives averages sends one report about each
     if measured is None or said in measured.told or not _is_of(measured.plan, message):
         return
     measured.told.add(said)
@@ -45,7 +45,7 @@ def _is_of(plan: m.Plan, message: m.Arrivals) -> bool:
 
 
 def _flows(plan: m.Plan, receiver: PeerId, arrivals: Iterable[m.Arrival], elapsed_s: float) -> Iterator[Flow]:
-    """Yield the flows of a report. No byte came later than the report itself."""
+    """Yield the flows of one receiver's report. Arrival times after the report itself are corrected."""
     planned = planned_sizes(plan, receiver)
     for arrival in arrivals:
         size = min(arrival.size, planned.pop(arrival.sender, 0))
@@ -54,7 +54,10 @@ def _flows(plan: m.Plan, receiver: PeerId, arrivals: Iterable[m.Arrival], elapse
 
 
 def planned_sizes(plan: m.Plan, receiver: PeerId) -> dict[PeerId, int]:
-    """Return the most bytes each sender has for a receiver: gradients if it reduces, averages in any case."""
+    """Return the most bytes that each sender has for a receiver.
+
+    A reducer gets gradients and averages; another receiver gets only averages.
+    """
     sizes: dict[PeerId, int] = {}
     chunks = dict[PeerId, int]()
     for span in plan.spans:
@@ -74,12 +77,15 @@ def _size(plan: m.Plan, codec: Codec, chunks: int) -> int:
 
 
 def begin_measuring(state: RunState, plan: m.Plan, hoped: float = 1.0) -> None:
-    """Begin to collect a plan's flows. `hoped`: the part of its time that suffices if links carry what it assumes."""
+    """Begin to collect the flows of a plan.
+
+    `hoped`: the fraction of the plan's time that suffices if links are as fast as the plan hopes.
+    """
     state.measured = Measured(plan, state.now, hoped * coming_s(plan))
 
 
 def learn_links(state: RunState) -> None:
-    """Learn from the last attempt before a new plan is made."""
+    """Update the estimates of links from the last attempt, before a new plan is made."""
     if state.measured is None:
         return
     told = {peer: member.uplink_told for peer, member in state.members.items() if member.uplink_told}
@@ -90,10 +96,11 @@ def learn_links(state: RunState) -> None:
 
 
 def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow]:
-    """Yield the flows of an attempt with their planned seconds. `told`: bytes per second that limit a sender.
+    """Yield the flows of an attempt with their planned seconds. `told`: upload limits of senders (bytes per second).
 
-    Gradients follow the plan's pace; one cut short counts the part that came. Averages get the time in which gradients
-    came to their reducer, or count as on time if it reported none.
+    Gradients follow the plan's pace. A gradient that was cut short counts as the part that arrived. The planned time
+    for a reducer's averages is the time in which gradients arrived at this reducer. The averages count as on time if
+    the reducer has reported no gradients.
     """
     size = Counter[PeerId]()
     for flow in (*measured.gradients, *measured.averages):
@@ -120,7 +127,10 @@ def _as_asked(measured: Measured, told: Mapping[PeerId, float]) -> Iterator[Flow
 
 
 def _came_part(plan: m.Plan, slots: Mapping[PeerId, m.Slot], chunks: Mapping[PeerId, int], flow: Flow) -> float:
-    """Return the part of a sender's gradient that came to a reducer, over chunks where its slot has weight."""
+    """Return what fraction of a sender's gradient arrived at a reducer.
+
+    Only chunks in which the sender's slot has weight count.
+    """
     slot = slots.get(flow.sender)
     if slot is None:
         return 1.0
@@ -130,6 +140,5 @@ def _came_part(plan: m.Plan, slots: Mapping[PeerId, m.Slot], chunks: Mapping[Pee
 
 
 def _forget_old(capacities: dict[Direction, Capacity]) -> None:
-    """Forget the directions that were first seen longest ago."""
     for direction in list(capacities)[: max(0, len(capacities) - MOST_KNOWN)]:
         del capacities[direction]

@@ -1,4 +1,4 @@
-"""From the cut to the plan: who is asked, which offers are accepted, how long the round waits for them."""
+"""From the cut to the plan: which peers to ask, which offers to accept, and how long to wait for offers."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -21,11 +21,11 @@ from peer_agent.protocol.recipe import Codec
 
 GROSS = 10.0
 
-LATE_ROUNDS = 5  # doublings of the wait while rounds are void for lack of offers: slow machines need it
+LATE_ROUNDS = 5  # most doublings of the wait while rounds are void for lack of offers, as slow machines need more time
 
 
 def may_cut(state: RunState) -> bool:
-    """Return True if the machines that a round may count on have the batch."""
+    """Return True if a round may begin: working machines have the target batch, and nothing else prevents a round."""
     if state.phase is not Phase.ACCUMULATE or contributed(state) < state.recipe.target_batch:
         return False
     if awaits_replicas(state):
@@ -36,7 +36,7 @@ def may_cut(state: RunState) -> bool:
 
 
 def cut(state: RunState) -> list[Command]:
-    """Begin a round: every trainer stops at its last finished micro-batch and offers what it holds."""
+    """Begin a round. Ask every trainer to stop at the last finished micro-batch and to offer its work."""
     chosen = state.chosen or stated(state.recipe)
     able = [member for member in state.ready() if is_asked(state, member.conduct)]
     asked = [member for member in able if member.peer not in chosen.left_out]
@@ -65,7 +65,10 @@ def cut(state: RunState) -> list[Command]:
 
 
 def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
-    """Tell left-out peers why, and once also if they can never keep up (rule 14)."""
+    """Tell each peer left out of the round why.
+
+    If a peer can never keep up, send one more notice, once (rule 14).
+    """
     commands: list[Command] = []
     for peer, reason in round_.left_out.items():
         said = m.SitOut(
@@ -86,7 +89,7 @@ def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
 
 
 def _cuts(state: RunState, round_: Round, peers: Iterable[PeerId]) -> list[Command]:
-    """Send each peer the cut in its own codec (rule 14)."""
+    """Send each peer the cut with the peer's own codec (rule 14)."""
     by_codec: dict[Codec, list[PeerId]] = {}
     for peer in peers:
         by_codec.setdefault(round_.codecs[peer], []).append(peer)
@@ -106,19 +109,22 @@ def _cut_of(state: RunState, round_: Round, codec: Codec) -> m.Cut:
 
 
 def offer_s(state: RunState) -> float:
-    """Return how long to wait for offers, by the last rounds' delays. A missing offer counts as the whole wait."""
+    """Return how many seconds to wait for offers, from the delays in the last rounds.
+
+    A missing offer counts as the whole wait.
+    """
     wait_s = usual_wait_s(state.arrivals, max(1.0, 0.15 * usual_s(state)))
     return wait_s * 2.0 ** min(state.late_rounds, LATE_ROUNDS)
 
 
 def take_offer(state: RunState, member: Member, offer: m.Offer) -> list[Command]:
-    """Keep an offer that claims no more than was leased. Refuse others with an error number."""
+    """Accept an offer that claims no more than was leased. Refuse other offers with an error number."""
     round_ = state.round
     if state.phase is not Phase.OFFER or round_ is None or not is_current(state, offer):
         return []
     if member.peer not in round_.persons or member.peer in round_.offers:
         return []
-    if not member.accumulator:  # revoked after the cut, and told so
+    if not member.accumulator:  # the coordinator revoked the accumulator after the cut and told the peer
         round_.waiting.discard(member.peer)
         return []
     fault = _fault_in(state, member, offer)
@@ -141,7 +147,7 @@ def _fault_in(state: RunState, member: Member, offer: m.Offer) -> Fault | None:
     leased = most + member.carried
     if offer.accumulator != member.accumulator or not state.leases.holds(offer.accumulator, units):
         return Fault.of("E219", claimed=offer.loss_tokens, leased=0)
-    highest = max((w.tokens for w in offer.weights), default=0)  # samples are credited in proportion to loss_tokens
+    highest = max((w.tokens for w in offer.weights), default=0)  # loss_tokens decide how samples are credited
     if len(set(units)) != len(units) or not fewest <= offer.loss_tokens <= most:
         return Fault.of("E219", claimed=offer.loss_tokens, leased=leased)
     is_said = offer.loss_tokens <= highest <= offer.loss_tokens + member.carried
@@ -156,7 +162,7 @@ def _fault_in(state: RunState, member: Member, offer: m.Offer) -> Fault | None:
 
 
 def _tiles(weights: Sequence[m.Weight], chunks: int) -> bool:
-    """Return True if the ranges cover all chunks once, in order."""
+    """Return True if the ranges cover all chunks exactly once, in order."""
     position = 0
     for weight in weights:
         if weight.first != position or weight.stop <= weight.first or weight.tokens < 0:
@@ -166,7 +172,10 @@ def _tiles(weights: Sequence[m.Weight], chunks: int) -> bool:
 
 
 def repeat_cut(state: RunState) -> list[Command]:
-    """Send the cut again to peers that have not answered at half of the wait: it or the offer may be lost."""
+    """Halfway through the wait, send the cut again to peers that have not answered.
+
+    The cut or the offer may be lost.
+    """
     round_ = state.round
     if state.phase is not Phase.OFFER or round_ is None or state.now < round_.repeat_at or not round_.waiting:
         return []
@@ -175,7 +184,10 @@ def repeat_cut(state: RunState) -> list[Command]:
 
 
 def close_offers(state: RunState) -> list[Command]:
-    """Close the offers when all have answered or the deadline has passed. Plan, or void if too little was offered."""
+    """Close the offers when all peers have answered or the deadline has passed.
+
+    Then plan the round, or void the round if too little was offered.
+    """
     round_ = state.round
     assert round_ is not None
     if state.now < round_.deadline and round_.waiting:
@@ -188,7 +200,7 @@ def close_offers(state: RunState) -> list[Command]:
         state.late_rounds += bool(round_.waiting)
         _miss_less(state, round_)
         return returned + void(state, Why.TOO_LITTLE, "too few machines answered in time")
-    state.arrivals.extend([round_.deadline - round_.cut_at] * len(round_.waiting))  # at least; void ones double it
+    state.arrivals.extend([round_.deadline - round_.cut_at] * len(round_.waiting))  # a lower bound
     scales = scales_of([offer.norm for _, offer in offers], [offer.loss_tokens for _, offer in offers])
     round_.slots = tuple(
         m.Slot(
@@ -207,13 +219,16 @@ def close_offers(state: RunState) -> list[Command]:
 
 
 def _is_enough(state: RunState, offers: Iterable[m.Offer]) -> bool:
-    """Return True if the offers are a batch, or nearly one (rule 7)."""
+    """Return True if the offers together are a batch, or nearly one (rule 7)."""
     samples = sum(done.unit.samples for offer in offers for done in offer.units)
     return 100 * samples >= QUORUM_PERCENT * state.recipe.target_batch
 
 
 def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
-    """Revoke slow peers' leases once carried gradients outgrow the quorum, if the other offers are a batch."""
+    """Revoke the leases of slow peers whose carried gradients have become too large for any quorum without them.
+
+    Do so only if the offers of the other peers are a batch.
+    """
     commands: list[Command] = []
     for peer in [peer for peer in sorted(round_.offers) if peer in state.members]:
         member, offer = state.members[peer], round_.offers[peer]
@@ -229,7 +244,7 @@ def _return_of_slow(state: RunState, round_: Round) -> list[Command]:
 
 
 def _miss_less(state: RunState, round_: Round) -> None:
-    """Mark peers as having missed the round if they offer less than they had reported at the cut."""
+    """Quarantine peers that offer less work than they had reported at the cut."""
     for peer in sorted(round_.held.keys() & state.members.keys() - round_.waiting):
         offer, member = round_.offers.get(peer), state.members[peer]
         offered = sum(done.unit.samples for done in offer.units) if offer is not None else 0
@@ -238,7 +253,7 @@ def _miss_less(state: RunState, round_: Round) -> None:
 
 
 def revoke(state: RunState, member: Member, reason: str) -> list[Command]:
-    """End an accumulator's leases. The trainer starts another one (rule 11)."""
+    """End the leases of a member's accumulator. The trainer starts another accumulator (rule 11)."""
     back = end_leases(state, member.accumulator)
     message = revoked(state, member.accumulator, reason)
     state.holders.pop(member.accumulator, None)
@@ -255,7 +270,10 @@ def revoked(state: RunState, accumulator: AccumulatorId, reason: str) -> m.Accum
 
 
 def scales_of(norms: Sequence[float], tokens: Sequence[int]) -> list[float]:
-    """Return each offer's factor: 1, or what cuts its norm to 10 x median x max(1, sqrt(median tokens / tokens))."""
+    """Return for each offer the factor that limits its norm. The factor is 1 for most offers.
+
+    The largest norm allowed is 10 x median norm x max(1, sqrt(median tokens / tokens)).
+    """
     typical, usual = median(norms), median(tokens)
     bounds = [GROSS * typical * max(1.0, math.sqrt(usual / own)) for own in tokens]
     return [bound / norm if norm > bound else 1.0 for norm, bound in zip(norms, bounds, strict=True)]

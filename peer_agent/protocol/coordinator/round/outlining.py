@@ -1,4 +1,4 @@
-"""The outline that pages show of the round planned last, from its plan to its end."""
+"""The outline that pages show of the last planned round, kept up to date from the plan to the round's end."""
 
 from peer_agent.protocol.coordinator.state import Round, RunState
 from peer_agent.protocol.identifiers import PeerId
@@ -6,7 +6,7 @@ from peer_agent.protocol.plan import Participant, outline_of
 
 
 def begin_outline(state: RunState, round_: Round) -> None:
-    """Begin the outline when a plan is made. The time counts from the round's first attempt."""
+    """Begin the outline when a plan is made. The outline's time counts from the round's first attempt."""
     assert round_.plan is not None
     began_at = state.outline.began_at if state.outline is not None and round_.attempts > 1 else state.now
     state.outline = outline_of(
@@ -20,7 +20,7 @@ def begin_outline(state: RunState, round_: Round) -> None:
 
 
 def _participant(state: RunState, round_: Round, peer: PeerId) -> Participant:
-    """Return the peer's present names, or those at the cut if it has left."""
+    """Return a peer's present names. If the peer has left, return the names that it had at the cut."""
     member = state.members.get(peer)
     if member is not None:
         return Participant(member.person, member.machine, peer, member.role.value)
@@ -29,7 +29,7 @@ def _participant(state: RunState, round_: Round, peer: PeerId) -> Participant:
 
 
 def end_outline(state: RunState, *, is_void: bool = False) -> None:
-    """Record that the open round has all averages, or is void."""
+    """Record in the outline that the open round has all averages, or is void."""
     if state.outline is not None and state.round is not None and state.round.plan is not None:
         state.outline.took_s = None if is_void else state.now - state.outline.began_at
         state.outline.is_void = is_void

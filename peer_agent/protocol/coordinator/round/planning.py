@@ -20,18 +20,18 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Limit, Limits, Party, Shares, judged, solve, spans_of
 from peer_agent.protocol.sealed import plan_of
 
-CHANGED = 0.02  # of its rate: an agent is not told of smaller changes
+CHANGED = 0.02  # fraction of a member's rate: smaller changes are not sent
 
-LONGER = 1.02  # times the assumed time
-STRAGGLES = 6.0  # times the median of what contributors' own links need
-START_S = 0.2  # from the plan to the first chunk
-FRAMING = 1.01  # times the bytes of chunks: headers, leaves, TLS
-REDUCE_S = 20.0  # beyond the planned time, before a round without progress is void
-SLOW_ROUNDS = 5  # doublings of that while rounds are void because nothing moved
+LONGER = 1.02  # times the assumed time: a longer round has slower links than assumed
+STRAGGLES = 6.0  # times the median of the seconds that contributors' own links need
+START_S = 0.2  # seconds from the plan to the first chunk
+FRAMING = 1.01  # factor on the time, for headers, leaves and TLS
+REDUCE_S = 20.0  # seconds beyond the planned time before a round without progress is void
+SLOW_ROUNDS = 5  # most doublings of these seconds while rounds are void because nothing moved
 
 
 def plan(state: RunState) -> list[Command]:
-    """Deal all spans that are not held among the present reducers. Wait if there are none."""
+    """Give all spans that no log keeper has yet to the present reducers. If there are no reducers, wait."""
     round_ = state.round
     assert round_ is not None
     look_at_reach(state)
@@ -51,7 +51,10 @@ def plan(state: RunState) -> list[Command]:
 
 
 def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
-    """Address the plan: whole to peers that may reduce or keep the log, to other trainers their own part."""
+    """Return the command that sends the plan.
+
+    Peers that may reduce or keep the log get all slots. Every other trainer gets only its own slot.
+    """
     whole, parts = list[PeerId](), list[PeerId]()
     for member in members:
         (parts if member.trains and not member.is_reachable else whole).append(member.peer)
@@ -59,12 +62,15 @@ def announce(plan: m.Plan, members: Iterable[Member]) -> Announce:
 
 
 def patience_s(state: RunState) -> float:
-    """Return how long a reduction may stand still before its round is void."""
+    """Return how many seconds a reduction may make no progress before its round is void."""
     return REDUCE_S * 2.0 ** min(state.slow_rounds, SLOW_ROUNDS)
 
 
 def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Plan:
-    """Make the plan: slots from the offers, kept spans by root, all other chunks dealt by measured bandwidth."""
+    """Make the plan. Slots come from the offers, and spans that a log keeper has stay as they are.
+
+    The reducers share all other chunks in proportion to measured bandwidth.
+    """
     parties, down_bytes = _parties(state, round_, members), encoded_size(round_.codec_down, state.elements)
     limits, hoped_limits = (Limits(limits_of(state.pairs, hopes=hopes)) for hopes in (False, True))
     hoped = _parties(state, round_, members, hopes=True)
@@ -93,7 +99,7 @@ def make_plan(state: RunState, round_: Round, members: Sequence[Member]) -> m.Pl
 
 
 def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:
-    """Return True if one contributor's own link needs far longer than those of most."""
+    """Return True if one contributor's own link needs far more time than the links of most contributors."""
     own_s = sorted(
         max(party.up_bytes / party.upload_bps, down_bytes * party.receives / party.download_bps)
         for party in parties
@@ -103,15 +109,19 @@ def _has_straggler(parties: Iterable[Party], down_bytes: float) -> bool:
 
 
 def _limits(dealt: Shares, judged: Shares) -> tuple[Limit, ...]:
-    """Return the limits of the dealt shares, and the round's own if its links fell short of what was assumed."""
+    """Return the limits of the planned shares.
+
+    If the links' estimates are slower than the plan hopes, add the limits that apply with the estimates.
+    """
     return dealt.limits + (judged.limits if judged.duration_s > LONGER * dealt.duration_s else ())
 
 
 def _timing(state: RunState, least_s: float, limits: Iterable[Limit], *, has_straggler: bool) -> dict[str, float]:
-    """Return the plan's time, and how strictly it is kept.
+    """Return the plan's duration, and how strictly reducers keep to it.
 
-    If a limiting link may carry more than its estimate, gradients run further ahead and chunks get a first round's
-    wait. No sender keeps step with a straggler: it is dropped once the others have waited for it.
+    If a limiting link may be faster than its estimate, senders go further ahead of the plan, and reducers wait as long
+    as in a first round. No sender slows down for a straggler: reducers drop the straggler once the other slots have
+    waited for it.
     """
     duration_s = least_s and START_S + FRAMING * least_s
     sigma = sigma_of(state, duration_s)
@@ -128,7 +138,7 @@ def _parties(state: RunState, round_: Round, reducers: Sequence[Member], *, hope
     up = {slot.peer: encoded_size(slot.codec, state.elements) for slot in round_.slots}
     here = {member.peer: member for member in (*state.trainers(), *reducers)}
     gone = [Party(peer=peer, up_bytes=up[peer], is_volunteer=True) for peer in up.keys() - here.keys()]
-    dealt = {member.peer for member in reducers}  # a trainer that stood still sends and receives, but reduces nothing
+    dealt = {member.peer for member in reducers}  # others may still send and receive
     parties = [
         replace(party_of(state, member, up.get(peer, 0), hopes=hopes), may_reduce=peer in dealt)
         for peer, member in here.items()
@@ -139,7 +149,7 @@ def _parties(state: RunState, round_: Round, reducers: Sequence[Member], *, hope
 
 
 def party_of(state: RunState, member: Member, up_bytes: int = 0, *, hopes: bool = False) -> Party:
-    """Return a member as a party. Only trainers receive. A trainer that left sends its offer once it is back."""
+    """Return a member as a party of the plan. Only trainers receive averages."""
     hope = hope_of(trains=member.trains) if hopes else 1.0
     return Party(
         peer=member.peer,
@@ -153,7 +163,7 @@ def party_of(state: RunState, member: Member, up_bytes: int = 0, *, hopes: bool 
 
 
 def holders_of(state: RunState, round_: Round, span: m.PlannedSpan) -> set[PeerId]:
-    """Return the present log keepers that have a span's averages as its reducer reported them (rule 5)."""
+    """Return the present log keepers that have a span's averages, with the root that the reducer reported (rule 5)."""
     done = round_.done.get(span.span)
     if done is None:
         return set()
@@ -189,7 +199,7 @@ def _missing(kept: Sequence[m.PlannedSpan], chunks: int) -> list[tuple[int, int]
 
 
 def drop_message(state: RunState, round_: Round, slot: int) -> Send:
-    """Tell the reducers to go on without a slot, and its sender to stop."""
+    """Return the message that tells the reducers to go on without a slot, and the slot's sender to stop."""
     told = {round_.slots[slot].peer}
     if round_.plan is not None:
         told |= {span.reducer for span in round_.plan.spans}
@@ -198,12 +208,15 @@ def drop_message(state: RunState, round_: Round, slot: int) -> Send:
 
 
 def upload_bps(state: RunState, member: Member, *, hope: float = 1.0) -> float:
-    """Return the bytes per second that a plan may use; 0: unknown."""
+    """Return the upload speed in bytes per second that a plan may use for a member. 0 means unknown."""
     return budget_bps(state.capacities, (member.peer, "up"), member.reserve, hope=hope)
 
 
 def tell_rates(state: RunState) -> Iterator[Command]:
-    """Tell members with a reserve their changed rate if it is measured. A lower bound would limit them for ever."""
+    """Send members with a reserve their upload limit if it has changed.
+
+    Do so only if a link's limit has been measured: a lower bound would limit the member forever.
+    """
     for member in state.members.values():
         known = state.capacities.get((member.peer, "up"))
         if not member.reserve or known is None or (known.is_floor and not known.is_tried):

@@ -55,7 +55,7 @@ def _entry(planned: m.PlannedSpan, done: m.SpanDone) -> SpanEntry:
 
 
 def _joined(parts: Sequence[Included]) -> list[Included]:
-    """Merge neighbours with the same slots, so that later work grows with what differs."""
+    """Merge neighbouring ranges of chunks with the same slots, so that later work depends only on the differences."""
     joined: list[Included] = []
     for part in parts:
         if joined and joined[-1].stop == part.first and joined[-1].slots == part.slots:
@@ -95,14 +95,14 @@ def _contributions(state: RunState, round_: Round, included: Sequence[Included])
 
 
 def _stale(state: RunState, offer: m.Offer) -> tuple[Unit, ...]:
-    """Return the units computed before this step's parameters, for an audit that computes them again."""
+    """Return the units computed on older parameters than those of this step. An audit computes these units again."""
     if not state.recipe.staleness:
         return ()
     return tuple(sorted(done.unit for done in offer.units if done.base < state.step))
 
 
 def _samples_per_token(round_: Round, slot: int, member: Member | None) -> Fraction:
-    """Return an offer's samples per loss token; for an offer with nothing new, the peer's last ratio."""
+    """Return an offer's samples per loss token. For an offer without new work, return the peer's last ratio."""
     offer = round_.offers[round_.slots[slot].peer]
     samples = sum(done.unit.samples for done in offer.units)
     if samples:
@@ -111,7 +111,7 @@ def _samples_per_token(round_: Round, slot: int, member: Member | None) -> Fract
 
 
 def _is_exact(state: RunState, round_: Round, included: Sequence[Included]) -> bool:
-    """Return True if all units are fresh, included everywhere and not clipped (rule 10)."""
+    """Return True if all units are fresh, included in every chunk and not clipped (rule 10)."""
     complete = all(len(part.slots) == len(round_.slots) for part in included)
     fresh = all(done.base == state.step for offer in round_.offers.values() for done in offer.units)
     uniform = all(len(slot.weights) == 1 for slot in round_.slots)
@@ -120,7 +120,10 @@ def _is_exact(state: RunState, round_: Round, included: Sequence[Included]) -> b
 
 
 def credit_of(slots: Sequence[Slot], included: Iterable[Included], grid: Grid) -> dict[int, int]:
-    """Return token-elements per slot: over included chunks, the sum of (elements x the slot's tokens there)."""
+    """Return each slot's credit in token-elements.
+
+    The credit is the sum, over the included chunks, of elements x the slot's tokens in the chunk.
+    """
     credit = dict.fromkeys(range(len(slots)), 0)
     for part in included:
         for slot in part.slots:
@@ -142,7 +145,7 @@ def ranges_of(included: Iterable[Included]) -> dict[int, tuple[ChunkRange, ...]]
 
 
 def rounded(exact: Mapping[int, Fraction]) -> dict[int, int]:
-    """Round to integers by largest remainder: they sum to the rounded total, and ties go to the lower slot."""
+    """Round values to integers by largest remainder, keeping the rounded total. Ties go to the lower slot."""
     total = round(sum(exact.values(), Fraction(0)))
     whole = {slot: int(value) for slot, value in exact.items()}
     order = sorted(exact, key=lambda slot: (whole[slot] - exact[slot], slot))

@@ -1,4 +1,4 @@
-"""While a plan is carried out: spans done and kept, slots lost or left out."""
+"""The reduction, which carries out a plan: spans averaged and stored, slots lost or left out."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,13 +24,13 @@ from peer_agent.protocol.coordinator.workers.conduct import missed, struck, was_
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.merkle import root_over
 
-LOOKS = 64  # checks for a second copy: after each of the first reports, then as many more, evenly spread
-COMING_S = 2.0  # since a reducer reported more of a gradient: it has not stopped (reducers report each second)
-SECOND_COPY_S = 5.0  # from the last span on a disk, for a second copy
+LOOKS = 64  # checks for a second copy: after each of so many reports, then as many more, evenly spaced
+COMING_S = 2.0  # seconds: a gradient that grew this recently is still arriving (reducers report each second)
+SECOND_COPY_S = 5.0  # seconds to wait for a second copy after the last span is on a disk
 
 
 def take_span(state: RunState, member: Member, done: m.SpanDone) -> list[Command]:
-    """Record a span that a reducer has averaged. Write the record once all spans are held."""
+    """Record that a reducer has averaged a span. Write the commit record once all spans are stored."""
     round_ = open_round(state, done)
     planned = _planned(round_, done.span)
     if round_ is None or planned is None or planned.reducer != member.peer or planned.root:
@@ -59,14 +59,14 @@ def take_have(state: RunState, member: Member, have: m.Have) -> list[Command]:
 
 
 def take_gathered(state: RunState, member: Member, arrivals: m.Arrivals) -> list[Command]:
-    """Record that a peer has all averages. Its root is compared once every span is reported."""
+    """Record that a peer has all averages. The reported root is compared once every span is reported."""
     round_ = open_round(state, arrivals)
     if round_ is None or not arrivals.holds:
         return []
     round_.gathered[member.peer] = arrivals.holds
     count, parts = len(round_.gathered), len(round_.persons) // LOOKS
     if count > LOOKS and parts and count % parts:
-        return []  # among thousands, a later report or the clock checks
+        return []  # among thousands of reports, a later report or the clock makes the check
     return _commit_when_held(state, round_)
 
 
@@ -87,7 +87,10 @@ def _commit_when_held(state: RunState, round_: Round) -> list[Command]:
 
 
 def _has_second_copy(state: RunState, round_: Round, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> bool:
-    """Return True if every span has a second copy (rule 5), or none can come in time: a relay's disk is enough."""
+    """Return True if every span has a second copy (rule 5).
+
+    Also return True if no copy can come in time and a relay has each span on its disk.
+    """
     assert round_.done_at is not None
     gatherers = _gatherers(round_).intersection(state.members)
     if _rely_on_members(state, keepers):
@@ -100,7 +103,10 @@ def _has_second_copy(state: RunState, round_: Round, keepers: Mapping[m.PlannedS
 
 
 def _rely_on_members(state: RunState, keepers: Mapping[m.PlannedSpan, set[PeerId]]) -> list[PeerId]:
-    """Return the reducers of spans that no relay has on disk: a member and an accomplice could both claim them."""
+    """Return the reducers of spans that no relay has on disk.
+
+    Such a span is uncertain: a member and an accomplice could both falsely claim to have it.
+    """
     return [span.reducer for span, peers in keepers.items() if not any(_is_relay(state, peer) for peer in peers)]
 
 
@@ -109,26 +115,32 @@ def _is_relay(state: RunState, peer: PeerId) -> bool:
 
 
 def _is_with_most(state: RunState, round_: Round, gatherers: Iterable[PeerId]) -> bool:
-    """Return True if most persons who train here and were asked in this round have all averages (decision 12)."""
+    """Return True if most persons have all averages (decision 12).
+
+    A person counts who has a trainer in the run that the round asked to offer.
+    """
     here = {peer: member.person for peer, member in state.members.items() if member.trains and peer in round_.persons}
     return 2 * len({here[peer] for peer in gatherers if peer in here}) > len(set(here.values()))
 
 
 def _gatherers(round_: Round) -> set[PeerId]:
-    """Return the peers that have exactly what was reported."""
+    """Return the peers with all averages, whose reported root matches the reducers' reports."""
     root = gathered_root(round_)
     return {peer for peer, holds in round_.gathered.items() if holds == root}
 
 
 def gathered_root(round_: Round) -> bytes:
-    """Return the root over the roots of all spans, in their order in the vector."""
+    """Return the Merkle root over the roots of all spans, in the order of the spans in the vector."""
     assert round_.plan is not None
     spans = sorted(round_.plan.spans, key=lambda span: span.first)
     return root_over([round_.done[span.span].root for span in spans])
 
 
 def commit_in_time(state: RunState) -> list[Command]:
-    """Commit once no second copy comes. At the deadline, quarantine reducers whose averages most persons lack."""
+    """Commit if no second copy can come in time.
+
+    At the deadline, quarantine reducers whose averages most persons lack.
+    """
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.done_at is None:
         return []
@@ -140,13 +152,16 @@ def commit_in_time(state: RunState) -> list[Command]:
 
 
 def move_on(state: RunState, round_: Round) -> None:
-    """Extend the round's deadline, because something moved."""
+    """Extend the round's deadline, because the round has made progress."""
     round_.deadline = max(round_.deadline, state.now + patience_s(state))
     state.moved_at = round_.moved_at = state.now
 
 
 def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
-    """Return True if the inclusion covers exactly the span with slots of the plan, and each chunk has a quorum."""
+    """Return True if a reducer's report is valid.
+
+    It must cover exactly the span, name only slots of the plan, and have a quorum for each chunk.
+    """
     position = planned.first
     for part in done.included:
         slots = set(part.slots)
@@ -160,11 +175,14 @@ def _is_sound(round_: Round, planned: m.PlannedSpan, done: m.SpanDone) -> bool:
     return math.isfinite(done.sum_squares) and done.sum_squares >= 0
 
 
-# --- who is lost or left out
+# --- lost and dropped peers
 
 
 def replan(state: RunState) -> list[Command]:
-    """Plan attempt k+1 on the same offers without the lost reducer, keeping the spans that present keepers hold."""
+    """Plan another attempt on the same offers, without a lost reducer.
+
+    Spans that present log keepers have need no averaging again.
+    """
     round_ = state.round
     assert round_ is not None
     if round_.plan is None:
@@ -180,7 +198,7 @@ def replan(state: RunState) -> list[Command]:
     commands = [note, *plan(state)]
     for slot, entry in enumerate(round_.slots):
         if entry.peer not in state.members and slot not in round_.dropped and state.phase is Phase.REDUCE:
-            commands += drop(state, [slot], "was lost")  # it had sent all that the attempt before asked of it
+            commands += drop(state, [slot], "was lost")  # it had sent all of the last attempt's chunks
     if state.phase is Phase.REDUCE and not has_quorum_without(state, round_, ()):
         commands += void(state, Why.TOO_FEW, "too few machines were left when a relay was lost")
     return commands
@@ -195,7 +213,10 @@ def awaits(state: RunState, peer: PeerId) -> bool:
 
 
 def without(state: RunState, peer: PeerId) -> list[Command]:
-    """Go on without a lost peer: replan what it reduces or keeps, withdraw what it offered."""
+    """Go on without a lost peer.
+
+    Make a new plan if the peer reduces or keeps spans, otherwise withdraw its offer.
+    """
     round_ = state.round
     if round_ is None:
         return []
@@ -209,7 +230,7 @@ def without(state: RunState, peer: PeerId) -> list[Command]:
 
 
 def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
-    """Go on without a trainer's offer, unless all of it was delivered."""
+    """Go on without a trainer's offer, unless the reducers have received all of the gradient."""
     round_ = state.round
     if round_ is None:
         return []
@@ -228,7 +249,7 @@ def withdraw(state: RunState, peer: PeerId, why: str) -> list[Command]:
 
 
 def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> list[Command]:
-    """Process a reducer's refusal of a slot: go on without it, and make its sender start a new accumulator."""
+    """Process a reducer's refusal of a slot. Go on without the slot, and make the sender start a new accumulator."""
     round_ = open_round(state, refused)
     if round_ is None or refused.slot >= len(round_.slots) or member.peer not in chunks_of(round_):
         return []
@@ -246,7 +267,10 @@ def take_refusal(state: RunState, member: Member, refused: m.SlotRefused) -> lis
 
 
 def _asks_another(state: RunState, accuser: Member) -> bool:
-    """Return True if another reducer can average the same offers: one accuser must not void a round."""
+    """Return True if another reducer can average the same offers, so that one accuser cannot void a round.
+
+    Also quarantine the accuser.
+    """
     struck(state, accuser.conduct)
     assert state.round is not None
     state.round.hung.add(accuser.peer)
@@ -254,13 +278,13 @@ def _asks_another(state: RunState, accuser: Member) -> bool:
 
 
 def strike(state: RunState, peers: Iterable[PeerId]) -> None:
-    """Quarantine reducers that delayed the others: they get no part for some rounds."""
+    """Quarantine reducers that delayed the round. They reduce nothing for some rounds."""
     for peer in sorted(set(peers).intersection(state.members)):
         struck(state, state.members[peer].conduct)
 
 
 def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Command]:
-    """Report late slots once. Drop those that missed chunks in a row for this round (rule 8)."""
+    """Report late slots, once each. Drop slots that missed too many chunks in a row from this round (rule 8)."""
     late, behind = left_out(round_, done), left_behind(state, round_, done)
     senders = [state.members.get(round_.slots[slot].peer) for slot in sorted(late - behind - round_.late)]
     round_.late |= late
@@ -274,13 +298,16 @@ def _leave_behind(state: RunState, round_: Round, done: m.SpanDone) -> list[Comm
 
 
 def _is_coming(state: RunState, round_: Round, slot: int) -> bool:
-    """Return True if a slot has moved since its reducers' last reports were due."""
+    """Return True if a slot's gradient is still arriving, by the last reports of the reducers."""
     moved = [slots[slot].at for slots in round_.progress.values() if slot in slots and slots[slot].chunks]
     return state.now - max(moved, default=-math.inf) < COMING_S
 
 
 def drop(state: RunState, slots: Sequence[int], why: str, *, is_own_doing: bool = False) -> list[Command]:
-    """Drop slots from the next open chunk on. Void the round if too few are left."""
+    """Drop slots from the next open chunk on. Void the round if too few slots are left.
+
+    `is_own_doing`: also quarantine the senders.
+    """
     round_ = state.round
     assert round_ is not None
     round_.dropped.update(slots)

@@ -9,7 +9,7 @@ from peer_agent.protocol.coordinator.workers.conduct import recount_all, spend_a
 from peer_agent.protocol.coordinator.workers.settlement import close_round
 from peer_agent.protocol.identifiers import PeerId
 
-REPEAT_S = 5.0  # after which a message without effect is sent again
+REPEAT_S = 5.0  # seconds after which a message without effect is sent again
 
 
 def is_current(state: RunState, message: m.Attempted) -> bool:
@@ -20,14 +20,17 @@ def is_current(state: RunState, message: m.Attempted) -> bool:
 
 
 def void(state: RunState, why: Why, text: str) -> list[Command]:
-    """End the round without an update: visible and counted. Gradients are kept."""
+    """End the round without an update. Trainers keep their gradients.
+
+    The timeline shows the void round, and the state counts it.
+    """
     round_ = state.round
     assert round_ is not None
     message = m.Void(
         run=state.run,
         step=state.step,
         fence=state.fence,
-        attempt=round_.attempt if round_.plan is None else round_.plan.attempt,  # the last that the peers know
+        attempt=round_.attempt if round_.plan is None else round_.plan.attempt,  # the last attempt that the peers know
         round=round_.number,
         reason=text,
     )
@@ -45,7 +48,10 @@ def void(state: RunState, why: Why, text: str) -> list[Command]:
 
 
 def repeat_void(state: RunState) -> list[Command]:
-    """Resend the void to peers of the round that have delivered nothing since: they may still wait in it."""
+    """Resend the void to peers of the round that have delivered nothing since the void.
+
+    These peers may not know that the round is over.
+    """
     if state.round is not None or state.voided is None or state.now < state.voided_again_at:
         return []
     peers = tuple(sorted(state.voided_for.intersection(state.members)))
@@ -57,7 +63,7 @@ def repeat_void(state: RunState) -> list[Command]:
 
 
 def ask_for_hello(state: RunState, peer: PeerId) -> Send:
-    """Ask for a hello, which states everything a peer holds and so reveals lost messages."""
+    """Ask a peer for a hello. A hello states everything that the peer holds, and so reveals lost messages."""
     member = state.members.get(peer)
     if member is not None:
         member.hello_asked_at = state.now

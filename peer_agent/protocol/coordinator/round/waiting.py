@@ -1,7 +1,8 @@
-"""How long to wait for offers after a cut and for replicas after a commit, from earlier delays.
+"""How long to wait for offers after a cut, and for replicas after a commit, from earlier delays.
 
-With staleness 1 a batch may be full before replicas have the update. The next round waits for the members of the last
-one, but not for ever: work from before an update that they apply late would be too old.
+With staleness 1, a batch may be full before all replicas have applied the update. The next round waits for the trainers
+of the last one, but not forever. If a replica applies the update too late, the work that it did before would be too
+old.
 """
 
 from collections.abc import Collection
@@ -9,15 +10,15 @@ from statistics import median
 
 from peer_agent.protocol.coordinator.state import Member, Round, RunState
 
-FIRST_S = 5.0  # without earlier delays
+FIRST_S = 5.0  # seconds to wait if no earlier delay is known
 LONGEST_S = 60.0
 LEAST_S = 1.0
-SPREAD = 6  # median absolute deviations above the median
-PLANNED = 1.5  # times the plan's time, until averages have reached every peer
+SPREAD = 6  # the wait is this many median absolute deviations above the median
+PLANNED = 1.5  # times the plan's time: by then, averages have reached every peer
 
 
 def usual_wait_s(delays: Collection[float], least_s: float) -> float:
-    """Return the delay beyond which a peer is usually not heard from any more."""
+    """Return the seconds after which a peer that has not answered will usually not answer any more."""
     if not delays:
         return FIRST_S
     usual = median(delays)
@@ -26,7 +27,7 @@ def usual_wait_s(delays: Collection[float], least_s: float) -> float:
 
 
 def await_replicas(state: RunState, round_: Round) -> None:
-    """Expect working trainers in the round after a commit, except those that the last round left out."""
+    """After a commit, expect the working trainers in the next round, except those that the last round left out."""
     if not state.recipe.staleness:
         return
     kept = {slot.peer for number, slot in enumerate(round_.slots) if number not in round_.dropped}
@@ -38,12 +39,15 @@ def await_replicas(state: RunState, round_: Round) -> None:
 
 
 def await_return(state: RunState) -> None:
-    """Wait for the last update's members: they may hold two batches, so that some could begin without the others."""
+    """After a restart, wait for the trainers of the last update.
+
+    They may have two batches together, so that some of them could begin a round without the rest.
+    """
     state.applying_until = state.now + FIRST_S if state.applying else 0.0
 
 
 def take_replica(state: RunState, member: Member) -> None:
-    """Record that an expected replica is at the head."""
+    """Record that an expected replica has applied the last update."""
     if member.step == state.step and member.peer in state.applying:
         state.applying.discard(member.peer)
         if state.applying_since:
@@ -51,12 +55,12 @@ def take_replica(state: RunState, member: Member) -> None:
 
 
 def leave_behind(state: RunState) -> None:
-    """Stop waiting when a round begins. A missing replica counts as having taken the whole wait."""
+    """Stop waiting for replicas when a round begins. Record the whole wait as the delay of each missing replica."""
     if state.applying_since:
         state.applied.extend([state.now - state.applying_since] * len(state.applying))
     state.applying = set()
 
 
 def awaits_replicas(state: RunState) -> bool:
-    """Return True if a round that began now would leave out a replica that is about to arrive."""
+    """Return True if a round that began now would leave out a replica that is about to apply the update."""
     return bool(state.applying) and state.now < state.applying_until

@@ -1,4 +1,4 @@
-"""Find slots and reducers that stall or lag in a reduction. Called with the clock."""
+"""Find slots and reducers that stall or lag in a reduction. Called on clock ticks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,19 +15,19 @@ from peer_agent.protocol.coordinator.workers.conduct import remake_s, usual_s
 from peer_agent.protocol.deadlines import batch_chunks, coming_s, waiting_s
 from peer_agent.protocol.identifiers import PeerId
 
-STALL_S = 4.0  # without a new chunk, at least, before a slot is dropped or a reducer is replaced
-LEAST_STALL_S = 1.0  # the same for a slot where rounds are short
-STALL_CHUNKS = 4.0  # or the time in which the faster slots at that reducer get so many chunks
-WAIT = 4.0  # times what the others took, before a slow slot or reducer is given up
-HEARD_S = 3.0  # without a report of a reducer: it reports each second
-STILL_BATCHES = 2.0  # or the time in which so many batches of each slot are planned there
-REPORT_S = 1.0  # between two reports of a reducer
-SILENT_REPORTS = 2  # reports missed before a reducer that stands still counts as stopped altogether
-HANG_S = 3 * STALL_S  # without a chunk at any reducer, at least, before an unused one takes over
+STALL_S = 4.0  # least seconds without a new chunk before a slot is dropped or a reducer is replaced
+LEAST_STALL_S = 1.0  # least seconds without a new chunk before a slot is dropped, if rounds are short
+STALL_CHUNKS = 4.0  # a slot may also stop for the time in which faster slots get this many chunks
+WAIT = 4.0  # times the others' time: wait this long for a slow slot or reducer
+HEARD_S = 3.0  # least seconds without a report before a reducer counts as stopped (reports come each second)
+STILL_BATCHES = 2.0  # a reducer may get nothing for the planned time of this many batches of each slot
+REPORT_S = 1.0  # seconds between two reports of a reducer
+SILENT_REPORTS = 2  # missed reports after which the machine of a reducer counts as stopped altogether
+HANG_S = 3 * STALL_S  # least seconds without a chunk at any reducer before an unused reducer takes over
 
 
 def take_progress(state: RunState, member: Member, progress: m.Progress) -> list[Command]:
-    """Record when each slot last moved at each reducer."""
+    """Record for each slot when the number of its chunks at a reducer last grew."""
     round_ = open_round(state, progress)
     expected = chunks_of(round_).get(member.peer) if round_ is not None else None
     if round_ is None or expected is None:
@@ -45,7 +45,10 @@ def take_progress(state: RunState, member: Member, progress: m.Progress) -> list
 
 
 def watch(state: RunState) -> list[Command]:
-    """Drop slots that have stopped moving; void a round that cannot finish. Called with the clock alone."""
+    """Drop slots that have stopped, replace reducers that have stopped, and void a round that cannot finish.
+
+    Called only on clock ticks.
+    """
     round_ = state.round
     if state.phase is not Phase.REDUCE or round_ is None:
         return []
@@ -66,7 +69,7 @@ def watch(state: RunState) -> list[Command]:
             strike(state, {reducer for reducer, _ in stalled})
             return commands
     if state.now >= round_.deadline:
-        strike(state, open_at(round_))  # reducers at which nothing moved delayed the others
+        strike(state, open_at(round_))  # the reducers without progress delayed the others
         state.slow_rounds += 1
         text = "it made no progress" if state.can_reduce() else "there was no relay"
         commands += void(state, Why.STUCK, text)
@@ -74,7 +77,7 @@ def watch(state: RunState) -> list[Command]:
 
 
 def _repeat(state: RunState, round_: Round) -> list[Command]:
-    """Resend what may have been lost: the plan to reducers and contributors without progress, drops to reducers."""
+    """Resend messages that may be lost: plans to reducers and contributors without progress, drops to reducers."""
     if round_.plan is None or state.now < max(round_.repeat_at, round_.planned_at + STALL_S / 2):
         return []
     round_.repeat_at = state.now + STALL_S
@@ -91,17 +94,17 @@ def _repeat(state: RunState, round_: Round) -> list[Command]:
 
 
 def _not_begun(round_: Round) -> Iterator[int]:
-    """Yield slots that have sent nothing to a reducer while others have."""
+    """Yield slots that have sent nothing to a reducer although other slots have sent chunks there."""
     for slots in round_.progress.values():
         if any(moved.chunks for moved in slots.values()):
             yield from (slot for slot, moved in slots.items() if not moved.chunks and slot not in round_.dropped)
 
 
 def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[PeerId]:
-    """Return reducers to replace: they stand still, or too many slots do there, and another can take over.
+    """Return the reducers to replace: they have stopped, or too many of their slots have, and others can take over.
 
-    The limit follows from the plan's time, or from what the others took; if no reducer is done, it is a guess. The last
-    reducer is left to the deadline: a slow one is better than none.
+    The time limit follows from the plan's time, or from the time that other reducers took. If no reducer has finished,
+    the limit is a guess. The last reducer left is not replaced before the deadline: a slow reducer is better than none.
     """
     if behind := _behind_their_senders(round_):
         return behind
@@ -124,7 +127,7 @@ def _late_reducers(state: RunState, round_: Round, stalled: set[int]) -> set[Pee
 
 
 def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
-    """Return the slots of silent reducers whose gradients stopped with their reports: no more of them will come."""
+    """Return the slots of silent reducers whose gradients stopped with the reports. No more of them will come."""
     silent = set()
     for slot in (number for number, entry in enumerate(round_.slots) if entry.peer in reducers):
         heard_at = round_.reported.get(round_.slots[slot].peer, round_.planned_at)
@@ -136,38 +139,44 @@ def _silent(state: RunState, round_: Round, reducers: set[PeerId]) -> set[int]:
 
 
 def _spared(state: RunState, round_: Round, slots: set[int]) -> list[int]:
-    """Return the silent slots that the new attempt can drop, instead of waiting for them again."""
+    """Return those of `slots` that the new attempt can drop instead of waiting for them again."""
     left = sorted(slots - round_.dropped)
     return left if state.phase is Phase.REDUCE and has_quorum_without(state, round_, left) else []
 
 
 def _has_all(round_: Round, reducer: PeerId) -> bool:
-    """Return True if a reducer waits for no more chunks: the reducer itself, or its disk, stands still."""
+    """Return True if a reducer waits for no more chunks. If it makes no progress, its process or disk has stopped."""
     slots, expected = round_.progress.get(reducer, {}), chunks_of(round_)[reducer]
     wanted = [slot for slot in range(len(round_.slots)) if slot not in round_.dropped]
     return all(slot in slots and slots[slot].chunks >= expected for slot in wanted)
 
 
 def _is_mute(state: RunState, round_: Round, reducer: PeerId) -> bool:
-    """Return True if a reducer, which reports each second, has been silent for as long as it may stand still."""
+    """Return True if a reducer has sent no report for too long. A reducer should report each second."""
     silent_s = state.now - round_.reported.get(reducer, round_.planned_at)
     return silent_s >= (_standing_s(round_, {reducer}) or HEARD_S)
 
 
 def _behind_their_senders(round_: Round) -> set[PeerId]:
-    """Return reducers where nothing comes while their senders serve others; none if the plan has no deadlines."""
+    """Return reducers that receive nothing while their unfinished senders serve other reducers.
+
+    Return none if the plan has no deadlines.
+    """
     return {reducer for reducer in open_at(round_) if 0 < _standing_s(round_, {reducer}) <= _ahead_s(round_, reducer)}
 
 
 def _standing_s(round_: Round, reducers: set[PeerId]) -> float:
-    """Return how long nothing may come at these reducers, if the plan has deadlines; else 0."""
+    """Return for how many seconds these reducers may receive nothing. 0 if the plan has no deadlines."""
     if round_.plan is None or not round_.plan.sigma or not reducers:
         return 0.0
     return max(HEARD_S, waiting_s(round_.plan), *(_still_s(round_, peer) for peer in reducers))
 
 
 def _still_s(round_: Round, reducer: PeerId) -> float:
-    """Return how long nothing of a slot may come to a reducer by plan, as chunks go in batches; 0 if unknown."""
+    """Return for how many seconds a slot may send a reducer nothing by plan, because chunks go in batches.
+
+    0 if the plan has no deadlines.
+    """
     if round_.plan is None or not round_.plan.sigma:
         return 0.0
     batch = batch_chunks({slot.codec for slot in round_.slots}, round_.plan.chunk_elements)
@@ -175,7 +184,10 @@ def _still_s(round_: Round, reducer: PeerId) -> float:
 
 
 def _ahead_s(round_: Round, reducer: PeerId) -> float:
-    """Return the seconds from the last chunk here to the last that this reducer's unfinished senders sent elsewhere."""
+    """Return how long a reducer's unfinished senders went on sending to other reducers after sending to this one.
+
+    In seconds, from the last chunk here to the last chunk there.
+    """
     expected, here = chunks_of(round_)[reducer], round_.progress.get(reducer, {})
     slots = set(range(len(round_.slots))) - round_.dropped
     unfinished = {slot for slot in slots if slot not in here or here[slot].chunks < expected}
@@ -185,19 +197,22 @@ def _ahead_s(round_: Round, reducer: PeerId) -> float:
 
 
 def stall_s(state: RunState) -> float:
-    """Return how long a slot may stand still: four seconds, or four times a short batch's usual time."""
+    """Return for how many seconds a slot may send nothing: four, or four times a short batch's usual time."""
     usual = usual_s(state)
     return min(STALL_S, max(LEAST_STALL_S, WAIT * usual)) if usual else STALL_S
 
 
 def _least_s(state: RunState, round_: Round) -> float:
-    """Return how long a slot may stand still, but at least the plan's wait if chunks have deadlines."""
+    """Return for how many seconds a slot may send nothing, and at least the plan's wait if chunks have deadlines."""
     timed_s = waiting_s(round_.plan) if round_.plan is not None and round_.plan.sigma else 0.0
     return max(stall_s(state), timed_s)
 
 
 def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
-    """Yield stalled slots, by a reducer's reports and in its own pace. A frozen reducer accuses no slot."""
+    """Yield stalled slots, each with the reducer that reports the stall.
+
+    The time limit follows from the reducer's pace. A reducer that receives nothing from any slot accuses no slot.
+    """
     for reducer, expected in chunks_of(round_).items():
         least_s = max(_least_s(state, round_), _still_s(round_, reducer))
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
@@ -208,9 +223,10 @@ def _stalled(state: RunState, round_: Round) -> Iterator[tuple[PeerId, int]]:
 
 
 def _slow(state: RunState, round_: Round) -> Iterator[int]:
-    """Yield moving slots that the others have waited for, four times as long as they took.
+    """Yield slots that still move, but for which the finished slots have waited four times as long as they took.
 
-    If the rest is below the quorum, wait until it could make another batch, because the round would be void.
+    If the finished slots are below the quorum, wait until they could compute another batch, because dropping the slow
+    slots would void the round.
     """
     for reducer, expected in chunks_of(round_).items():
         slots = {slot: at for slot, at in round_.progress.get(reducer, {}).items() if slot not in round_.dropped}
@@ -227,7 +243,10 @@ def _slow(state: RunState, round_: Round) -> Iterator[int]:
 
 
 def _behind(slots: Mapping[int, Moved], last: float, planned_at: float, least_s: float) -> Iterator[int]:
-    """Yield slots that lag and have not moved for four times the others' time per chunk, never a foremost one."""
+    """Yield slots that lag and have not moved for four times the usual time per chunk.
+
+    The slots with the most chunks are never among them.
+    """
     most = max(moved.chunks for moved in slots.values())
     paces = sorted((moved.at - planned_at) / moved.chunks for moved in slots.values() if moved.chunks)
     for slot, moved in slots.items():
@@ -242,7 +261,7 @@ def _behind(slots: Mapping[int, Moved], last: float, planned_at: float, least_s:
 
 
 def _drop_late(state: RunState, slots: Sequence[int]) -> list[Command]:
-    """Drop late slots. On a second miss, revoke the leases too: the carried gradient would grow too large."""
+    """Drop late slots. On a sender's second miss, also revoke its leases: its carried gradient would grow too large."""
     round_ = state.round
     assert round_ is not None
     commands = drop(state, slots, "stopped sending", is_own_doing=True)

@@ -1,1 +1,1 @@
-"""Members that work, and their credit: pace and silence, leasing, settlement, credit."""
+"""Working members: their reliability, leasing, and the settlement of leases."""

@@ -1,6 +1,6 @@
-"""Reliability of machines, by what they deliver: pace, silence, quarantine. Claimed speeds are not used.
+"""Reliability of machines, measured from their deliveries: pace, silence, quarantine. Claimed speeds are not used.
 
-The sums over members in `RunState` are updated here member by member, so that no event visits all of them.
+The sums over members in `RunState` are updated here member by member, so that no event visits all members.
 """
 
 import math
@@ -11,22 +11,22 @@ from peer_agent.protocol.coordinator.events import Command, Note
 from peer_agent.protocol.coordinator.state import Conduct, Member, Phase, Round, RunState
 from peer_agent.protocol.identifiers import PeerId
 
-SILENT_S = 30.0  # of work without a delivery, at least, or three times its usual time for a unit
-NEWCOMER_S = 600.0  # the same before the first delivery: compiling, a slow machine
-AMNESTY_S = 2.0  # after a void round with suspended quarantines, until the next one; doubles each time
-PATIENCE = 3.0  # times the usual: for a unit of one machine, for a batch of all
-FIRST_LIFT_S = 30.0  # until quotas are suspended while no usual time is known
-LATE_UNITS = 2.0  # times its usual time for a unit, without a delivery: beyond, its share shrinks
-LATE_S = 1.0  # at least: a report may be under way
-DELIVERIES = 9  # whose median gives the pace
-FASTEST_S = 1e-3  # for a delivery
-OUT = (1, 4, 16)  # rounds of quarantine after a refusal or failure: the first, the second, any further one
-OUT_S = (0.0, 16.0, 64.0)  # and at least as long, where rounds are shorter than the wait that it caused
-CONDUCTS_KEPT = 10_000  # of machines that are away
+SILENT_S = 30.0  # least seconds of work without a delivery before a machine is silent (or three usual unit times)
+NEWCOMER_S = 600.0  # seconds of work without a first delivery before a machine is silent: it may be compiling
+AMNESTY_S = 2.0  # seconds after a void round until quarantines may be suspended again; doubles each time
+PATIENCE = 3.0  # times the usual: patience for a machine's unit, and for a batch
+FIRST_LIFT_S = 30.0  # seconds until quotas are suspended, if no usual time is known
+LATE_UNITS = 2.0  # usual unit times without a delivery, after which a machine's share shrinks
+LATE_S = 1.0  # least seconds without a delivery after which a share shrinks: a report may be on its way
+DELIVERIES = 9  # number of last deliveries, whose median gives the pace
+FASTEST_S = 1e-3  # least seconds counted for a delivery
+OUT = (1, 4, 16)  # rounds of quarantine after the first, second and any further refusal or failure
+OUT_S = (0.0, 16.0, 64.0)  # least seconds of quarantine after the first, second and any further failure
+CONDUCTS_KEPT = 10_000  # most machines to remember while they are away
 
 
 def recount(state: RunState, member: Member) -> None:
-    """Update the sums and the member's work clock after a change of the member."""
+    """Update the run's sums and the member's work clock after a change of this member."""
     ready = member.trains and member.reconciled and member.step == state.step
     awake = ready and is_counted(state, member.conduct)
     _put(state, member, (ready, awake, member.done_samples if awake else 0))
@@ -34,13 +34,13 @@ def recount(state: RunState, member: Member) -> None:
 
 
 def discount(state: RunState, member: Member) -> None:
-    """Remove a departing member from the sums."""
+    """Remove a departing member from the run's sums."""
     _put(state, member, (False, False, 0))
     _pause(state, member.conduct)
 
 
 def recount_all(state: RunState) -> None:
-    """Recount all trainers after a change that concerns everybody: a round begins or ends."""
+    """Recount all trainers after a change that concerns all members: a round begins or ends."""
     for member in state.members.values():
         if member.trains:
             recount(state, member)
@@ -55,12 +55,12 @@ def _put(state: RunState, member: Member, counted: tuple[bool, bool, int]) -> No
 
 
 def is_counted(state: RunState, conduct: Conduct) -> bool:
-    """Return True if shares, majorities and rounds count on the machine."""
+    """Return True if the machine counts towards shares, majorities and rounds."""
     return not conduct.silent and (state.has_amnesty or not _is_out(state, conduct))
 
 
 def is_asked(state: RunState, conduct: Conduct) -> bool:
-    """Return True if the machine is in the next round and is leased work for it."""
+    """Return True if the machine may take part in the next round and so gets leases."""
     return state.has_amnesty or not state.sits_out(conduct)
 
 
@@ -72,7 +72,7 @@ def _is_out(state: RunState, conduct: Conduct) -> bool:
 
 
 def _clock(state: RunState, member: Member) -> None:
-    """Run the clock while the machine has leased work, is below its quota and may compute."""
+    """Run the work clock of a machine while it has leased units, is below its quota and may compute."""
     conduct = member.conduct
     left = state.leases.outstanding(member.accumulator) - len(member.done)
     may_work = state.goal == "running" and _may_compute(state, member)
@@ -84,14 +84,21 @@ def _clock(state: RunState, member: Member) -> None:
 
 
 def _may_compute(state: RunState, member: Member) -> bool:
-    """Return True if a trainer may compute: at the head outside rounds, or close to it with staleness 1."""
+    """Return True if a trainer may compute now.
+
+    With staleness 0, it must have applied all entries, and no round may be open. With staleness 1, it may be one step
+    behind.
+    """
     if not state.recipe.staleness:
         return state.phase is Phase.ACCUMULATE and member.counted[0]
     return member.trains and member.reconciled and is_close(state, member)
 
 
 def for_later(state: RunState, member: Member) -> int:
-    """Return the done samples that no open round takes; with staleness 0, all done samples."""
+    """Return the finished samples of a trainer that the open round does not take.
+
+    With staleness 0, these are all finished samples.
+    """
     offer = state.round.offers.get(member.peer) if state.round is not None and state.recipe.staleness else None
     if offer is None or offer.accumulator != member.accumulator:
         return member.done_samples
@@ -116,30 +123,30 @@ def delivered(state: RunState, member: Member, samples: int) -> None:
     look_soon(state, when=conduct.silent or conduct.owes)
     conduct.silent = conduct.owes = False
     if state.round is None or not state.recipe.staleness:
-        state.moved_at = state.now  # otherwise a round that stands still would go unnoticed
+        state.moved_at = state.now  # otherwise deliveries during a round would hide that the round makes no progress
     state.voided_for.discard(member.peer)
 
 
 def look_soon(state: RunState, *, when: bool = True) -> None:
-    """Update all shares and leases at the next tick."""
+    """Make the next tick update all shares and leases."""
     if when:
         state.is_dirty, state.sweep_at = True, state.now
 
 
 def unit_s(state: RunState, conduct: Conduct) -> float:
-    """Return the usual seconds for a unit; 0 before the first delivery."""
+    """Return the machine's usual seconds for a unit. 0 before its first delivery."""
     return state.recipe.micro_batch / conduct.pace if conduct.pace else 0.0
 
 
 def pace_now(state: RunState, conduct: Conduct) -> float:
-    """Return samples per second: its pace, or less if its present unit takes unusually long."""
+    """Return samples per second: the machine's pace, or less if its present unit takes unusually long."""
     idle = idle_s(state, conduct)
     is_late = idle > max(LATE_UNITS * unit_s(state, conduct), LATE_S)
     return min(conduct.pace, state.recipe.micro_batch / idle) if is_late else conduct.pace
 
 
 def idle_s(state: RunState, conduct: Conduct) -> float:
-    """Return the working time since the last delivery."""
+    """Return the seconds that the machine has worked since its last delivery."""
     running = state.now - conduct.working_since if conduct.working_since is not None else 0.0
     return conduct.worked_s + running
 
@@ -156,26 +163,30 @@ def hush(state: RunState, member: Member) -> list[Command]:
     return [Note("silent", f"{member.name} is not responding; the others continue without it")]
 
 
-# --- sitting out
+# --- quarantine
 
 
 def missed(state: RunState, conduct: Conduct) -> None:
     """Quarantine a machine that did not offer or was dropped: for one round, then until it delivers a unit.
 
-    A delivery is only a claim, so a machine that fails again before an update includes it stays out longer.
+    A delivery is only a claim. So a machine that fails again before an update includes its work stays in quarantine
+    longer.
     """
     conduct.owes, conduct.proven, conduct.misses = True, 0, conduct.misses + 1
     _send_out(state, conduct, conduct.misses)
 
 
 def was_late(state: RunState, conduct: Conduct, *, is_coming: bool) -> None:
-    """Quarantine a machine whose gradient came too late, for one round. `is_coming`: only its link delayed it."""
+    """Quarantine a machine whose gradient came too late, for one round.
+
+    `is_coming`: the gradient was still arriving, so only the link delayed it.
+    """
     conduct.owes, conduct.is_slow = True, is_coming
     _send_out(state, conduct, 1)
 
 
 def struck(state: RunState, conduct: Conduct) -> None:
-    """Quarantine a machine whose work was refused, or that kept a round from ending."""
+    """Quarantine a machine whose work was refused, or that prevented a round from ending."""
     conduct.strikes, conduct.proven = conduct.strikes + 1, 0
     _send_out(state, conduct, conduct.strikes)
 
@@ -194,15 +205,15 @@ def _send_out(state: RunState, conduct: Conduct, times: int) -> None:
 
 
 def usual_s(state: RunState) -> float:
-    """Return the usual seconds for accumulating a batch; 0 before the first one."""
+    """Return the usual seconds to accumulate a batch. 0 before the first batch."""
     return median(state.accumulated) if state.accumulated else 0.0
 
 
 def weigh_absence(state: RunState) -> None:
     """Suspend quarantines if the other machines cannot fill the batch within three times the usual time.
 
-    After each void round with suspended quarantines, wait longer before the next one. A new machine's pace shows only
-    after its first unit, and a cut costs it the unit in hand.
+    After each void round with suspended quarantines, wait longer before suspending them again. A new machine's pace
+    shows only after its first unit, and a cut makes it lose the unit that it is computing.
     """
     working = _working(state).values()
     paces = [conduct.pace for conduct in working if not _is_out(state, conduct)]
@@ -213,25 +224,31 @@ def weigh_absence(state: RunState) -> None:
 
 
 def _working(state: RunState) -> dict[PeerId, Conduct]:
-    """Return the machines that deliver and are at the head or about to reach it."""
+    """Return the machines that deliver work and whose replica is at most one step behind."""
     near = (member for member in state.members.values() if member.trains and is_close(state, member))
     return {member.peer: member.conduct for member in near if not member.conduct.silent}
 
 
 def is_close(state: RunState, member: Member) -> bool:
-    """Return True if the replica is at the head, or one step behind and about to be."""
+    """Return True if the member's replica has the newest step, or is at most one step behind."""
     return member.step >= max(state.step - 1, 0)
 
 
 def _takes_too_long(state: RunState, pace: float, whole: float) -> bool:
-    """Return True if a batch at this pace takes three times the usual, or three times as long as with all machines."""
+    """Return True if a batch at this pace takes three times the usual time.
+
+    Before the first batch, the time with the pace `whole` of all machines counts as usual.
+    """
     batch = state.recipe.target_batch
     usual = usual_s(state) or (batch / whole if whole else 0.0)
     return batch > pace * PATIENCE * usual
 
 
 def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
-    """Return the seconds until the others could make another batch without these slots; infinite if they are needed."""
+    """Return the seconds in which the other machines could compute another batch without these slots.
+
+    Infinity means that the round cannot do without the machines of these slots.
+    """
     slow = {round_.slots[slot].peer for slot in slots}
     paces = {peer: conduct.pace for peer, conduct in _working(state).items() if not _is_out(state, conduct)}
     others = sum(pace for peer, pace in paces.items() if peer not in slow)
@@ -242,7 +259,7 @@ def remake_s(state: RunState, round_: Round, slots: Collection[int]) -> float:
 
 
 def spend_amnesty(state: RunState) -> None:
-    """End a suspension of quarantines that did not lead to an update, and delay the next one."""
+    """End a suspension of quarantines that led to no update, and delay the next suspension."""
     if state.has_amnesty:
         state.amnesties += 1
         state.amnesty_from = state.now + min(AMNESTY_S * 2.0**state.amnesties, NEWCOMER_S)
@@ -259,7 +276,7 @@ def lift(state: RunState) -> None:
 
 
 def keep_conduct(state: RunState, member: Member) -> None:
-    """Remember a leaving machine's record for its return."""
+    """Store a departing machine's conduct for the machine's return."""
     state.conducts[member.peer] = member.conduct
     while len(state.conducts) > CONDUCTS_KEPT:
         state.conducts.pop(next(iter(state.conducts)))

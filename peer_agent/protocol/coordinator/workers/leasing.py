@@ -1,4 +1,4 @@
-"""Leasing: shares of the batch in proportion to pace, quotas, and units two rounds ahead (rule 22)."""
+"""Leasing: shares of the batch in proportion to pace, quotas, and units for two rounds in advance (rule 22)."""
 
 import math
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from peer_agent.protocol.coordinator.state import Member, RunState
 from peer_agent.protocol.coordinator.workers.conduct import for_later, is_asked, is_close, is_counted, pace_now, recount
 from peer_agent.protocol.log.records import Unit
 
-HEADROOM = 1.25  # times its share may lie in an accumulator before its trainer rests
-AHEAD = 2.0  # rounds' worth of units leased in advance
-GROWTH = 2.0  # times a machine's part of an update so far, or an equal share: the most that is expected of it
-LOOKS = 4  # checks of the marks in vain, at most, while a batch is dealt: each visits all members
-MARKED = 4  # rounds' worth of units below the marks, of which half are left when more are requested
-HELLO_S = 5.0  # after a hello request, while nothing is leased to the peer
+HEADROOM = 1.25  # times its share: a trainer rests when so much work lies in its accumulator
+AHEAD = 2.0  # rounds for which units are leased in advance
+GROWTH = 2.0  # most that is expected of a machine: times its largest part of an update, or times an equal share
+LOOKS = 4  # most checks of the marks that change nothing, per batch: each check visits all members
+MARKED = 4  # rounds of units below the marks; at half of that, the marks are raised
+HELLO_S = 5.0  # seconds after a hello request in which the peer gets no leases
 
 
 def deal(state: RunState) -> None:
-    """Share the batch among the machines counted on. One without a delivery is expected to make a unit.
+    """Divide the batch among the working machines. A machine without a delivery is expected to compute one unit.
 
     A machine left out of the next round works for the round after it, as much as its pace allows.
     """
@@ -40,7 +40,10 @@ def deal(state: RunState) -> None:
 
 
 def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: float) -> list[tuple[Member, float]]:
-    """Return shares in proportion to pace, none above what the machine has shown. The others take the excess."""
+    """Return shares in proportion to pace, but none above what the machine has proven.
+
+    The other machines take the excess.
+    """
     limits = {member.peer: max(equal, GROWTH * member.conduct.proven) for member in paced}
     paces = {member.peer: pace_now(state, member.conduct) for member in paced}
     order = sorted(paced, key=lambda member: (limits[member.peer] / paces[member.peer], member.peer))
@@ -54,7 +57,7 @@ def _limited(state: RunState, paced: Sequence[Member], batch: float, equal: floa
 
 
 def top_up_all(state: RunState) -> list[Command]:
-    """Raise the marks, and lease units to all trainers."""
+    """Raise the lease marks, and lease units to all trainers."""
     commands = reserve(state)
     for member in state.members.values():
         if member.counted[0]:
@@ -63,7 +66,7 @@ def top_up_all(state: RunState) -> list[Command]:
 
 
 def reserve(state: RunState) -> list[Command]:
-    """Have the marks raised if less than half of what trainers may want is below them."""
+    """Request higher lease marks if they allow less than half of the units that trainers may need."""
     if state.reserving or not _may_lease(state):
         return []
     unit = state.recipe.micro_batch
@@ -74,18 +77,18 @@ def reserve(state: RunState) -> list[Command]:
 
 
 def top_up(state: RunState, member: Member) -> list[Command]:
-    """Lease to one trainer what it needs to go on, and tell it its quota."""
+    """Lease units to one trainer, so that it can continue, and send the trainer's quota."""
     if not member.counted[0] or not member.accumulator or not _may_lease(state):
         return []
     if not is_asked(state, member.conduct):
         return []
     if member.hello_asked_at is not None and state.now - member.hello_asked_at < HELLO_S:
-        return []  # the answer may or may not include a lease made after the request
+        return []  # the coordinator could not tell if the answer includes a lease made after the request
     unit, conduct = state.recipe.micro_batch, member.conduct
     is_known = conduct.pace and is_counted(state, conduct)
     share = member.share if is_known else unit
     quota = _quota(state, member, share, is_known=bool(is_known))
-    # A machine that claims more than its quota is not leased more for it.
+    # A machine that claims more work than its quota gets no more leases for that.
     later = for_later(state, member)
     done = member.done_samples - later + min(later, quota)
     ahead = state.leases.held_samples.get(member.accumulator, 0) - done
@@ -103,11 +106,14 @@ def _may_lease(state: RunState) -> bool:
 
 
 def _quota(state: RunState, member: Member, share: int, *, is_known: bool) -> int:
-    """Return a trainer's quota. Suspended quotas let one machine fill the batch, but pile up no more than that."""
+    """Return a trainer's quota.
+
+    While quotas are suspended, one machine may fill the whole batch, but not more.
+    """
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     if not is_known:
         return min(for_later(state, member) + unit, max(batch, unit))
-    rounds = 1 + member.conduct.left_out  # work that it was left out with lies there too
+    rounds = 1 + member.conduct.left_out  # the accumulator also contains work from rounds that left the machine out
     quota = math.ceil(HEADROOM * share * rounds / unit) * unit
     return max(quota, batch) if state.is_lifted else quota
 

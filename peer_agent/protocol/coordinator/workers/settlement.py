@@ -1,4 +1,4 @@
-"""End leases: in an update, by return, or, for units of an open round, as that round decides (rule 11)."""
+"""End leases: when an update includes the units, when the units return, or when an open round has decided (rule 11)."""
 
 from collections.abc import Iterable
 
@@ -12,20 +12,24 @@ from peer_agent.protocol.messages import Slot
 
 
 def end_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None = None) -> int:
-    """End leases (all, or the named units), and return how many samples came back at once."""
+    """End an accumulator's leases of all units, or of the given units. Return how many samples came back at once."""
     return state.leases.take_back(accumulator, _ending(state, accumulator, units))
 
 
 def fail_leases(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit]) -> list[Command]:
-    """End leases whose gradients are not finite. Units that failed too often stay left out, even after a restart."""
+    """End the leases of units whose gradients are not finite.
+
+    Units that failed too often stay left out, even after a restart.
+    """
     left_out = state.leases.failed(accumulator, _ending(state, accumulator, units))
     return [LeftOut(tuple(left_out))] if left_out else []
 
 
 def _ending(state: RunState, accumulator: AccumulatorId, units: Iterable[Unit] | None) -> set[Unit]:
-    """Return the leases that end now, after withdrawing an unplanned offer.
+    """Return the leases that can end now. If the round has no plan yet, withdraw the offer that contains them.
 
-    Units in the open plan may be in the update already. They return at the end of the round if it leaves them out.
+    An update may already include units in the open plan. These units return to the pool at the end of the round if the
+    update leaves them out.
     """
     held = state.leases.held.get(accumulator, set())
     ending = set(held) if units is None else held.intersection(units)
@@ -49,13 +53,16 @@ def _undecided(state: RunState, accumulator: AccumulatorId, ending: set[Unit]) -
 
 
 def close_round(state: RunState, round_: Round) -> None:
-    """Give back units whose leases ended in the round and that no update includes."""
+    """Return units to the pool if their leases ended during the round and no update includes them."""
     for accumulator, units in sorted(round_.ended.items()):
         state.leases.take_back(accumulator, units)
 
 
 def settle_leases(state: RunState, record: Record, slots: tuple[Slot, ...]) -> None:
-    """End the leases of units in the update. Excluded chunks stay in the accumulators as carried tokens (rule 9)."""
+    """End the leases of the units in an update.
+
+    Chunks that the update leaves out stay in the accumulators as carried tokens (rule 9).
+    """
     inclusions = inclusions_of(record)
     state.inclusions.append(inclusions)
     for entry in record.contributions:
@@ -84,7 +91,7 @@ def _settle_holder(
 
 
 def grace(state: RunState) -> list[Command]:
-    """End leases some rounds after their session was lost, not after wall time (rule 11)."""
+    """End the leases of lost peers after a number of rounds, not after a wall time (rule 11)."""
     commands: list[Command] = []
     for gone in [gone for gone in state.departed.values() if state.rounds - gone.rounds >= GRACE_ROUNDS]:
         depart(state, gone)
@@ -97,6 +104,6 @@ def grace(state: RunState) -> list[Command]:
 
 
 def depart(state: RunState, gone: Departed) -> None:
-    """Stop waiting for the holder of this accumulator."""
+    """Stop waiting for the return of an accumulator's holder."""
     del state.departed[gone.peer]
     state.holders.pop(gone.accumulator, None)
