@@ -71,7 +71,7 @@ def _qwen(recipe: CausalLM) -> PreTrainedModel:
 
 def _gated(recipe: CausalLM) -> dict[str, Any]:
     shape = recipe.model
-    # No padding token. Its embedding would never learn, and token 0 is the end-of-text token here.
+    # No padding token. Its embedding would never learn, and here it would be the end-of-text token.
     return {
         "vocab_size": recipe.vocab,
         "max_position_embeddings": shape.context,
