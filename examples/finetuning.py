@@ -1,4 +1,4 @@
-"""Shared code of both scripts: fine-tune from a run's weights and from fresh ones, and compare."""
+"""Code that both scripts share: fine-tune from a run's weights and from fresh ones, and compare."""
 
 import argparse
 import copy
@@ -15,13 +15,16 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-IGNORED = -100  # a label that has no part in the loss
-POOL = 16  # batches that are cut from one set of rows sorted by length
+IGNORED = -100  # the label of a token without loss
+POOL = 16  # so many batches are cut from one set of rows sorted by length
 
 
 @dataclass(frozen=True)
 class Row:
-    """A sample: token ids, one label or one per token, and the word that begins at each token, if any."""
+    """A sample: its token ids, and one label or a label per token.
+
+    `words`: for each token, the index of the word that begins there, or None.
+    """
 
     ids: list[int]
     labels: list[int] | int
@@ -38,7 +41,7 @@ class Settings:
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Return the parser with the options of both scripts."""
+    """Return a parser with the options that both scripts have."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("model", help="folder of a released model, or its name on the Hub")
     parser.add_argument("--train", type=Path, required=True)
@@ -60,7 +63,7 @@ def settings_of(given: argparse.Namespace) -> Settings:
 
 
 def open_text(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file, which may be compressed."""
+    """Yield the lines of a UTF-8 file. The file may be compressed (.xz, .gz)."""
     opened: Any = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
     with opened(path, "rt", encoding="utf-8-sig") as file:
         for line in file:
@@ -68,14 +71,14 @@ def open_text(path: Path) -> Iterator[str]:
 
 
 def set_aside(rows: Sequence[Row], seed: int) -> tuple[list[Row], list[Row]]:
-    """Split off a random tenth; return the rest and the tenth."""
+    """Split off a random tenth of the rows. Return the rest, and the tenth."""
     mixed = random.Random(seed).sample(list(rows), len(rows))
     tenth = max(1, len(rows) // 10)
     return mixed[tenth:], mixed[:tenth]
 
 
 def of_like_length(rows: Sequence[Row], size: int, chance: random.Random) -> list[list[Row]]:
-    """Return all rows in batches of similar length, in random order, to keep padding small."""
+    """Return all rows in batches, in random order. Rows of a batch have similar lengths, so that padding is short."""
     mixed = chance.sample(list(rows), len(rows))
     found = []
     for start in range(0, len(mixed), POOL * size):
@@ -85,7 +88,7 @@ def of_like_length(rows: Sequence[Row], size: int, chance: random.Random) -> lis
 
 
 def batches(rows: Sequence[Row], size: int, padding: int, device: torch.device) -> Iterator[dict[str, torch.Tensor]]:
-    """Yield rows as a model takes them, padded to the longest of each batch."""
+    """Yield batches of rows as model input. Each row is padded to the longest row in its batch."""
     for start in range(0, len(rows), size):
         some = rows[start : start + size]
         longest = max(len(row.ids) for row in some)
@@ -100,13 +103,16 @@ def batches(rows: Sequence[Row], size: int, padding: int, device: torch.device) 
 
 
 def model_for(kind: Any, name: str, labels: int, *, is_fresh: bool) -> Any:
-    """Return the released model with a new last layer for `labels` labels, or a fresh model of its shape."""
+    """Return the released model with a new last layer for `labels` labels.
+
+    If `is_fresh`, its other weights are new too.
+    """
     config = AutoConfig.from_pretrained(name, num_labels=labels)
     return kind.from_config(config) if is_fresh else kind.from_pretrained(name, config=config)
 
 
 def finetune(model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Settings, seed: int) -> None:
-    """Train from the weights of `model` at each learning rate; keep the weights with the lowest loss on `dev`."""
+    """Train from the weights of `model` once per learning rate. Keep the weights that have the lowest loss on `dev`."""
     model.to(settings.device)
     first = copy.deepcopy(model.state_dict())
     lowest, best = float("inf"), first
@@ -121,7 +127,10 @@ def finetune(model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Set
 def _finetuned(
     model: Any, train: Sequence[Row], dev: Sequence[Row], settings: Settings, seed: int
 ) -> tuple[float, dict[str, torch.Tensor]]:
-    """Train at one rate by AdamW with a linear decay; return the lowest loss on `dev` and its weights."""
+    """Train at one learning rate, with AdamW and linear decay.
+
+    Return the lowest loss on `dev`, and the weights that had it.
+    """
     padding = model.config.pad_token_id or 0
     (rate,) = settings.learning_rates
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
@@ -157,7 +166,7 @@ def _mean_loss(model: Any, rows: Sequence[Row], settings: Settings, padding: int
 
 @torch.no_grad()
 def answers(model: Any, rows: Sequence[Row], settings: Settings) -> Iterator[Any]:
-    """Yield the model's label for each row, or for each of its tokens."""
+    """Yield the model's label for each row, or its labels for the row's tokens."""
     model.eval()
     padding = model.config.pad_token_id or 0
     for start in range(0, len(rows), settings.batch):
@@ -168,7 +177,7 @@ def answers(model: Any, rows: Sequence[Row], settings: Settings) -> Iterator[Any
 
 
 def compared(name: str, seeds: int, score: Callable[[bool, int], float]) -> None:
-    """Print each seed's figure for the run's weights and for fresh ones, and a JSON object on the last line."""
+    """Print each seed's figure for the run's weights and for fresh weights. The last line is a JSON object."""
     found: dict[str, list[float]] = {"released": [], "fresh": []}
     for seed in range(seeds):
         for way, scores in found.items():

@@ -1,8 +1,8 @@
-"""Train in a run of Manyhands with a loop of your own, and record facts about each unit.
+"""Train in a Manyhands run with your own training loop, and record facts about each unit.
 
     python examples/own_loop.py RUN_URL --out units.csv
 
-The loop computes gradients; the run makes updates from all trainers' gradients. Needs `manyhands[train]`.
+The loop computes gradients. The run makes updates from the gradients of all trainers. Needs `manyhands[train]`.
 """
 
 import argparse
@@ -20,13 +20,13 @@ COLUMNS = ("step", "samples", "loss", "gradient_norm", "seconds")
 
 
 def gradient_norm(model: torch.nn.Module) -> float:
-    """Return the norm over all trained parameters of the gradient of the unit's summed loss."""
+    """Return the norm of the gradient of a unit's summed loss, over all trained parameters."""
     gradients = [each.grad for each in model.parameters() if each.grad is not None]
     return float(torch.nn.utils.get_total_norm(gradients))
 
 
 def train(run_url: str, out: Path, most: int | None) -> int:
-    """Train until the run is finished or `most` units are computed; return the number of units."""
+    """Train until the run is finished or `most` units are computed. Return the number of units computed."""
     computed = 0
     with out.open("w", newline="") as file, collaborate(run_url) as collaboration:
         rows = csv.writer(file)

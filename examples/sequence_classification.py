@@ -21,7 +21,7 @@ CATEGORY = ("category", "label")
 
 
 def texts_of(path: Path) -> list[tuple[str, str]]:
-    """Return category and text of each row. Raise SystemExit if a column is missing."""
+    """Return the category and text of each row. Raises SystemExit if the file lacks one of these columns."""
     rows = csv.DictReader(open_text(path), delimiter="\t", quoting=csv.QUOTE_NONE)
     column = next((name for name in rows.fieldnames or () if name.lower() in CATEGORY), None)
     if column is None or "text" not in (rows.fieldnames or ()):

@@ -18,8 +18,8 @@ from finetuning import (
 )
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-Sentence = tuple[list[str], list[str]]  # words, and a tag for each
-Entity = tuple[int, int, int, str]  # sentence, first word, word after the last, type
+Sentence = tuple[list[str], list[str]]  # words, and a tag for each word
+Entity = tuple[int, int, int, str]  # number of the sentence, first word, word after the last, type
 
 
 def sentences_of(path: Path) -> list[Sentence]:
@@ -36,7 +36,7 @@ def sentences_of(path: Path) -> list[Sentence]:
 
 
 def rows_of(sentences: Iterable[Sentence], numbers: dict[str, int], tokenizer: Any, length: int) -> list[Row]:
-    """Tokenize sentences; each word's first token has its label."""
+    """Tokenize sentences. The first token of each word gets the word's label, and other tokens get no label."""
     rows = []
     for words, tags in sentences:
         cut = tokenizer(words, is_split_into_words=True, truncation=True, max_length=length)
@@ -48,13 +48,16 @@ def rows_of(sentences: Iterable[Sentence], numbers: dict[str, int], tokenizer: A
 
 
 def tags_by(row: Row, found: Sequence[int], words: int, tags: Sequence[str]) -> list[str]:
-    """Return a tag for each word, from the label of its first token; truncated words get "O"."""
+    """Return a tag for each word, from the label of its first token. Words that were cut off get "O"."""
     labels = {word: tags[label] for word, label in zip(row.words, found, strict=True) if word is not None}
     return [labels.get(word, "O") for word in range(words)]
 
 
 def entities(tags_of_all: Iterable[Sequence[str]]) -> set[Entity]:
-    """Return whole entities, counted as CoNLL's own program does: one begins at B, or at I after another type."""
+    """Return whole entities, delimited as in CoNLL's own program.
+
+    An entity begins at a B tag, or at an I tag that follows another type.
+    """
     found: set[Entity] = set()
     for sentence, tags in enumerate(tags_of_all):
         start, kind = 0, ""

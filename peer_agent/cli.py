@@ -1,4 +1,4 @@
-"""The `manyhands` command: messages for people, exit status 0 (done) or 1 (a numbered error)."""
+"""The `manyhands` command. Exit status 0 means done; 1 means a numbered error."""
 
 import contextlib
 import logging
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from peer_agent.relay.place import Place
     from peer_agent.site.enrolment import Enrolment
 
-# Each command imports what it needs, so that help is fast.
+# Each command imports its modules itself, so that `--help` is fast.
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich" if is_english() else None,  # its frames break where terminals count letters differently
+    # Rich draws frames, which break in terminals that count letters differently.
+    rich_markup_mode="rich" if is_english() else None,
     help=_("Train one model together."),
 )
 
@@ -80,7 +81,7 @@ Port = Annotated[int, typer.Option(min=0, max=65535, help=_("With these: port to
 Advertise = Annotated[
     int, typer.Option(min=0, max=65535, help=_("With these: external port, if your router forwards a different one."))
 ]
-LEAVE_S = 15.0  # for an agent that has finished its step to exit
+LEAVE_S = 15.0  # how long an agent that has finished its step may take to exit
 
 
 @app.command(help=_("Connect this machine to SITE; without a token, you approve it in your browser."))
@@ -288,7 +289,7 @@ async def _relay(home: "Home", site: str, token: str, *, host: str, port: int, a
 
 
 def _for_programs(json: bool) -> None:  # noqa: FBT001 (a flag of the command line)
-    """Switch output for programs to English."""
+    """Switch the process to English for `--json`, because programs read the output."""
     if json:
         speak(ENGLISH)
 
@@ -304,7 +305,7 @@ def _home() -> "Home":
 
 
 def _run(work: Coroutine[Any, Any, Any], leave_request: "LeaveRequest", *, attached: bool = False) -> Any:
-    """Run until done, or until a signal, the end of standard input or another command asks to leave."""
+    """Run `work` until it ends, or until a signal, the end of standard input or `manyhands leave` stops it."""
     import asyncio
 
     return asyncio.run(_until_asked(work, leave_request, attached=attached))
@@ -321,7 +322,7 @@ async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: "LeaveRequ
     task = asyncio.ensure_future(work)
 
     def leave(*_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # asked again after the loop has closed
+        with contextlib.suppress(RuntimeError):  # the loop has already closed
             loop.call_soon_threadsafe(task.cancel)
 
     def finish(*_: object) -> None:
@@ -342,24 +343,24 @@ async def _until_asked(work: Coroutine[Any, Any, Any], leave_request: "LeaveRequ
 
 
 def main() -> None:
-    """Run the command. Errors that a person can act on end as one numbered sentence."""
+    """Run the command. An error that has a number is printed as one sentence."""
     take_variable(os.environ)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SanitizingFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # else a line for each request
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # otherwise httpx2 logs a line for each request
     status = status_of(app)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    os._exit(status)  # the interpreter would wait for threads that cannot be stopped
+    os._exit(status)  # `sys.exit` would wait for threads, and some threads cannot be stopped
 
 
 def status_of(command: Callable[[], Any]) -> int:
     """Run a command, print its errors, and return its exit status."""
     try:
         command()
-    except SystemExit as end:  # typer ends every command by it
+    except SystemExit as end:  # typer ends every command with SystemExit
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
         from peer_agent.machine.faults import faults_of, in_readers_words, sanitize_fault

@@ -1,11 +1,13 @@
-"""A run's units in a training loop of your own. The agent handles data, averaging, updates and catching up.
+"""An API for your own training loop, which computes units of a run.
 
-from peer_agent.collaboration import collaborate
+The agent handles data, averaging, updates and catching up.
 
-with collaborate("https://example.org/runs/a-run/") as collaboration:
-    for unit in collaboration.units():
-        unit.summed_loss().backward()
-        collaboration.step()
+    from peer_agent.collaboration import collaborate
+
+    with collaborate("https://example.org/runs/a-run/") as collaboration:
+        for unit in collaboration.units():
+            unit.summed_loss().backward()
+            collaboration.step()
 """
 
 import asyncio
@@ -34,10 +36,14 @@ from peer_agent.trainer.joining import join_run
 def collaborate(
     run_url: str, *, limits: Limits | None = None, home: Path | None = None, view: View | None = None
 ) -> Iterator[Collaboration]:
-    """Join a run like `manyhands join` while the block lasts. A new machine must be approved first.
+    """Join a run for the duration of the `with` block, like `manyhands join`.
 
-    Leaving the block finishes the current step, like Ctrl-C; an error in it leaves at once. `limits` defaults to the
-    usual ones, `home` to the usual folder of this machine's keys, `view` to standard output. Raises Problem.
+    A person must first approve a new machine.
+
+
+    When the block ends normally or by Ctrl-C, the agent finishes the current step. After any other error it leaves at
+    once. By default, `limits` are the usual limits, `home` is the usual folder of this machine's keys, and `view`
+    prints to standard output. Raises Problem.
     """
     if missing := missing_packages():
         raise Problem.of("E103", missing=", ".join(missing))
@@ -60,10 +66,10 @@ def collaborate(
 
 
 class _AgentThread:
-    """An agent in its own thread, whose units the caller's thread computes."""
+    """An agent that runs in its own thread. The caller's thread computes the agent's units."""
 
     def __init__(self, run_url: str, limits: Limits, home: Home, view: View) -> None:
-        """Prepare the thread. Raises Problem E112, E305."""
+        """Create the thread without starting it. Raises Problem E112, E305."""
         self.run_url, self.limits, self.view = run_url, limits, view
         self.collaboration = Collaboration()
         self._enrolment = Enrolment(show=show_code, say=view.say, run=run_of(run_url))
@@ -74,13 +80,16 @@ class _AgentThread:
         self._cancel: Callable[[], object] = lambda: None
 
     def start(self) -> None:
-        """Start the agent at low priority."""
+        """Lower this process's priority as `limits` says, and start the agent."""
         apply_limits(self.limits)
         self._thread.start()
         self._began.wait()
 
     def leave(self, *, gently: bool) -> None:
-        """Wait until the agent has left. Units still needed for the step are computed here."""
+        """Ask the agent to leave, and wait until it has left.
+
+        With `gently`, first compute the units that the step still needs.
+        """
         self._ask(now=not gently)
         try:
             if gently:
@@ -90,7 +99,7 @@ class _AgentThread:
             self._thread.join()
 
     def _ask(self, *, now: bool) -> None:
-        with contextlib.suppress(RuntimeError):  # its loop has ended
+        with contextlib.suppress(RuntimeError):  # the agent's event loop has ended
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(partial(self._leave_request.ask, self._cancel, now=now))
 
@@ -98,10 +107,10 @@ class _AgentThread:
         error: BaseException | None = None
         try:
             asyncio.run(self._until_left())
-        except BaseException as problem:  # noqa: BLE001 (whatever it is, the loop raises it)
+        except BaseException as problem:  # noqa: BLE001 (the caller's loop raises any error)
             error = problem
         self.collaboration.end(error)
-        self._began.set()  # also if it has not begun
+        self._began.set()  # also if the agent failed before it began
 
     async def _until_left(self) -> None:
         joining = asyncio.current_task()

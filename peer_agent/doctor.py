@@ -1,4 +1,4 @@
-"""Diagnosis of what could keep this machine from training: one line per check, with number and remedy."""
+"""The checks of `manyhands doctor`: what could keep this machine from training, as one line per check."""
 
 import asyncio
 import importlib.metadata
@@ -43,7 +43,7 @@ VERDICTS: dict[Verdict, str] = {
     "warn": gettext_noop("warn"),
     "fail": gettext_noop("fail"),
 }
-NAMES = (  # of the checks
+NAMES = (  # names of the checks
     *(gettext_noop("versions"), gettext_noop("device"), gettext_noop("memory"), gettext_noop("disk")),
     *(gettext_noop("site"), gettext_noop("agent"), gettext_noop("clock"), gettext_noop("relay")),
 )
@@ -51,10 +51,10 @@ VERDICT_COLUMNS, NAME_COLUMNS = 5, 9
 
 
 class Check(Struct, frozen=True):
-    """A check and its result.
+    """The result of one check.
 
-    `code`, `title` and `severity` are of a numbered error, empty if all is well. `site` is empty for this machine
-    itself. `explained_by`: the code of another finding that causes this one.
+    `code`, `title` and `severity` describe a numbered error, and are empty if all is well. `site` is empty for checks
+    of this machine. `explained_by`: the code of another error that causes this error.
     """
 
     name: str
@@ -77,19 +77,19 @@ def good(name: str, text: str) -> Check:
 
 
 def bad(name: str, fault: Fault) -> Check:
-    """Return a check with a numbered error; a warning if training can go on."""
+    """Return a check that failed with a numbered error. The verdict is "warn" if training can continue."""
     fault, severity = sanitize_fault(fault), fault.severity
     verdict: Verdict = "fail" if severity is Severity.HIGH else "warn"
     return Check(name, verdict, in_readers_words(fault).text, fault.code, fault.title, severity)
 
 
 def found(name: str, fault: Fault | None, text: str) -> Check:
-    """Return a check with the error if there is one, else with `text`."""
+    """Return a failed check if there is a fault, otherwise a good check with `text`."""
     return good(name, text) if fault is None else bad(name, fault)
 
 
 async def examine(home: Home, site: str = "") -> list[Check]:
-    """Run all checks in order of importance, for `site` or else all known sites."""
+    """Run all checks, those of this machine first. `site`: a site's address; "" means all known sites."""
     sites = [site] if site else sorted(home.sites())
     here = await asyncio.gather(*(asyncio.to_thread(check) for check in (check_versions, check_device, check_memory)))
     checks = [*here, await asyncio.to_thread(check_disk, home)]
@@ -99,7 +99,7 @@ async def examine(home: Home, site: str = "") -> list[Check]:
 
 
 def explained(checks: list[Check]) -> list[Check]:
-    """Link each check to a finding that explains it, of this machine or of the same site."""
+    """Set `explained_by` for each check whose error follows from another error on this machine or at the same site."""
     return [replace(check, explained_by=explained_by(check.code, _beside(check, checks))) for check in checks]
 
 
@@ -119,7 +119,7 @@ def _is_there(name: str) -> bool:
 
 
 def check_device(seen: Callable[[], str] = gpu_name) -> Check:
-    """Check the device. `seen` returns the system's GPU, whatever torch finds."""
+    """Check the device. `seen` returns the system's GPU, even if torch cannot use it."""
     gpu, threads = seen(), usual_limits().threads
     cpu = ngettext("the CPU, {threads} thread", "the CPU, {threads} threads", threads).format(threads=threads)
     if not _is_there("torch"):
@@ -140,7 +140,7 @@ def check_memory(free: Callable[[], int] = lambda: int(psutil.virtual_memory().a
 
 
 def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free) -> Check:
-    """Check that the home is writable and has space."""
+    """Check that the home folder is writable and has free space."""
     try:
         _write_and_remove(home.folder)
         have = free(home.folder)
@@ -151,7 +151,7 @@ def check_disk(home: Home, free: Callable[[Path], int] = lambda path: shutil.dis
 
 
 def _write_and_remove(folder: Path) -> None:
-    """Write a file, since only a write reveals a quota or a read-only file system."""
+    """Write a file and delete it. Only a write shows that a quota is used up or that the file system is read-only."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(TRIAL_BYTES))
         file.flush()
@@ -159,7 +159,9 @@ def _write_and_remove(folder: Path) -> None:
 
 
 async def check_site(url: str) -> list[Check]:
-    """Check that a site is reached, that the clocks agree, and that this agent fits the site."""
+    """Check that the site answers, that its clock agrees with this machine's, and that it accepts this agent's
+    version.
+    """
     began = time.monotonic()
     try:
         theirs = await clock_of(f"{url}/healthz")
@@ -180,12 +182,12 @@ def check_agent(offer: Offer | None) -> Check:
 
 
 def check_clock(theirs: float, ours: float) -> Check:
-    """Compare two clocks, in UTC seconds."""
+    """Check that two clocks agree. Both times are UTC seconds."""
     return found("clock", hardware.of_clock(theirs - ours), _("agrees with the site's"))
 
 
 async def check_relays(home: Home) -> list[Check]:
-    """Check that the relays of the last run here are reached."""
+    """Check that the relays of the last run on this machine answer."""
     try:
         last = msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):

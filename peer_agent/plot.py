@@ -1,6 +1,7 @@
-"""The loss curve as a picture for pages, previews and release cards: its layout, inks and SVG. Pure.
+"""The loss curve as a picture for pages, previews and model cards: layout, colours and SVG.
 
-`frontend/src/curve.ts` draws the live page by the same rules; `tests/golden/curve.json` holds both to the same results.
+`frontend/src/curve.ts` draws the live page by the same rules. `tests/golden/curve.json` checks that both give the same
+results.
 """
 
 import math
@@ -11,7 +12,8 @@ from typing import Final, Literal, NamedTuple
 
 MOST_POINTS = 300
 TICKS = 5
-MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15  # of the range of losses: around it, and below a dotted line at the bottom
+# Fractions of the range of losses: margin around the curve, and below the unigram line if that is lowest.
+MARGIN, MARGIN_FOR_NOTE = 0.05, 0.15
 LEAST_MARGIN = 0.05  # nats per token
 MOST_NATS = 20.0  # above this loss, a perplexity is meaningless
 
@@ -21,7 +23,7 @@ Loss = tuple[int, float]  # step, nats per token
 
 
 class Scale(NamedTuple):
-    """A linear map of [low, high] to [start, end]."""
+    """A linear map from [low, high] to [start, end]."""
 
     low: float
     high: float
@@ -34,7 +36,7 @@ class Scale(NamedTuple):
 
 
 def thinned(points: Sequence[Loss], most: int = MOST_POINTS) -> list[Loss]:
-    """Return at most `most` points: first and last as they are, between them the means of equal groups."""
+    """Return at most `most` points. Keep the first and last point, and replace groups of others by their means."""
     if len(points) <= most:
         return list(points)
     inner = points[1:-1]
@@ -48,7 +50,7 @@ def _mean(group: Sequence[Loss]) -> Loss:
 
 
 def bounds(losses: Sequence[float], unigram: float | None) -> tuple[float, float]:
-    """Return the range of the vertical axis: all losses and the unigram line, with a margin."""
+    """Return the range of the vertical axis. It contains all losses and the unigram line, with a margin."""
     values = [*losses, *([] if unigram is None else [unigram])]
     low, high = min(values), max(values)
     below = MARGIN_FOR_NOTE if unigram == low else MARGIN
@@ -59,12 +61,12 @@ def bounds(losses: Sequence[float], unigram: float | None) -> tuple[float, float
 
 
 def zero_bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Return the range of an axis of amounts: from zero, with a margin above."""
+    """Return the range of an axis for amounts: from zero to a margin above the largest value."""
     return 0.0, (1.0 + MARGIN) * max(values, default=0.0) or 1.0
 
 
 def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
-    """Return round values within [low, high]: steps of 1, 2 or 5 times a power of ten."""
+    """Return round values within [low, high]. Their step is 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
     rough = (high - low) / most
@@ -75,14 +77,14 @@ def ticks(low: float, high: float, most: int = TICKS) -> list[float]:
 
 
 def level_texts(levels: Sequence[float]) -> list[str]:
-    """Format levels with as many decimals as the steps between them need."""
+    """Format levels with as many decimals as the step between them needs."""
     step = levels[1] - levels[0] if len(levels) > 1 else 1.0
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [f"{level:.{decimals}f}" for level in levels]
 
 
 def short_text(value: float) -> str:
-    """Format an amount in at most three digits: 0, 2e-4, 0.0125, 35.2, 1.53k, 12.4M."""
+    """Format an amount with at most three digits: 0, 2e-4, 0.0125, 35.2, 1.53k, 12.4M."""
     if value == 0:
         return "0"
     power = math.floor(math.log10(abs(value)) + 1e-9)
@@ -101,13 +103,13 @@ def amount_text(value: float, unit: str = "") -> str:
 
 
 def _digits(value: float) -> str:
-    """Format at most three digits, without trailing zeros."""
+    """Format a number with at most three digits, without trailing zeros."""
     text = f"{value:#.3g}" if abs(value) < 1000 else f"{value:.0f}."
     return text.rstrip("0").rstrip(".")
 
 
 def perplexity_text(loss: float) -> str:
-    """Format e^loss in two or three digits: 7.39, 24.5, 403, 1.1k."""
+    """Format the perplexity e^loss in two or three digits: 7.39, 24.5, 403, 1.1k."""
     value = math.exp(min(loss, MOST_NATS))
     if value < 1e3:
         return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
@@ -116,20 +118,20 @@ def perplexity_text(loss: float) -> str:
 
 
 def note_side(near: Sequence[float], level: float, room: float) -> Literal["above", "below"]:
-    """Return the side of the dotted line with fewer of the `near` points of the curve. y grows downwards."""
+    """Return the side of the unigram line on which fewer points of the curve lie within `room`. y grows downwards."""
     above = sum(y <= level and level - y < room for y in near)
     below = sum(y > level and y - level < room for y in near)
     return "below" if above > below else "above"
 
 
-LETTER_WIDTH = 0.58  # of its height, about
+LETTER_WIDTH = 0.58  # estimated, as a fraction of a letter's height
 
 Place = tuple[float, float]
 Anchor = Literal["start", "middle", "end"]
 
 
 class Frame(NamedTuple):
-    """A drawing of `width` x `height` units with room for labels at the left and below."""
+    """The size of a drawing, with margins for labels at the left and below."""
 
     width: int
     height: int
@@ -137,21 +139,21 @@ class Frame(NamedTuple):
     right: int = 8
     top: int = 12
     bottom: int = 24
-    letter: int = 12  # height of type
+    letter: int = 12  # height of letters
 
     @property
     def end(self) -> int:
-        """The right end of the plot."""
+        """The right end of the plotted area."""
         return self.width - self.right
 
     @property
     def foot(self) -> int:
-        """The lower end of the plot."""
+        """The lower end of the plotted area."""
         return self.height - self.bottom
 
 
 class Words(NamedTuple):
-    """A text on the baseline `y`."""
+    """A text on a drawing. `y` is the height of its baseline."""
 
     text: str
     x: float
@@ -160,17 +162,17 @@ class Words(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """All positions of a drawing. `levels` and `unigram` are heights of horizontal lines."""
+    """The positions of everything in a drawing. `levels` and `unigram` are heights of horizontal lines."""
 
     frame: Frame
-    points: list[Loss]  # shown points: finite, not too many, including the first and the last
+    points: list[Loss]  # the points shown: finite, thinned, with the first and the last
     levels: list[float]
-    labels: list[Words]  # of both axes
+    labels: list[Words]  # labels of both axes
     unigram: float | None
-    note: Words | None  # label of that line, on a background that hides other lines
+    note: Words | None  # label of the unigram line, on a background that hides other lines
     curve: list[Place]
-    heldout: list[Place]  # circles
-    legend: tuple[Place, Words] | None  # another circle, and its label
+    heldout: list[Place]  # circles at held-out losses
+    legend: tuple[Place, Words] | None  # a circle, and the label that explains it
 
 
 def lay_out(
@@ -183,10 +185,11 @@ def lay_out(
     as_perplexity: bool = False,
     amount: str | None = None,
 ) -> Layout | None:
-    """Lay out a curve, whose `points` are in the order of their steps; None if no point is finite.
+    """Lay out a curve. Return None if no point is finite. `points` must be in the order of their steps.
 
-    `as_perplexity` draws the same curve with labels in perplexity, which grows by a constant factor between lines.
-    `amount`: values are amounts of this unit (“”, “B”) instead of losses, so their axis begins at zero.
+    `as_perplexity`: label the same curve in perplexity. The perplexity grows by a constant factor from line to line.
+
+    `amount`: the unit of the values ("", "B") if they are amounts and not losses. Their axis begins at zero.
     """
     shown = thinned([(step, loss) for step, loss in points if math.isfinite(loss)])
     if not shown:
@@ -213,7 +216,7 @@ def lay_out(
 
 
 def width_of(text: str, frame: Frame) -> float:
-    """Estimate the width of a text, with some margin."""
+    """Return an estimate of a text's width, with some margin."""
     return LETTER_WIDTH * frame.letter * len(text) + frame.letter / 2
 
 
@@ -236,7 +239,7 @@ def _step_labels(x: Scale, frame: Frame) -> list[Words]:
 
 
 def _note(text: str, level: float, curve: Sequence[Place], frame: Frame) -> Words:
-    """Place the note at the end of the dotted line, on the side with less of the curve."""
+    """Place the label at the end of the unigram line, on the side with fewer points of the curve."""
     near = [y for x, y in curve if x >= frame.end - width_of(text, frame)]
     has_room = level + 5 / 3 * frame.letter <= frame.foot
     side = note_side(near, level, 2 * frame.letter) if has_room else "above"
@@ -244,7 +247,7 @@ def _note(text: str, level: float, curve: Sequence[Place], frame: Frame) -> Word
 
 
 def _legend(level: float | None, frame: Frame) -> tuple[Place, Words]:
-    """Place the legend below the start of the curve, which is free while the loss falls, or above a low dotted line."""
+    """Place the legend below the start of the curve, which is empty while the loss falls. Avoid the unigram line."""
     space = 5 / 6 * frame.letter
     x, y = frame.left + space, frame.foot - float(frame.letter)
     if level is not None and level > y - 2 * space:
@@ -252,10 +255,10 @@ def _legend(level: float | None, frame: Frame) -> tuple[Place, Words]:
     return (x, y - frame.letter / 3), Words("held-out", x + space, y, "start")
 
 
-# SVG consists of numbers and fixed words only, so it can stand in any page: with class names for a style sheet, or with
-# its own inks as a standalone file.
+# The SVG contains only numbers and fixed words, so any page may include it. It has class names for a style sheet; a
+# standalone file has colours instead.
 
-# The inks of a standalone picture: those of `frontend/static/manyhands.css` by daylight.
+# The colours of a standalone file: those of `frontend/static/manyhands.css` in its light theme.
 
 SHEET: Final = "#ffffff"
 INK: Final = "#22201d"
@@ -283,14 +286,14 @@ LOOKS: dict[str, dict[str, str]] = {  # like `.chart` in frontend/static/manyhan
 
 
 def chart_svg(layout: Layout, summary: str) -> str:
-    """Return an `<svg>` for a page. `summary` describes the curve for people who cannot see it."""
+    """Return an `<svg>` element for a page. `summary` describes the curve for people who cannot see it."""
     frame = layout.frame
     size = f'viewBox="0 0 {frame.width} {frame.height}" width="{frame.width}" height="{frame.height}"'
     return f'<svg class="chart" {size} role="img" aria-label="{summary}">{_drawn(layout)}</svg>'
 
 
 def standing_svg(layout: Layout, summary: str, title: str) -> str:
-    """Return a standalone file with a background and a title above the plot."""
+    """Return a standalone SVG file with a background, and with a title above the plot."""
     frame = layout.frame
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width} {frame.height}" role="img" '
@@ -302,7 +305,7 @@ def standing_svg(layout: Layout, summary: str, title: str) -> str:
 
 
 def _inked(drawing: str) -> str:
-    """Replace the class names of a style sheet by attributes."""
+    """Replace class names by attributes with colours."""
 
     def attributes(match: re.Match[str]) -> str:
         return " ".join(f'{name}="{value}"' for name, value in LOOKS[match[1]].items())

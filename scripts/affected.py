@@ -1,9 +1,9 @@
-"""Run the tests that the working tree's changes can reach: `python -m scripts.affected [--base REV] [--list]`.
+"""Run the tests that the working tree's changes can affect: `python -m scripts.affected [--base REV] [--list]`.
 
-A changed module reaches the tests that import it, directly or through others, by the graph that import-linter builds.
-Tests that ask the site over HTTP import no view, so they count as importers of its URLs. Another changed file reaches
-the tests of its room and the tests that name it. Journeys run only when they have changed themselves: `make test` runs
-the main ones.
+A changed module affects the tests that import it, directly or through other modules, in import-linter's graph. Tests
+that send HTTP requests to the site import no view, so they count as importers of its URLs. Any other changed file
+affects the tests of its room and the tests that contain its name. End-to-end tests run only if they themselves have
+changed, because `make test` runs the main ones.
 """
 
 import argparse
@@ -21,7 +21,7 @@ STRUCTURE = ("tests/test_house.py", "tests/test_rooms.py", "tests/test_messages.
 
 
 def changed_files(base: str) -> set[str]:
-    """Return the paths that differ from a revision, and those git does not track yet."""
+    """Return the paths that differ from a revision, and the paths that git does not track yet."""
 
     def lines(*command: str) -> list[str]:
         done = subprocess.run(["git", *command], cwd=ROOT, check=True, capture_output=True, text=True)
@@ -31,7 +31,7 @@ def changed_files(base: str) -> set[str]:
 
 
 def module_of(path: str) -> str:
-    """Return the dotted name under which a Python file is imported, or an empty string."""
+    """Return the dotted name under which a Python file is imported, or "" for other files."""
     if not path.endswith(".py"):
         return ""
     name = path.removeprefix("platform/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -39,17 +39,19 @@ def module_of(path: str) -> str:
 
 
 def is_test(module: str) -> bool:
-    """Return True for a module in which pytest finds tests."""
+    """Return True if pytest looks for tests in this module."""
     return module.startswith("tests.") and module.rpartition(".")[2].startswith("test_")
 
 
 def path_of(module: str) -> str:
-    """Return the path of a test module."""
     return f"{module.replace('.', '/')}.py"
 
 
 def import_graph() -> grimp.ImportGraph:
-    """Build the import graph. A test also imports its folders' conftest, and the URLs if it uses a Django client."""
+    """Build the import graph.
+
+    Each test also imports the conftest of its folders, and `web.urls` if it uses a Django client.
+    """
     sys.path[:0] = [str(ROOT), str(ROOT / "platform")]
     cache = str(ROOT / "var" / "cache" / "imports")
     graph = grimp.build_graph(*PACKAGES, include_external_packages=True, cache_dir=cache)
@@ -64,14 +66,14 @@ def import_graph() -> grimp.ImportGraph:
 
 
 def tests_of_modules(modules: Iterable[str], graph: grimp.ImportGraph) -> Iterator[str]:
-    """Yield the test modules that import one of these modules, or are one of them."""
+    """Yield the test modules that import one of these modules, and those that are among them."""
     for module in modules:
         if module in graph.modules:
             yield from (found for found in {module, *graph.find_downstream_modules(module)} if is_test(found))
 
 
 def tests_of_file(path: str, modules: Iterable[str]) -> Iterator[str]:
-    """Yield the test modules for a file that is no module: those of its room, and those that name it."""
+    """Yield the test modules that another file affects: those of its room, and those that contain its name."""
     parts = path.removeprefix("platform/").removeprefix("peer_agent/").removeprefix("tests/").split("/")
     room = f"tests.{parts[0]}."
     name = Path(path).name
@@ -81,7 +83,7 @@ def tests_of_file(path: str, modules: Iterable[str]) -> Iterator[str]:
 
 
 def affected_tests(changed: set[str], graph: grimp.ImportGraph) -> list[str]:
-    """Return the paths of the tests to run, in order."""
+    """Return the paths of the tests to run, sorted."""
     modules = {module_of(path) for path in changed} - {""}
     found = set(tests_of_modules(modules, graph))
     for path in (path for path in changed if not module_of(path)):
@@ -91,7 +93,7 @@ def affected_tests(changed: set[str], graph: grimp.ImportGraph) -> list[str]:
 
 
 def main() -> int:
-    """Print the tests, run them, and return pytest's status."""
+    """Print how many tests are affected, run them, and return pytest's status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", default="HEAD", help="compare with this revision")
     parser.add_argument("--list", action="store_true", help="print the tests and run none")

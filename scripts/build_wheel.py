@@ -1,7 +1,7 @@
 """Build the agent's wheel into `var/download/`: `.venv/bin/python scripts/build_wheel.py`.
 
-The wheel holds only `peer_agent`, needs no network, and has the same bytes for the same sources. It is rebuilt only if
-they have changed; scripts/setup.py calls this last.
+The wheel contains only `peer_agent`. Building it needs no network, and equal sources give equal bytes. It is rebuilt
+only if the sources have changed. scripts/setup.py calls this last.
 """
 
 import hashlib
@@ -18,19 +18,19 @@ ROOT = Path(__file__).resolve().parent.parent
 DOWNLOAD = ROOT / "var" / "download"
 PACKAGE, BESIDE = "peer_agent", ("pyproject.toml", "LICENSE")
 STAMP = "wheel.stamp"
-EPOCH = "315532800"  # 1980, the oldest time that a zip file can hold
+EPOCH = "315532800"  # 1980, the earliest time that a zip file can store
 IGNORED = shutil.ignore_patterns("__pycache__", "*.py[cod]")
 
 
 def sources(root: Path) -> Iterator[Path]:
-    """Yield every file that decides the wheel's content, in a fixed order."""
+    """Yield each file that affects the wheel's content, in a fixed order."""
     yield from (root / name for name in BESIDE)
     found = (root / PACKAGE).rglob("*")
     yield from sorted(path for path in found if path.is_file() and "__pycache__" not in path.parts)
 
 
 def fingerprint(root: Path) -> str:
-    """Return a digest of the sources and of what builds them."""
+    """Return a digest of the sources and of the tools that build the wheel."""
     digest = hashlib.sha256(f"{version('setuptools')}\0{Path(__file__).read_text()}".encode())
     for path in sources(root):
         digest.update(f"\0{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes())
@@ -38,7 +38,7 @@ def fingerprint(root: Path) -> str:
 
 
 def is_current(root: Path, download: Path) -> bool:
-    """Return True if the wheel was built from these sources."""
+    """Return True if the current wheel was built from these sources."""
     stamp = download / STAMP
     if not stamp.exists():
         return False
@@ -47,10 +47,11 @@ def is_current(root: Path, download: Path) -> bool:
 
 
 def build(root: Path, download: Path) -> Path:
-    """Build the wheel in place of an older one and return its path. Raises CalledProcessError."""
+    """Build the wheel, replace the older one, and return its path. Raises CalledProcessError."""
     download.mkdir(parents=True, exist_ok=True)
     built = fingerprint(root)
-    # Beside its target, so that it can be moved in one step; from a copy, so that no leftover of setuptools gets in.
+    # The work folder is beside the target, so that the wheel can be moved in one step. The sources are copied, so that
+    # no file that setuptools left in them gets into the wheel.
     with tempfile.TemporaryDirectory(dir=download.parent) as work:
         made = make_wheel(clean_copy(root, Path(work) / "source"), Path(work) / "wheel")
         place = download / made.name
@@ -63,7 +64,7 @@ def build(root: Path, download: Path) -> Path:
 
 
 def clean_copy(root: Path, target: Path) -> Path:
-    """Copy only the sources, with the same permissions wherever they come from."""
+    """Copy only the sources. Their permissions do not depend on the checkout."""
     shutil.copytree(root / PACKAGE, target / PACKAGE, ignore=IGNORED)
     for name in BESIDE:
         shutil.copyfile(root / name, target / name)
@@ -73,7 +74,7 @@ def clean_copy(root: Path, target: Path) -> Path:
 
 
 def make_wheel(source: Path, target: Path) -> Path:
-    """Let pip build without network, and with only setuptools of what is installed."""
+    """Build a wheel with pip, without network. Of the installed packages, the build uses only setuptools."""
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--no-cache-dir", "--wheel-dir", target)
     command: list[str | Path] = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", *options, source]
     subprocess.run(command, check=True, cwd=source, env={**os.environ, "SOURCE_DATE_EPOCH": EPOCH})

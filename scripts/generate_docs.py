@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/ from the code; `--check` only reports outdated ones.
+"""Write the generated pages of docs/ from the code. `--check` only reports pages that are out of date.
 
 Run as `python -m scripts.generate_docs [--check]`.
 """
@@ -151,7 +151,7 @@ def reducing() -> str:
 
 
 def receivable() -> str:
-    """Return what a session may receive in each phase, as a table."""
+    """Return a table of the messages that a session may receive in each phase."""
     rows = []
     for (side, link, phase), types in RECEIVABLE.items():
         names = [f"`{kind.__name__}`" for kind in sorted(types, key=lambda kind: kind.__name__)]
@@ -174,7 +174,7 @@ def header() -> str:
 
 
 def struct_entry(cls: type, level: str) -> str:
-    """Return a message, or a part of one: its description and fields."""
+    """Return the section about a message, or about a part of one: its description and fields."""
     described = inspect.type_info(cls)
     assert isinstance(described, inspect.StructType)
     rows = [(f"`{field.name}`", type_name(field.type), default_of(field)) for field in described.fields]
@@ -183,7 +183,7 @@ def struct_entry(cls: type, level: str) -> str:
 
 
 def default_of(field: inspect.Field) -> str:
-    """Return what an absent field means; empty for a required one."""
+    """Return the value of a field that is absent, or "" for a required field."""
     if field.required:
         return ""
     default = field.default.value if isinstance(field.default, Enum) else field.default
@@ -191,7 +191,7 @@ def default_of(field: inspect.Field) -> str:
 
 
 def type_name(kind: inspect.Type) -> str:
-    """Return a type with its limits, in words."""
+    """Return a type with its limits in words."""
     match kind:
         case inspect.IntType():
             return "integer" + limits(kind.ge, kind.le)
@@ -227,7 +227,7 @@ def limits(least: float | None, most: float | None) -> str:
 
 
 def message_entries() -> str:
-    """Return all messages by direction. One that goes several ways is described where it comes first."""
+    """Return the sections about all messages, by direction. A message of several directions is described once."""
     text, seen = "", set()
     for title, union in GROUPS.items():
         text += f"### {title}\n\n"
@@ -258,7 +258,7 @@ def readable(text: str) -> str:
 
 
 def setup_errors() -> dict[str, list[str]]:
-    """Return the numbered errors of scripts/setup.py, which cannot import a catalogue."""
+    """Return the numbered errors of scripts/setup.py. That script cannot import the error catalogue."""
     found: dict[str, list[str]] = {}
     for text in strings(ast.parse((ROOT / "scripts" / "setup.py").read_text(encoding="utf-8"))):
         numbered = re.match(r"(E9\d\d) (.*)", text, re.DOTALL)
@@ -268,7 +268,7 @@ def setup_errors() -> dict[str, list[str]]:
 
 
 def strings(tree: ast.AST) -> Iterator[str]:
-    """Yield all strings of a program; f-strings as format strings with named fields."""
+    """Yield all strings of a program. An f-string becomes a format string with named fields."""
     pieces = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -278,7 +278,7 @@ def strings(tree: ast.AST) -> Iterator[str]:
 
 
 def piece(part: ast.expr) -> str:
-    """Return a part of an f-string: its text, or the first word of its expression in braces."""
+    """Return one part of an f-string: its text, or its expression's first word in braces."""
     if isinstance(part, ast.FormattedValue):
         return "{" + re.split(r"\W", ast.unparse(part.value))[0] + "}"
     return str(ast.literal_eval(part))
@@ -318,7 +318,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Write the pages, or only check them; return 1 if one is out of date."""
+    """Write the generated pages. With `--check`, write nothing and return 1 if a page is out of date."""
     outdated = 0
     for name, made in PAGES.items():
         path, page = ROOT / name, made()

@@ -1,8 +1,8 @@
-"""Catalogues of messages: `.venv/bin/python -m scripts.messages` updates them, `--check` reports faults.
+"""Update the catalogues of translations: `.venv/bin/python -m scripts.messages`. `--check` only reports faults.
 
-There are two domains: `django` for the site, and `manyhands` for the agent. People edit `.po` files. `--compile`, which
-setup calls, writes what programs read: `.mo` files, the texts of scripts (`words.json`), and two pseudo-languages with
-accents and brackets (`en-XA`), the second from right to left (`ar-XB`).
+There are two catalogues per language: `django` for the site, `manyhands` for the agent. People edit `.po` files.
+`--compile`, which setup runs, writes the files that programs read: `.mo` files, the texts of scripts (`words.json`),
+and two pseudo-languages with accents and brackets (`en-XA`, and `ar-XB` from right to left).
 """
 
 import argparse
@@ -26,7 +26,7 @@ LANGUAGES = ("bn",)
 PSEUDO = ("en_XA", "ar_XB")
 KEYWORDS: dict[str, Any] = {
     **dict.fromkeys(("_", "gettext", "gettext_lazy", "gettext_noop"), None),
-    "Tell": (1,),  # of a trainer, whose pure core translates nothing
+    "Tell": (1,),  # in a trainer's state machine, which itself translates nothing
     **dict.fromkeys(("ngettext", "ngettext_lazy"), (1, 2)),
     **dict.fromkeys(("pgettext", "pgettext_lazy"), ((1, "c"), 2)),
     **dict.fromkeys(("npgettext", "npgettext_lazy"), ((1, "c"), 2, 3)),
@@ -35,21 +35,21 @@ TAGS = ("TRANSLATORS:",)
 SCRIPTS = "frontend/src/**/*.ts"
 QUOTED = r'"((?:[^"\\]|\\.)*)"'
 SAID = re.compile(rf"(?<![.\w])(?:say\(\s*{QUOTED}|sayCount\(\s*{QUOTED},\s*{QUOTED})")
-WORDS = "words.json"  # the texts of scripts on pages in another language
-PARTS = re.compile(r"%\(\w+\)[sd]|%[sd]|\{\w*\}|<[^>]+>|&\w+;")  # of a message, to be kept unchanged
+WORDS = "words.json"  # the texts that scripts show on translated pages
+PARTS = re.compile(r"%\(\w+\)[sd]|%[sd]|\{\w*\}|<[^>]+>|&\w+;")  # parts of a message that a translation must keep
 NEVER = datetime(2000, 1, 1, tzinfo=UTC)
 ACCENTS = str.maketrans("aeiouycnsAEIOUYCNS", "àéîõûýçñšÀÉÎÕÛÝÇÑŠ")
 
 
 class Domain(NamedTuple):
-    """The messages of one program, and the place of their catalogues."""
+    """The messages of one program, and the folder of their catalogues."""
 
     name: str
     folder: Path
     sources: tuple[str, ...]
 
     def catalogue(self, language: str) -> Path:
-        """Return the catalogue that people edit."""
+        """Return the path of a language's catalogue, which people edit."""
         return self.folder / language / "LC_MESSAGES" / f"{self.name}.po"
 
 
@@ -67,7 +67,9 @@ DOMAINS = (
 
 
 def found_in(domain: Domain) -> Catalog:
-    """Return every message of a domain, with its files; line numbers would change with every edit."""
+    """Return every message of a domain with its files. Line numbers are left out, because they change with every
+    edit.
+    """
     found = Catalog(project="Manyhands", charset="utf-8")
     paths = (path for pattern in domain.sources for path in sorted(ROOT.glob(pattern)))
     for path in paths:
@@ -87,7 +89,7 @@ def add_recipes(found: Catalog) -> None:
     """Add the texts of recipes, which pages translate."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     from peer_agent.protocol.recipe import KINDS
-    from web.pages.runs.forms.recipe import COMMON  # registers all kinds
+    from web.pages.runs.forms.recipe import COMMON  # registers all kinds of recipe
 
     place: Any = ("peer_agent/recipes", None)
     common = [each for words in COMMON.values() for each in words]
@@ -110,14 +112,14 @@ def add_recipes(found: Catalog) -> None:
 
 
 def words_of_material(material: Any) -> Iterator[str]:
-    """Yield the texts that name a recipe's data and the files that accompany it."""
+    """Yield the texts that name a recipe's data, and the files that accompany the data."""
     if material is not None:
         yield from (material.name, material.named(2), material.unit, material.file, material.more, *material.shown)
         yield from words_of_material(material.brought)
 
 
 def add_errors(found: Catalog) -> None:
-    """Add all texts of the errors' catalogue; they are not marked there."""
+    """Add all texts of the error catalogue. They are not marked for translation in the code."""
     from peer_agent.protocol.errors import CATALOGUE
 
     place: Any = ("peer_agent/protocol/errors", None)
@@ -136,7 +138,7 @@ def add_reasons(found: Catalog) -> None:
 
 
 def messages_in(path: Path) -> Iterator[tuple[int, Any, list[str], str | None]]:
-    """Yield the messages of a file; a template becomes calls first, as in Django's own tool."""
+    """Yield the messages in a file. A template is first converted to Python calls, as in Django's own tool."""
     source = path.read_text(encoding="utf-8")
     if path.suffix == ".ts":
         yield from ((0, message, [], None) for message in said_in(source))
@@ -149,7 +151,7 @@ def messages_in(path: Path) -> Iterator[tuple[int, Any, list[str], str | None]]:
 
 
 def said_in(script: str) -> Iterator[str | tuple[str, str]]:
-    """Yield the arguments of `say` and `sayCount` in a script."""
+    """Yield the arguments of `say` and `sayCount` in a TypeScript file."""
     for single, one, many in SAID.findall(script):
         yield (unquoted(one), unquoted(many)) if one else unquoted(single)
 
@@ -162,7 +164,10 @@ def unquoted(text: str) -> str:
 
 
 def updated(domain: Domain, language: str) -> bytes:
-    """Return a language's catalogue with the present messages; translations stay, obsolete messages go."""
+    """Return a language's catalogue with the current messages.
+
+    Translations are kept, and obsolete messages are removed.
+    """
     path = domain.catalogue(language)
     known = read(path, language) if path.exists() else Catalog(language, project="Manyhands", charset="utf-8")
     known.update(found_in(domain), no_fuzzy_matching=True)
@@ -177,7 +182,7 @@ def read(path: Path, language: str) -> Catalog:
 
 
 def without_dates(written: bytes) -> bytes:
-    """Remove headers that change, so that the same messages make the same file."""
+    """Remove headers that change, so that equal messages give equal files."""
     return re.sub(rb'"(POT-Creation-Date|PO-Revision-Date|Last-Translator|Generated-By)[^"]*"\n', b"", written)
 
 
@@ -191,9 +196,9 @@ def compile_all() -> None:
 
 
 def save(catalogue: Catalog, domain: Domain, language: str) -> None:
-    """Write the compiled form of a catalogue, and the texts of the site's scripts."""
+    """Write the compiled form of a catalogue. For the site, also write the texts of its scripts."""
     out, path = BytesIO(), domain.catalogue(language)
-    catalogue.creation_date = catalogue.revision_date = NEVER  # the same messages make the same file
+    catalogue.creation_date = catalogue.revision_date = NEVER  # so that equal messages give equal files
     write_mo(out, catalogue)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".mo").write_bytes(out.getvalue())
@@ -202,7 +207,7 @@ def save(catalogue: Catalog, domain: Domain, language: str) -> None:
 
 
 def words_of(catalogue: Catalog) -> dict[str, str | list[str]]:
-    """Return the translated texts of scripts; counted ones have two forms."""
+    """Return the translated texts of scripts. A text with a number has two forms."""
     found: dict[str, str | list[str]] = {}
     for path in sorted(ROOT.glob(SCRIPTS)):
         for said in said_in(path.read_text(encoding="utf-8")):
@@ -214,7 +219,10 @@ def words_of(catalogue: Catalog) -> dict[str, str | list[str]]:
 
 
 def pseudo(found: Catalog) -> Catalog:
-    """Return a catalogue with every message in accents and brackets; text without them was never marked."""
+    """Return a pseudo-translation with accents and brackets.
+
+    Text on a page without them was never marked for translation.
+    """
     made = Catalog("en", project="Manyhands", charset="utf-8")
     for message in found:
         if message.id:
@@ -224,7 +232,7 @@ def pseudo(found: Catalog) -> Catalog:
 
 
 def accent(text: str) -> str:
-    """Return a text in accents and a quarter longer; placeholders, tags and entities stay."""
+    """Return a text with accents, a quarter longer. Placeholders, tags and entities are kept."""
     kept = PARTS.findall(text)
     parts = [part.translate(ACCENTS) for part in PARTS.split(text)]
     inside = "".join(part + tail for part, tail in zip(parts, [*kept, ""], strict=True))
@@ -235,7 +243,7 @@ def accent(text: str) -> str:
 
 
 def faults_of(language: str, message: Message) -> Iterator[str]:
-    """Yield faults that would break a page or change its meaning."""
+    """Yield the faults of a translation that would break a page or change its meaning."""
     if not message.id or not message.string:
         return
     ids, strings = as_tuple(message.id), as_tuple(message.string)
@@ -253,12 +261,12 @@ def places(text: str) -> list[str]:
 
 
 def main() -> int:
-    """Update or check the catalogues; return 0 if there is no fault."""
+    """Update or check the catalogues. Return 1 if there are faults."""
     parser = argparse.ArgumentParser(prog="python -m scripts.messages", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a catalogue is not up to date")
     parser.add_argument("--compile", action="store_true", help="write what programs read")
     given = parser.parse_args()
-    if given.compile:  # in images and at setup: the sources are not searched
+    if given.compile:  # in images and during setup; sources are not searched
         compile_all()
         return 0
     faults: list[str] = []

@@ -1,4 +1,4 @@
-"""docs/permissions.md: the answer to each requester at each address, from the table that tests check."""
+"""The page docs/permissions.md: each requester's answer at each address, from the table that the tests check."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -6,7 +6,7 @@ from itertools import groupby
 from tests.web.permission_table import ABOUT, EVERYBODY, FURTHER, VISIBILITIES, Row, rows
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
-PARTS = {  # parts of the site by the beginnings of addresses; the first match counts
+PARTS = {  # Parts of the site, by the beginnings of addresses. The first match counts.
     "The API": ("/api/",),
     "Runs": ("/runs/",),
     "Texts on their way in": ("/uploads/",),
@@ -33,7 +33,7 @@ organizer's. Everything below `/admin/` is one row: a separate test walks every 
 
 
 def permissions_page(table: Table) -> str:
-    """Return the whole table, part by part."""
+    """Return the whole page, with a table for each part of the site."""
     askers = [(name, ABOUT[name] if name in ABOUT else FURTHER[name].about) for name in EVERYBODY]
     parts = []
     for title, found in by_part().items():
@@ -43,7 +43,7 @@ def permissions_page(table: Table) -> str:
 
 
 def by_part() -> dict[str, list[Row]]:
-    """Return the rows of each part, by address; methods of an address in the table's order."""
+    """Return the table's rows for each part of the site, sorted by address and method."""
     found: dict[str, list[Row]] = {title: [] for title in PARTS}
     for row in sorted(rows(), key=lambda row: row.address):
         found[next(title for title, starts in PARTS.items() if row.address.startswith(starts))].append(row)
@@ -51,12 +51,12 @@ def by_part() -> dict[str, list[Row]]:
 
 
 def place_of(row: Row) -> tuple[str, str]:
-    """Return what rows of several visibilities share."""
+    """Return the address and method of a row. Rows that differ only in visibility share them."""
     return row.address, row.method
 
 
 def lines(place: list[Row]) -> Iterator[list[str]]:
-    """Yield one line for all visibilities with the same answers."""
+    """Yield lines of the table for one address and method. Visibilities with the same answers share a line."""
     place = sorted(place, key=lambda row: ("*", *VISIBILITIES).index(row.visibility))
     for answers, found in groupby(place, key=lambda row: row.answers):
         which = [row.visibility for row in found]

@@ -1,6 +1,7 @@
-"""Check the prose of docstrings, and of commit subjects that are not on origin's main branch yet.
+"""Check the prose of docstrings, and of commit subjects that origin's main branch does not have yet.
 
-Usage: python -m scripts.prose, or with a file: check only the commit message in it, as a commit-msg hook does.
+Run as `python -m scripts.prose`. With a file as argument, check only the commit message in the file, as a commit-msg
+hook does.
 """
 
 import ast
@@ -15,12 +16,11 @@ BEGINNINGS = re.compile(r"(Whether|Who|Whoever|Whom|Whose|What)\b")
 HIDDEN = re.compile(r"\b([Ww]hoever|[Ww]homever|[Ss]omebody|[Nn]obody)\b")
 FEWEST_WORDS = 4
 LONGEST_SUBJECT = 72
-VERBS = {"tell", "say", "hold", "know", "look", "take"}  # they name no change
+VERBS = {"tell", "say", "hold", "know", "look", "take"}  # verbs that do not say what a commit changes
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def faults_of_docstring(text: str) -> list[str]:
-    """Return what a docstring does that ours do not."""
     faults = []
     if found := BEGINNINGS.match(text):
         faults.append(f"begins with {found.group()!r}: begin with a verb, or with the thing itself")
@@ -32,7 +32,7 @@ def faults_of_docstring(text: str) -> list[str]:
 
 
 def faults_of_subject(subject: str) -> list[str]:
-    """Return what a commit's subject does that ours do not. `room: ` may stand before the verb."""
+    """Return the faults of a commit's subject. `room: ` may precede the verb."""
     text = re.sub(r"^[\w./ -]+: ", "", subject)
     faults = []
     if (verb := text.split(" ", 1)[0].lower()) in VERBS:
@@ -45,14 +45,14 @@ def faults_of_subject(subject: str) -> list[str]:
 
 
 def docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each docstring in a module."""
+    """Yield the line and text of each docstring in a module."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
             yield node.body[0].lineno, text
 
 
 def in_tree() -> list[str]:
-    """Return the faults of all docstrings, each with its place."""
+    """Return the faults of all docstrings in the repository, each with its file and line."""
     paths = subprocess.check_output(["git", "ls-files", "*.py"], cwd=ROOT, text=True).splitlines()
     return [
         f"{path}:{line}: {fault}"
@@ -64,7 +64,10 @@ def in_tree() -> list[str]:
 
 
 def in_commits() -> list[str]:
-    """Return the faults of the subjects that origin's main branch lacks; none without such a branch."""
+    """Return the faults of commit subjects that origin's main branch does not have.
+
+    Return [] if that branch is unknown.
+    """
     command = ["git", "log", "--no-merges", "--format=%h %s", "origin/main..HEAD"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     commits = (line.split(" ", 1) for line in done.stdout.splitlines())
@@ -72,7 +75,7 @@ def in_commits() -> list[str]:
 
 
 def main() -> None:
-    """Print the faults; exit with 1 if there are any."""
+    """Print the faults. Exit with status 1 if there are any."""
     if len(sys.argv) > 1:
         faults = faults_of_subject(Path(sys.argv[1]).read_text("utf-8").split("\n", 1)[0])
     else:

@@ -1,4 +1,4 @@
-"""Write docs/reference/cli.md from the agent's commands, and recipes.md from the types of recipes."""
+"""The pages docs/reference/cli.md, from the agent's commands, and recipes.md, from the types of recipes."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -30,8 +30,8 @@ returns them as `recipe`. Once a run is open, only its number of steps and the w
 
 
 def cli_page(table: Table) -> str:
-    """Return the page of every command and option that is not hidden."""
-    os.environ["MANYHANDS_LANGUAGE"] = "en"  # read when the commands are defined
+    """Return the page about all commands and options that are not hidden."""
+    os.environ["MANYHANDS_LANGUAGE"] = "en"  # the variable is read when the commands are defined
     import typer.main
     from typer.core import TyperGroup
 
@@ -55,8 +55,8 @@ def cli_page(table: Table) -> str:
 
 
 def recipes_page(table: Table) -> str:
-    """Return the page of every value that forms offer: those of all recipes, then each kind's."""
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")  # for translations
+    """Return the page about all recipe values that forms offer: first those of all recipes, then those of each kind."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")  # needed for translations
     from web.pages.runs.forms.recipe import COMMON
 
     def values(kind: inspect.Type, words: Sequence[Words]) -> str:
@@ -85,7 +85,7 @@ def _row(described: inspect.Type, words: Words) -> tuple[str, ...]:
 
 
 def _bounds(described: inspect.Type) -> str:
-    """Return a value's bounds or choices, in words."""
+    """Return a value's limits or choices in words."""
     match described:
         case inspect.LiteralType(values=values):
             return " or ".join(f"`{value}`" for value in values)
@@ -98,5 +98,5 @@ def _bounds(described: inspect.Type) -> str:
 
 
 def _stated(value: object) -> str:
-    """Return a default as code; empty without one."""
+    """Return a default value as code, or "" if there is none."""
     return "" if value is None or value is NODEFAULT else f"`{value}`"

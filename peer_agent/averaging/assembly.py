@@ -1,6 +1,6 @@
-"""The averaged gradient of a round, assembled from chunks as they arrive.
+"""A round's averaged gradient, assembled from chunks as they arrive.
 
-Chunks are tentative: only bytes under the roots that a commit record names leave this module (rule 6).
+Chunks are tentative. Only bytes whose hashes match the roots in a commit record leave this module (rule 6).
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from peer_agent.protocol.wire import Frame, Kind
 
 
 def spans_match(entry: SpanEntry, leaves: Sequence[Leaf]) -> bool:
-    """Return True if these leaves have the root that the record names."""
+    """Return True if these leaves hash to the root in the record."""
     return len(leaves) == entry.stop - entry.first and root_of(leaves).hex() == entry.root
 
 
 def leaves_of_span(
     codec: Codec, grid: Grid, entry: SpanEntry, payloads: Sequence[bytes | memoryview]
 ) -> list[Leaf] | None:
-    """Return the leaf of each chunk, or None if the bytes are not those that the record names."""
+    """Return the leaf of each chunk, or None if the bytes do not match the root in the record."""
     lengths = [grid.length(chunk) for chunk in range(entry.first, entry.stop)]
     if [len(payload) for payload in payloads] != [encoded_size(codec, length) for length in lengths]:
         return None
@@ -39,24 +39,29 @@ def leaves_of_span(
 
 
 class Assembly:
-    """The averaged gradient of a live round, or of one that is replayed from the log without a plan.
+    """The averaged gradient of a live round, or of a round that is replayed from the log without a plan.
 
-    It decodes chunks as they arrive, so a commit costs a receiver only the comparison of roots. One thread may call
-    `fill` while another calls `keep_chunk`.
+    It decodes chunks as they arrive, so that at a commit a receiver only compares roots. One thread may call `fill`
+    while another thread calls `keep_chunk`.
     """
 
     def __init__(self, grid: Grid, codec: Codec) -> None:
         self.grid = grid
         self.codec = codec
-        self._values = MEMORY.array(np.float32, grid.elements)  # given out only once every chunk is in place
+        # `gradient` returns this array only when every chunk is in place.
+        self._values = MEMORY.array(np.float32, grid.elements)
         self._leaves: list[Leaf | None] = [None] * grid.chunks
-        self._matched: set[tuple[int, int, str]] = set()  # first, stop and root of spans with every leaf here
+        # First chunk, stop and root of each span that has matched a record.
+        self._matched: set[tuple[int, int, str]] = set()
         self._plan: PlanHead | None = None
         self._spans: dict[int, PlannedSpan] = {}
         self._lock = Lock()  # a chunk's values and its leaf change together
 
     def follow(self, plan: PlanHead) -> None:
-        """Accept this plan's chunks from now on; keep retained spans. Raises ValueError for another grid or codec."""
+        """Accept the chunks of this plan from now on, and keep the chunks of spans that the last plan had too.
+
+        Raises ValueError if the plan has another grid or codec.
+        """
         if (Grid(plan.elements, plan.chunk_elements), plan.codec_down) != (self.grid, self.codec):
             raise ValueError("this plan needs another assembly")
         spans = {span.span: span for span in plan.spans}
@@ -68,7 +73,7 @@ class Assembly:
         self._plan, self._spans = plan, spans
 
     def keep_chunk(self, frame: Frame) -> bool:
-        """Keep an averaged chunk that the plan names, and return True if it is new. Ignore any other frame."""
+        """Store an averaged chunk if the plan names it. Return True if the chunk is new."""
         if not self._is_planned(frame) or self._leaves[frame.chunk]:
             return False
         length = self.grid.length(frame.chunk)
@@ -81,7 +86,9 @@ class Assembly:
         return True
 
     def fill(self, entry: SpanEntry, payloads: Sequence[bytes | memoryview]) -> None:
-        """Check, then insert a span from the log; decodes twice. Raises Problem E111 if the record has other bytes."""
+        """Check a span from the log, then insert its chunks. Raises Problem E111 if the bytes do not match the
+        record.
+        """
         leaves = leaves_of_span(self.codec, self.grid, entry, payloads)
         if leaves is None:
             raise Problem.of("E111", name=f"span {entry.span}", url="a relay's log")
@@ -99,7 +106,10 @@ class Assembly:
         return root_over([root_of([leaf for leaf in self._leaves[s.first : s.stop] if leaf]) for s in spans])
 
     def missing(self, record: RecordHead) -> list[SpanEntry]:
-        """Return the spans that are missing or wrong. Raises ValueError if the record does not fit grid and vector."""
+        """Return the record's spans that are missing here or have other bytes.
+
+        Raises ValueError if the record has another grid or codec, or if its spans do not cover the vector.
+        """
         if (Grid(record.elements, record.chunk_elements), record.codec) != (self.grid, self.codec):
             raise ValueError("this record needs another assembly")
         if not _covers(record.spans, self.grid.chunks):
@@ -107,7 +117,9 @@ class Assembly:
         return [entry for entry in record.spans if not self._holds(entry)]
 
     def gradient(self, record: RecordHead) -> Floats | list[SpanEntry]:
-        """Return the averaged gradient [P], not a copy, if every span matches the record; else return `missing`."""
+        """Return the averaged gradient [P], not a copy, if every span matches the record. Otherwise return
+        `missing`.
+        """
         return self.missing(record) or self._values
 
     def _is_planned(self, frame: Frame) -> bool:
@@ -122,7 +134,10 @@ class Assembly:
         )
 
     def _holds(self, entry: SpanEntry) -> bool:
-        """Return True if the span's leaves match. Each root is computed once: every chunk asks about every span."""
+        """Return True if the span's leaves match the record.
+
+        Roots that matched are cached, because every chunk checks every span.
+        """
         place = (entry.first, entry.stop, entry.root)
         if place not in self._matched:
             leaves = [leaf for leaf in self._leaves[entry.first : entry.stop] if leaf]
@@ -137,7 +152,7 @@ class Assembly:
 
 
 def _covers(spans: Sequence[SpanEntry], chunks: int) -> bool:
-    """Return True if the spans cover each of the chunks exactly once."""
+    """Return True if the spans cover each of the vector's chunks exactly once."""
     position = 0
     for span in sorted(spans, key=lambda span: span.first):
         if span.first != position or span.stop < span.first:

@@ -1,10 +1,12 @@
-"""Codecs between chunks of float32 values and bytes. Every machine decodes alike, by one multiplication (rule 13).
+"""Codecs between chunks of float32 values and bytes.
+
+Every machine decodes to the same bits, because decoding is one multiplication (rule 13).
 
     fp32   the values, little-endian
     fp16   int16 exponent e, then halves h: x = h * 2^e (rule 34)
     int8   a float32 scale per block of 1024, then the integers q: x = q * scale
-    int4   a float32 scale per block of 128, then ceil(n/2) bytes: byte i has q of value i in its low four bits and that
-           of value i + ceil(n/2) in its high ones, in two's complement: x = q * scale
+    int4   a float32 scale per block of 128, then ceil(n/2) bytes in two's complement: x = q * scale.
+           Byte i has q of value i in its low four bits, and q of value i + ceil(n/2) in its high four bits
 
 Encoding a decoded chunk again gives the same bytes.
 """
@@ -30,10 +32,11 @@ Encoded = tuple[memoryview, Leaf]
 INLINE_BYTES = 256 * 1024
 
 EXPONENT = struct.Struct("<h")
-HALF_EXPONENT = 15  # scales peaks to [2^14, 2^15), below half's 65504, so most of half's range serves the small values
+# Peaks are scaled to [2^14, 2^15), below half's 65504, so that most of half's range serves small values.
+HALF_EXPONENT = 15
 LARGEST_HALF = np.float32(2**15 - 2**4)
-LOWEST_EXPONENT = -126  # of a power of two that is a normal float32 number
-HIGHEST_EXPONENT = 128 - HALF_EXPONENT  # of float32's largest value
+LOWEST_EXPONENT = -126  # exponent of the smallest power of two that is a normal float32 number
+HIGHEST_EXPONENT = 128 - HALF_EXPONENT  # exponent for float32's largest value
 
 INT8_TOP, INT4_TOP = 127, 7
 
@@ -48,7 +51,7 @@ def encode(codec: Codec, values: Floats) -> bytes:
 def encode_rows(codec: Codec, rows: Floats, payloads: Bytes) -> None:
     """Encode contiguous `rows` [chunks, n] into `payloads` [chunks, bytes]. Raises ValueError if a value is not finite.
 
-    Overwrites `rows` with the decoded values; some codecs leave only their magnitudes.
+    Overwrites `rows` with the decoded values. Some codecs leave only the magnitudes of these values.
     """
     with np.errstate(all="ignore"):
         match codec:
@@ -66,33 +69,33 @@ def encode_rows(codec: Codec, rows: Floats, payloads: Bytes) -> None:
 
 
 def encode_with_leaves(codec: Codec, rows: Floats, payloads: Bytes) -> list[Encoded]:
-    """Encode like `encode_rows`; return a view of each chunk's payload and its leaf."""
+    """Encode like `encode_rows`. Return each chunk's payload, as a view, with its leaf."""
     encode_rows(codec, rows, payloads)
     views = [memoryview(payload) for payload in payloads]
     return [(view, leaf_of(view, total)) for view, total in zip(views, sums_of_squares(rows), strict=True)]
 
 
 def decode(codec: Codec, data: bytes | memoryview, length: int) -> Floats:
-    """Decode to a new array; infinities and nan may result. Raises ValueError if the byte count is not right."""
+    """Decode to a new array, which may contain inf and nan. Raises ValueError if the number of bytes is wrong."""
     values = np.empty(length, np.float32)
     decode_into(codec, data, values)
     return values
 
 
 def decode_into(codec: Codec, data: bytes | memoryview, values: Floats) -> None:
-    """Decode like `decode`, into [n], contiguous."""
+    """Decode into the contiguous array `values` [n]. Raises ValueError like `decode`."""
     with np.errstate(all="ignore"):
         _decode(codec, data, values)
 
 
 def sum_squares(values: Floats) -> float:
-    """Return the sum of squares of [n] in float64; inf or nan if a value is not finite."""
+    """Return the sum of squares of `values` [n] in float64. The sum is inf or nan if a value is not finite."""
     with np.errstate(all="ignore"):
         return sums_of_squares(values.reshape(1, -1))[0]
 
 
 def decode_with_leaf(codec: Codec, data: bytes | memoryview, values: Floats) -> Leaf:
-    """Decode into [n], contiguous, and return the leaf that commits to the chunk. Raises ValueError like `decode`."""
+    """Decode into the contiguous array `values` [n], and return the chunk's leaf. Raises ValueError like `decode`."""
     with np.errstate(all="ignore"):
         _decode(codec, data, values)
         return leaf_of(data, sums_of_squares(values.reshape(1, -1))[0])
@@ -126,7 +129,8 @@ def _encode_halves(rows: Floats, payloads: Bytes) -> None:
     exponents = [_exponent(peak) for peak in _peaks(rows)]
     _scale(rows, [2.0**-exponent for exponent in exponents])
     if HIGHEST_EXPONENT in exponents:
-        rows.clip(-LARGEST_HALF, LARGEST_HALF, out=rows)  # a larger half would decode to 2^128, beyond float32
+        # A larger half would decode to 2^128, which float32 cannot represent.
+        rows.clip(-LARGEST_HALF, LARGEST_HALF, out=rows)
     halves = SCRATCH.room("halves", np.uint16, rows.size)
     to_halves(rows.reshape(-1), halves)
     payloads[:, EXPONENT.size :].view("<u2")[:] = halves.reshape(rows.shape)
@@ -139,9 +143,9 @@ def _scale(rows: Floats, factors: Sequence[float]) -> None:
 
 
 def _exponent(peak: float) -> int:
-    """Return the exponent that brings the peak to [2^14, 2^15), or as near as a normal float32 factor can."""
+    """Return the exponent that scales `peak` to [2^14, 2^15), limited to exponents with a normal float32 factor."""
     fraction, exponent = math.frexp(peak)
-    # Such a fraction rounds up to 1 in eleven bits, so the decoded peak is the next power of two.
+    # Rounded to eleven bits, such a fraction becomes 1. The decoded peak is then the next power of two.
     rounds_up = fraction >= 1 - 2**-12
     return min(max(exponent + rounds_up - HALF_EXPONENT, LOWEST_EXPONENT), HIGHEST_EXPONENT)
 
@@ -153,7 +157,7 @@ def _decode_halves(data: bytes | memoryview, values: Floats) -> None:
 
 
 def _factor(exponent: int) -> np.float32:
-    """Return 2^exponent, or nan if no encoder writes this exponent."""
+    """Return 2^exponent. Return nan for an exponent that no encoder writes."""
     is_written = LOWEST_EXPONENT <= exponent <= HIGHEST_EXPONENT
     return np.float32(2.0**exponent if is_written else np.nan)
 

@@ -1,7 +1,7 @@
-"""A contributor's gradient sums between two commits. Its core tracks weights and whose samples they are.
+"""A contributor's gradient sums between two commits. The trainer's state machine in `protocol` tracks their weights.
 
-One mechanism is carry-over, partial inclusion and error feedback at once (rule 9). Each chunk holds a sum S of
-token-weighted gradients with W tokens. The contributor sends enc(S/W); at the commit it subtracts W * dec(sent).
+One mechanism provides carry-over, partial inclusion and error feedback (rule 9). Each chunk has a sum S of
+token-weighted gradients over W tokens. The contributor sends enc(S/W). At the commit it subtracts W * dec(sent) from S.
 """
 
 import math
@@ -21,22 +21,22 @@ AT_ONCE = 64 * 1024  # elements: short chunks are encoded in batches that fit th
 
 
 class NotFinite(ArithmeticError):
-    """Gradients contain, or have summed to, values that are not finite."""
+    """Gradients, or their sum, contain values that are not finite."""
 
 
 class Sending(Struct, frozen=True, kw_only=True, eq=False):
-    """The bytes behind an offer: a payload and a leaf for every chunk, zeros where W is 0."""
+    """The data behind an offer: each chunk's payload and leaf. Chunks without tokens are sent as zeros."""
 
-    weights: tuple[Weight, ...]  # cover every chunk, including ranges with W = 0
+    weights: tuple[Weight, ...]  # for every chunk, including ranges without tokens
     codec: Codec
     payloads: Sequence[bytes | memoryview]
     leaves: list[Leaf]
     root: bytes
-    norm: float  # of the decoded payloads
+    norm: float  # norm of the decoded payloads
 
 
 class Accumulator:
-    """Gradient sums, [P], and the offer that freezes them."""
+    """The gradient sums [P], and the open offer. While an offer is open, the sums are frozen."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -48,21 +48,25 @@ class Accumulator:
         return self._sending
 
     def add(self, gradient_sum: Floats) -> None:
-        """Add the gradient [P] of a summed loss. Raises NotFinite (no change), RuntimeError if an offer is open."""
+        """Add a gradient [P] of the summed loss.
+
+        Raises NotFinite if a value is not finite, and leaves the sums unchanged. Raises RuntimeError while an offer is
+        open.
+        """
         if self._sending:
             raise RuntimeError("an offered accumulator is frozen until commit or void")
         if gradient_sum.shape != self._sum.shape or gradient_sum.dtype != np.float32:
             raise ValueError(f"a gradient is float32 {self._sum.shape}, not {gradient_sum.shape}")
         if not _is_finite(gradient_sum):
             raise NotFinite
-        with np.errstate(all="ignore"):  # `offer` finds overflow
+        with np.errstate(all="ignore"):  # `offer` detects overflow
             self._sum += gradient_sum
 
     def offer(self, codec: Codec, weights: Sequence[Weight]) -> Sending:
-        """Freeze the sums and encode them with these tokens. A repeated call returns the same object.
+        """Freeze the sums, and encode them divided by the tokens in `weights`. A repeated call returns the same object.
 
-        Raises NotFinite if finite gradients sum to infinity, RuntimeError if frozen with another codec or other
-        weights.
+        Raises NotFinite if finite gradients have summed to infinity. Raises RuntimeError if the open offer has another
+        codec or other weights.
         """
         if self._sending is None:
             self._sending = self._encoded(codec, tuple(weights))
@@ -71,7 +75,10 @@ class Accumulator:
         return self._sending
 
     def remove_averaged(self, included: Iterable[tuple[int, int]]) -> None:
-        """Subtract what was sent in the chunk ranges [first, stop) that entered the average, and unfreeze."""
+        """Subtract the sent values of all chunks that entered the average, and unfreeze the sums.
+
+        `included`: chunk ranges [first, stop).
+        """
         sending = self._frozen()
         tokens = _by_chunk(sending.weights)
         for chunk in {chunk for first, stop in included for chunk in range(first, stop)}:
@@ -79,7 +86,7 @@ class Accumulator:
         self._sending = None
 
     def release(self) -> None:
-        """Unfreeze after a void, and keep the sums."""
+        """Unfreeze the sums after a void round, without changing them."""
         self._frozen()
         self._sending = None
 
@@ -109,7 +116,10 @@ class Accumulator:
             raise NotFinite from error
 
     def _means(self, first: int, tokens: Sequence[int]) -> Floats:
-        """Return S/W, [chunks, n]; zeros where W is 0, since a residual alone has no weight and waits for tokens."""
+        """Return each chunk's sum divided by its tokens, [chunks, n].
+
+        Chunks without tokens are zeros here, and their sums wait for tokens.
+        """
         start, stop = self.grid.bounds(first)[0], self.grid.bounds(first + len(tokens) - 1)[1]
         sums = self._sum[start:stop].reshape(len(tokens), -1)
         means: Floats = SCRATCH.room("means", np.float32, sums.size).reshape(sums.shape)
@@ -124,7 +134,7 @@ class Accumulator:
     def _subtract(self, chunk: int, sending: Sending, tokens: int) -> None:
         values = self._values(chunk)
         if sending.codec == "fp32":
-            values[:] = 0  # by definition: the division's rounding error is not a residual
+            values[:] = 0  # zero by definition: the rounding error of the division is not a residual
             return
         sent: Floats = SCRATCH.room("means", np.float32, values.size)
         decode_into(sending.codec, sending.payloads[chunk], sent)
@@ -141,7 +151,7 @@ def _by_chunk(weights: Sequence[Weight]) -> list[int]:
 
 
 def _batches(grid: Grid) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, stop) of equally long chunks to encode together."""
+    """Yield ranges [first, stop) of chunks with equal length, for `encode_with_leaves`."""
     whole = grid.elements // grid.chunk_elements
     step = max(1, AT_ONCE // grid.chunk_elements)
     for first in range(0, whole, step):

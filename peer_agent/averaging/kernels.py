@@ -1,4 +1,4 @@
-"""Arithmetic on whole rows for the codecs: half precision, small integers with scales, sums of squares."""
+"""Array arithmetic for the codecs: half precision, small integers with scales, sums of squares."""
 
 import math
 import sys
@@ -13,21 +13,23 @@ from peer_agent.averaging.memory import SCRATCH
 Floats = NDArray[np.float32]
 Bits = NDArray[np.uint16]
 
-# Half precision with the same bits as numpy's casts, in a fraction of their time. torch's casts are the fastest; they
-# are used if the process has already loaded torch. Otherwise vectorized integer and float32 operations round the
-# numbers, and a table of all 65,536 halves decodes them.
+# Conversion to and from half precision: the same bits as numpy's casts, in a fraction of the time. torch's casts are
+# the fastest, and are used if the process has already loaded torch. Otherwise vectorized integer and float32 operations
+# round the numbers, and a table of all 65,536 halves decodes them.
 
-BLOCK = 32 * 1024  # elements at once: the working set stays in the processor's cache
+BLOCK = 32 * 1024  # elements processed together, so that they fit in the processor's cache
 EXPONENT = 0x7F800000  # the exponent bits of a float32 number
-SMALLEST_NORMAL = np.float32(2.0**-14)  # half: below it, all are multiples of 2^-24
-TO_ITS_LAST_BIT = 13 << 23  # 2^13 x: that number's last bit equals the last bit of x as a half
-BIAS = (127 - 15 + 1) << 10  # float32's exponent to half's, and the leading bit, which becomes explicit
+SMALLEST_NORMAL = np.float32(2.0**-14)  # of half precision: smaller halves are multiples of 2^-24
+# Adding 13 to x's exponent gives 2^13 x, whose last bit has the same value as the last bit of x as a half.
+TO_ITS_LAST_BIT = 13 << 23
+# The difference between float32's and half's exponent bias, plus the leading bit, which becomes explicit.
+BIAS = (127 - 15 + 1) << 10
 
 
 def to_halves(values: Floats, halves: Bits) -> None:
-    """Round to half precision, ties to even: write bits to `halves`, and the rounded magnitudes to `values`.
+    """Round to half precision, ties to even. Write the bits to `halves` and the rounded magnitudes to `values`.
 
-    Both [n], contiguous. Magnitudes must not exceed 65504.
+    Both arrays are [n] and contiguous. Magnitudes must not exceed 65504.
     """
     if _has_torch():
         _cast(values, halves.view(np.float16))
@@ -38,10 +40,10 @@ def to_halves(values: Floats, halves: Bits) -> None:
 
 
 def from_halves(halves: Bits, values: Floats) -> None:
-    """Decode halves to float32, including inf and nan. [n] each, `values` contiguous."""
+    """Decode `halves` [n], which may include inf and nan, into `values` [n], contiguous."""
     if _has_torch():
         aligned = SCRATCH.room("halves", np.uint16, values.size)
-        np.copyto(aligned, halves)  # torch reads native byte order only, and from even addresses
+        np.copyto(aligned, halves)  # torch reads only native byte order and even addresses
         _cast(aligned.view(np.float16), values)
         return
     table = SCRATCH.once("halves", _all_halves)
@@ -65,9 +67,9 @@ def _all_halves() -> Floats:
 
 
 def _round(values: Floats, halves: Bits) -> None:
-    """Round by adding a power of two so large that the adder drops what a half cannot hold.
+    """Round to half precision: add a power of two so large that the sum has no bits for what a half cannot hold.
 
-    The sum's lowest bits then hold the half's last places. Its exponent differs from the half's by a constant.
+    The lowest bits of the sum are then the last bits of the half. The exponents of sum and half differ by a constant.
     """
     bits = values.view(np.uint32)
     smallest = SCRATCH.once("smallest", lambda: np.full(BLOCK, SMALLEST_NORMAL).view(np.uint32))
@@ -87,21 +89,21 @@ def _round(values: Floats, halves: Bits) -> None:
     np.subtract(halves, (BIAS + TO_ITS_LAST_BIT // 2**13) % 2**16, out=halves)
 
 
-# Sums of squares are equal to the last bit on every machine, because leaves are hashed.
+# Sums of squares must have the same bits on every machine, because they are hashed in leaves.
 
 Squares = NDArray[np.float64]
 Level = tuple[Squares, Squares]
 
 
 def sums_of_squares(rows: NDArray[np.float32]) -> list[float]:
-    """Return the sum of squares of each row of [chunks, n] in float64; inf or nan if a value is not finite.
+    """Return the sum of squares in float64 for each row of [chunks, n]. A sum is inf or nan if a value is not finite.
 
-    Adds in a halving tree. Squares of float32 are exact in float64, so only the additions round.
+    Adds pairs in a fixed tree. Squares of float32 are exact in float64, so only the additions round.
     """
     count, length = rows.shape
     if not length:
         return [0.0] * count
-    add = np.add  # looked up once: with short rows, calls dominate the cost
+    add = np.add  # cached in a local variable: with short rows, the calls dominate the cost
     squares, levels = SCRATCH.once(("squares", count, length), lambda: _tree(count, length))
     np.copyto(squares, rows)
     np.multiply(squares, squares, out=squares)
@@ -112,7 +114,10 @@ def sums_of_squares(rows: NDArray[np.float32]) -> list[float]:
 
 
 def _tree(count: int, length: int) -> tuple[Squares, list[Level]]:
-    """Return room for the squares, and for each level the pair of views to add: first half, last half."""
+    """Return an array for the squares.
+
+    For each level of the tree, also return its two views to add: first and last half.
+    """
     squares = SCRATCH.room("squares", np.float64, count * length).reshape(count, length)
     levels = []
     while length > 1:
@@ -122,8 +127,8 @@ def _tree(count: int, length: int) -> tuple[Squares, list[Level]]:
     return squares, levels
 
 
-# Values as small integers: each block has a scale, its largest magnitude over the largest integer. A row is a chunk;
-# its last block may be shorter.
+# Conversion of values to small integers. A row is a chunk and is divided into blocks; its last block may be shorter.
+# Each block has a scale: its largest magnitude divided by the largest integer.
 
 Levels = NDArray[np.int8]
 
@@ -133,27 +138,28 @@ SMALLEST_SCALE = np.finfo(np.float32).smallest_normal  # avoids division by zero
 def to_levels(rows: Floats, block: int, top: int) -> tuple[Floats, Levels]:
     """Return scales [chunks, blocks] and integers [chunks, n] from -top to top.
 
-    Overwrites `rows`, [chunks, n] and contiguous, with the decoded values, except for the signs of zeros. The integers
-    are valid until the next call. Raises ValueError if a value is not finite.
+    Overwrites `rows`, which are [chunks, n] and contiguous, with the decoded values. Zeros may lose their sign. The
+    integers are valid until the next call in this thread. Raises ValueError if a value is not finite.
     """
     scales = _scales(rows, block, top)
     levels = SCRATCH.room("levels", np.int8, rows.size).reshape(rows.shape)
     for values, by in _blocks(rows, scales, block):
         np.divide(values, by, out=values)
-    np.rint(rows, out=rows)  # within -top and top: no scale is rounded down by as much as half a level
+    # The results stay within -top and top, because rounding reduces a scale by much less than half a level.
+    np.rint(rows, out=rows)
     np.copyto(levels, rows, casting="unsafe")
     multiply(rows, scales, block)
     return scales, levels
 
 
 def multiply(rows: Floats, scales: Floats, block: int) -> None:
-    """Multiply each block of [chunks, n] by its scale from [chunks, blocks], in place."""
+    """Multiply each block of `rows` [chunks, n] by its scale from `scales` [chunks, blocks], in place."""
     for values, by in _blocks(rows, scales, block):
         np.multiply(values, by, out=values)
 
 
 def _blocks(rows: Floats, scales: Floats, block: int) -> Iterator[tuple[Floats, Floats]]:
-    """Yield views of the whole blocks, then of the shorter last ones, each with its scales."""
+    """Yield views of the whole blocks with their scales, then of the shorter last blocks with theirs."""
     count, length = rows.shape
     whole = length // block
     if whole:
@@ -175,6 +181,6 @@ def _scales(rows: Floats, block: int, top: int) -> Floats:
 
 @cache
 def _largest_scale(top: int) -> np.float32:
-    """Return the largest scale that decodes to a finite value."""
+    """Return the largest scale for which top * scale is finite."""
     largest: np.float32 = np.nextafter(np.finfo(np.float32).max / np.float32(top), np.float32(0))
     return largest

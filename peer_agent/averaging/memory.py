@@ -1,4 +1,4 @@
-"""Reusable memory: scratch space of a thread, large arrays, and room for the payloads of many chunks."""
+"""Reusable memory: a thread's scratch arrays, large arrays, and arrays for the payloads of many chunks."""
 
 import threading
 import weakref
@@ -12,35 +12,38 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.recipe import Codec
 
-# A thread's scratch arrays: allocating fresh memory costs more than the arithmetic in it. Each array is as large as the
-# largest chunk that its thread has seen.
+# Each thread reuses its scratch arrays, because allocating memory costs more than the arithmetic. An array is as large
+# as the largest chunk that the thread has processed.
 
-MOST = 64  # kinds and shapes per thread; a run has two chunk lengths
+MOST = 64  # cached results per thread
 
 Room = NDArray[Any]
 
 
 class Scratch(threading.local):
-    """Scratch arrays by name. Their content is valid until the same thread asks for the same name again."""
+    """Scratch arrays by name. An array's content is valid until the same thread asks for the same name again."""
 
     def __init__(self) -> None:
         self._rooms: dict[str, Room] = {}
         self._made: dict[object, Any] = {}
 
     def room(self, name: str, kind: type[np.generic], elements: int) -> Room:
-        """Return [elements] with arbitrary content."""
+        """Return this thread's scratch array `name` as [elements], with arbitrary content."""
         room = self._rooms.get(name)
         if room is None or room.size < elements:
-            self._made.clear()  # views of the smaller one
+            self._made.clear()  # they may include views of the smaller array
             room = self._rooms[name] = np.empty(elements, kind)
         return room[:elements]
 
     def once(self, key: object, make: Callable[[], Any]) -> Any:
-        """Return this thread's result of `make` for this key: constants, and views of rooms."""
+        """Return the cached result of `make` for this key in this thread.
+
+        Used for constants and for views of scratch arrays.
+        """
         if key not in self._made:
             if len(self._made) >= MOST:
                 self._made.clear()
-            made = make()  # may ask for a larger room
+            made = make()  # `make` may ask for a larger scratch array
             self._made[key] = made
         return self._made[key]
 
@@ -48,25 +51,31 @@ class Scratch(threading.local):
 SCRATCH = Scratch()
 
 
-# Large arrays are reused, because the system clears each page that it hands out: that took a fifth of a round's CPU
+# Large arrays are reused. The operating system clears each new page of memory, and that took a fifth of a round's CPU
 # time.
 
-LEAST_BYTES = 1 << 20  # the allocator itself keeps smaller pieces
-MOST_SPARE = 4  # unused pieces kept
-LOOSEST = 1.25  # times the size asked for: a larger piece stays for a larger request
+LEAST_BYTES = 1 << 20  # for smaller arrays, the allocator reuses memory by itself
+MOST_SPARE = 4  # unused blocks kept
+LOOSEST = 1.25  # a reused block is at most this many times as large as the request
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 Bytes = NDArray[np.uint8]
 
 
 class Memory:
-    """Spare pieces of memory, oldest first. Thread-safe without a lock: pieces may return in the midst of `array`."""
+    """Blocks of memory that are free for reuse, the oldest first.
+
+    Thread-safe without a lock: a block may be given back while `array` runs.
+    """
 
     def __init__(self) -> None:
         self._spare: dict[int, Bytes] = {}
 
     def array(self, kind: type[Scalar], elements: int) -> NDArray[Scalar]:
-        """Return [elements] with arbitrary content."""
+        """Return a new array [elements] with arbitrary content.
+
+        Its memory is reused when the array is no longer referenced.
+        """
         size = np.dtype(kind).itemsize * elements
         if size < LEAST_BYTES:
             return np.empty(elements, kind)
@@ -78,7 +87,7 @@ class Memory:
     def _take(self, size: int) -> Bytes:
         fitting = [piece for piece in list(self._spare.values()) if size <= piece.size <= LOOSEST * size]
         for piece in sorted(fitting, key=len):
-            if self._spare.pop(id(piece), None) is not None:  # else another thread was faster
+            if self._spare.pop(id(piece), None) is not None:  # otherwise another thread took the block first
                 return piece
         return np.empty(size, np.uint8)
 
@@ -92,9 +101,9 @@ MEMORY = Memory()
 
 
 class Payloads:
-    """Room for the payloads of neighbouring chunks in one piece, which lives as long as any view of it.
+    """Memory for the payloads of consecutive chunks, in one block. The block lives as long as any view of it.
 
-    The system backs large pieces with large pages, and unwritten parts take no memory.
+    The operating system backs large blocks with large pages. Parts that are never written use no memory.
     """
 
     def __init__(self, codec: Codec, grid: Grid, first: int, stop: int) -> None:
@@ -102,7 +111,7 @@ class Payloads:
         self._room = MEMORY.array(np.uint8, sum(encoded_size(codec, grid.length(c)) for c in range(first, stop)))
 
     def rows(self, first: int, count: int) -> NDArray[np.uint8]:
-        """Return [count, bytes] for `count` chunks of one length."""
+        """Return [count, bytes] for `count` chunks of equal length, beginning with chunk `first`."""
         start = (first - self._first) * encoded_size(self._codec, self._grid.chunk_elements)
         size = encoded_size(self._codec, self._grid.length(first))
         return self._room[start : start + count * size].reshape(count, size)

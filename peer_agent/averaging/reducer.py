@@ -1,7 +1,7 @@
-"""A reducer's arithmetic in one attempt: check and sum chunks, turn sums into averages.
+"""A reducer's arithmetic in one attempt: check chunks, sum them, and turn sums into averages.
 
-`protocol.relay` decides which chunks to add and when to close one. Memory: one float32 sum per open chunk, however many
-contributors there are.
+`protocol.relay` decides which chunks to add and when to close a chunk. Memory: one float32 sum per open chunk, for any
+number of contributors.
 """
 
 import math
@@ -21,41 +21,48 @@ from peer_agent.protocol.messages import PlannedSpan, Weight
 from peer_agent.protocol.recipe import Codec
 from peer_agent.protocol.relay.opened import OpenPlan, Place
 
-FED_BACK: frozenset[Codec] = frozenset({"int8", "int4"})  # the other codecs lose next to nothing
-Part = tuple[int, int, int]  # attempt, and chunks [first, stop)
+FED_BACK: frozenset[Codec] = frozenset({"int8", "int4"})  # codecs with error feedback; the others lose almost nothing
+Part = tuple[int, int, int]  # attempt, and a range of chunks [first, stop)
 
 
 class Residuals:
-    """Error feedback on the way down: what encoding the averages lost is added to the next averages.
+    """Error feedback for averages: what encoding lost in one update is added to the averages of the next update.
 
-    Kept by chunk, [n] float32; at most two vectors of this reducer's share. Residuals change only at a commit. If
-    another machine reduced a chunk, its residual is dropped, since the loss is unknown here.
+    A residual is what encoding lost in one chunk, [n] float32. At most two residuals are stored for each chunk that
+    this reducer averages. Committed residuals change only at a commit. If another machine reduced a chunk, this reducer
+    drops the chunk's residual, because it does not know what that machine lost.
     """
 
     def __init__(self) -> None:
         self._index = -1  # index of the last committed entry
-        self._step = -1  # step whose averages take these residuals
+        self._step = -1  # step whose averages get these residuals
         self._kept: dict[int, Floats] = {}
-        self._round = (0, 0)  # fence and step of what is open
+        self._round = (0, 0)  # fence and step of the open round
         self._open: dict[tuple[int, int], Floats] = {}  # by attempt and chunk
 
     def begin(self, place: Place) -> None:
-        """Start an attempt. Drop open residuals of another step or another host."""
+        """Prepare for an attempt. Drop uncommitted residuals if `place` names another step or another host."""
         if self._round != (place.fence, place.step):
             self._round = place.fence, place.step
             self._open = {}
 
     def add_to(self, step: int, chunk: int, average: Floats) -> None:
-        """Add the residual of the previous update to a chunk's average at this step."""
+        """Add the residual of the last update to a chunk's average, if the chunk has a residual for this step."""
         if step == self._step and chunk in self._kept:
             np.add(average, self._kept[chunk], out=average)
 
     def keep(self, attempt: int, chunk: int, lost: Floats) -> None:
-        """Record what this attempt's average lost; it counts once the attempt is committed."""
+        """Store what encoding a chunk's average lost in this attempt.
+
+        It becomes a residual when the attempt is committed.
+        """
         self._open[attempt, chunk] = lost
 
     def commit(self, index: int, fence: int, step: int, parts: Iterable[Part]) -> None:
-        """Commit the entry with these parts of this reducer, once per index: a rollback makes the same steps again."""
+        """Commit the residuals of an update whose chunks in `parts` were averaged here, and drop all others.
+
+        A repeated `index` changes nothing. Indexes identify updates, because a rollback makes the same steps again.
+        """
         if index <= self._index:
             return
         is_ours = self._round == (fence, step - 1)
@@ -64,16 +71,19 @@ class Residuals:
         self._index, self._step, self._open = index, step, {}
 
     def void(self) -> None:
-        """Void the round: drop its residuals and keep the earlier ones."""
+        """Drop the residuals of a void round, and keep the committed residuals."""
         self._open = {}
 
 
-NORM_TOLERANCE = 1e-9  # of float64 square roots; an honest norm differs by 1e-15
-LARGEST_TERM = 2.0**111  # 2^16 slots of such terms stay below float32's 2^128
+NORM_TOLERANCE = 1e-9  # For square roots in float64. An honest norm differs by about 1e-15.
+LARGEST_TERM = 2.0**111  # the sum of 2^16 such terms, one per slot, stays below float32's 2^128
 
 
 class ClosedSpan(Struct, frozen=True):
-    """A span with all chunks closed, `leaves` and `payloads` in chunk order. `sum_squares` is of decoded averages."""
+    """A span with all its chunks averaged. `leaves` and `payloads` are in chunk order.
+
+    `sum_squares`: the sum of squares of the decoded averages.
+    """
 
     span: int
     first: int
@@ -86,7 +96,10 @@ class ClosedSpan(Struct, frozen=True):
 
 
 def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) -> ClosedSpan:
-    """Return a span that another reducer averaged, under the root of the received bytes. Others verify that root."""
+    """Return a span that another reducer averaged.
+
+    Its root is computed from the received bytes. The coordinator compares that root with the reducer's root.
+    """
     codec, values = plan.plan.codec_down, np.empty(plan.grid.chunk_elements, np.float32)
     lengths = [plan.grid.length(chunk) for chunk in range(span.first, span.stop)]
     pairs = zip(payloads, lengths, strict=True)
@@ -97,22 +110,22 @@ def received_span(plan: OpenPlan, span: PlannedSpan, payloads: Sequence[bytes]) 
 
 
 class Reduction:
-    """The open sums of one attempt, and closed averages until their span is taken. Not thread-safe."""
+    """One attempt's open sums, and its averages until `take_span` returns them. Not thread-safe."""
 
     def __init__(self, opened: OpenPlan, residuals: Residuals | None = None) -> None:
-        """Start an attempt; `residuals` holds what encoding earlier updates lost here."""
+        """Start an attempt. `residuals`: what encoding lost in earlier updates on this machine."""
         self.plan, self.grid = opened, opened.grid
         self._residuals = residuals or Residuals()
         self._residuals.begin(opened.place)
-        self._committed: dict[int, bytes] = {}  # slot: its leaves, packed
-        self._sums: dict[int, Floats] = {}  # chunk: sum of scale * tokens * values
-        self._spare: list[Floats] = []  # memory of closed sums
+        self._committed: dict[int, bytes] = {}  # by slot: the contributor's leaves, packed
+        self._sums: dict[int, Floats] = {}  # by chunk: the sum of scale * tokens * values
+        self._spare: list[Floats] = []  # memory of closed sums, to be reused
         self._spans = sorted(opened.plan.spans, key=lambda span: span.first)
-        self._payloads: dict[int, Payloads] = {}  # span: room for its averages
-        self._averages: dict[int, Encoded] = {}  # chunk: its average
+        self._payloads: dict[int, Payloads] = {}  # by span: memory for its averages
+        self._averages: dict[int, Encoded] = {}  # by chunk
 
     def leaves(self, slot: int, data: bytes) -> Fault | None:
-        """Check and store the leaves that a contributor commits to before its first chunk."""
+        """Check and store a contributor's leaves, which commit the contributor to its chunks before it sends them."""
         try:
             leaves = unpack_leaves(data)
         except ValueError as error:
@@ -124,12 +137,16 @@ class Reduction:
                 return Fault.of("E212", chunk=chunk)
         norm = math.sqrt(sum(leaf.sum_squares for leaf in leaves))
         if not math.isclose(norm, self.plan.slots[slot].norm, rel_tol=NORM_TOLERANCE):
-            return Fault.of("E211", chunk="list")  # a small norm with large values would escape the bound of rule 12
+            # With a false small norm, large values would escape the limit of rule 12.
+            return Fault.of("E211", chunk="list")
         self._committed[slot] = data
         return None
 
     def add(self, slot: int, chunk: int, payload: bytes | memoryview, *, again: bool = False) -> Fault | None:
-        """Check a chunk and add it; with `again`, only check it. A fault leaves the sum unchanged."""
+        """Check a chunk and add it to its sum. With `again`, only check it.
+
+        A chunk with a fault leaves the sum unchanged.
+        """
         checked = self._checked(slot, chunk, payload)
         if isinstance(checked, Fault):
             return checked
@@ -144,7 +161,7 @@ class Reduction:
         return None
 
     def close(self, chunk: int, tokens: int) -> memoryview:
-        """Close a chunk: divide its sum by `tokens` and return the encoded average."""
+        """Divide a chunk's sum by `tokens`, and return the encoded average."""
         average = self._sums.pop(chunk)
         np.multiply(average, np.float32(1 / tokens), out=average)
         encoded = self._averages[chunk] = self._encoded(chunk, average)
@@ -153,7 +170,7 @@ class Reduction:
         return encoded[0]
 
     def _encoded(self, chunk: int, average: Floats) -> Encoded:
-        """Encode the average plus the chunk's residual, and record the new loss. Overwrites `average`."""
+        """Encode the average plus the chunk's residual, and store what this encoding lost. Overwrites `average`."""
         codec, place = self.plan.plan.codec_down, self.plan.place
         self._residuals.add_to(place.step, chunk, average)
         lost = average.copy() if codec in FED_BACK else None
@@ -165,7 +182,7 @@ class Reduction:
         return encoded
 
     def take_span(self, span: PlannedSpan, included: Iterable[Included]) -> ClosedSpan:
-        """Return a span with all chunks closed, and release it here."""
+        """Return a span whose chunks are all closed, and free its memory here."""
         payloads, leaves = zip(*(self._averages.pop(chunk) for chunk in range(span.first, span.stop)), strict=True)
         del self._payloads[span.span]
         total = sum(leaf.sum_squares for leaf in leaves)
@@ -185,7 +202,10 @@ class Reduction:
         return np.empty(elements, np.float32)
 
     def _checked(self, slot: int, chunk: int, payload: bytes | memoryview) -> tuple[Floats, np.float32] | Fault:
-        """Return a chunk's values, valid until the next call, and its factor scale * tokens; or a mismatch fault."""
+        """Decode and check a chunk.
+
+        Return its values, valid until the next call, and the factor scale * tokens; or a fault.
+        """
         entry, length = self.plan.slots[slot], self.grid.length(chunk)
         if len(payload) != (expected := encoded_size(entry.codec, length)):
             return Fault.of("E207", size=len(payload), expected=expected)
@@ -195,7 +215,7 @@ class Reduction:
         leaf = decode_with_leaf(entry.codec, payload, values)
         factor = np.float32(entry.scale * _tokens_of(entry.weights, chunk))
         committed = Leaf(*LEAF.unpack_from(self._committed[slot], chunk * LEAF.size))
-        is_small = float(factor) * math.sqrt(leaf.sum_squares) <= LARGEST_TERM  # False where the sum is nan
+        is_small = float(factor) * math.sqrt(leaf.sum_squares) <= LARGEST_TERM  # False if the sum is nan
         if leaf.digest == committed.digest and not is_small:
             return Fault.of("E212", chunk=chunk)
         if leaf != committed:
@@ -204,6 +224,6 @@ class Reduction:
 
 
 def _tokens_of(weights: Sequence[Weight], chunk: int) -> int:
-    """Return the tokens that a slot has in a chunk. `weights` are in chunk order."""
+    """Return how many tokens a slot has in a chunk. `weights` must be in chunk order."""
     place = bisect_right(weights, chunk, key=lambda weight: weight.first) - 1
     return weights[place].tokens if place >= 0 and chunk < weights[place].stop else 0

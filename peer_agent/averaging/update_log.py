@@ -1,11 +1,12 @@
-"""A relay's disk: the sealed records of its runs, the spans that they name, and tentative spans until then.
+"""The update log on a relay's disk: the signed records of its runs, the spans in these records, and tentative spans.
 
-    <run>/records/00000007.json               head, signature, contributions, a line each
+    <run>/records/00000007.json               record 7: head, signature and contributions, one line each
     <run>/spans/00000007-3.span               span 3 of record 7
-    <run>/tentative/6-2-1-3-<root>.span       step 6, fence 2, attempt 1, span 3: held, no record names it yet
+    <run>/tentative/6-2-1-3-<root>.span       step 6, fence 2, attempt 1, span 3: averaged, but not in a record yet
 
-Every file is there whole or not at all. A record is written before its spans move; opening the log finishes what a
-crash interrupted. Records stay for ever; spans are deleted once a verified snapshot covers them (rule 20).
+Every file is complete or absent. A record is written before its spans are moved. If a crash interrupts the move,
+opening the log completes it. Records are never deleted. A record's spans are deleted once a verified snapshot covers
+them (rule 20).
 """
 
 import mmap
@@ -40,8 +41,8 @@ from peer_agent.protocol.log.records import (
     to_lines,
 )
 
-# A span's file: MAGIC, the number of chunks (uint32, big-endian), a leaf of 40 bytes for each, the size of each payload
-# (uint32), the payloads.
+# The format of a span's file: MAGIC, the number of chunks (uint32, big-endian), a leaf of 40 bytes per chunk, the size
+# of each payload (uint32), then the payloads.
 
 MAGIC = b"MHSPAN1\n"
 HEAD = struct.Struct(">8sI")
@@ -49,7 +50,7 @@ TEMPORARY = ".tmp"
 
 
 class SpanFile(Struct, frozen=True, eq=False):
-    """A span's file. The payloads are memory-mapped and read on access."""
+    """The content of a span's file. The payloads are memory-mapped, so the disk is read only on access."""
 
     leaves: tuple[Leaf, ...]
     payloads: tuple[memoryview, ...]
@@ -64,7 +65,7 @@ def write_span(path: Path, leaves: Sequence[Leaf], payloads: Sequence[bytes | me
 
 
 def read_span(path: Path) -> SpanFile | None:
-    """Return the span, or None if there is no complete file. The caller checks the bytes by the leaves."""
+    """Return the span, or None if no complete file exists. The caller compares the payloads with the leaves."""
     try:
         with path.open("rb") as file:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -85,13 +86,13 @@ def _parsed(data: memoryview) -> SpanFile:
 
 
 def write_durably(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file atomically and durably, even through a power cut. Raises Problem E106."""
+    """Write a file atomically and durably: it survives a power failure. Raises Problem E106."""
     with disk_errors(path):
         _write_and_rename(path, parts)
 
 
 def _write_and_rename(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    # Every writer has its own temporary name, because two may fetch the same span.
+    # Each writer has its own temporary name, because two of them may fetch the same span.
     descriptor, name = mkstemp(dir=path.parent, prefix=path.name, suffix=TEMPORARY)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -106,9 +107,9 @@ def _write_and_rename(path: Path, parts: Iterable[bytes | memoryview]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Sync a folder, so that its file names survive a power failure."""
     if os.name == "nt":
-        return  # Windows opens no folders; NTFS journals their names
+        return  # Windows cannot open folders, and NTFS journals file names
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -121,7 +122,7 @@ FOLDERS = ("records", "spans", "tentative")
 
 
 class Head(Struct, frozen=True):
-    """The newest record held. Indexes start at 1; 0 means none."""
+    """Index and digest of the newest record on this disk. Indexes start at 1; 0 means no record."""
 
     index: int = 0
     digest: str = GENESIS
@@ -147,7 +148,7 @@ class Held(Struct, frozen=True):
 
 
 class StoredSpan(Struct, frozen=True, eq=False):
-    """A span of a record. The payloads are memory-mapped and read on access."""
+    """A span in a record. The payloads are memory-mapped, so the disk is read only on access."""
 
     entry: SpanEntry
     leaves: tuple[Leaf, ...]
@@ -155,10 +156,10 @@ class StoredSpan(Struct, frozen=True, eq=False):
 
 
 class UpdateLog:
-    """The update logs of all runs under one folder. One process at a time; one writer per run."""
+    """The update logs of all runs under one folder. Only one process may open the folder, with one writer per run."""
 
     def __init__(self, folder: Path, site_key: bytes) -> None:
-        """Open the log and repair what a crash left unfinished."""
+        """Open the folder, and repair what a crash left unfinished."""
         self._folder = folder
         self._site_key = site_key
         self._heads: dict[RunId, Head] = {}
@@ -166,16 +167,16 @@ class UpdateLog:
             if RUN.fullmatch(path.name):
                 self._recover(RunId(path.name))
 
-    # --- spans that no record names yet ---
+    # --- spans that are not in a record yet ---
 
     def hold(self, run: RunId, step: int, fence: int, attempt: int, span: ClosedSpan) -> None:
-        """Store an averaged span durably, so that it may be reported. Raises Problem E106."""
+        """Store an averaged span durably before it is reported. Raises Problem E106."""
         self._prepare(run)
         held = Held(step, fence, attempt, span.span, span.root.hex())
         write_span(self._at(run, "tentative") / held.name, span.leaves, span.payloads)
 
     def void(self, run: RunId, step: int, fence: int, attempt: int) -> None:
-        """Delete the tentative spans of a void round: those of its last attempt and of earlier ones."""
+        """Delete the tentative spans of a void round. `attempt` is its last attempt."""
         for held, path in self._tentative(run):
             if (held.step, held.fence) == (step, fence) and held.attempt <= attempt:
                 path.unlink(missing_ok=True)
@@ -183,7 +184,10 @@ class UpdateLog:
     # --- records ---
 
     def append(self, sealed: Entry) -> Record:
-        """Append the next record, once, and settle its spans. Raises E218 (not signed), E402 (no successor), E106."""
+        """Append the next record, and move its spans from the tentative ones. A repeated record changes nothing.
+
+        Raises Problem E218 if the signature is wrong, E402 if it is not the next record, E106 if the disk fails.
+        """
         record = open_record(sealed, self._site_key)
         head = self._head(record.run)
         if record.index <= head.index:
@@ -200,33 +204,40 @@ class UpdateLog:
         return record
 
     def records(self, run: RunId, first: int, limit: int) -> list[Entry]:
-        """Return up to `limit` entries from index `first`. Raises Problem E402 if one is damaged."""
+        """Return up to `limit` entries, beginning with index `first`. Raises Problem E402 if an entry is damaged."""
         last = min(first + limit - 1, self.last_index(run))
         return [self._sealed(run, index) for index in range(max(first, 1), last + 1)]
 
     def record(self, run: RunId, index: int) -> RecordHead:
-        """Return the head of one record. Raises Problem E402 if it is missing or damaged."""
+        """Return the head of one record. Raises Problem E402 if the record is missing or damaged."""
         return open_head(self._sealed(run, index).head, self._site_key)
 
     def last_index(self, run: RunId) -> int:
-        """Return the index of the newest record, or 0."""
+        """Return the index of the newest record, or 0 if there is no record."""
         return self._head(run).index
 
-    # --- spans that records name ---
+    # --- spans in records ---
 
     def span(self, run: RunId, index: int, span: int) -> StoredSpan | None:
-        """Return a span of a record, or None if it is not held."""
+        """Return a span of a record, or None if this disk does not have the span."""
         if not 1 <= index <= self.last_index(run):
             return None
         entry = _entry(self.record(run, index), span)
         return self._stored(run, index, entry) if entry else None
 
     def missing(self, run: RunId, index: int) -> list[SpanEntry]:
-        """Return the record's spans that are not held. Raises Problem E402 if the record itself is not held."""
+        """Return the spans of a record that this disk does not have.
+
+        Raises Problem E402 if the record is missing or damaged.
+        """
         return [entry for entry in self.record(run, index).spans if self._stored(run, index, entry) is None]
 
     def store(self, run: RunId, index: int, span: int, payloads: Sequence[bytes | memoryview]) -> None:
-        """Store a fetched span. Raises Problem E111 if it is not what the record names, E402, E106."""
+        """Store a span that was fetched from another relay.
+
+        Raises Problem E111 if the bytes do not match the record, E402 if the record does not name the span, E106 if the
+        disk fails.
+        """
         record = self.record(run, index)
         entry = _entry(record, span)
         if entry is None:
@@ -237,7 +248,10 @@ class UpdateLog:
         write_span(self._span_path(run, index, span), leaves, payloads)
 
     def forget(self, run: RunId, keep_after: int) -> None:
-        """Delete the spans of records up to `keep_after`, which a verified snapshot covers. Keep the records."""
+        """Delete the spans of all records up to index `keep_after`, because a verified snapshot covers them.
+
+        The records themselves stay.
+        """
         for path in self._at(run, "spans").glob("*.span"):
             if int(path.stem.split("-")[0]) <= keep_after:
                 path.unlink(missing_ok=True)
@@ -245,7 +259,9 @@ class UpdateLog:
     # --- private ---
 
     def _at(self, run: RunId, *names: str) -> Path:
-        """Return a path in a run's folder. Raises ValueError if the id, which came over the wire, is malformed."""
+        """Return a path in a run's folder. Raises ValueError if `run`, which comes from the network, is not a valid
+        id.
+        """
         if not RUN.fullmatch(run):
             raise ValueError(f"{run!r} is not a run")
         return self._folder.joinpath(run, *names)
@@ -287,9 +303,9 @@ class UpdateLog:
             raise Problem.of("E402", reason=f"there are two different records {record.index}")
 
     def _settle(self, record: RecordHead) -> None:
-        """Promote the spans that the record names, and delete older tentative ones.
+        """Move the tentative spans that the record names to its spans, and delete older tentative spans.
 
-        Attempts are named by the step they start from, records by the step they lead to.
+        A tentative span's step is the step before the update. A record's step is the step after the update.
         """
         named = {(record.step - 1, entry.attempt, entry.span, entry.root) for entry in record.spans}
         for held, path in self._tentative(record.run):
@@ -311,7 +327,10 @@ class UpdateLog:
             self._settle(record)
 
     def _newest_whole(self, run: RunId, index: int) -> RecordHead | None:
-        """Return the last readable record up to `index`. Delete damaged ones after it, to be fetched again."""
+        """Return the last readable record up to `index`.
+
+        Delete damaged records after it, so that they are fetched again.
+        """
         for candidate in range(index, 0, -1):
             try:
                 return self.record(run, candidate)

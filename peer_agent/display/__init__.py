@@ -1,1 +1,1 @@
-"""Output for people and programs: lines, a terminal page, JSON, figures. Decides nothing."""
+"""Output for people and programs: lines, a page in the terminal, JSON, figures."""

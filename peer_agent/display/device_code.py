@@ -1,4 +1,4 @@
-"""The code that a person enters in a browser to approve this machine."""
+"""Display of the code that a person enters in a browser to approve this machine."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,10 @@ from peer_agent.site.enrolment import Code
 
 
 def show_code(code: Code, lead: str = "") -> None:
-    """Show the code and its address, and open a browser if a person sits at the screen; `lead` asks for it."""
+    """Show the code and the address where a person approves it. Open a browser if a person sits at a screen.
+
+    `lead`: the sentence before the address.
+    """
     lead = lead or _("To approve this machine, open")
     for line in code_in_words(code, sys.stdout, lead):
         print(line, flush=True)
@@ -22,7 +25,7 @@ def show_code(code: Code, lead: str = "") -> None:
 
 
 def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
-    """Return lines for a terminal of 80 columns."""
+    """Return the text around a code as lines for a terminal of 80 columns. `lead`: the sentence before the address."""
     large = in_large_letters(code.user_code, "█" if _writes(stream, "█") else "#") if stream.isatty() else []
     minutes = round(code.expires_in / 60)
     waiting = ngettext(
@@ -47,7 +50,7 @@ def code_in_words(code: Code, stream: TextIO, lead: str) -> list[str]:
 
 
 def has_screen() -> bool:
-    """Return True if a person sits at this terminal with a screen that can show a browser."""
+    """Return True if a person uses this terminal on a screen that can show a browser."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or "SSH_CONNECTION" in os.environ:
         return False
     if sys.platform in {"win32", "darwin"}:
@@ -56,7 +59,7 @@ def has_screen() -> bool:
 
 
 def _open_browser(address: str) -> None:
-    with contextlib.suppress(webbrowser.Error, OSError):  # the terminal shows the address as well
+    with contextlib.suppress(webbrowser.Error, OSError):  # the person can still copy the address from the terminal
         webbrowser.open(address)
 
 
@@ -69,7 +72,7 @@ def _writes(stream: TextIO, text: str) -> bool:
 
 
 ROWS = 5
-# Each letter is its rows from the top, five bits each; the highest bit is on the left.
+# Each letter has five rows from top to bottom. A row has five bits; the highest bit is on the left.
 SHAPES = {
     "A": (14, 17, 31, 17, 17),
     "B": (30, 17, 30, 17, 30),
@@ -102,7 +105,7 @@ SHAPES = {
 
 
 def in_large_letters(code: str, ink: str = "█") -> list[str]:
-    """Return a code in large letters of seven columns; none if a letter has no shape here."""
+    """Return a code in large letters, seven columns each. Return [] if SHAPES lacks one of the letters."""
     if any(letter not in SHAPES for letter in code):
         return []
     return ["  ".join(_row(SHAPES[letter][row], ink) for letter in code).rstrip() for row in range(ROWS)]

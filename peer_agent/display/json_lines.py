@@ -23,7 +23,7 @@ FIGURES = (
 
 
 class JsonLinesView(View):
-    """Prints events as they happen, and figures every few seconds and when the activity changes."""
+    """Prints each event as a JSON line. Prints the current figures when the activity changes and every few seconds."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         super().__init__(stream)
@@ -48,10 +48,10 @@ class JsonLinesView(View):
         self._emit("trouble", **msgspec.structs.asdict(trouble))
 
     def show(self, line: str) -> None:
-        """Print nothing: `tell` prints the event."""
+        """Print nothing, because `tell` prints the event."""
 
     def progress(self, step: int, samples: int, speed: float) -> None:
-        """Print nothing: `refresh` prints the figures."""
+        """Print nothing, because `refresh` prints the figures."""
 
     def refresh(self) -> None:
         now = self.clock()
@@ -60,13 +60,13 @@ class JsonLinesView(View):
             self._emit("figures", **{name: getattr(self.now, name) for name in FIGURES})
 
     def ask_for_approval(self, code: Code) -> None:
-        """Print where a person approves this machine, and the code shown there."""
+        """Print the address where a person approves this machine, and the code to enter."""
         facts = {"code": code.user_code, "url": code.verification_uri_complete, "expires_in_s": code.expires_in}
         self.tell("approval", f"Waiting for approval at {code.verification_uri_complete}", **facts)
 
     @contextlib.contextmanager
     def hears_errors(self) -> Iterator[None]:
-        """Print the error that ends the command as its last event."""
+        """Print an error that ends the command as the last event."""
         try:
             yield
         except Exception as error:

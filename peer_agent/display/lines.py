@@ -1,4 +1,4 @@
-"""The agent's output to a person: plain lines, and figures for other displays."""
+"""Plain lines about the agent's work for a person, and the current figures for other displays."""
 
 import sys
 import time
@@ -17,19 +17,19 @@ from peer_agent.protocol.errors import Fault
 from peer_agent.protocol.errors.troubles import Troubles
 from peer_agent.protocol.log.records import Contribution, RecordHead
 
-EVERY_S = 5.0  # between lines about progress
+EVERY_S = 5.0  # between two lines about progress
 STATES = {
     "running": gettext_noop("The run is training."),
     "waiting": gettext_noop("{reason}."),
     "paused": gettext_noop("The organizer has paused the run."),
     "finishing": gettext_noop("The run is finishing."),
     "finished": gettext_noop("The run is finished. Thank you! Your work is in the model."),
-    "": gettext_noop("The run is {state}."),  # for states of a newer site
+    "": gettext_noop("The run is {state}."),  # for states that only a newer site knows
 }
 
 
 class Event(Struct, frozen=True):
-    """An event at a time of day. `code` is of a numbered error."""
+    """An event with its time of day. `code` is the number of an error, or "" for other events."""
 
     at: str
     text: str
@@ -40,39 +40,42 @@ class Event(Struct, frozen=True):
 
 
 class View:
-    """Prints lines to a stream. `now` holds the newest figures, `troubles` the current faults."""
+    """Prints lines to a stream. `now` holds the current status, `troubles` the current faults."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         self.stream = stream
         self.clock: Callable[[], float] = time.monotonic
         self.now = Status()
         self.accepted = 0
-        self.made = 0  # the newest step reported
+        self.made = 0  # the last committed step shown
         self.is_moving = False
         self.is_leaving = False
         self.troubles = Troubles()
-        self.events: list[Event] = []  # the last few
-        self._lasting: dict[str, ShownTrouble] = {}  # faults already reported
+        self.events: list[Event] = []  # the last few events
+        self._lasting: dict[str, ShownTrouble] = {}  # faults that were already shown, by code
         self._told_at = 0.0
         self._state = ("", "")
 
     def preflight(self, preflight: Preflight) -> None:
-        """Print what the work will take here, before it begins."""
+        """Print what the work will use on this machine, before the work begins."""
         print("\n".join(sanitize(line) for line in preflight.lines()), file=self.stream, flush=True)
 
     def newer(self, fault: Fault) -> None:
-        """Print that the site has a newer agent, with the upgrade command on a line of its own for copying."""
+        """Print that the site offers a newer agent.
+
+        The upgrade command has a line of its own, so that it can be copied.
+        """
         print(in_readers_words(sanitize_fault(fault)).text, file=self.stream, flush=True)
 
     def say(self, text: str) -> None:
         self.tell("note", text)
 
     def fault(self, fault: Fault) -> None:
-        """Show a numbered error after which the agent goes on."""
+        """Show a numbered error that does not stop the agent."""
         fault = in_readers_words(sanitize_fault(fault))
         self._add_event(str(fault), fault.code)
 
-    def tell(self, event: str, text: str, **facts: Any) -> None:  # noqa: ARG002 (programs read them: `JsonLinesView`)
+    def tell(self, event: str, text: str, **facts: Any) -> None:  # noqa: ARG002 (`JsonLinesView` uses the facts)
         """Show an event as one line with the time of day."""
         self._add_event(text)
 
@@ -82,7 +85,7 @@ class View:
         self.show(str(event))
 
     def warn(self, text: str) -> None:
-        """Set the site's warning about training, and show it only when it begins."""
+        """Set the site's warning about training. Show the warning only when it begins."""
         begins, self.now.warning = text and not self.now.warning, text
         if begins:
             self.tell("warning", text)
@@ -90,18 +93,20 @@ class View:
     # --- troubles -----------------------------------------------------------------------------------------------
 
     def began(self, fault: Fault) -> None:
-        """Start a lasting fault; it is shown once it has lasted as long as the catalogue says."""
+        """Record that a lasting fault began. The fault is shown once it has lasted as long as its catalogue entry
+        says.
+        """
         self.troubles.began(sanitize_fault(fault), self.clock())
         self.look()
 
     def ended(self, *codes: str) -> None:
-        """End these faults if they last."""
+        """Record that these faults ended, if they were present."""
         for code in codes:
             self.troubles.ended(code)
         self.look()
 
     def look(self) -> None:
-        """Update the faults in `now`; report new ones and solved ones."""
+        """Update the faults in `now`, and show faults that are new or solved."""
         shown = [_shown(trouble.fault) for trouble in self.troubles.shown(self.clock())]
         self.now.troubles = shown
         for code in [code for code in self._lasting if not self.troubles.lasts(code)]:
@@ -123,7 +128,7 @@ class View:
         print(line, file=self.stream, flush=True)
 
     def refresh(self) -> None:
-        """Do nothing: lines do not show changes of `now`."""
+        """Do nothing, because printed lines cannot show changes of `now`."""
 
     def state(self, state: str, reason: str) -> None:
         if (state, reason) == self._state:
@@ -131,7 +136,7 @@ class View:
         self._state = state, reason
         self.is_moving = state in {"running", "finishing"}
         self.now.reason = reason
-        if state == "finished":  # the agent will not be observed again
+        if state == "finished":  # the agent observes no later change
             self.now.doing = state
         said = reasons.in_words(reason, translated)
         words = translated(STATES.get(state, STATES[""])).format(state=state, reason=said)
@@ -139,7 +144,7 @@ class View:
 
     @property
     def run_state(self) -> str:
-        """The run's state, as the site last reported it."""
+        """The run's state in the site's last report."""
         return self._state[0]
 
     def progress(self, step: int, samples: int, speed: float) -> None:
@@ -154,7 +159,7 @@ class View:
             self.say(words.format(**figures, speed=f"{speed:.1f}"))
 
     def step(self, record: RecordHead, own: Contribution | None) -> None:
-        """Show a committed step, and this machine's part in it."""
+        """Show a committed step. `own`: this machine's contribution to the step."""
         mine = own.samples if own is not None else 0
         self.accepted += mine
         self.made, self.now.loss = record.step, record.loss
@@ -170,16 +175,16 @@ class View:
         )
 
     def begin(self) -> None:
-        """Forget the previous run on joining another."""
+        """Reset the view when the agent moves to another run."""
         self.accepted = self.made = 0
         self.is_moving = self.is_leaving = False
         self._state = ("", "")
         now = Status()
-        for name in now.__struct_fields__:  # others hold a reference to this object
+        for name in now.__struct_fields__:  # other objects refer to `self.now`, so change it in place
             setattr(self.now, name, getattr(now, name))
 
     def hold(self, reason: str) -> None:
-        """Show that this machine is on hold, and why. It gets no messages of the run meanwhile."""
+        """Show that this machine is on hold, and why. The site sends no messages about the run during a hold."""
         self.is_moving = self.is_leaving = False
         self._state = ("", "")
         now = self.now
@@ -188,13 +193,13 @@ class View:
         self.refresh()
 
     def leaves(self, step: int) -> None:
-        """Show that the agent finishes a step and then leaves, as the person asked."""
+        """Show that the agent will leave after this step, because the person asked it to leave."""
         self.is_leaving = True
         words = _("Finishing step {step}, then leaving. Press Ctrl-C again to leave now.")
         self.tell("leaving", words.format(step=f"{step + 1:,}"))
 
     def farewell(self) -> None:
-        """Show the last message to a person who asked it to leave."""
+        """Show the agent's last message after the person asked it to leave."""
         words = _("This machine has left. Nothing was lost. Run the same command to rejoin.")
         if self.accepted:
             words = ngettext(
@@ -206,7 +211,7 @@ class View:
 
 
 def _of_step(record: RecordHead, mine: int) -> str:
-    """Return a line on a committed step. `mine` is samples of this machine."""
+    """Return a line about a committed step. `mine`: samples from this machine."""
     words = ngettext(
         "step {step}: loss {loss}, {machines} machine, {mine} of {samples} samples from this machine",
         "step {step}: loss {loss}, {machines} machines, {mine} of {samples} samples from this machine",

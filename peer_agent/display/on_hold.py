@@ -1,4 +1,4 @@
-"""The display of a machine on hold by its owner's wish."""
+"""The wait, and its display, while the owner keeps this machine on hold."""
 
 import asyncio
 import time
@@ -14,7 +14,10 @@ from peer_agent.site.machine_control import MachineControl, stay_on_hold
 
 
 async def rest(access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View) -> bool:
-    """Wait until the machine may work again in this run. Return False if it is to leave. Raises Problem."""
+    """Wait until the machine may work in this run again. Return False if the machine shall leave instead.
+
+    Raises Problem.
+    """
     asked_to_leave = asyncio.Event()
     leave_request.gently = asked_to_leave.set
 

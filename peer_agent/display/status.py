@@ -1,4 +1,4 @@
-"""An agent's status, as figures and in one sentence, in a small file that other commands can read."""
+"""An agent's status: figures and one sentence. The agent writes them to a small file that other commands read."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ EVENTS = 3
 
 
 class ShownTrouble(Struct, frozen=True):
-    """A current fault in the catalogue's words, in English for programs."""
+    """A current fault, worded as in the error catalogue, in English."""
 
     code: str
     title: str
@@ -31,7 +31,7 @@ class ShownTrouble(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The fault in one paragraph, for people."""
+        """The fault as one paragraph in the reader's language."""
         text = in_readers_words(Fault(self.code, self.text)).text.replace("\n", " ")
         return _("{title} ({code}). {text}").format(title=self.heading, code=self.code, text=text)
 
@@ -41,7 +41,7 @@ class ShownTrouble(Struct, frozen=True):
 
 
 class Status(Struct, kw_only=True):
-    """The status of one machine in one run. `step` is the current one; times are UTC seconds."""
+    """The status of this machine in one run. `step` is the current step. Times are in UTC seconds."""
 
     pid: int = msgspec.field(default_factory=os.getpid)
     at: float = 0.0
@@ -56,19 +56,20 @@ class Status(Struct, kw_only=True):
     step: int = 0
     target_steps: int = 0
     loss: float | None = None  # training loss of the last step
-    heldout_loss: float | None = None  # of the newest snapshot measured by the site
+    heldout_loss: float | None = None  # held-out loss of the newest snapshot that the site has measured
     warning: str = ""  # the site's warning about training, or ""
     samples: int = 0
     quota: int = 0
     samples_per_s: float = 0.0
     up_mbps: float = 0.0
     down_mbps: float = 0.0
-    accepted: int = 0  # of this person in this run, by the site; before its answer, since this agent began
-    averaged_bytes: int = 0  # by an auxiliary, since it began
+    # The person's samples in this run, as the site reports. Until its first report: since this agent began.
+    accepted: int = 0
+    averaged_bytes: int = 0  # bytes that an auxiliary has averaged since it began
     rank: int | None = None
-    people: int = 0  # with credit
-    events: list[str] = []  # the last few
-    troubles: list[ShownTrouble] = []  # the worst first
+    people: int = 0  # people with credit in this run
+    events: list[str] = []  # the last few events
+    troubles: list[ShownTrouble] = []  # the most severe fault first
     relays: list[str] = []  # addresses of the run's relays
 
 
@@ -96,14 +97,14 @@ def sentence(status: Status) -> str:
 
 
 def write_status(home: Home, status: Status, now: float) -> None:
-    """Write the file atomically. A full disk is reported elsewhere."""
+    """Write the status file atomically. Ignore a disk error, because other parts of the agent report it."""
     status.at = now
     with contextlib.suppress(Problem):
         home.write(FILE, msgspec.json.encode(status))
 
 
 def read_status(home: Home) -> Status | None:
-    """Return the status of the agent in this home; None if there is no agent, or it has written none."""
+    """Return the status of the agent that runs in this home. Return None if no agent runs or no status is readable."""
     holder = home.holder()
     try:
         status = msgspec.json.decode((home.folder / FILE).read_bytes(), type=Status)
@@ -113,7 +114,7 @@ def read_status(home: Home) -> Status | None:
 
 
 def status_facts(home: Home, now: float) -> dict[str, Any]:
-    """Return the facts for `manyhands status`: `running`, and the agent's status if there is one."""
+    """Return what `manyhands status --json` prints: `running`, and the agent's status if there is one."""
     holder, status = home.holder(), read_status(home)
     if status is None:
         return {"running": holder is not None, "pid": holder}
@@ -141,7 +142,7 @@ def status_lines(home: Home, facts: dict[str, Any]) -> list[str]:
 
 
 def _progress(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how far the run is, and its losses."""
+    """Yield phrases about the run: its step and its losses."""
     yield _("step {step} of {steps}").format(step=f"{facts['step']:,}", steps=f"{facts['target_steps']:,}")
     if facts["loss"] is not None:
         yield _("training loss {loss}").format(loss=f"{facts['loss']:.3f}")
@@ -150,7 +151,7 @@ def _progress(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _given(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield this machine's speed, traffic and credit; for an auxiliary, what it averaged."""
+    """Yield phrases about this machine's speed, traffic and credit. For an auxiliary: traffic and averaged bytes."""
     if facts["role"] == "trainer":
         yield _("{speed} samples/s").format(speed=f"{facts['samples_per_s']:.1f}")
     yield _("up {up}, down {down} Mb/s").format(up=f"{facts['up_mbps']:.1f}", down=f"{facts['down_mbps']:.1f}")
@@ -164,5 +165,5 @@ def _given(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_stale(status: Status, now: float) -> bool:
-    """Return True if the status is older than that of an agent that is awake."""
+    """Return True if the status is too old for an agent that is awake."""
     return abs(now - status.at) > STALE_S

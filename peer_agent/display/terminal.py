@@ -1,4 +1,4 @@
-"""The agent's page in a terminal: a sentence, a bar, figures, the last events. 80 columns are enough."""
+"""The agent's page in a terminal of at least 80 columns: a sentence, a progress bar, figures and the last events."""
 
 import contextlib
 import logging
@@ -32,14 +32,14 @@ WIDTH, BAR, SHORTEST_BAR, SHORTEST_LINE = 100, 40, 8, 20
 FIGURE_COLUMNS = (13, 15, 18, 15, 8)
 ROW = sum(FIGURE_COLUMNS) + 2 * len(FIGURE_COLUMNS)
 ALIVE, BROKEN = "green", "red"  # colours only repeat what the text says
-MOST_TROUBLES = 3  # on the page
+MOST_TROUBLES = 3  # shown on the page
 LOG_BYTES = 1_000_000
 HOLD_HINT = gettext_noop("Press Ctrl-C to leave. Change what keeps it on hold on your machines page: {site}/machines/")
 HINT = gettext_noop("Press Ctrl-C to finish this step and leave; press it again to leave now.")
 
 
 class LiveView(View):
-    """Shows figures in place while `live()` lasts, and lines before and afterwards."""
+    """Shows the page while `live()` is active. Prints plain lines before and afterwards."""
 
     def __init__(self, stream: TextIO = sys.stdout) -> None:
         super().__init__(stream)
@@ -56,17 +56,17 @@ class LiveView(View):
     def warn(self, text: str) -> None:
         if self._live is None:
             super().warn(text)
-        else:  # the page shows it as long as it lasts
+        else:  # the page shows the warning as long as it lasts
             self.now.warning = text
             self.refresh()
 
     def progress(self, step: int, samples: int, speed: float) -> None:
-        """Do nothing: `refresh` draws the progress bar."""
+        """Do nothing, because `refresh` draws the progress bar."""
 
     def refresh(self) -> None:
         if self._live is None:
             return
-        if self.console.size != self._size:  # the terminal has wrapped the old page its own way
+        if self.console.size != self._size:  # the terminal has re-wrapped the old page
             self._size = self.console.size
             self.console.clear()
         self._live.update(self._picture(), refresh=True)
@@ -76,7 +76,10 @@ class LiveView(View):
 
     @contextlib.contextmanager
     def live(self, log_file: Path) -> Iterator[None]:
-        """Show the page. Logs go to a file meanwhile, and printed text appears above the page."""
+        """Show the page until the block ends.
+
+        During the block, logs go to a file and printed text appears above the page.
+        """
         with _logging_to(log_file), _no_echo_of_control_keys():
             picture_now, self._size = self._picture(), self.console.size
             with Live(picture_now, console=self.console, auto_refresh=False, vertical_overflow="crop") as live:
@@ -94,8 +97,8 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def picture(now: Status, events: Sequence[Event], console: Console) -> RenderableType:
-    """Return the page: title, sentence, faults, bar, figures, last events, how to leave."""
-    width = min(console.width, WIDTH) - 1  # a full last column makes some terminals start a new line
+    """Return the page: title, sentence, faults, progress bar, figures, last events, and how to leave."""
+    width = min(console.width, WIDTH) - 1  # with a full last column, some terminals start a new line
     parts: tuple[RenderableType, ...] = (
         _cut(now.title or now.run, width, "bold"),
         _whole(sentence(now), width),
@@ -110,12 +113,13 @@ def picture(now: Status, events: Sequence[Event], console: Console) -> Renderabl
         Text(""),
         _whole(_last_line(now), width, "dim"),
     )
-    # No table: Rich fills lines to the width by its own count, which is too far if the terminal counts more.
+    # Not a Rich table: Rich would fill lines by its own count of columns, which is too long where the terminal counts
+    # more.
     return Group(Text(""), Constrain(Group(*parts), width))
 
 
 def _whole(words: str, width: int, style: str = "") -> Text:
-    """Return words on as many lines as needed. A line wrapped by the terminal would break the page."""
+    """Return the words on as many lines as they need. If the terminal wrapped a line itself, the page would break."""
     return Text(textwrap.fill(words, width) if has_spacing_marks(words) else words, style=style)
 
 
@@ -134,7 +138,7 @@ def _last_line(now: Status) -> str:
 
 
 def _bar(now: Status, width: int, blocks: tuple[str, str]) -> Text:
-    """Return the bar of this machine's part of the step."""
+    """Return the progress bar: this machine's samples out of its quota."""
     share = min(now.samples / now.quota, 1.0) if now.quota else 0.0
     words = ", ".join(_beside_bar(now))
     length = max(min(width - columns_of(words) - 2, BAR), SHORTEST_BAR)
@@ -155,7 +159,7 @@ def _beside_bar(now: Status) -> Iterator[str]:
 
 
 def _figures(now: Status, width: int) -> RenderableType:
-    """Return five figures side by side, or below each other if that is too wide."""
+    """Return five figures side by side, or one below the other if the page is too narrow."""
     credit = ngettext("{count} sample", "{count} samples", now.accepted)
     figures = (
         _loss(now),
@@ -167,7 +171,7 @@ def _figures(now: Status, width: int) -> RenderableType:
     if width < ROW or any(has_spacing_marks(words) for figure in figures for words in figure):
         return _one_below_the_other(figures)
     table = Table.grid(padding=(0, 2, 0, 0))
-    for columns in FIGURE_COLUMNS:  # minimum widths, so that they do not shift with the figures
+    for columns in FIGURE_COLUMNS:  # minimum widths, so that columns stay in place when figures change
         table.add_column(min_width=columns)
     table.add_row(*(Text(name, style="dim") for name, value in figures))
     table.add_row(*(value for name, value in figures))
@@ -180,7 +184,10 @@ def _one_below_the_other(figures: Sequence[tuple[str, str]]) -> Group:
 
 
 def _loss(now: Status) -> tuple[str, str]:
-    """Return the held-out loss if known: training loss only measures data that the model has seen."""
+    """Return name and value of the held-out loss if it is known, otherwise of the training loss.
+
+    Training loss says less, because the model has seen its data.
+    """
     if now.heldout_loss is not None:
         return _("held-out loss"), f"{now.heldout_loss:.3f}"
     return _("training loss"), "–" if now.loss is None else f"{now.loss:.3f}"
@@ -195,7 +202,7 @@ def _rank(now: Status) -> str:
 
 
 def _troubles(now: Status, width: int) -> list[Text]:
-    """Return whole sentences, since the remedy is at the end of each."""
+    """Return the current faults in whole sentences, because each remedy is at the end."""
     shown = [_whole(trouble.line, width, BROKEN) for trouble in now.troubles[:MOST_TROUBLES]]
     more = len(now.troubles) - len(shown)
     words = ngettext("{count} more: see `manyhands status`.", "{count} more: see `manyhands status`.", more)
@@ -219,7 +226,7 @@ def _blocks(console: Console) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def _logging_to(path: Path) -> Iterator[None]:
-    """Log to a file, because log lines would break the page."""
+    """Write logs to a file until the block ends, because log lines would break the page."""
     root = logging.getLogger()
     before = root.handlers[:]
     own = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, delay=True, encoding="utf-8")
@@ -234,7 +241,7 @@ def _logging_to(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_echo_of_control_keys() -> Iterator[None]:
-    """Stop the terminal from writing ^C into the page. Windows writes none."""
+    """Stop the terminal from writing ^C into the page. Terminals on Windows do not write it."""
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield
         return

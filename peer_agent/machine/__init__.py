@@ -1,1 +1,1 @@
-"""This machine: its hardware, its owner's limits, and its folder. Independent of any run."""
+"""This machine: its hardware, its owner's limits, and the agent's folder."""

@@ -1,4 +1,4 @@
-"""This machine's hardware, its free resources, and the numbered errors if they are too small."""
+"""This machine's hardware and free resources, and numbered errors if they do not suffice."""
 
 import importlib.metadata
 import importlib.util
@@ -18,7 +18,7 @@ from peer_agent.machine.limits import usual_limits
 from peer_agent.protocol.credentials import CLOCK_TOLERANCE_S
 from peer_agent.protocol.errors import Fault
 
-NEEDED = ("torch", "transformers", "safetensors", "kornia")  # for training
+NEEDED = ("torch", "transformers", "safetensors", "kornia")  # packages that training needs
 
 
 def missing_packages() -> list[str]:
@@ -26,18 +26,18 @@ def missing_packages() -> list[str]:
 
 
 def system_in_words(gpu: str = "") -> str:
-    """Return the kind of computer, for the person who approves it."""
+    """Return a description of this computer for the person who approves it."""
     words = " ".join(part for part in (platform.system(), platform.machine()) if part)
     return ", ".join(part for part in (words, gpu or gpu_name()) if part)[:80]
 
 
 def gpu_name() -> str:
-    """Return the name of the NVIDIA GPU that torch would use, or "". Asks the driver's tool and does not load torch."""
+    """Return the name of the NVIDIA GPU that torch would use, or "". Runs `nvidia-smi` and does not load torch."""
     return _of_gpu("name")
 
 
 def gpu_memory() -> int | None:
-    """Return the free bytes of the GPU that torch would use; None if the driver does not say."""
+    """Return the free memory of the GPU that torch would use, in bytes. None if `nvidia-smi` does not report it."""
     mebibytes = _of_gpu("memory.free")
     return int(mebibytes) << 20 if mebibytes.isascii() and mebibytes.isdigit() else None
 
@@ -49,7 +49,7 @@ def _of_gpu(fact: str) -> str:
         return ""
     found = _asked(tool, f"--id={index}", fact)
     if not found and fact == "name" and not index.isdigit():
-        return _asked(tool, "--id=0", fact)  # a part of a GPU, which torch accepts; its free memory is unknown
+        return _asked(tool, "--id=0", fact)  # torch also accepts part of a GPU, whose free memory is unknown
     return found
 
 
@@ -63,7 +63,7 @@ def _asked(tool: str, which: str, fact: str) -> str:
 
 
 class FreeResources(Struct, frozen=True):
-    """Free resources in bytes. `gpu` is None if the CPU computes."""
+    """Free resources in bytes. `gpu` is None if this machine computes on the CPU."""
 
     memory: int
     disk: int
@@ -76,7 +76,7 @@ def free_resources(folder: Path, *, is_on_gpu: bool) -> FreeResources:
 
 
 def usable_gpu() -> str:
-    """Return the GPU's name if the installed torch can use it, else "". Does not load torch."""
+    """Return the GPU's name if the installed torch can use it, otherwise "". Does not load torch."""
     try:
         is_for_cpu = importlib.metadata.version("torch").endswith("+cpu")
     except importlib.metadata.PackageNotFoundError:
@@ -96,21 +96,21 @@ CLOCK_WARN_S = 60
 
 
 def of_memory(free: int) -> Fault | None:
-    """Return E120 or E137 if little memory is free."""
+    """Return E120 or E137 if little memory is free, otherwise None."""
     if free < LEAST_MEMORY:
         return Fault.of("E120", free=in_bytes(free), needed=in_bytes(LEAST_MEMORY))
     return Fault.of("E137", free=in_bytes(free)) if free < GOOD_MEMORY else None
 
 
 def of_disk(free: int, folder: Path) -> Fault | None:
-    """Return E121 or E138 if little space is free on the disk of `folder`."""
+    """Return E121 or E138 if little space is free on the disk of `folder`, otherwise None."""
     if free < LEAST_DISK:
         return Fault.of("E121", free=in_bytes(free), path=folder, needed=in_bytes(LEAST_DISK))
     return Fault.of("E138", free=in_bytes(free), path=folder) if free < GOOD_DISK else None
 
 
 def of_clock(offset_s: float) -> Fault | None:
-    """Return E204 or E139 if the site's clock differs by this many seconds."""
+    """Return E204 or E139 if the site's clock differs too much from this machine's clock, otherwise None."""
     apart_s = abs(offset_s)
     if apart_s > CLOCK_TOLERANCE_S:
         return Fault.of("E204", minutes=round(apart_s / 60))
@@ -118,17 +118,17 @@ def of_clock(offset_s: float) -> Fault | None:
 
 
 def of_disk_in_use(free: int, folder: Path) -> Fault | None:
-    """Return only E121: a running agent has already checked the rest."""
+    """Return E121 if the disk is almost full. While the agent runs, the warning E138 is not repeated."""
     return of_disk(free, folder) if free < LEAST_DISK else None
 
 
 def of_relays(missing: Collection[str], answering: Collection[str]) -> Fault | None:
-    """Return E135 if no relay of a run answers, E136 if some do not. Both arguments are addresses."""
+    """Return E135 if no relay of a run answers, E136 if only some answer. Both arguments are addresses."""
     if not missing:
         return None
     return Fault.of("E136" if answering else "E135", relays=", ".join(sorted(missing)))
 
 
 def not_reached(fault: Fault) -> Fault:
-    """Return E134 for a failed attempt to reach the site."""
+    """Return E134, with the cause of an attempt to reach the site that failed."""
     return Fault.of("E134", reason=fault.cause.rstrip("."))

@@ -1,4 +1,4 @@
-"""A machine's folder: its key, the sites that know it, and fetched files."""
+"""The agent's folder: the machine's key, the sites that have approved the machine, and cached files."""
 
 import contextlib
 import os
@@ -19,18 +19,22 @@ from peer_agent.protocol.identifiers import PeerId
 
 
 def try_lock(file: IO[str]) -> bool:
-    """Lock an `a+` file until it is closed; return False if it is held. Raises OSError if its disk has no locks."""
+    """Lock a file opened with mode `a+` until it is closed. Return False if another process holds the lock.
+
+    Raises OSError if the disk does not support locks.
+    """
     return lock_descriptor(file.fileno(), blocking=False)
 
 
 def sign_lock(file: IO[str]) -> None:
     file.truncate(0)
-    file.write(f" \n{os.getpid()}")  # filelock locks the first byte, which Windows lets no other process read
+    # The library `filelock` locks the first byte, and Windows lets no other process read a locked byte.
+    file.write(f" \n{os.getpid()}")
     file.flush()
 
 
 def read_holder(file: IO[str]) -> int:
-    """Return the process that holds or held the lock; 0 if unknown."""
+    """Return the id of the process that holds or held the lock. 0 means unknown."""
     file.seek(1)
     _, _, said = file.read().partition("\n")
     return int(said) if said.isascii() and said.isdigit() else 0
@@ -40,7 +44,9 @@ LOCK_S = 0.3
 
 
 class KnownSite(Struct, frozen=True):
-    """A site that has approved this machine. `site_key` is hexadecimal, and trusted from the login on."""
+    """A site that has approved this machine. `site_key` is hexadecimal; the machine trusts it from the first login
+    on.
+    """
 
     url: str
     machine: PeerId
@@ -49,7 +55,7 @@ class KnownSite(Struct, frozen=True):
 
 
 class Home:
-    """The agent's folder, used by one agent at a time."""
+    """The agent's folder. Only one agent at a time may use it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,11 +64,11 @@ class Home:
 
     @property
     def cache(self) -> Path:
-        """The folder of shards and snapshots, which may be deleted at any time."""
+        """The folder of shards and snapshots. Its files may be deleted at any time."""
         return self.folder / "cache"
 
     def key(self) -> Ed25519PrivateKey:
-        """Return this machine's key, made on the first call. Only the owner can read its file."""
+        """Return this machine's private key. The first call creates it. Only the owner of the file can read it."""
         path = self.folder / "machine.key"
         if not path.exists():
             self._write_privately(path, Ed25519PrivateKey.generate().private_bytes_raw().hex().encode())
@@ -81,14 +87,14 @@ class Home:
             raise Problem.of("E113", where=path, reason=error) from error
 
     def known(self, url: str) -> KnownSite:
-        """Return a site that knows this machine. Raises Problem E118."""
+        """Return a site that has approved this machine. Raises Problem E118 if there is no such site."""
         site = self.sites().get(url)
         if site is None:
             raise Problem.of("E118", site=url)
         return site
 
     def forget(self, url: str) -> None:
-        """Remove a site; with the last one, also the key."""
+        """Remove a site. With the last site, also remove the machine's key."""
         left = {address: site for address, site in self.sites().items() if address != url}
         self._write_privately(self.folder / "sites.json", msgspec.json.format(msgspec.json.encode(left), indent=2))
         if not left:
@@ -99,7 +105,7 @@ class Home:
         self._write_privately(self.folder / "sites.json", content)
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file atomically, readable only by its owner. Raises Problem E106."""
+        """Replace a file atomically. Only the file's owner can read it. Raises Problem E106."""
         self._write_privately(self.folder / name, content)
 
     def _write_privately(self, path: Path, content: bytes) -> None:
@@ -111,7 +117,7 @@ class Home:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock out other agents; the lock ends with the process. Raises Problem E102."""
+        """Lock this home against other agents. The lock ends with the process at the latest. Raises Problem E102."""
         with self._lock_file() as file:
             if not self._lock_patiently(file):
                 raise Problem.of("E102", pid=read_holder(file) or "unknown", home=self.folder)
@@ -119,7 +125,7 @@ class Home:
             yield
 
     def holder(self) -> int | None:
-        """Return the process that uses this home; 0 if unknown, None if there is none."""
+        """Return the id of the process that uses this home: 0 if the id is unknown, None if no process uses it."""
         with self._lock_file() as file:
             return None if self._try_lock(file) else read_holder(file)
 
@@ -129,7 +135,7 @@ class Home:
             return path.open("a+")
 
     def _lock_patiently(self, file: IO[str]) -> bool:
-        """Lock with a short wait, because `holder` takes the lock for a moment."""
+        """Lock the home, and retry for a moment because `holder` in another process locks it briefly."""
         until = time.monotonic() + LOCK_S
         while not self._try_lock(file):
             if time.monotonic() > until:
@@ -143,7 +149,7 @@ class Home:
 
 
 def home_folder(environment: dict[str, str]) -> Path:
-    """Return MANYHANDS_HOME, or the platform's usual folder."""
+    """Return MANYHANDS_HOME, or the usual folder on this platform."""
     if chosen := environment.get("MANYHANDS_HOME"):
         return Path(chosen)
     if sys.platform == "win32":
@@ -153,13 +159,16 @@ def home_folder(environment: dict[str, str]) -> Path:
     return Path(environment.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "manyhands"
 
 
-CACHED = ("cache",)  # files of all sites by digest, fetched again when needed
-LISTENING = ("log", "listener.pem")  # of a relay or an auxiliary
+CACHED = ("cache",)  # files of all sites, named by digest and fetched again when needed
+LISTENING = ("log", "listener.pem")  # files of a relay or an auxiliary
 OWN = ("status.json", "leave", "agent.log", "agent.log.1", *LISTENING)
 
 
 def forget_site(home: Home, url: str) -> int:
-    """Remove a site's identity and cache, with the last site all files. Return bytes freed. Raises E118, E106."""
+    """Remove a site's identity and the cache. With the last site, remove all files.
+
+    Returns the bytes freed. Raises Problem E118 if the site is unknown, E106 if the disk fails.
+    """
     home.known(url)
     before = _size(home.folder)
     try:

@@ -1,7 +1,7 @@
-"""Translation: messages are English in the code and looked up when shown.
+"""Translation. Messages are English in the code, and are translated when they are shown.
 
-The catalogue is for MANYHANDS_LANGUAGE, or else the system's language; missing messages stay English. Output for
-programs (`--json`, logs, links) is never translated.
+The language is MANYHANDS_LANGUAGE, or the system's language if that variable is not set. Messages without a translation
+stay English. Output for programs (`--json`, logs, links) is never translated.
 """
 
 import codecs
@@ -16,13 +16,14 @@ from gettext import GNUTranslations, NullTranslations
 from unicodedata import category, east_asian_width
 
 ENGLISH = "en"
-VARIABLES = ("MANYHANDS_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts
-STACKED = frozenset({"Mn", "Me", "Cf"})  # categories of letters that take no column: they stand above or below others
-NAME = re.compile(r"([A-Za-z]{2,3})(?:[_-]([A-Za-z]{2,4}))?(?:[.@].*)?")  # such as bn, bn_BD.UTF-8, en-XA
+VARIABLES = ("MANYHANDS_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")  # the first variable that is set counts
+# Categories of characters that take no column, because terminals draw them above or below a letter.
+STACKED = frozenset({"Mn", "Me", "Cf"})
+NAME = re.compile(r"([A-Za-z]{2,3})(?:[_-]([A-Za-z]{2,4}))?(?:[.@].*)?")  # matches bn, bn_BD.UTF-8 or en-XA
 
 
 class _Reader:
-    """The reader of this process's output. The catalogue is opened with the first message."""
+    """The language of this process's output. `catalogue` is opened when the first message is shown."""
 
     catalogue: NullTranslations | None = None
 
@@ -36,15 +37,15 @@ def ngettext(one: str, many: str, count: int) -> str:
 
 
 def gettext_noop(message: str) -> str:
-    """Mark a constant for extraction; `translated` looks it up when it is shown."""
+    """Mark a constant for extraction. `translated` looks up its translation when the constant is shown."""
     return message
 
 
-translated = gettext  # for constants marked elsewhere: only literals in `gettext("…")` are extracted
+translated = gettext  # For constants that `gettext_noop` marks. Only literals in `gettext("…")` are extracted.
 
 
 def speak(language: str) -> None:
-    """Switch to a language, whatever the environment says."""
+    """Switch this process to a language, regardless of the environment."""
     _Reader.catalogue = catalogue_of(language)
 
 
@@ -53,9 +54,9 @@ def is_english() -> bool:
 
 
 def columns_of(text: str) -> int:
-    """Return a text's width in a terminal, as in the system's C library and most terminals.
+    """Return the width of a text in a terminal, counted as most terminals and the system's C library count.
 
-    Rich gives no column to marks beside their letter, such as Bengali's vowel signs; here each takes one.
+    Each mark beside a letter, such as a Bengali vowel sign, takes one column here. Rich counts no column for it.
     """
     return sum(1 + (east_asian_width(letter) in "WF") for letter in text if category(letter) not in STACKED)
 
@@ -65,7 +66,7 @@ def padded(text: str, columns: int) -> str:
 
 
 def has_spacing_marks(text: str) -> bool:
-    """Return True if terminals may disagree about the width of a text."""
+    """Return True if terminals may disagree about the width of this text."""
     return any(category(letter) == "Mc" for letter in text)
 
 
@@ -76,7 +77,7 @@ def _catalogue() -> NullTranslations:
 
 
 def language_of(environment: Mapping[str, str]) -> str:
-    """Return the wanted language, such as `bn_BD`; English if none is named or it is `C`."""
+    """Return the wanted language, such as `bn_BD`. Return English if no language is named or if the name is `C`."""
     named = next((environment[name] for name in VARIABLES if environment.get(name)), "") or _of_system()
     found = NAME.fullmatch(named)
     if found is None:
@@ -86,19 +87,19 @@ def language_of(environment: Mapping[str, str]) -> str:
 
 
 def _of_system() -> str:
-    """Return the system's language, for when the environment names none, as always on Windows."""
+    """Return the system's language, or "". Used if the environment names no language, which is usual on Windows."""
     try:
         if sys.platform == "win32":
             import ctypes
 
             return locale.windows_locale.get(ctypes.windll.kernel32.GetUserDefaultUILanguage(), "")
         return locale.getlocale()[0] or ""
-    except (ValueError, OSError):  # a language that this Python does not know
+    except (ValueError, OSError):  # Python does not know the system's language
         return ""
 
 
 def catalogue_of(language: str) -> NullTranslations:
-    """Return the translations for a language, with or without its region; empty if none are compiled."""
+    """Return the translations for a language, with or without its region. Empty if no compiled catalogue exists."""
     from importlib.resources import files
 
     for name in dict.fromkeys((language, language.partition("_")[0])):
@@ -112,7 +113,7 @@ def catalogue_of(language: str) -> NullTranslations:
 
 
 def _writes_all_letters() -> bool:
-    """Return True if the output can encode all letters; otherwise one of them would stop the agent."""
+    """Return True if the output can encode all letters. Otherwise a translated message could raise an error."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
         return codecs.lookup(encoding).name.startswith("utf")
@@ -130,16 +131,16 @@ JOINERS = "\u200c\u200d"  # used in Persian, Hindi and some emoji
 
 
 def sanitize(text: str) -> str:
-    """Make foreign text safe for a terminal: no cursor movement, colour or change of direction."""
+    """Make text from others safe for a terminal: remove control of cursor, colour and text direction."""
     return "".join(letter if letter.isprintable() or letter in JOINERS else " " * letter.isspace() for letter in text)
 
 
 class SanitizingFormatter(logging.Formatter):
-    """Formats log lines that are safe in a terminal."""
+    """Formats log lines so that they are safe in a terminal."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Sanitize each line, keeping line breaks such as those of tracebacks."""
+        """Sanitize each line of the message. Keep line breaks, such as those in tracebacks."""
         return "\n".join(sanitize(line) for line in super().format(record).split("\n"))

@@ -1,4 +1,4 @@
-"""Requests to an agent to leave: gently, or at once on the second request."""
+"""Requests that the agent leave. The first request lets the step finish; the second ends the agent at once."""
 
 import asyncio
 import contextlib
@@ -12,13 +12,16 @@ from pathlib import Path
 from peer_agent.machine.home import Home
 from peer_agent.protocol.errors import Problem
 
-FINISH_S = 60.0  # for the current step; then the others finish it
+FINISH_S = 60.0  # for the current step; after that, other machines finish it
 WATCH_S = 0.5
-FILE = "leave"  # in the home of an agent that is asked to leave
+FILE = "leave"  # written to the agent's home to request that it leave
 
 
 class LeaveRequest:
-    """The state of requests to leave. `gently` is set once there is work that can be finished."""
+    """The requests to leave that this agent has received.
+
+    `gently`: called to finish the current work and then leave. None while there is no such work.
+    """
 
     def __init__(self, home: Home) -> None:
         self.home = home
@@ -27,7 +30,10 @@ class LeaveRequest:
         self.is_asked = False
 
     def ask(self, cancel: Callable[[], object], *, now: bool = False) -> None:
-        """Finish and leave; leave at once on a second request, with `now`, or without work to finish."""
+        """Handle a request to leave: call `gently` to finish the work.
+
+        Calls `cancel` instead on a second request, with `now`, or if there is no work to finish.
+        """
         if self.gently is None or self.is_asked or now:
             cancel()
         else:
@@ -35,8 +41,8 @@ class LeaveRequest:
             self.gently()
 
     async def watch(self, cancel: Callable[[], object]) -> None:
-        """Watch for requests of `request_leave` in another process."""
-        await asyncio.to_thread(self._take)  # a stale request to an earlier agent
+        """Watch for requests that `request_leave` in another process writes to the home."""
+        await asyncio.to_thread(self._take)  # a request that an earlier agent did not see
         while True:
             await asyncio.sleep(WATCH_S)
             asked = await asyncio.to_thread(self._take)
@@ -52,14 +58,17 @@ class LeaveRequest:
 
 
 class Unattended(ThreadPoolExecutor):
-    """An executor that does not wait at exit: a thread in a download or a gradient cannot be stopped."""
+    """An executor that does not wait for its threads at exit. A thread that downloads or computes cannot be stopped."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
         super().shutdown(wait=False, cancel_futures=True)
 
 
 def request_leave(home: Home, *, now: bool, patience_s: float, pause_s: float = 0.1) -> int:
-    """Ask the agent in `home` to leave, and wait. Return its process. Raises Problem E116 (none), E117 (it stays)."""
+    """Ask the agent in `home` to leave, and wait until it has left. Return its process id.
+
+    Raises Problem E116 if no agent runs there, E117 if it has not left after `patience_s`.
+    """
     holder = home.holder()
     if holder is None:
         raise Problem.of("E116", home=home.folder)
@@ -79,12 +88,15 @@ def _forget_request(path: Path) -> None:
 
 
 def on_end_of_input(leave: Callable[[], None]) -> None:
-    """Call `leave` in a thread when standard input, the parent's pipe, ends. Nothing else may read it."""
+    """Call `leave` in a thread when standard input ends. Used if standard input is a pipe from the parent process.
+
+    Nothing else may read standard input.
+    """
     threading.Thread(target=_wait, args=(leave,), daemon=True).start()
 
 
 def _wait(leave: Callable[[], None]) -> None:
     with contextlib.suppress(OSError):  # an unreadable pipe counts as ended
-        while os.read(0, 4096):  # not the buffered stream: its lock would be held when the interpreter ends
+        while os.read(0, 4096):  # not `sys.stdin`, whose lock would be held when the interpreter ends
             pass
     leave()

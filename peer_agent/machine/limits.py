@@ -16,11 +16,23 @@ DISK_GB, GIGABYTE = 20, 10**9
 
 
 class Limits(Struct, frozen=True):
-    """Limits on one machine. `threads` is for torch; `nice` is that of nice(1), if the system has it.
+    """The volunteer's limits on this machine.
 
-    `at_once`: samples computed at a time; 0: a whole micro-batch. `recomputes`: recompute layers in backward.
-    `compiles`: compile layers if possible. `reserve_percent`: part of the uplink left to the household. `disk_gb`:
-    cached data. `duty_percent`: part of the time spent computing.
+    `threads`: CPU threads that torch may use.
+
+    `nice`: how much to lower the priority of this process, as in nice(1).
+
+    `at_once`: samples computed together. 0 means a whole micro-batch.
+
+    `recomputes`: True to save memory by computing layers again in the backward pass.
+
+    `compiles`: True to compile layers if possible.
+
+    `reserve_percent`: percentage of the upload bandwidth that the agent leaves free.
+
+    `disk_gb`: size limit of cached data.
+
+    `duty_percent`: percentage of the time that the agent may compute.
     """
 
     threads: int
@@ -34,13 +46,13 @@ class Limits(Struct, frozen=True):
 
 
 def usual_limits(threads: int | None = None, reserve_percent: int = RESERVE_PERCENT, disk_gb: int = DISK_GB) -> Limits:
-    """Return the volunteer's values, or the defaults: all cores but one, and most of the uplink."""
+    """Return limits with these values. The defaults are all CPU threads but one, and most of the uplink."""
     free = max(1, (os.cpu_count() or 2) - 1)
     return Limits(threads or free, reserve_percent=reserve_percent, disk_gb=disk_gb)
 
 
 def narrowed(limits: Limits, owner: "OwnerLimits") -> Limits:
-    """Return the command line's limits, overridden by the owner's settings on the site."""
+    """Return the command line's limits, overridden by the limits that the owner has set on the site."""
     return msgspec.structs.replace(
         limits,
         threads=min(owner.threads, os.cpu_count() or owner.threads) or limits.threads,
@@ -50,10 +62,11 @@ def narrowed(limits: Limits, owner: "OwnerLimits") -> Limits:
 
 
 def apply_limits(limits: Limits) -> None:
-    """Lower this process's priority. GPUs are numbered like in their driver's tool."""
+    """Lower this process's priority, and set torch's environment. GPUs are numbered as `nvidia-smi` numbers them."""
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if limits.compiles:
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # else torch keeps a process per core
+        # Otherwise torch keeps one compiler process per core.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     if sys.platform == "win32":
         import psutil
 

@@ -1,4 +1,4 @@
-"""Checks before anything is loaded or downloaded: a run fits this machine, or a numbered error."""
+"""Checks whether a run fits this machine, before anything is loaded or downloaded."""
 
 from pathlib import Path
 
@@ -12,20 +12,21 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe
 
-# The peak memory of training. `tests/benchmarks/memory/training.py` compares it with real agents.
+# An estimate of training's peak memory. `tests/benchmarks/memory/training.py` compares it with real agents.
 
 ELEMENT = 4  # bytes of a float32
-PROGRAM_BYTES = 540 * 10**6  # Python, torch, transformers (395 before there is a model), threads and links
-CUDA_BYTES, CUDA_HOST_BYTES = 600 * 10**6, 2 * 10**9  # of a CUDA context on the GPU, and in main memory
-REPLICA, TRAINER = 3, 2  # vectors: parameters and moments; the gradient in hand and the sum never offered
-# With staleness 1 that sum grows while the offer is frozen: it is the second buffer of rule 9, and always there.
-OF_A_ROUND = 3  # the offer, the average, and one of them in conversion
-HANDED_IN = 3  # a copy of parameters and moments during the upload
-KEPT_FREE = 1  # of a snapshot that was read, and of updates: freed, but kept by the allocator
+PROGRAM_BYTES = 540 * 10**6  # Python, torch, transformers (395 MB before the model is loaded), threads and links
+CUDA_BYTES, CUDA_HOST_BYTES = 600 * 10**6, 2 * 10**9  # memory of a CUDA context: on the GPU, and in main memory
+# In vectors. Replica: parameters and two moments. Trainer: the current gradient, and the sum not yet offered. That sum
+# is rule 9's second buffer: with staleness 1 it grows while the offer is frozen, and it always exists.
+REPLICA, TRAINER = 3, 2
+OF_A_ROUND = 3  # vectors: the offer, the average, and one of them being converted
+HANDED_IN = 3  # vectors: a copy of parameters and moments while they are uploaded
+KEPT_FREE = 1  # vectors: memory freed after reading a snapshot or updates, but kept by the allocator
 
 
 class Needs(Struct, frozen=True):
-    """Bytes needed. `gpu` is 0 if the CPU computes."""
+    """The bytes of memory that an agent needs. `gpu` is 0 if the agent computes on the CPU."""
 
     memory: int
     gpu: int
@@ -34,15 +35,18 @@ class Needs(Struct, frozen=True):
 def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool, recomputes: bool = False) -> Needs:
     """Return the memory that an agent needs to compute `at_once` samples at a time.
 
-    A GPU with 16-bit arithmetic also keeps fixed parameters in 16 bits; activations are not reduced. `recomputes`:
-    layers are recomputed in backward.
+    `on_gpu`: fixed parameters are also on the GPU, in 16 bits if it computes with mixed precision. The estimate ignores
+    that activations are smaller then.
+
+    `recomputes`: True if layers are computed again in the backward pass.
     """
     vector = ELEMENT * parameters
     beside = (OF_A_ROUND + HANDED_IN + KEPT_FREE) * vector + encoded_size(recipe.codec_up, parameters)
     kept = recipe.recomputed_floats(at_once) if recomputes else recipe.kept_floats(at_once)
     compute = (REPLICA + TRAINER) * vector + int(ELEMENT * kept)
     fixed = ELEMENT * recipe.fixed_parameters()
-    read = fixed + sum(file.size for file in recipe.files())  # fixed parameters: in the model, and while they are read
+    # While they are read, fixed parameters exist twice: in the file's data and in the model.
+    read = fixed + sum(file.size for file in recipe.files())
     if on_gpu:
         on_device = fixed // 2 if recipe.precision == "mixed" else fixed
         return Needs(CUDA_HOST_BYTES + beside + read, CUDA_BYTES + vector + compute + on_device)
@@ -55,7 +59,7 @@ LABEL_COLUMNS = 8  # at least
 
 
 class RunSizes(Struct, frozen=True, kw_only=True):
-    """A run's figures from the site. Sizes are in bytes; `pace_s` is seconds per step, None before the first."""
+    """A run's sizes in bytes, as the site reports them. `pace_s`: seconds per step, or None before the first step."""
 
     parameters: int
     data_bytes: int
@@ -69,11 +73,13 @@ class RunFacts(RunSizes, frozen=True, kw_only=True):
 
 
 class Preflight(Struct, frozen=True, kw_only=True):
-    """Needed and free resources in bytes; None if the site does not tell.
+    """The resources that a run needs and those that are free, in bytes. None means that the site does not report them.
 
-    `at_once` is the samples computed at a time if fewer than the recipe's micro-batch, else 0. `recomputes`: layers
-    must be recomputed in backward to fit. `up_bytes` and `down_bytes` are per hour at the run's recent pace, or per
-    step if `pace_s` is None.
+    `at_once`: samples computed together if they are fewer than the recipe's micro-batch, otherwise 0.
+
+    `recomputes`: True if the run fits only if layers are computed again in the backward pass.
+
+    `up_bytes`, `down_bytes`: traffic per hour at the run's recent pace, or per step if `pace_s` is None.
     """
 
     device: str
@@ -110,7 +116,7 @@ class Preflight(Struct, frozen=True, kw_only=True):
         )
 
     def _compromises(self) -> list[tuple[str, str]]:
-        """Return rows on the GPU, if there is one, and on slower settings that make the work fit."""
+        """Return rows about the GPU, and about slower settings that make the run fit."""
         rows = [(_("GPU"), _fits(self.gpu_bytes, self.gpu_free_bytes))] if self.gpu_bytes else []
         if self.at_once:
             fewer = _("{count} at a time instead of {usual} to fit; slower, but all of them count")
@@ -137,11 +143,14 @@ def _fits(needed: int | None, free: int | None) -> str:
 
 
 def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *, disk_gb: int = DISK_GB) -> Preflight:
-    """Return the fastest settings that fit, with at most `disk_gb` of data. Raises Problem E123, E124, E125."""
+    """Return the fastest settings with which the run fits this machine, caching at most `disk_gb` of data.
+
+    Raises Problem E123 if memory does not suffice, E124 for the disk, E125 for the GPU's memory.
+    """
     recipe = facts.recipe
     at_once, recomputes, needs = _largest_that_fits(facts, free)
     data = min(facts.data_bytes, disk_gb * GIGABYTE)
-    disk = 2 * facts.snapshot_bytes + data + SPARE_DISK  # the log is applied as it arrives and not kept
+    disk = 2 * facts.snapshot_bytes + data + SPARE_DISK  # updates in the log are applied as they arrive and not stored
     if disk > free.disk:
         raise Problem.of("E124", path=folder, needed=in_bytes(disk), free=in_bytes(free.disk))
     steps = HOUR_S / facts.pace_s if facts.pace_s else 1
@@ -165,9 +174,10 @@ def check_fit(facts: RunFacts, free: FreeResources, folder: Path, device: str, *
 
 
 def _largest_that_fits(facts: RunFacts, free: FreeResources) -> tuple[int, bool, Needs]:
-    """Return samples at a time, True if layers are recomputed, and the needs. Raises E123, E125.
+    """Return the samples computed together, True if layers must be recomputed, and the memory needed.
 
-    It halves the micro-batch until it fits, if it may be cut; then it does the same with recomputation.
+    Halves the micro-batch until it fits, if the recipe allows halving. If nothing fits, tries the same with
+    recomputation. Raises Problem E123, E125.
     """
     whole = facts.recipe.micro_batch
     sizes = [whole] if facts.recipe.unit_is_whole else [whole >> halved for halved in range(whole.bit_length())]

@@ -1,4 +1,4 @@
-"""The decision whether a machine may work now: its owner's wishes, and observations of the machine."""
+"""The decision whether this machine may work now, from its owner's instructions and from observations."""
 
 import contextlib
 import ctypes
@@ -22,16 +22,19 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages.machine import Blind, Hours, Instructions, OwnerLimits, Why
 
 MEGABYTE, GIGABYTE = 10**6, 10**9
-MOST_REFUSALS = 5  # in a row, after which a machine rests until its owner acts
+MOST_REFUSALS = 5  # after so many refusals in a row, the machine rests until its owner acts
 WEEK_DAYS = 7
 DETAIL = 200  # characters
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """Observations of a machine. `now` is local time without a zone. None: unknown.
+    """Observations about this machine. None means unknown.
 
-    `programs` are the running ones, in the form of `plain_name`. `refused` are the reasons of the latest refusals in a
-    row.
+    `now`: local time without a time zone.
+
+    `programs`: the running programs, named as `plain_name` returns them.
+
+    `refused`: the reasons why the latest contributions were refused, if refused in a row.
     """
 
     now: datetime
@@ -44,7 +47,10 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
 
 class Rest(Struct, frozen=True):
-    """Why a machine rests, with the relevant program, figure or time. False if it works."""
+    """The reason why this machine rests, with a program, figure or time as `detail`.
+
+    An instance counts as False if the machine works.
+    """
 
     why: Why = Why.WORKS
     detail: str = ""
@@ -53,7 +59,7 @@ class Rest(Struct, frozen=True):
         return self.why is not Why.WORKS
 
 
-# Reasons that do not pass by themselves: the machine rests until the owner changes something.
+# Reasons that last until the owner acts.
 UNTIL_TOLD = frozenset({Why.REFUSED, Why.MEMORY})
 
 WORDS = {
@@ -78,14 +84,14 @@ WORDS_OF_BLIND = {
 
 
 def in_words(rest: Rest, translated: Callable[[str], str] = str) -> str:
-    """Return a sentence for the owner, in their language by `translated`."""
+    """Return a sentence about a rest for the owner. `translated` translates it."""
     day, _, time = rest.detail.partition(" ")
     detail = f"{translated(day)} {time}" if rest.why is Why.HOURS and day in DAYS else rest.detail
     return translated(WORDS[rest.why]).format(detail=detail)
 
 
 def reason_to_rest(wanted: Instructions, around: Surroundings) -> Rest:
-    """Return the first reason to rest. A person's wish precedes a measurement."""
+    """Return the first reason to rest. The owner's pause comes before any observation."""
     return next(_reasons(wanted, around), Rest())
 
 
@@ -115,12 +121,12 @@ def _of_people(limits: OwnerLimits, around: Surroundings) -> Iterator[Rest]:
 
 
 def plain_name(program: str) -> str:
-    """Return a program's name without case and Windows' ending."""
+    """Return a program's name in lower case, without Windows' ending `.exe`."""
     return program.strip().casefold().removesuffix(".exe")
 
 
 def is_within(hours: Hours, now: datetime) -> bool:
-    """Return True if these hours are open, by the local clock, even when it changes for summer time."""
+    """Return True if `now` is within these weekly hours. Both follow the local clock, including summer time."""
     minute, day = 60 * now.hour + now.minute, now.weekday()
     if hours.first < hours.stop:
         return day == hours.day and hours.first <= minute < hours.stop
@@ -129,7 +135,7 @@ def is_within(hours: Hours, now: datetime) -> bool:
 
 
 def next_start(schedule: tuple[Hours, ...], now: datetime) -> str:
-    """Return the day and time at which the next of these hours begin."""
+    """Return the local day and time when the next of these weekly hours begins."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     starts = [
         midnight + timedelta(days=(hours.day - now.weekday()) % WEEK_DAYS + week, minutes=hours.first)
@@ -140,9 +146,9 @@ def next_start(schedule: tuple[Hours, ...], now: datetime) -> str:
     return f"{DAYS[start.weekday()]} {start:%H:%M}"
 
 
-IDLE_LOOK_S = 5.0  # between queries to the desktop, each of which starts a program
-ASK_S = 2.0  # for its answer
-MONITORS = (  # queries of desktops for the idle time, in milliseconds
+IDLE_LOOK_S = 5.0  # between queries to the desktop; each query starts a program
+ASK_S = 2.0  # how long to wait for a query's answer
+MONITORS = (  # commands that ask a desktop for its idle time in milliseconds
     (
         "gdbus",
         "org.gnome.Mutter.IdleMonitor",
@@ -154,12 +160,12 @@ MONITORS = (  # queries of desktops for the idle time, in milliseconds
 
 
 class Senses:
-    """Observes use, programs and power of this machine, as limits need. `blind` names what it cannot observe."""
+    """Observes this machine, as far as the owner's limits need it. `blind`: what this machine cannot observe."""
 
     def __init__(self) -> None:
         self.blind: tuple[Blind, ...] = ()
         self._process = psutil.Process()
-        self._idle: tuple[float, float | None] | None = None  # time of the query, and the result
+        self._idle: tuple[float, float | None] | None = None  # time and result of the last query
 
     def look(self, limits: OwnerLimits, *, month_bytes: int, refused: tuple[str, ...]) -> Surroundings:
         idle_s = self._idle_s() if limits.idle_minutes else None
@@ -168,7 +174,7 @@ class Senses:
         blind += [Blind.BATTERY] if limits.pause_on_battery and on_battery is None else []
         self.blind = tuple(blind)
         return Surroundings(
-            now=datetime.now(),  # noqa: DTZ005 (hours are in local time)
+            now=datetime.now(),  # noqa: DTZ005 (the hours are in local time)
             idle_s=idle_s,
             on_battery=on_battery,
             programs=frozenset(running_programs()) if limits.programs else frozenset(),
@@ -186,14 +192,14 @@ class Senses:
 
 
 def running_programs() -> Iterator[str]:
-    """Yield the names of all visible processes except this one."""
+    """Yield the names of all visible running processes except this one."""
     for process in psutil.process_iter(["name"]):
         if process.pid != os.getpid() and (name := process.info["name"]):
             yield plain_name(name)
 
 
 def on_battery_now() -> bool | None:
-    """Return True on battery power; False without a battery, None if unknown."""
+    """Return True if this machine runs on battery power. Return None if unknown."""
     try:
         battery = psutil.sensors_battery()
     except (AttributeError, OSError, RuntimeError):
@@ -202,7 +208,7 @@ def on_battery_now() -> bool | None:
 
 
 def idle_now() -> float | None:
-    """Return the seconds since a person used this machine; None if unknown."""
+    """Return the seconds since a person last used this machine. Return None if unknown."""
     if sys.platform == "win32":
         return _idle_on_windows()
     if sys.platform == "darwin":
@@ -216,14 +222,14 @@ def idle_now() -> float | None:
 
 
 def has_desktop(sockets: Path = Path("/tmp/.X11-unix"), runtime: Path = Path("/run/user")) -> bool:  # noqa: S108
-    """Return True if a screen is in use here, by any user."""
+    """Return True if any user of this machine has a graphical desktop open."""
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return True
     return any(sockets.glob("X*")) or any(runtime.glob("*/wayland-*"))
 
 
 def idle_at_terminals(devices: Path) -> float | None:
-    """Return the seconds since the last input at a terminal; None without terminals."""
+    """Return the seconds since the last input at any terminal. Return None if there are no terminals."""
     newest = None
     for path in [*devices.glob("pts/[0-9]*"), *devices.glob("tty[0-9]*")]:
         try:
@@ -264,7 +270,7 @@ class _LastInput(ctypes.Structure):
 
 
 def _idle_on_windows() -> float | None:
-    """Return the idle time by Windows' counters of 32 bits in milliseconds, which wrap after 49 days."""
+    """Return the idle time in seconds. Windows' counters have 32 bits and wrap after 49 days."""
     windows = getattr(ctypes, "windll", None)
     last = _LastInput(size=ctypes.sizeof(_LastInput))
     if windows is None or not windows.user32.GetLastInputInfo(ctypes.byref(last)):
@@ -273,21 +279,21 @@ def _idle_on_windows() -> float | None:
 
 
 FILE = "traffic.json"
-KEEP_S = 30.0  # between writes: what a machine that dies loses
+KEEP_S = 30.0  # between two writes; a crash loses at most this much
 
 
 class Moved(Struct, frozen=True):
-    """Bytes in both directions, in a month of the local clock."""
+    """Bytes sent and received in one month of the local clock."""
 
     month: str
     bytes: int
 
 
 class Month:
-    """The traffic of this machine this month, over all runs and starts, kept in a small file in its home."""
+    """This machine's traffic in the current month, for all runs. A small file in the home keeps it."""
 
     def __init__(self, home: Home, *, since: int, month: str = "") -> None:
-        """Start counting after `since` bytes already moved by this process."""
+        """Count from now on. `since`: bytes that this process has already moved."""
         self.home, self._seen = home, since
         self._kept_at = time.monotonic()
         self.moved = self._read(month or this_month())
@@ -300,7 +306,7 @@ class Month:
         return Moved(month, 0)
 
     def add(self, total: int, *, month: str = "") -> int:
-        """Record this process's total of bytes moved. Return those of this month."""
+        """Record the total bytes that this process has moved. Return this machine's bytes in the month."""
         month = month or this_month()
         more, self._seen = max(total - self._seen, 0), total
         before = self.moved.bytes if self.moved.month == month else 0
@@ -310,7 +316,7 @@ class Month:
         return self.moved.bytes
 
     def keep(self) -> None:
-        """Write the file. A full disk is reported elsewhere."""
+        """Write the traffic file. Ignore a disk error, because other parts of the agent report it."""
         self._kept_at = time.monotonic()
         with contextlib.suppress(Problem):
             self.home.write(FILE, msgspec.json.encode(self.moved))

@@ -1,5 +1,5 @@
-"""Sockets: links to the site and to relays, the relay's listening side, files over HTTP.
+"""Sockets: links to the site and to relays, the listening side of relays, and files over HTTP.
 
-Callers pass handlers: this room knows neither the reducer nor the log and decides nothing about rounds. It trusts only
-what protocol's session has accepted. Clocks and chance are arguments.
+Callers pass handlers. So nothing here depends on the reducer or the log, and nothing here decides about rounds. Only
+messages that a `protocol` session has accepted are trusted. Clocks and random numbers are arguments.
 """

@@ -1,4 +1,4 @@
-"""Classify addresses: plaintext allowed, never proxied, public."""
+"""Classification of addresses: plaintext allowed, never proxied, public."""
 
 import ipaddress
 import socket
@@ -6,12 +6,15 @@ from urllib.parse import urlsplit
 
 from peer_agent.protocol.errors import Problem
 
-ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 - every network card; not an address to publish
+ANYWHERE = ("0.0.0.0", "::")  # noqa: S104 (every network interface; not an address to publish)
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def check_encrypted(url: str, *, secure: str, plain: str) -> None:
-    """Raise Problem E104 for an invalid URL, E105 for `plain` outside the local network. May query the resolver."""
+    """Check that a URL is encrypted, or plaintext within the local network. May query the resolver.
+
+    Raises Problem E104 if the URL is invalid, E105 if the scheme is `plain` and the host is outside the local network.
+    """
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -24,7 +27,7 @@ def check_encrypted(url: str, *, secure: str, plain: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if a host, as written, is this machine."""
+    """Return True if this host name or address always means this machine. Does not query the resolver."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     address = _literal(host)
@@ -32,7 +35,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Return True if a host is this machine or in its local network; a name counts if all of its addresses are."""
+    """Return True if a host is this machine or in its local network. A name must have only local addresses."""
     if is_loopback(host):
         return True
     literal = _literal(host)
@@ -45,7 +48,7 @@ def bracketed(host: str) -> str:
 
 
 def is_public(host: str) -> bool:
-    """Return True if a host is an address of the public internet. A name is not: its target may change."""
+    """Return True if a host is an address on the public internet. A name is not, because its address may change."""
     address = _literal(host)
     return address is not None and address.is_global and not address.is_multicast
 
@@ -64,5 +67,5 @@ def _literal(host: str) -> Address | None:
         address = ipaddress.ip_address(host)
     except ValueError:
         return None
-    # ::ffff:8.8.8.8 is a public address in IPv6-mapped form.
+    # For example, ::ffff:8.8.8.8 is 8.8.8.8 in IPv6 form.
     return getattr(address, "ipv4_mapped", None) or address

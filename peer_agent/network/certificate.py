@@ -1,6 +1,7 @@
-"""The certificate of a listener without a domain: self-signed and pinned by its fingerprint (rule 38).
+"""The certificate of a listener without a domain: self-signed, and pinned by its fingerprint (rule 38).
 
-Diallers check nothing else: the handshake of credentials names the fingerprint, which proves who listens.
+A dialler checks only the fingerprint. The listener signs a handshake that names the fingerprint, and so proves who it
+is.
 """
 
 import datetime as dt
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from msgspec import Struct
 
-FOR_EVER = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)  # a machine's clock may be anything
+FOR_EVER = dt.datetime(9999, 1, 1, tzinfo=dt.UTC)  # the peer's clock may be wrong
 LONG_AGO = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)
 
 
@@ -28,12 +29,12 @@ class Certificate(Struct, frozen=True, eq=False):
 
 
 def new_certificate() -> Certificate:
-    """Make a key and certificate that leave nothing on disk. Each listener gets a new fingerprint."""
+    """Make a key and certificate, and leave no file on disk. Each call returns a new fingerprint."""
     return certificate_of(new_pem())
 
 
 def new_pem() -> bytes:
-    """Make a certificate and its key in PEM, for a listener that keeps its fingerprint."""
+    """Make a certificate and its key in PEM. A listener that stores them keeps its fingerprint."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "manyhands")])
     certificate = (
@@ -51,16 +52,16 @@ def new_pem() -> bytes:
 
 
 def certificate_of(pem: bytes) -> Certificate:
-    """Load a kept certificate. Raises ValueError, or the library's OSError, if it is damaged."""
+    """Load a certificate and its key from PEM. Raises ValueError or OSError if they are damaged."""
     certificate = x509.load_pem_x509_certificate(pem)
     return Certificate(_context(pem), fingerprint_of(certificate.public_bytes(Encoding.DER)))
 
 
 def _context(pem: bytes) -> ssl.SSLContext:
-    """Return a server context. The library reads keys from files only, so the key lies briefly in a private folder."""
+    """Return a server's TLS context. `ssl` reads keys only from files, so the key is briefly in a private folder."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    with tempfile.TemporaryDirectory() as folder:  # of mode 0700
+    with tempfile.TemporaryDirectory() as folder:  # only the owner can read this folder
         path = Path(folder, "listener.pem")
         path.write_bytes(pem)
         context.load_cert_chain(path)
@@ -68,12 +69,12 @@ def _context(pem: bytes) -> ssl.SSLContext:
 
 
 def fingerprint_of(certificate: bytes) -> str:
-    """Return the sha256 of a certificate in DER, in hexadecimal."""
+    """Return the sha256, in hexadecimal, of a certificate in DER."""
     return hashlib.sha256(certificate).hexdigest()
 
 
 def pinning_context() -> ssl.SSLContext:
-    """Return a client context that ignores names and authorities; the caller checks the fingerprint instead."""
+    """Return a client's TLS context that accepts any certificate. The caller must check the fingerprint."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False

@@ -1,4 +1,4 @@
-"""WebSockets that read and write in large pieces: on slow links, most CPU time goes into wakeups."""
+"""WebSockets that read and write in large pieces, because on slow links wakeups take most CPU time."""
 
 import asyncio
 import socket
@@ -10,34 +10,37 @@ from contextlib import suppress
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.connection import Connection as Socket
 
-GATHER_BYTES = 128 * 1024  # to read at once if they arrive in time
-SHORTEST_S, LONGEST_S = 0.005, 0.1  # that bytes wait for more
-SILENCE_S = 2 * LONGEST_S  # after which the rate is unknown
-SLACK = 1.5  # times the expected time until enough bytes are there
-READ_BYTES = 256 * 1024  # at most at once, like the TLS library
-UNSENT_S = 0.25  # at the link's rate: unsent bytes in the system's buffer, beyond those in flight (rule 36)
-LEAST_UNSENT, MOST_UNSENT = 128 * 1024, 1024 * 1024  # bounds of these unsent bytes
-RATE_S = 1.0  # of continuous sending, to measure the rate
-SILENT_S, LOOK_S = 60.0, 10.0  # nothing sent was acknowledged for that long: the peer is gone; seconds between checks
+GATHER_BYTES = 128 * 1024  # how many bytes to read together, if they arrive in time
+SHORTEST_S, LONGEST_S = 0.005, 0.1  # limits on how long received bytes wait for more
+SILENCE_S = 2 * LONGEST_S  # after a silence of this length, the rate is unknown
+SLACK = 1.5  # times the expected time until `GATHER_BYTES` have arrived
+READ_BYTES = 256 * 1024  # read at most this much at once, like the TLS library
+UNSENT_S = 0.25  # how many seconds' worth of unsent bytes the system may buffer, besides bytes in flight (rule 36)
+LEAST_UNSENT, MOST_UNSENT = 128 * 1024, 1024 * 1024  # limits of the unsent bytes
+RATE_S = 1.0  # seconds of continuous sending after which the rate is measured
+# Without acknowledgement for `SILENT_S`, the peer counts as gone; `LOOK_S` is the time between checks.
+SILENT_S, LOOK_S = 60.0, 10.0
 LAST_ACK = 56  # offset in Linux's `struct tcp_info` of the milliseconds since the last acknowledgement
 
 
 class Gathering:
-    """Wakes the process once per `GATHER_BYTES` of a flow instead of once per packet.
+    """Wakes the process once per `GATHER_BYTES` of continuous data instead of once per packet.
 
-    The system holds the bytes back (SO_RCVLOWAT), so TLS and flow control are unaffected. A timer at the link's rate
-    removes the mark, which bounds the delay whatever the peer does. Single short messages are not a flow. Only Linux
-    wakes a reader when the mark goes, so this does nothing elsewhere.
+    The system holds the bytes back (SO_RCVLOWAT), so TLS and flow control are unaffected. A timer, set from the link's
+    rate, removes SO_RCVLOWAT and so limits the delay whatever the peer does. Single short messages are not held back.
+    Only Linux wakes a reader when SO_RCVLOWAT is removed, so this class does nothing on other systems.
     """
 
     def __init__(self, system: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._system, self._loop = system, loop
         self._timer: asyncio.TimerHandle | None = None
         self._read_at = 0.0
-        self._flowed = 0  # bytes since the last silence
+        self._flowed = 0  # since the last silence
 
     def came(self, size: int, *, in_message: bool) -> None:
-        """Record that `size` bytes were read; `in_message`: they end inside an incomplete message."""
+        """Record that `size` bytes were read. `in_message`: True if the last of them belongs to an incomplete
+        message.
+        """
         now = self._loop.time()
         took_s, self._read_at = now - self._read_at, now
         self._flowed = size if took_s > SILENCE_S else self._flowed + size
@@ -62,13 +65,16 @@ class Gathering:
 
 
 def _patience_s(size: int, took_s: float) -> float:
-    """Return how long to wait for `GATHER_BYTES`, as `size` bytes took `took_s`; the minimum after a silence."""
+    """Return how long to wait for `GATHER_BYTES` if `size` bytes took `took_s`. After a silence: the shortest wait."""
     is_known = took_s <= SILENCE_S
     return min(max(SLACK * took_s * GATHER_BYTES / size, SHORTEST_S), LONGEST_S) if is_known else SHORTEST_S
 
 
 class Unsent:
-    """Lets the system buffer what the link carries in `UNSENT_S`. Less means many wakeups; more cannot be recalled."""
+    """Limits the unsent bytes in the system's buffer to what the link carries in `UNSENT_S`.
+
+    Smaller buffers mean many wakeups. Bytes in the buffer can no longer be dropped, so larger buffers are worse too.
+    """
 
     def __init__(self, system: socket.socket) -> None:
         self._system = system
@@ -77,7 +83,7 @@ class Unsent:
         self._hold(LEAST_UNSENT)
 
     def went(self, size: int, now: float) -> None:
-        """Record that `size` bytes were written. A pause restarts the measurement."""
+        """Record that `size` bytes were written. After a pause, begin a new measurement of the rate."""
         if now - self._went_at > UNSENT_S:
             self._since, self._bytes = now, 0
         else:
@@ -93,17 +99,20 @@ class Unsent:
 
 
 class Silence:
-    """Detects that the peer no longer acknowledges sent bytes, even by reporting a full window.
+    """Detects a peer that acknowledges nothing, not even with a report that its receive window is full.
 
-    TCP_USER_TIMEOUT would also end links to slow readers: Linux treats a window as shut until a whole segment fits. A
-    machine with a download limit shared by several links may keep it so for minutes.
+    TCP_USER_TIMEOUT would also end links to slow readers, because Linux treats a window as closed until a whole segment
+    fits. A machine whose links share a download limit may keep a window closed for minutes.
     """
 
     def __init__(self, system: socket.socket, now: float) -> None:
         self._system, self._since = system, now
 
     def is_too_long(self, now: float) -> bool:
-        """Return True if the peer has been silent too long. Call every `LOOK_S`. Always False except on Linux."""
+        """Return True if the peer has acknowledged nothing for `SILENT_S`. Call this every `LOOK_S`.
+
+        Works only on Linux.
+        """
         waits, silent_s = self._unacknowledged()
         if not waits or silent_s < now - self._since:
             self._since = now
@@ -125,7 +134,7 @@ class Silence:
 
 
 def set_option(system: socket.socket, level: int, name: str, value: int) -> None:
-    """Set a socket option if the system has it."""
+    """Set a socket option if the system supports it."""
     option = getattr(socket, name, None)
     if option is not None:
         with suppress(OSError):
@@ -133,19 +142,19 @@ def set_option(system: socket.socket, level: int, name: str, value: int) -> None
 
 
 class WideSocket(Socket, asyncio.BufferedProtocol):
-    """The library's connection, reading into one reused buffer. A data link calls `gather`."""
+    """A WebSocket connection that reads into one reused buffer. Data links call `gather`."""
 
     _view: memoryview | None = None
     _gathering: Gathering | None = None
     _unsent: Unsent | None = None
 
     def gather(self) -> None:
-        """Switch to large reads and writes, for a data link."""
+        """Switch this data link to large reads and writes."""
         if (system := self.transport.get_extra_info("socket")) is not None:
             self._gathering, self._unsent = Gathering(system, self.loop), Unsent(system)
 
     def end_in_silence(self) -> None:
-        """Abort the connection once nothing is acknowledged any more."""
+        """Abort the connection when the peer no longer acknowledges what this end sends."""
         if (system := self.transport.get_extra_info("socket")) is not None:
             self.loop.call_later(LOOK_S, self._look, Silence(system, self.loop.time()))
 
@@ -164,7 +173,7 @@ class WideSocket(Socket, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         assert self._view is not None
-        self.data_received(self._view[:nbytes])  # type: ignore[arg-type] # it copies what it keeps
+        self.data_received(self._view[:nbytes])  # type: ignore[arg-type] # `data_received` copies what it keeps
         if self._gathering is not None:
             self._gathering.came(nbytes, in_message=bool(self.protocol.reader.buffer))
 
@@ -178,7 +187,7 @@ class Dialled(WideSocket, ClientConnection):
 
 
 async def send_all(connection: Socket, messages: Sequence[bytes]) -> None:
-    """Send messages in one write, waiting while the buffers are full. Raises ConnectionClosed."""
+    """Send messages in one write. Wait while the buffers are full. Raises ConnectionClosed."""
     async with connection.send_context():
         for message in messages:
             connection.protocol.send_binary(message)

@@ -1,4 +1,4 @@
-"""A link: a WebSocket connection driven by a protocol session, and the loop that keeps one alive."""
+"""Links: WebSocket connections that a `protocol` session drives, and a loop that reconnects them."""
 
 import asyncio
 import secrets
@@ -30,16 +30,17 @@ from peer_agent.protocol.session import Failed, Identity, Link, MessageReceived,
 from peer_agent.protocol.wire import HEADER, PIECE_BYTES, Frame
 
 DIAL_S = 10.0  # for connecting and the handshake together
-CLOSE_S = 2.0  # for the closing exchange; a peer that does not read is cut
+CLOSE_S = 2.0  # for the closing exchange; then the socket is cut
 CONTROL_PING_S, CONTROL_PONG_S = 10.0, 15.0
-WRITE_LIMIT = 128 * 1024  # bytes: two of the smallest chunks. A `drop` cannot recall buffered bytes
-READ_QUEUE = 4  # messages buffered before the socket is no longer read
-FORWARDS = Subprotocol("manyhands.forward")  # of WebSockets to a relay that forwards; other listeners do not accept it
-FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # of a message on such a WebSocket
+WRITE_LIMIT = 128 * 1024  # two of the smallest chunks, because a `drop` cannot remove buffered bytes
+READ_QUEUE = 4  # messages in the buffer until the socket is no longer read
+# Offered by WebSockets to a relay that forwards; other listeners do not accept it.
+FORWARDS = Subprotocol("manyhands.forward")
+FORWARDED_BYTES = HEADER.size + PIECE_BYTES  # limit of a message on such a WebSocket
 FIRST_DELAY_S, LONGEST_DELAY_S, LONGEST_HINT_S = 0.2, 30.0, 3600.0
 
-PASSING = frozenset({codes.NOT_REACHED, codes.STRANGE_ANSWER})  # the site may be in the middle of a restart
-# This machine's own errors that the catalogue calls self-healing, or that let work go on.
+PASSING = frozenset({codes.NOT_REACHED, codes.STRANGE_ANSWER})  # the site may just be restarting
+# This machine's own errors that may pass by themselves, or with which work can go on.
 HEALING = PASSING | frozenset({"E108", "E109", "E114", "E126", "E134", "E135", "E136", "E139"})
 CANNOT_HEAL = (frozenset(AGENT) - HEALING) | frozenset(
     {"E205", "E209", "E213", "E214", "E216", "E217", "E227", "E228", "E229", "E305", "E306", "E308", "E324", "E410"}
@@ -47,11 +48,13 @@ CANNOT_HEAL = (frozenset(AGENT) - HEALING) | frozenset(
 
 
 class LinkLost(Exception):
-    """The link ended without a numbered reason: the peer or the network failed."""
+    """The link ended without a numbered error, because the peer or the network failed."""
 
 
 class Refused(Exception):
-    """The link ended for a numbered reason. `remote`: given by the peer. `retry_after_s` < 0: no hint."""
+    """The link ended with a numbered error. `remote`: True if the peer sent it. `retry_after_s` below 0 means no
+    hint.
+    """
 
     def __init__(self, fault: Fault, retry_after_s: float = -1.0, *, remote: bool = True) -> None:
         super().__init__(str(fault))
@@ -59,9 +62,9 @@ class Refused(Exception):
 
 
 class Connection:
-    """One open link. Many coroutines may send, one receives. It does not interpret messages."""
+    """One open link. Many coroutines may send, but only one may receive. The content of messages is not interpreted."""
 
-    beneath: "asyncio.Task[None] | None" = None  # carries the link if a relay forwards it
+    beneath: "asyncio.Task[None] | None" = None  # the task that carries the link if a relay forwards it
 
     def __init__(
         self,
@@ -80,29 +83,29 @@ class Connection:
 
     @property
     def is_direct(self) -> bool:
-        """True if no relay is between the two ends."""
+        """True if no relay forwards this link."""
         return self.beneath is None
 
     @property
     def credential(self) -> Credential | None:
-        """The peer's credential; None for the site."""
+        """The peer's credential, or None if the peer is the site."""
         return self.session.peer
 
     async def shake_hands(self, admit: Callable[[Credential], Fault | None] = lambda _: None) -> None:
-        """Bring the link to its open state. `admit` may refuse a peer that has authenticated."""
+        """Shake hands, after which the link is open. `admit` may refuse a peer that has authenticated."""
         self.session.start(self._clock())
         await self._flush()
         event = await self._next_event()
         assert isinstance(event, Opened)
         self.offset_s = event.offset_s
         if event.credential is not None and (fault := admit(event.credential)) is not None:
-            self.session.outgoing()  # withdraws the welcome
+            self.session.outgoing()  # withdraws the session's welcome to the peer
             await self.close(fault)
             raise Refused(fault, remote=False)
         await self._flush()
 
     async def send(self, *bodies: Message | Frame) -> None:
-        """Send in one write, waiting while the socket's buffer is full. Raises LinkLost, Refused."""
+        """Send all bodies in one write. Wait while the socket's buffer is full. Raises LinkLost, Refused."""
         if self._refused is not None:
             raise self._refused
         for body in bodies:
@@ -116,7 +119,10 @@ class Connection:
         return event.body
 
     async def close(self, fault: Fault | None = None, retry_after_s: float = -1.0) -> None:
-        """Close the link, after sending `fault` if given. Never raises; waits at most `CLOSE_S`, twice if forwarded."""
+        """Send `fault`, if given, and close the link. Never raises.
+
+        Waits at most `CLOSE_S`, or twice that if forwarded.
+        """
         if fault is not None and self._refused is None:
             self._refused = Refused(fault, retry_after_s, remote=False)
             self.session.refuse(fault, retry_after_s)
@@ -131,13 +137,13 @@ class Connection:
             await asyncio.wait([self.beneath], timeout=CLOSE_S)
 
     def allow(self, message_bytes: int) -> None:
-        """Raise the length limit of incoming messages to `message_bytes`, if it is lower."""
+        """Raise the length limit of incoming messages to `message_bytes`. Never lowers the limit."""
         protocol = self._socket.protocol
         protocol.max_message_size = max(protocol.max_message_size or 0, min(message_bytes, MAX_MESSAGE))
 
     def abort(self) -> None:
-        """Cut the socket at once. Does nothing if it has ended."""
-        with suppress(AttributeError):  # Python's closed transport has no loop
+        """Cut the socket at once. Does nothing if the socket has ended."""
+        with suppress(AttributeError):  # a closed transport of Python's proactor has no loop
             self._socket.transport.abort()
 
     async def _next_event(self) -> Opened | MessageReceived:
@@ -161,7 +167,7 @@ class Connection:
         raise self._refused
 
     def _hold(self, most_bytes: int) -> None:
-        """Limit the system's receive buffer. Otherwise a rate limit takes hold only after megabytes were buffered."""
+        """Limit the system's receive buffer. With a large buffer, a rate limit takes effect only after megabytes."""
         system: socket.socket | None = self._socket.transport.get_extra_info("socket")
         if most_bytes != self._held and system is not None:
             self._held = most_bytes
@@ -183,7 +189,7 @@ class Connection:
 
 
 def _is_overlong(closed: ConnectionClosed) -> bool:
-    """Return True if the library refused an overlong message before the session saw it."""
+    """Return True if the library refused a message for its length before the session saw the message."""
     return any(part is not None and part.code == CloseCode.MESSAGE_TOO_BIG for part in (closed.rcvd, closed.sent))
 
 
@@ -201,10 +207,12 @@ async def dial(
 ) -> Connection:
     """Open a link to `server` at `url`.
 
-    `fingerprint` pins a self-signed certificate; without one, the usual authorities decide. ws:// is allowed on this
-    machine and its local network, where the caller warns. `over` is a connected socket, whose carrier counts the
-    traffic. Raises Problem (E104 not reached, E105 not encrypted, E110 another service) and Refused (E217 wrong
-    certificate).
+    `fingerprint`: pins a self-signed certificate. Without a fingerprint, the usual authorities verify the certificate.
+
+    `over`: a connected socket to use. The code that carries this socket's bytes counts the traffic.
+
+    Plaintext ws:// is allowed to this machine and its local network, and the caller warns of it. Raises Problem (E104
+    not reached, E105 not encrypted, E110 another service) and Refused (E217 wrong certificate).
     """
     with _in_words(url, timeout_s):
         async with asyncio.timeout(timeout_s):
@@ -221,7 +229,7 @@ async def dial(
 
 
 async def reach(url: str, *, link: Link, timeout_s: float = DIAL_S) -> None:
-    """Check that a WebSocket opens at `url`, and send nothing. Raises Problem like `dial`."""
+    """Check that a WebSocket opens at `url`, without sending messages. Raises Problem like `dial`."""
     with _in_words(url, timeout_s):
         async with asyncio.timeout(timeout_s):
             await asyncio.to_thread(check_encrypted, url, secure="wss", plain="ws")
@@ -257,7 +265,7 @@ async def _connect(url: str, link: Link, fingerprint: str = "", over: socket.soc
         options |= {"proxy": None if is_loopback(host) else True, "create_connection": Dialled}
         opened = await connect(url, open_timeout=None, **options)
     except (ImportError, ValueError) as error:
-        # The system asks for a SOCKS proxy, which needs another library; or the host is not a name.
+        # The system asks for a SOCKS proxy, which needs another library; or the host name is invalid.
         raise Problem.of("E104", url=url, reason=error) from error
     if fingerprint and _certificate_of(opened) != fingerprint:
         opened.transport.abort()
@@ -272,14 +280,15 @@ async def _connect(url: str, link: Link, fingerprint: str = "", over: socket.soc
 
 
 def _certificate_of(opened: Socket) -> str:
-    """Return the fingerprint of the peer's certificate, or "" without one."""
+    """Return the fingerprint of the peer's certificate, or "" if it sent none."""
     encryption = opened.transport.get_extra_info("ssl_object")
     certificate = encryption.getpeercert(binary_form=True) if encryption is not None else None
     return fingerprint_of(certificate) if certificate else ""
 
 
 def socket_options(link: Link) -> dict[str, Any]:
-    # A saturated uplink delays a pong beyond any timeout, so only progress shows that a data link is alive.
+    # Data links have no pings, because a saturated uplink delays a pong beyond any timeout. Only progress shows that a
+    # data link is alive.
     pings = (CONTROL_PING_S, CONTROL_PONG_S) if link is Link.CONTROL else (None, None)
     return {
         "compression": None,
@@ -293,7 +302,7 @@ def socket_options(link: Link) -> dict[str, Any]:
 
 
 def tune(opened: WideSocket) -> None:
-    """Read and write in large pieces, buffer little, and detect a dead peer."""
+    """Set up a data link's socket: read and write in large pieces, buffer little, detect a dead peer."""
     opened.gather()
     opened.end_in_silence()
     system: socket.socket | None = opened.transport.get_extra_info("socket")
@@ -303,11 +312,11 @@ def tune(opened: WideSocket) -> None:
 
 
 class Connected(Struct, frozen=True):
-    """The link is open."""
+    """The state of a link that is open."""
 
 
 class Waiting(Struct, frozen=True):
-    """The link is down for `fault`; the next attempt is in `delay_s`."""
+    """The state of a link that is down because of `fault`. The next attempt is in `delay_s` seconds."""
 
     fault: Fault
     delay_s: float
@@ -322,10 +331,10 @@ async def keep(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Keep a link until `handle` returns: whenever it ends, wait (rule 41) and reconnect.
+    """Keep a link until `handle` returns. When a link ends before that, wait (rule 41) and reconnect.
 
-    Raises Problem if reconnecting cannot help. Errors of `handle` other than LinkLost and Refused propagate, also in
-    groups.
+    `connect` opens a link, and `handle` uses it. Raises Problem if reconnecting cannot help. If `handle` raises errors
+    other than LinkLost and Refused, also in groups, they propagate.
     """
     attempt = 0
     while True:
@@ -335,7 +344,8 @@ async def keep(
             return
         if ended.retry_after_s < 0 and not heals(ended.fault):
             raise Problem(ended.fault)
-        # Only a long link resets the backoff: one that opens and is cut at once must not be retried at full speed.
+        # Only a link that lasted resets the backoff. Otherwise a link that opens and is cut at once would be retried
+        # without delay.
         attempt = 0 if monotonic() - began > LONGEST_DELAY_S else attempt
         delay_s = _delay_s(attempt, ended.retry_after_s, random)
         attempt += 1
@@ -348,7 +358,7 @@ async def _once(
     handle: Callable[[Connection], Awaitable[None]],
     on_state: Callable[[Connected | Waiting], None],
 ) -> Refused | None:
-    """Run one link from start to end. Return None if `handle` finished, else why the link ended."""
+    """Open one link and run `handle` on it. Return None if `handle` finished, otherwise why the link ended."""
     try:
         connection = await connect()
     except Problem as problem:
@@ -371,7 +381,7 @@ async def _once(
 
 
 async def _reason(connection: Connection, error: BaseException) -> Refused:
-    """Return the refusal in `error`, or one that waits unread behind a sender's error; else E104."""
+    """Return why a link ended: the refusal in `error`, or a refusal that the peer sent but that is unread, or E104."""
     if (refused := _find_refusal(error)) is not None:
         return refused
     try:
@@ -392,7 +402,7 @@ def _find_refusal(error: BaseException) -> Refused | None:
 
 
 def heals(fault: Fault) -> bool:
-    """Return True if reconnecting may help. Most of this machine's own errors last until its owner acts."""
+    """Return True if reconnecting may help. Most errors of this machine itself last until the owner acts."""
     return fault.code not in CANNOT_HEAL
 
 
@@ -402,7 +412,7 @@ def _delay_s(attempt: int, hint_s: float, random: Random) -> float:
 
 
 class _Shared:
-    """State shared by both ends of a machine's link to itself: whether it has ended, and a change event."""
+    """State that both ends of a machine's link to itself share: whether the link has ended, and a change event."""
 
     def __init__(self) -> None:
         self.has_ended = False
@@ -416,13 +426,16 @@ class _Shared:
             raise LinkLost("the link of this machine to itself has ended")
 
     def wake(self) -> None:
-        """Set the event and replace it, so that a later waiter waits for a later change."""
+        """Wake all waiters. Replace the event, so that later waiters wait for the next change."""
         news, self.news = self.news, asyncio.Event()
         news.set()
 
 
 class OwnLink(Connection):
-    """One end of a machine's link to itself: the same objects pass through, without socket, handshake or copy."""
+    """One end of a machine's link to itself.
+
+    Objects sent here arrive at the other end, without socket, handshake or copy.
+    """
 
     def __init__(self, coming: deque[Any], going: deque[Any], shared: _Shared) -> None:
         self.url, self.offset_s = "", 0.0
@@ -430,11 +443,11 @@ class OwnLink(Connection):
 
     @property
     def credential(self) -> Credential | None:
-        """None: a machine does not authenticate to itself."""
+        """None, because a machine does not authenticate to itself."""
         return None
 
     async def send(self, *bodies: Message | Frame) -> None:
-        """Queue each body once the other end has room. Raises LinkLost."""
+        """Queue each body when the other end has room. Raises LinkLost."""
         for body in bodies:
             await self._shared.until(lambda: len(self._going) < READ_QUEUE)
             self._going.append(body)
@@ -447,24 +460,24 @@ class OwnLink(Connection):
         return body
 
     async def close(self, fault: Fault | None = None, retry_after_s: float = -1.0) -> None:
-        """End both ends; the fault is not reported."""
+        """Close both ends. The fault is not sent."""
         del fault, retry_after_s
         self.abort()
 
     def allow(self, message_bytes: int) -> None:
-        """Do nothing: this link has no length limit."""
+        """Do nothing, because this link has no length limit."""
 
     def abort(self) -> None:
-        """End both ends at once, and wake their waiters."""
+        """Close both ends at once, and wake all waiters."""
         self._shared.has_ended = True
         self._shared.wake()
 
 
-FREE = Uplink()  # never paced: a machine's data for itself uses no uplink
+FREE = Uplink()  # never paced, because data for this machine itself uses no uplink
 
 
 def way_out(connection: Connection, uplink: Uplink) -> Uplink:
-    """Return the uplink on which this connection takes turns."""
+    """Return the uplink with which this connection shares bandwidth."""
     return FREE if isinstance(connection, OwnLink) else uplink
 
 
@@ -474,7 +487,7 @@ def own_link() -> tuple[OwnLink, OwnLink]:
 
 
 async def until_one_ends(*parts: Coroutine[Any, Any, Any]) -> None:
-    """Run coroutines until the first ends, and cancel the others. Raises what the first one raised."""
+    """Run coroutines until the first one ends, then cancel the others. Raises the error of the first one."""
     tasks = [asyncio.create_task(part) for part in parts]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

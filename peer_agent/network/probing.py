@@ -1,4 +1,4 @@
-"""Measures idle links: sends for a while, and reports what arrives from the other end."""
+"""Bandwidth measurements on idle links. One end sends for a while, and the other end reports what arrived."""
 
 import asyncio
 import time
@@ -21,14 +21,14 @@ from peer_agent.protocol.bandwidth.probing import (
 from peer_agent.protocol.identifiers import PeerId, RunId
 from peer_agent.protocol.wire import HEADER, Frame, Kind
 
-HEARD_S = 0.5  # for the other end to learn of the probe: an unexpected frame would end the link
-FENCE = 1  # fence of probe frames: any but the log's
+HEARD_S = 0.5  # until the other end knows of the probe, because an unexpected frame would end the link
+FENCE = 1  # in probe frames: never a fence of the log
 MESSAGE_BYTES = HEADER.size + FRAME_BYTES
 PAYLOAD = bytes(FRAME_BYTES)
 
 
 class Prober:
-    """One machine's measurements in one run. `say` sends to the coordinator."""
+    """One machine's bandwidth measurements in one run. `say` sends a message to the coordinator."""
 
     def __init__(
         self, run: RunId, say: Callable[[m.TO_SITE], None], clock: Callable[[], float] = time.monotonic
@@ -36,10 +36,11 @@ class Prober:
         self.run, self._say, self._clock = run, say, clock
         self._probes = Probes()
         self._sending: set[asyncio.Task[None]] = set()
-        self._answers: dict[int, Connection] = {}  # probe number: link to send on once the peer has sent all
+        # By probe number: the link on which to answer when the peer has sent everything.
+        self._answers: dict[int, Connection] = {}
 
     def hear(self, probe: m.Probe, link: Connection | None) -> None:
-        """Accept the coordinator's request to measure the link to another machine. The end that dialled begins."""
+        """Prepare the measurement that the coordinator requests on `link`. The end that dialled the link begins."""
         if link is None or not link.is_direct:
             return
         expect(self._probes, probe, self._clock())
@@ -48,7 +49,10 @@ class Prober:
             self._start(link, probe.number, m.Probing(run=self.run, number=probe.number))
 
     def begun(self, peer: PeerId, probing: m.Probing, link: Connection) -> None:
-        """Prepare to answer once the other end has sent all: both ways at once would delay acknowledgements."""
+        """Prepare to send on `link` once the peer has sent everything.
+
+        Sending both ways at once would delay acknowledgements.
+        """
         if is_expected(self._probes, peer, probing.number, self._clock()):
             self._answers = {number: to for number, to in self._answers.items() if number in self._probes.open}
             self._answers[probing.number] = link
@@ -73,7 +77,7 @@ class Prober:
         task.add_done_callback(self._sending.discard)
 
     async def _send(self, link: Connection, number: int, first: m.Probing | None) -> None:
-        with suppress(LinkLost, Refused):  # the link's reader notices
+        with suppress(LinkLost, Refused):  # the link's reader handles the error
             if first is not None:
                 await asyncio.sleep(HEARD_S)
                 await link.send(first)
@@ -81,7 +85,9 @@ class Prober:
             await link.send(self._frame(number, b"", slot=LAST))
 
     async def _send_evenly(self, link: Connection, number: int) -> None:
-        """Send no faster than `MOST_BYTES` allows for the whole time: otherwise all arrives before the peer counts."""
+        """Spread `MOST_BYTES` over the whole time. Otherwise everything would arrive before the peer starts to
+        count.
+        """
         bucket, until = Bucket(), self._clock() + PROBE_S
         bucket.pace(MOST_BYTES / PROBE_S, self._clock())
         while (now := self._clock()) < until:

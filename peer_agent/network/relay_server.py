@@ -1,4 +1,4 @@
-"""The listening side of data links: admission, limits on sockets, and the time allowed to authenticate."""
+"""The listening side of data links: admission, limits on sockets, and a deadline for authentication."""
 
 import asyncio
 import errno
@@ -26,14 +26,16 @@ from peer_agent.protocol.session import Identity, Link, Session, Side
 
 Handle = Callable[[Connection], Awaitable[None]]
 
-CREDENTIAL_S = 3.0  # from the opening of the socket to the proof (rule 40)
+CREDENTIAL_S = 3.0  # from the opening of the socket until authentication (rule 40)
 
 
 class Caps(Struct, frozen=True):
-    """Limits on concurrent sockets. An authenticated peer counts by credential alone: many may share one address."""
+    """Limits on concurrent sockets. Authenticated peers have no limit by address, because many may share one
+    address.
+    """
 
     per_credential: int = 4
-    per_address: int = 32  # of unauthenticated sockets
+    per_address: int = 32  # unauthenticated sockets
     unauthenticated: int = 128
 
 
@@ -41,7 +43,7 @@ CAPS = Caps()
 
 
 class Admission:
-    """Counts sockets as they enter, authenticate and leave. Sockets are only keys here."""
+    """Counts sockets when they open, authenticate and close. Sockets are used only as keys."""
 
     def __init__(self, caps: Caps) -> None:
         self._caps = caps
@@ -51,16 +53,17 @@ class Admission:
         self.links: dict[ServerConnection, Connection] = {}
 
     def enter(self, socket: ServerConnection, address: str) -> bool:
-        """Count an unauthenticated socket, even without room, until `know` or `leave`. Return True if there is room."""
+        """Count an unauthenticated socket until `know` or `leave`. Return False if there are too many of them."""
         self._address_of[socket] = address
         self._at[address] += 1
         self.strangers.add(socket)
         return self._at[address] <= self._caps.per_address and len(self.strangers) <= self._caps.unauthenticated
 
     def know(self, socket: ServerConnection, link: Connection) -> Connection | None:
-        """Count an authenticated socket. Return the link that it displaces.
+        """Count an authenticated socket. Return the link that must close to make room for it, or None.
 
-        The oldest link goes: it may be dead, while the newest is certainly wanted. The forwarder counts forward links.
+        The oldest link of the credential closes: it may be dead, while the newest is certainly in use. Links to be
+        forwarded are not counted here, because the forwarder counts them.
         """
         self._no_stranger(socket)
         if link.session.link is Link.FORWARD:
@@ -83,12 +86,14 @@ class Admission:
 
 
 def _owner(link: Connection) -> tuple[PeerId, RunId] | None:
-    """Return whose credential it is; a renewed one counts as the same."""
+    """Return the peer and run of the link's credential. Renewed credentials have the same peer and run."""
     return (link.credential.peer, link.credential.run) if link.credential is not None else None
 
 
 class Server:
-    """A listening relay: `handle` owns each link until it returns; `forward`, if given, owns forward links."""
+    """A relay's listener. `handle` serves each data link until it returns. `forward`, if given, serves forward
+    links.
+    """
 
     def __init__(
         self,
@@ -125,7 +130,9 @@ class Server:
         await self._listening.wait_closed()
 
     async def listen(self, host: str, port: int) -> None:
-        """Start listening. Raises Problem E401 if the port is taken, E407 if the host cannot be listened on."""
+        """Start listening. Raises Problem E401 if the port is in use, E407 if this machine cannot listen on the
+        host.
+        """
         options = socket_options(Link.DATA) | {"max_size": MAX_HANDSHAKE}
         if self._certificate is not None:
             options["ssl"] = self._certificate.context
@@ -159,7 +166,7 @@ class Server:
             self._tasks.discard(task)
 
     async def _let_in(self, socket: ServerConnection) -> Connection | None:
-        """Authenticate a socket. Return the open link, or None if that failed."""
+        """Authenticate a socket. Return its open link, or None if authentication failed."""
         assert isinstance(socket, _Counted)
         identity = self._identity_of()
         nonce = secrets.token_bytes(32)
@@ -187,7 +194,7 @@ class Server:
         except (LinkLost, Refused):
             return None
         except TimeoutError:
-            link.abort()  # no closing handshake: it would take as long again
+            link.abort()  # without a closing handshake, which would take as long again
             return None
         tune(socket)
         if (oldest := self._doors.know(socket, link)) is not None:
@@ -202,20 +209,20 @@ class Server:
         try:
             await handle(link)
         except* (LinkLost, Refused):
-            pass  # how links end; the peer can reconnect
+            pass  # links end like this; the peer can reconnect
         finally:
             expiry.cancel()
             await link.close()
 
     def _expire(self, link: Connection) -> None:
-        """Close a link whose credential has expired, because a revoked peer gets no new one."""
+        """Close a link when its credential expires. A revoked peer gets no new credential, so this ends its links."""
         closing = asyncio.create_task(link.close(Fault.of("E202")))
         self._tasks.add(closing)
         closing.add_done_callback(self._tasks.discard)
 
 
 class _Counted(WideSocket, ServerConnection):
-    """A socket that is counted from its first moment, before any HTTP."""
+    """A listener's socket. It is counted as soon as it opens, before any HTTP request."""
 
     doors: Admission
     has_room = False
@@ -260,10 +267,15 @@ async def serve_data(
     clock: Callable[[], float] = time.time,
     forward: Handle | None = None,
 ) -> Server:
-    """Open a peer's listening side. `identity_of` is called per link, since credentials are renewed.
+    """Start a peer's listener for data links. Raises Problem E401, E407.
 
-    `certificate` is for a listener without an encrypting proxy. `admit` decides about an authenticated peer before its
-    welcome. Messages may have `message_bytes`, or more if `handle` allows it. Raises Problem E401, E407.
+    `identity_of`: called for each link, because the listener's credential is renewed.
+
+    `admit`: decides about an authenticated peer before the peer is welcomed.
+
+    `message_bytes`: length limit of messages, which `handle` may raise for a link.
+
+    `certificate`: for a listener that no proxy encrypts.
     """
     server = Server(
         identity_of=identity_of,

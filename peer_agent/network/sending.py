@@ -1,4 +1,6 @@
-"""Sending of chunks: a contributor's to several reducers over one uplink (rule 18), a reducer's averages to all."""
+"""Sending of chunks: a contributor's chunks to several reducers over one uplink (rule 18), a reducer's averages to
+all.
+"""
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,17 +12,19 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
-LEAST_AHEAD = 2  # batches of one reducer that may be queued for its socket ...
-AHEAD = 0.1  # ... or this part of its own: how far other reducers may get ahead of a stalled one
-TURN = 0.02  # of all bytes, the most that one batch to every reducer takes
-PATIENCE_S = 1.0  # how long the others wait for a reducer that does not take its next batch
+LEAST_AHEAD = 2  # batches that may wait for one reducer's socket, at least ...
+# ... or this fraction of the reducer's batches. It limits how far other reducers get ahead of a stalled one.
+AHEAD = 0.1
+TURN = 0.02  # a batch to every reducer together takes at most this fraction of all bytes
+PATIENCE_S = 1.0  # how long the others wait for a reducer whose next batch has no room
 
 
 def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId, int]]:
-    """Yield (reducer, index of its next batch), by deficit round robin in proportion to each reducer's bytes.
+    """Yield a reducer and the index of its next batch, by deficit round robin in proportion to each reducer's bytes.
 
-    `queues` holds sizes in bytes. All queues end at about the same time, each in ascending order. Each turn adds to a
-    reducer's deficit its share of what lets the largest queue send its largest batch.
+    `queues` holds the sizes of each reducer's batches, in bytes. A reducer's batches are yielded in ascending order,
+    and all queues end at about the same time. In each turn, the largest queue gains the size of the largest batch, and
+    other queues gain in proportion to their bytes.
     """
     totals = {peer: sum(sizes) for peer, sizes in queues.items() if sizes}
     most = max(totals.values(), default=0)
@@ -30,7 +34,7 @@ def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId,
     while waiting:
         for peer in waiting:
             sizes = queues[peer]
-            deficit[peer] += quantum * totals[peer]  # in units of 1/most bytes, so that it stays an integer
+            deficit[peer] += quantum * totals[peer]  # in units of 1/most bytes, so that the deficit stays an integer
             while index[peer] < len(sizes) and sizes[index[peer]] * most <= deficit[peer]:
                 deficit[peer] -= sizes[index[peer]] * most
                 yield peer, index[peer]
@@ -39,11 +43,11 @@ def interleave(queues: Mapping[PeerId, Sequence[int]]) -> Iterator[tuple[PeerId,
 
 
 def batch_bytes(chunks: Mapping[PeerId, Sequence[Frame]]) -> int:
-    """Return the size of a batch to one reducer.
+    """Return the size of a batch to one reducer, in bytes.
 
-    A chunk's average is sent once every contributor's chunk has arrived. So the first averages, and the end of the
-    last, are delayed by one batch to every reducer on the slowest uplink. With few reducers, long batches save CPU
-    time.
+    A reducer averages a chunk once every contributor's chunk has arrived. So the first averages, and the last ones,
+    come later by the time that the slowest uplink needs for one batch to every reducer. With few reducers, larger
+    batches save CPU time.
     """
     whole = sum(size_of(frame) for frames in chunks.values() for frame in frames)
     return min(BATCH_BYTES, int(TURN * whole / max(len(chunks), 1)))
@@ -59,11 +63,16 @@ async def send_chunks(
     patience_s: float = PATIENCE_S,
     uplink: Uplink = UPLINK,
 ) -> dict[PeerId, LinkLost | Refused]:
-    """Send every reducer its `first` message and its chunks. Return the lost reducers, and how each was lost.
+    """Send each reducer its `first` message and its chunks. Return the reducers whose links failed, with the errors.
 
-    `pace` is in bytes per second for all together; 0: unlimited. Each reducer has its own writer. One that does not
-    take a batch within `patience_s` continues at its own pace and no longer affects the order. `full_s` accumulates the
-    seconds in which a link took no more. Cancelling stops after the current batch.
+    `pace`: total rate in bytes per second. 0 means no limit.
+
+    `full_s`: to this dictionary, add the seconds in which each reducer's link accepted no more data.
+
+    `patience_s`: a reducer that does not take a batch for so long continues at its own pace. The others no longer wait
+    for it.
+
+    If this coroutine is cancelled, it stops after the current batch.
     """
     bucket, loop = Bucket(), asyncio.get_running_loop()
     bucket.pace(pace, loop.time())
@@ -82,7 +91,7 @@ async def send_chunks(
 
 
 async def send_frames(connection: Connection, frames: Sequence[Frame], uplink: Uplink = UPLINK) -> None:
-    """Send frames over one link, taking turns on the uplink. Raises LinkLost, Refused."""
+    """Send frames over one link, sharing the uplink with other links. Raises LinkLost, Refused."""
     stream = way_out(connection, uplink).stream(sum(map(size_of, frames)))
     for ready in batches(frames):
         await stream.turn(sum(map(size_of, ready)))
@@ -118,7 +127,7 @@ class _Lane:
             self._room.release()
 
     async def grant(self, patience_s: float) -> None:
-        """Let the writer send one more batch, as soon as there is room for it."""
+        """Permit one more batch to this reducer. Wait up to `patience_s` for room in its queue."""
         if not self._on_its_own and self.lost is None:
             try:
                 async with asyncio.timeout(patience_s):
@@ -129,16 +138,20 @@ class _Lane:
 
 
 class Outbox:
-    """The averaged chunks that a reducer sends in one attempt, in the order in which they were finished.
+    """The averaged chunks that a reducer sends in one attempt, in the order of their completion.
 
-    Every body exists once; each receiver has a cursor into the list (rule 35). A slow receiver delays no other, and
-    costs only the bodies that its socket is taking. Callers choose receivers and handle lost ones.
+    Each body is stored once, and each receiver has a cursor into the list (rule 35). A slow receiver delays no other
+    receiver, and adds only the memory for bodies that its socket is sending. Callers choose the receivers and handle
+    failed links.
     """
 
     def __init__(self, max_bytes: int, *, planned: int = 0, uplink: Uplink = UPLINK) -> None:
-        """Start empty; `planned` is the bytes to each receiver, which determine its share of the uplink."""
+        """Create an empty outbox for at most `max_bytes`.
+
+        `planned`: bytes to each receiver. A receiver's share of the uplink is in proportion to them.
+        """
         self.planned, self._uplink = planned or max_bytes, uplink
-        self._bodies: list[Message | Frame | None] = []  # None: no longer needed
+        self._bodies: list[Message | Frame | None] = []  # None in place of a body that is no longer needed
         self._room = max_bytes
         self._closed = False
         self._news = asyncio.Event()
@@ -147,13 +160,16 @@ class Outbox:
         return len(self._bodies)
 
     def begin_attempt(self, kept: Collection[int]) -> None:
-        """Start another attempt. Keep sending the retained spans of earlier ones, and drop the others."""
+        """Begin another attempt. `kept`: the spans of earlier attempts to keep sending. Drop all other chunks."""
         needed = [body if not isinstance(body, Frame) or body.span in kept else None for body in self._bodies]
         self._room += sum(map(size_of, self._bodies)) - sum(map(size_of, needed))
         self._bodies = needed
 
     def publish(self, body: Message | Frame) -> None:
-        """Publish one more body; nothing after `close`. Raises ValueError beyond the bytes that the plan allows."""
+        """Add one body, which `follow` sends to each receiver. Does nothing after `close`.
+
+        Raises ValueError if there are more bytes than the plan allows.
+        """
         if self._closed:
             return
         self._room -= size_of(body)
@@ -163,13 +179,15 @@ class Outbox:
         self._wake()
 
     def close(self) -> None:
-        """End the attempt and free its bodies. A receiver that is behind fetches from the log."""
+        """End the attempt and free its bodies. Receivers that still miss bodies fetch them from the log."""
         self._closed = True
         self._bodies.clear()
         self._wake()
 
     async def follow(self, connection: Connection, start: int = 0) -> int:
-        """Send bodies from `start` on until `close`. Return how many were sent by then. Raises LinkLost, Refused."""
+        """Send bodies from index `start` on until `close`. Return the index of the next body. Raises LinkLost,
+        Refused.
+        """
         cursor, stream = start, way_out(connection, self._uplink).stream(self.planned)
         while not self._closed:
             if cursor < len(self._bodies):
@@ -179,17 +197,19 @@ class Outbox:
         return cursor
 
     async def _send(self, connection: Connection, stream: Stream, cursor: int) -> int:
-        """Send one batch. Return its number of bodies, or 0 if the attempt ended before its turn."""
+        """Send one batch. Return its number of bodies, or 0 if the attempt ended while the batch waited for its
+        turn.
+        """
         bodies = batch(self._bodies, cursor)
         await stream.turn(sum(map(size_of, bodies)))
         if self._closed:
             return 0
         needed = [body for body in self._bodies[cursor : cursor + len(bodies)] if body is not None]
-        if needed:  # another attempt may have begun before its turn
+        if needed:  # another attempt may have begun during the wait
             await connection.send(*needed)
         return len(bodies)
 
     def _wake(self) -> None:
-        # A new event each time, so that a later waiter waits for a later change.
+        # Replace the event, so that later waiters wait for the next change.
         news, self._news = self._news, asyncio.Event()
         news.set()

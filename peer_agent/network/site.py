@@ -1,7 +1,7 @@
-"""The agent's HTTP client to the site: small JSON, and files that are resumed and checked.
+"""An HTTP client for the site: small JSON objects, and files whose transfers are resumed and checked.
 
-Every request has its own connection, because idle ones break when the site restarts. Bodies are streamed and never
-decompressed, so a size limit also bounds memory. It knows no path of the site's API.
+Every request has its own connection, because idle connections break when the site restarts. Bodies are streamed and
+never decompressed, so that size limits also limit memory. Callers give full URLs.
 """
 
 import asyncio
@@ -28,22 +28,22 @@ from peer_agent.protocol.credentials import REQUEST, sign
 from peer_agent.protocol.errors import Fault, Problem, disk_errors
 
 TIMEOUT_S = 30.0  # for connecting, and for each read
-JSON_LIMIT = 16 * 1024 * 1024  # bytes
+JSON_LIMIT = 16 * 1024 * 1024  # in bytes
 ERROR_LIMIT = 64 * 1024
 BLOCK = 256 * 1024
 REDIRECTS = 10
-LOOK_S = 0.5  # between checks whether the caller still waits for an upload
+LOOK_S = 0.5  # seconds between checks whether the caller still waits for an upload
 FIXED_HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "manyhands"}
 SECRET_HEADERS = ("Authorization", "X-Manyhands-Signature")
 SUCCESS = range(200, 300)
 RANGE_REFUSED = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
-LOST = (httpx2.HTTPError, ssl.SSLError)  # httpx2 lets some TLS errors through unchanged
+LOST = (httpx2.HTTPError, ssl.SSLError)  # errors of a failed connection; httpx2 passes some TLS errors on unchanged
 
 Headers = Mapping[str, str]
 
 
 class Answered(Problem):
-    """A site's own numbered error. `retry_after_s` is the wait that it asks for, 0 if none."""
+    """A numbered error that the site answered. `retry_after_s`: how long the site asks to wait, or 0."""
 
     def __init__(self, fault: Fault, retry_after_s: float = 0.0) -> None:
         super().__init__(fault)
@@ -51,25 +51,32 @@ class Answered(Problem):
 
 
 def sign_request(key: Ed25519PrivateKey, body: bytes) -> dict[str, str]:
-    """Return the header that proves that this body comes from the machine that holds the key."""
+    """Return a header with the machine's signature of the body."""
     return {"X-Manyhands-Signature": sign(key, REQUEST, body).signature.hex()}
 
 
 async def post_json(
     url: str, body: Mapping[str, Any] | bytes, token: str | None = None, headers: Headers | None = None
 ) -> dict[str, Any]:
-    """POST an object, or its signed bytes, and return the answer. Raises Problem: the site's own, E104, E105, E110."""
+    """POST a JSON object, and return the JSON object that the site answers.
+
+    `body`: the object, or its encoded bytes if they are signed. Raises Problem with the error that the site answers, or
+    E104, E105, E110.
+    """
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return await _ask("POST", url, {"Content-Type": "application/json", **_bearer(token), **(headers or {})}, data)
 
 
 async def get_json(url: str, token: str | None = None, headers: Headers | None = None) -> dict[str, Any]:
-    """GET an object. Raises Problem like `post_json`."""
+    """GET a JSON object. Raises Problem like `post_json`."""
     return await _ask("GET", url, {**_bearer(token), **(headers or {})})
 
 
 async def clock_of(url: str) -> float | None:
-    """Return the server's clock in UTC seconds, to the second, or None. Raises Problem like `post_json`."""
+    """Return the server's clock in whole UTC seconds, or None if the server does not send it.
+
+    Raises Problem like `post_json`.
+    """
     async with _opened("GET", url, {}) as response:
         try:
             return parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
@@ -78,7 +85,7 @@ async def clock_of(url: str) -> float | None:
 
 
 async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[str, Any]:
-    """PUT a file and return the answered object, {} if there is none. Raises Problem like `post_json`, and E106."""
+    """PUT a file, and return the JSON object in the answer, or {}. Raises Problem like `post_json`, and E106."""
     given_up, loop = threading.Event(), asyncio.get_running_loop()
     try:
         return await asyncio.to_thread(_put, url, path, headers or {}, _Sending(loop, given_up))
@@ -87,9 +94,12 @@ async def upload(url: str, path: Path, headers: Headers | None = None) -> dict[s
 
 
 async def download(url: str, path: Path, *, sha256: str, size_limit: int, headers: Headers | None = None) -> None:
-    """Fetch or resume a file to `path`, checked by digest. Raises Problem E106, E110, E111, and like `post_json`."""
+    """Download a file to `path`, or resume the download, and compare the file's sha256.
+
+    Raises Problem like `post_json`, E106 if the disk fails, E110 if the file is too large, E111 if its digest is wrong.
+    """
     fetch = _Download(url, path, size_limit=size_limit, headers=headers or {})
-    for _ in range(2):  # the damage may be in what an earlier attempt left
+    for _ in range(2):  # an earlier attempt may have left damaged bytes; the second attempt starts afresh
         was_resumed = await fetch.complete()
         if await fetch.kept(sha256):
             return
@@ -99,26 +109,26 @@ async def download(url: str, path: Path, *, sha256: str, size_limit: int, header
 
 
 class _Download:
-    """One file on its way to the disk. Disk access runs in threads."""
+    """A download of one file. Threads access the disk."""
 
     def __init__(self, url: str, path: Path, *, size_limit: int, headers: Headers) -> None:
         self.url, self.path, self.size_limit, self.headers = url, path, size_limit, headers
         self.partial = path.with_name(path.name + ".part")
 
     async def complete(self) -> bool:
-        """Complete the partial file. Return True if some of it was there already."""
+        """Download what the partial file lacks. Return True if the partial file already had some bytes."""
         with disk_errors(self.partial):
             have = await asyncio.to_thread(_bytes_there, self.partial)
         headers = {**self.headers, "Range": f"bytes={have}-"} if have else self.headers
         good = (*SUCCESS, RANGE_REFUSED) if have else SUCCESS
         async with _opened("GET", self.url, headers, good=good) as response:
-            # A refused range means that nothing is left to fetch: the digest decides.
+            # A refused range means that there is nothing more to download. The digest then decides.
             if response.status_code != RANGE_REFUSED:
                 await self._write(response, have if response.status_code == HTTPStatus.PARTIAL_CONTENT else 0)
         return have > 0
 
     async def kept(self, sha256: str) -> bool:
-        """Move the partial file into place and return True if it has this digest; else remove it."""
+        """Return True and move the partial file into place if it has this digest. Otherwise delete it."""
         with disk_errors(self.path):
             is_right = await asyncio.to_thread(_sha256, self.partial) == sha256
             if is_right:
@@ -134,11 +144,14 @@ class _Download:
             with disk_errors(self.partial), await asyncio.to_thread(self.partial.open, "ab" if start else "wb") as file:
                 size = await self._append(file, response, start, size)
         if size > self.size_limit:
-            await self._discard()  # Windows cannot remove an open file
+            await self._discard()  # after closing the file, because Windows cannot delete an open file
             raise Problem.of("E110", url=self.url, reason=f"more than {self.size_limit} bytes")
 
     async def _append(self, file: IO[bytes], response: httpx2.Response, start: int, total: int) -> int:
-        """Append the body. Return the final length, or more than the limit. `total` is -1 if unknown."""
+        """Append the body to `file`. Return the final length; if that exceeds the limit, the body was too long.
+
+        `total`: the expected length, for an error's text. -1 means unknown.
+        """
         done = start
         try:
             async with aclosing(response.aiter_raw(BLOCK)) as blocks:
@@ -161,7 +174,7 @@ class _Download:
 
 
 def _bytes_there(path: Path) -> int:
-    """Return a file's length, 0 if there is none. Creates its folder."""
+    """Return a file's length, or 0 if the file does not exist. Creates its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path.stat().st_size if path.exists() else 0
 
@@ -180,7 +193,7 @@ async def _ask(method: str, url: str, headers: Headers, content: bytes = b"") ->
 async def _opened(
     method: str, url: str, headers: Headers, content: bytes = b"", *, good: Container[int] = SUCCESS
 ) -> AsyncIterator[httpx2.Response]:
-    """Open the response to a request, if its status is in `good`. Raises Problem like `post_json`."""
+    """Send a request, and open the response if its status is in `good`. Raises Problem like `post_json`."""
     with _in_words(url):
         request = httpx2.Request(method, url, headers={**FIXED_HEADERS, **headers}, content=content)
         async with AsyncExitStack() as stack:
@@ -189,13 +202,15 @@ async def _opened(
                 yield response
                 return
             said = b""
-            with suppress(*LOST):  # a broken-off refusal is still a refusal
+            with suppress(*LOST):  # an error whose body is cut off is still the site's error
                 said = await _body(response, ERROR_LIMIT)
             raise _refusal(url, response, said)
 
 
 async def _send(request: httpx2.Request, stack: AsyncExitStack) -> httpx2.Response:
-    """Return the response after redirects. Only a GET follows them, such as to an object store."""
+    """Send a request, and return the response after redirects. Only GET follows redirects, such as to an object
+    store.
+    """
     for _ in range(1 + REDIRECTS):
         settings = await asyncio.to_thread(_settings, request.url)
         with _proxy_in_words(request.url):
@@ -209,7 +224,10 @@ async def _send(request: httpx2.Request, stack: AsyncExitStack) -> httpx2.Respon
 
 
 def _redirected(request: httpx2.Request, following: httpx2.Request) -> httpx2.Request:
-    """Drop secrets when the origin changes. Raises Problem E105 if the redirect leads from https to http."""
+    """Return the request after a redirect, without secrets if the origin changes.
+
+    Raises Problem E105 if the redirect leads from https to http.
+    """
     if request.url.scheme == "https" and following.url.scheme == "http":
         raise Problem.of("E105", url=following.url)
     if following.url.origin != request.url.origin:
@@ -219,7 +237,7 @@ def _redirected(request: httpx2.Request, following: httpx2.Request) -> httpx2.Re
 
 
 async def _body(response: httpx2.Response, limit: int) -> bytes:
-    """Return the body undecoded; a little more than `limit` if it is longer."""
+    """Return the body without decoding it. If it is longer than `limit`, return a little more than `limit`."""
     body = bytearray()
     async with aclosing(response.aiter_raw()) as blocks:
         async for block in blocks:
@@ -230,13 +248,16 @@ async def _body(response: httpx2.Response, limit: int) -> bytes:
 
 
 class _Sending:
-    """An upload from a thread: it takes turns with this process's links, and stops when its caller gives up."""
+    """An upload in a thread. It shares the uplink with this process's links, and stops when its caller gives up."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, given_up: threading.Event) -> None:
         self._loop, self._given_up = loop, given_up
 
     def counted(self, file: IO[bytes], size: int) -> Iterator[bytes]:
-        """Yield the file's blocks in turn, counting each once it is in the socket. Raises WriteError if given up."""
+        """Yield the file's blocks, each when the uplink grants it. Count a block's traffic once it is sent.
+
+        Raises WriteError if the caller gives up.
+        """
         stream = UPLINK.stream(size)
         while block := file.read(BLOCK):
             if self._given_up.is_set():
@@ -255,7 +276,7 @@ class _Sending:
 
 
 def _put(url: str, path: Path, headers: Headers, sending: _Sending) -> dict[str, Any]:
-    """PUT a file from a thread: an event loop would lose the answer of a site that refuses and hangs up early."""
+    """PUT a file, in a thread. An event loop would lose the answer of a site that refuses and closes early."""
     with _in_words(url), disk_errors(path), path.open("rb") as file:
         size = path.stat().st_size
         about = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
@@ -268,7 +289,7 @@ def _put(url: str, path: Path, headers: Headers, sending: _Sending) -> dict[str,
             if response.is_success:
                 return _answer(url, _start_of(response, JSON_LIMIT))
             said = b""
-            with suppress(*LOST):  # a broken-off refusal is still a refusal
+            with suppress(*LOST):  # an error whose body is cut off is still the site's error
                 said = _start_of(response, ERROR_LIMIT)
             raise _refusal(url, response, said)
 
@@ -287,7 +308,7 @@ def _answer(url: str, said: bytes) -> dict[str, Any]:
 
 
 def _refusal(url: str, response: httpx2.Response, said: bytes) -> Problem:
-    """Return the site's own error if it gives one, else E110."""
+    """Return the numbered error in the site's answer. If the answer has none, return E110."""
     match _object(said):
         case {"code": str(code), "text": str(text)}:
             return Answered(Fault(code, text), max(_whole_number(response.headers.get("Retry-After", "")), 0.0))
@@ -303,7 +324,7 @@ def _object(data: bytes) -> dict[str, Any] | None:
 
 
 def _whole_number(said: str) -> int:
-    """Return the number, or -1 if there is none."""
+    """Return the number, or -1 if the text is not a whole number."""
     return int(said) if said.isascii() and said.isdigit() and len(said) < 16 else -1
 
 
@@ -312,15 +333,16 @@ def _bearer(token: str | None) -> dict[str, str]:
 
 
 def _settings(url: httpx2.URL) -> dict[str, Any]:
-    """Return the client settings for one request. May query the resolver. Raises Problem E104, E105."""
+    """Return the HTTP client's settings for one request. May query the resolver. Raises Problem E104, E105."""
     check_encrypted(str(url), secure="https", plain="http")
     return {"verify": ssl.create_default_context(), "proxy": _proxy(url), "trust_env": False, "timeout": TIMEOUT_S}
 
 
 def _proxy(url: httpx2.URL) -> str | None:
-    """Return the system's proxy for this address; None for this machine.
+    """Return the system's proxy for this address, or None if the address needs no proxy.
 
-    httpx2's own lookup fails on a SOCKS proxy set for other addresses, and ignores the exceptions of Windows and macOS.
+    httpx2's own lookup fails if a SOCKS proxy is set for other addresses. It also ignores exceptions set in Windows and
+    macOS.
     """
     if is_loopback(url.host) or proxy_bypass(url.netloc.decode()):
         return None
@@ -330,7 +352,7 @@ def _proxy(url: httpx2.URL) -> str | None:
 
 @contextmanager
 def _proxy_in_words(url: httpx2.URL) -> Iterator[None]:
-    """Convert to E104: the system asks for a SOCKS proxy (ImportError), or for an invalid one (ValueError)."""
+    """Raise E104 if the system's proxy is a SOCKS proxy (ImportError) or invalid (ValueError)."""
     try:
         yield
     except (ImportError, ValueError) as error:
@@ -346,7 +368,7 @@ def _in_words(url: str) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> BaseException | str:
-    """Return the root cause if the outer error says nothing, or only that all attempts failed."""
+    """Return the cause to show for an error. A network error says too little itself, so return its root cause."""
     if isinstance(error, httpx2.TimeoutException):
         return f"no answer within {TIMEOUT_S:g} seconds"
     if isinstance(error, httpx2.NetworkError):

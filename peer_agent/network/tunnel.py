@@ -1,7 +1,7 @@
-"""A link between two machines through a relay, which sees only ciphertext and cannot change it.
+"""Links between two machines through a relay. The relay sees only ciphertext and cannot change it.
 
-Each end of the link to the relay is tied to a plain socket: the dialler's to one of its own, over which it dials as
-usual, and the relay's to the listener.
+`carry` connects a link to the relay with a plain socket. The dialling machine dials over one end of a local socket
+pair. The relay's plain socket leads to the listener.
 """
 
 import asyncio
@@ -19,13 +19,14 @@ from peer_agent.protocol.identifiers import RunId
 from peer_agent.protocol.session import Identity, Link
 from peer_agent.protocol.wire import PIECE_BYTES, Frame, Kind
 
-ASK_S = 10.0  # for a relay's answer
+ASK_S = 10.0  # how long to wait for a relay's answer
 FOR_EVER = float("inf")
-TUNNEL_BYTES = 2 * 1024 * 1024  # of a relay's memory: buffers of one link, and one piece in hand each way
+# Memory that one tunnel takes on a relay: the link's buffers, and one piece in each direction.
+TUNNEL_BYTES = 2 * 1024 * 1024
 
 
 class _Moved:
-    """The time of the last byte, in either direction."""
+    """The time at which the last byte passed, in either direction."""
 
     def __init__(self) -> None:
         self.at = time.monotonic()
@@ -37,15 +38,15 @@ class _Moved:
 async def carry(
     link: Connection, plain: socket.socket, run: RunId, *, idle_s: float = FOR_EVER, traffic: Traffic = TRAFFIC
 ) -> None:
-    """Carry bytes both ways until either end closes or is idle for `idle_s`. Closes the plain socket, not the link.
+    """Carry bytes both ways until one end closes, or until no byte passes for `idle_s`. Closes only the plain socket.
 
-    Holds one piece each way: it reads the next once the other side has taken the last (rule 35).
+    Stores one piece per direction. It reads the next piece when the other side has taken the last one (rule 35).
     """
     moved = _Moved()
     ends = (_rest(moved, idle_s), _silent(plain))
     parts = (_take(link, plain, run, moved, traffic), _give(link, plain, moved, traffic), *ends)
     try:
-        with suppress(LinkLost, Refused, OSError):  # both ends notice by themselves
+        with suppress(LinkLost, Refused, OSError):  # both ends notice these errors themselves
             await until_one_ends(*parts)
     finally:
         plain.close()
@@ -74,18 +75,18 @@ async def _give(link: Connection, plain: socket.socket, moved: _Moved, traffic: 
 
 
 async def _rest(moved: _Moved, idle_s: float) -> None:
-    while (left_s := moved.at + idle_s - time.monotonic()) > 0:  # noqa: ASYNC110 - every byte postpones it
+    while (left_s := moved.at + idle_s - time.monotonic()) > 0:  # noqa: ASYNC110 (every byte postpones the end)
         await asyncio.sleep(min(left_s, 3600.0))
 
 
 async def _silent(plain: socket.socket) -> None:
     silence = Silence(plain, time.monotonic())
-    while not silence.is_too_long(time.monotonic()):  # noqa: ASYNC110 - only the system knows
+    while not silence.is_too_long(time.monotonic()):  # noqa: ASYNC110 (only the system can tell)
         await asyncio.sleep(LOOK_S)
 
 
 async def connected(host: str, port: int) -> socket.socket:
-    """Connect a plain socket for `carry`. Raises OSError."""
+    """Connect a plain socket for `carry`. Raises OSError if that fails."""
     loop = asyncio.get_running_loop()
     family, kind, number, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
     plain = socket.socket(family, kind, number)
@@ -109,9 +110,10 @@ async def dial_through(
     version: str,
     clock: Callable[[], float] = time.time,
 ) -> Connection:
-    """Open a data link to a listener, pinned by certificate, over a forward link that ends with it.
+    """Open a data link to a listener through a relay, and pin the listener's certificate.
 
-    Raises Problem, Refused, LinkLost and TimeoutError. An error on the way does not come from the listener.
+    `relay`: an open forward link, which closes together with the data link. Raises Problem, Refused, LinkLost and
+    TimeoutError. Errors of the forward link do not come from the listener.
     """
     try:
         await _ask(relay, run, listener)
@@ -132,14 +134,14 @@ async def dial_through(
             over=near,
         )
     except BaseException:
-        relay.abort()  # also ends the carrier below and the link begun above
+        relay.abort()  # also ends the tasks that use this forward link
         raise
     link.beneath = beneath
     return link
 
 
 def _pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets on this machine, with buffers as small as a link's (rule 36)."""
+    """Return two connected sockets on this machine, with buffers as small as a link's buffers (rule 36)."""
     ends = socket.socketpair()
     for end in ends:
         end.settimeout(0.0)

@@ -1,4 +1,4 @@
-"""This machine's uplink, shared by all data links of a process: who sends next, and how fast (rules 18, 36)."""
+"""This machine's uplink, shared by all data links of a process: which link sends next, and how fast (rules 18, 36)."""
 
 import asyncio
 import math
@@ -12,14 +12,16 @@ from peer_agent.protocol.deadlines import BATCH_BYTES
 from peer_agent.protocol.messages import Message
 from peer_agent.protocol.wire import Frame
 
-CREDIT_S = 0.05  # of the rate that a pause saves up
-HELD_S = 0.5  # of a download limit, which the system may buffer for one link ...
-LEAST_HELD, MOST_HELD = 64 * 1024, 4 * 1024 * 1024  # ... and the bounds of it in bytes
+CREDIT_S = 0.05  # seconds of the rate that a pause saves up
+HELD_S = 0.5  # seconds of the download limit that the system may buffer for one link ...
+LEAST_HELD, MOST_HELD = 64 * 1024, 4 * 1024 * 1024  # ... and limits of that buffer in bytes
 Body = TypeVar("Body", bound=Message | Frame | None)
 
 
 class Bucket:
-    """A rate limit in bytes per second; 0: unlimited. In any time t it grants rate * (t + CREDIT_S) and one batch."""
+    """A rate limit in bytes per second; 0 means no limit. In any time t it grants rate * (t + CREDIT_S) plus one
+    batch.
+    """
 
     def __init__(self) -> None:
         self._rate = 0.0
@@ -30,7 +32,7 @@ class Bucket:
         return self._rate > 0
 
     def pace(self, rate: float, now: float) -> None:
-        """Change the rate, keeping the debt of bytes already granted."""
+        """Change the rate. Bytes already granted still count."""
         ahead = max(self._free_at - now, 0.0) * self._rate
         self._rate, self._free_at = rate, now + (ahead / rate if rate > 0 else 0.0)
 
@@ -43,22 +45,26 @@ class Bucket:
 
 
 class Stream:
-    """One sender on the uplink, with `planned` bytes. Its place in virtual time is the fraction sent."""
+    """One sender on the uplink. `planned`: all its bytes.
+
+    `done`: the fraction sent, which is its place in virtual time.
+    """
 
     def __init__(self, uplink: "Uplink", planned: int) -> None:
         self._uplink, self.planned = uplink, max(planned, 1)
         self.done = 0.0
 
     async def turn(self, size: int) -> None:
-        """Wait until `size` bytes may be sent. Call again once they are in the socket."""
+        """Wait until this sender may send `size` bytes. Call it again once these bytes are in the socket."""
         await self._uplink.turn(self, size)
 
 
 class Uplink:
-    """Grants turns to senders in proportion to their planned bytes, among those with bytes and room in their socket.
+    """Grants turns to senders in proportion to their planned bytes.
 
-    Fair queueing by start times: the sender with the least of its share goes first. A sender blocked by a full socket
-    does not catch up later. Without a rate there is no waiting, and the system divides the link.
+    Fair queueing by start times: the sender that has sent the smallest fraction goes first. A sender that was blocked
+    by a full socket does not catch up later. Without a rate limit no sender waits, and the system divides the
+    bandwidth.
     """
 
     def __init__(self) -> None:
@@ -72,17 +78,20 @@ class Uplink:
         return self._paced.is_limited or self._limited.is_limited
 
     def pace(self, bytes_per_s: float) -> None:
-        """Set the site's pace, in bytes per second for all links together; 0: unlimited."""
+        """Set the pace that the site wants, in bytes per second for all links together. 0 means no limit."""
         self._paced.pace(bytes_per_s, asyncio.get_running_loop().time())
         self._give()
 
     def limit(self, bytes_per_s: float) -> None:
-        """Set the owner's limit, in bytes per second; 0: unlimited. It applies besides the pace."""
+        """Set the owner's limit in bytes per second, which applies in addition to the pace. 0 means no limit."""
         self._limited.pace(bytes_per_s, asyncio.get_running_loop().time())
         self._give()
 
     async def unpaced(self, size: int) -> None:
-        """Wait until `size` bytes of a probe may go. Only the owner's limit applies: a probe may raise the pace."""
+        """Wait until a bandwidth probe may send `size` bytes.
+
+        Only the owner's limit applies, since a probe may raise the pace.
+        """
         now = asyncio.get_running_loop().time()
         self._limited.take(size, now)
         await asyncio.sleep(max(self._limited.free_at() - now, 0.0))
@@ -105,7 +114,7 @@ class Uplink:
             self._waiting.pop(stream, None)
 
     def _give(self) -> None:
-        """Grant all turns that are due, and schedule the next."""
+        """Grant all turns that are due, and schedule the next turn."""
         loop = asyncio.get_running_loop()
         while self._waiting and self._free_at() <= loop.time():
             self._grant(loop.time())
@@ -127,21 +136,21 @@ UPLINK = Uplink()
 
 
 class Downlink:
-    """The way into this machine. It delays reading to hold the rate, so that the sender waits."""
+    """This machine's downlink. It delays reading so that senders keep to the owner's limit."""
 
     def __init__(self) -> None:
         self._bucket = Bucket()
-        self.held = 0  # bytes that the system may buffer for one link; 0: never limited
+        self.held = 0  # how many bytes the system may buffer for one link; 0 means that no limit was ever set
 
     def limit(self, bytes_per_s: float) -> None:
-        """Limit reading to this rate, for all links and downloads together; 0: unlimited."""
+        """Limit the rate of reading for all links and downloads together, in bytes per second. 0 means no limit."""
         self._bucket.pace(bytes_per_s, asyncio.get_running_loop().time())
         if bytes_per_s > 0 or self.held:
             most = HELD_S * bytes_per_s if bytes_per_s > 0 else MOST_HELD
             self.held = int(min(max(most, LEAST_HELD), MOST_HELD))
 
     async def came(self, size: int) -> None:
-        """Account for `size` bytes read, and wait until more may be read."""
+        """Count `size` bytes as read, and wait until more may be read."""
         if self._bucket.is_limited:
             loop = asyncio.get_running_loop()
             self._bucket.take(size, loop.time())
@@ -152,12 +161,15 @@ DOWNLINK = Downlink()
 
 
 def size_of(body: Message | Frame | None) -> int:
-    """Return the bytes that count: the payload of a chunk."""
+    """Return how many bytes a body counts on the uplink: the payload of a chunk. Other messages count 0."""
     return len(body.payload) if isinstance(body, Frame) else 0
 
 
 def batch(bodies: Sequence[Body], start: int, most_bytes: int = BATCH_BYTES) -> Sequence[Body]:
-    """Return what to send at once: at most `most_bytes`, as a `drop` recalls no more, but at least one if any."""
+    """Return the bodies from index `start` on to send together: at most `most_bytes`, but at least one body.
+
+    Batches are limited because a `drop` message cannot recall bytes that were handed to the socket.
+    """
     size, stop = 0, start
     while stop < len(bodies) and (stop == start or size + size_of(bodies[stop]) <= most_bytes):
         size += size_of(bodies[stop])
@@ -172,13 +184,11 @@ def batches(bodies: Sequence[Body], most_bytes: int = BATCH_BYTES) -> Iterator[S
         start += len(ready)
 
 
-# Bytes that this process moved over links and downloads, counted at its sockets.
-
 WINDOW_S = 5.0
 
 
 class Traffic:
-    """Bytes sent and received. Thread-safe."""
+    """Bytes that this process has sent and received over links and downloads. Thread-safe."""
 
     def __init__(self) -> None:
         self.sent = self.received = 0
@@ -194,14 +204,14 @@ TRAFFIC = Traffic()
 
 
 class Rates:
-    """Megabits per second, up and down, over the last `WINDOW_S` seconds."""
+    """Upload and download rates in megabits per second, over the last `WINDOW_S` seconds."""
 
     def __init__(self, traffic: Traffic = TRAFFIC) -> None:
         self._traffic = traffic
         self._marks: deque[tuple[float, int, int]] = deque()
 
     def read(self, now: float | None = None) -> tuple[float, float]:
-        """Return the rates at `now`, a monotonic time. Call about once a second."""
+        """Return the upload and download rates. `now`: a monotonic time. Call this about once a second."""
         now = time.monotonic() if now is None else now
         self._marks.append((now, self._traffic.sent, self._traffic.received))
         while len(self._marks) > 2 and self._marks[1][0] <= now - WINDOW_S:

@@ -1,6 +1,7 @@
 """Commands of a volunteer's machine besides training: make a shard, send a snapshot to the Hub.
 
-The last line of output is a JSON object of facts. With status 1, the last line of errors is a numbered error.
+If a command succeeds, the last line of its output is a JSON object of facts. If it fails, its status is 1 and its last
+line of error output is a numbered error.
 """
 
 import argparse
@@ -21,9 +22,10 @@ from peer_agent.recipes import parse_recipe
 if TYPE_CHECKING:
     from peer_agent.publishing.pushing import Destination
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 (it has no other name)
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 (no public name exists)
 
-# torch and transformers take seconds to import and data need neither, so each command imports its own.
+# Each command imports its own modules, because torch and transformers take seconds to import and some commands need
+# neither.
 
 
 def run_hub_snapshot(given: argparse.Namespace) -> msgspec.Struct:
@@ -47,7 +49,7 @@ def run_hub_snapshot(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def run_shard(given: argparse.Namespace) -> msgspec.Struct:
-    """Make a shard on a volunteer's machine, without a Hub token, within the owner's download limit."""
+    """Make a shard. The process has no Hub token, and its parent applies the owner's download limit."""
     from peer_agent.publishing.portions import make_portion
     from peer_agent.publishing.row_groups import limit_memory
 
@@ -63,7 +65,7 @@ def destination(given: argparse.Namespace) -> "Destination":
 
 
 def secret() -> str:
-    """Read a token from standard input, so that no process list shows it."""
+    """Read a token from standard input. As an argument, the token would be visible in lists of processes."""
     return sys.stdin.readline().strip()
 
 
@@ -94,7 +96,7 @@ def add_command(
     unexpected: str = "E312",
     is_online: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command. `unexpected` numbers errors without one. `is_online`: it queries the Hub at `--endpoint`."""
+    """Add a command. `unexpected`: the number for errors that have none. `is_online`: True if it uses the Hub."""
     command = commands.add_parser(name)
     command.set_defaults(run=run, unexpected=unexpected, is_online=is_online)
     for path in paths:
@@ -105,17 +107,17 @@ def add_command(
 
 
 def main(add: Callable[[Commands], None] = add_commands, about: str | None = __doc__) -> int:
-    """Run a command. Return status 0, or 1 after an error."""
+    """Run a command. Return exit status 0, or 1 after an error."""
     parser = argparse.ArgumentParser(prog="python -m", description=about)
     add(parser.add_subparsers(dest="command", required=True))
     given = parser.parse_args()
     if not given.is_online:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # nothing else may use the network
+        os.environ["HF_HUB_OFFLINE"] = "1"  # otherwise libraries could use the network
     try:
         facts = given.run(given)
     except Problem as problem:
         return fail(problem.fault)
-    except Exception as error:  # noqa: BLE001 - the process's edge: its parent records the outcome
+    except Exception as error:  # noqa: BLE001 (the parent process reports the error)
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         return fail(Fault.of(given.unexpected, reason=reason))

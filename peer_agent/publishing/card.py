@@ -1,4 +1,4 @@
-"""The model card: what people read before they use a model, from facts the site knows."""
+"""The model card of a release, which describes the model to people. Its facts come from the site."""
 
 import json
 import re
@@ -14,13 +14,13 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import Recipe, encode_recipe
 
 ISOLATE, END_ISOLATE = "\u2068", "\u2069"
-JOINERS = "\u200c\u200d"  # many scripts are unreadable without them
+JOINERS = "\u200c\u200d"  # joiners, without which some scripts are unreadable
 UNSEEN = ("Cc", "Cf", "Cs", "Co")
 CURVE = "loss-curve.svg"
 
 
 class Person(Struct, frozen=True):
-    """A contributor and their share of all tokens (0 to 1)."""
+    """A contributor. `share` is a fraction of all tokens, 0 to 1."""
 
     name: str
     share: float
@@ -28,7 +28,7 @@ class Person(Struct, frozen=True):
 
 
 class CardFacts(Struct, frozen=True, kw_only=True):
-    """The site's facts about a run. `loss` and `unigram_entropy` are in nats per token."""
+    """A run's facts as the site reports them. `loss` and `unigram_entropy` are in nats per token."""
 
     slug: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,100}$")]
     title: str
@@ -37,28 +37,28 @@ class CardFacts(Struct, frozen=True, kw_only=True):
     purpose: str = ""
     address: str = ""
     heldout_loss: float | None = None
-    heldout_step: int | None = None  # of the newest measured snapshot ...
-    heldout_figures: dict[str, float] = {}  # ... and its other figures, by name
-    best_heldout_loss: float | None = None  # of all snapshots measured up to this one
+    heldout_step: int | None = None  # step of the newest measured snapshot ...
+    heldout_figures: dict[str, float] = {}  # ... and its other held-out figures, by name
+    best_heldout_loss: float | None = None  # the best of all snapshots up to this one
     best_heldout_step: int | None = None
-    is_overfitting: bool = False  # held-out loss rose since the best one, while training loss fell
+    is_overfitting: bool = False  # True if held-out loss has risen since its best value while training loss fell
     later_heldout_loss: float | None = None  # of the run's newest snapshot, if the run overfitted after this model
     later_heldout_step: int | None = None
     unigram_entropy: float | None = None
     samples: int = 0
     tokens: int = 0
-    people: tuple[Person, ...] = ()  # those who agreed to be named
-    unnamed: int = 0  # number of other contributors ...
-    unnamed_share: float = 0.0  # ... and their share of all tokens together
+    people: tuple[Person, ...] = ()  # contributors who agreed to be named
+    unnamed: int = 0  # how many other contributors there are ...
+    unnamed_share: float = 0.0  # ... and their share of all tokens
     unnamed_samples: int = 0
     points: tuple[Loss, ...] = ()  # the loss curve
     data_title: str = ""
     data_licence: str = ""
-    data_vouched: str = ""  # who confirmed, and when, that it may be shared
+    data_vouched: str = ""  # who confirmed that the data may be shared, and when
     state_digest: str = ""
     log_digest: str = ""
     snapshot: str = ""
-    checked: str = ""  # a sentence on how the model was verified against the log; empty if it was not
+    checked: str = ""  # A sentence about how the model was verified against the log. Empty if it was not verified.
 
     @property
     def contributors(self) -> int:
@@ -70,13 +70,13 @@ class CardFacts(Struct, frozen=True, kw_only=True):
 
 
 def unfinished(facts: CardFacts) -> CardFacts:
-    """Return the facts of a snapshot, whose card says that the run goes on."""
+    """Return the facts of a snapshot, with a purpose that says that the run still goes on."""
     said = f"A snapshot of a run that is still going on: the model after step {facts.steps:,}. {facts.purpose}"
     return msgspec.structs.replace(facts, purpose=said.strip())
 
 
 def parse_facts(data: bytes) -> CardFacts:
-    """Parse facts from JSON, ignoring unknown fields. Raises Problem E312."""
+    """Parse the facts from JSON, and ignore unknown fields. Raises Problem E312."""
     try:
         return msgspec.json.decode(data, type=CardFacts)
     except msgspec.DecodeError as error:
@@ -84,7 +84,7 @@ def parse_facts(data: bytes) -> CardFacts:
 
 
 def write_card(recipe: Recipe, facts: CardFacts, *, parameters: int) -> str:
-    """Return the README.md of a release."""
+    """Return the text of a release's README.md."""
     sections = (
         _front_matter(recipe),
         f"# {plain(facts.title)}",
@@ -102,10 +102,10 @@ def write_card(recipe: Recipe, facts: CardFacts, *, parameters: int) -> str:
 
 
 def plain(text: str) -> str:
-    """Return user text on one line, escaped for Markdown and HTML.
+    """Return a user's text on one line, escaped for Markdown and HTML.
 
-    Removes marks that change the writing direction. Isolates right-to-left text, so that it does not reorder its
-    neighbours.
+    Removes marks that change the writing direction. Isolates right-to-left text, so that it cannot reorder the text
+    around it.
     """
     kept = "".join(c for c in " ".join(text.split()) if c in JOINERS or unicodedata.category(c) not in UNSEEN)
     escaped = re.sub(r"([\\`*_\[\]<>|#~!&$:@])", r"\\\1", kept)
@@ -115,7 +115,7 @@ def plain(text: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """Return `plain` text that is safe at the start of a line: no list, no rule."""
+    """Return a user's text like `plain`, made safe at the start of a line: it begins no list and no rule."""
     return re.sub(r"^(\d*)([-+=.)])", r"\1\\\2", plain(text))
 
 
@@ -164,7 +164,9 @@ def _nats(recipe: Recipe, value: float | None) -> str:
 
 
 def _heldout(recipe: Recipe, facts: CardFacts) -> str:
-    """Return the held-out loss, with its step unless it is the last, and the best if that differs."""
+    """Return the held-out loss for the card. Add its step unless that is the last, and the best loss if that
+    differs.
+    """
     is_last = facts.heldout_step in (None, facts.steps)
     told = _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")
     if facts.best_heldout_loss is None or facts.best_heldout_step == facts.heldout_step:
@@ -173,7 +175,7 @@ def _heldout(recipe: Recipe, facts: CardFacts) -> str:
 
 
 def _warning(facts: CardFacts) -> str:
-    """Return a warning if an earlier snapshot is better on unseen data, or a later one worse."""
+    """Return a warning if an earlier snapshot is better on held-out data, or if a later one is worse. Otherwise ""."""
     if facts.later_heldout_loss is not None and facts.heldout_loss is not None:
         return (
             f"**The run overfitted after this model.** Held-out loss rose from {facts.heldout_loss:.3f} at step "
@@ -193,7 +195,7 @@ def _figures(facts: CardFacts) -> list[tuple[str, float]]:
 
 
 def figure(name: str, value: float) -> str:
-    """Return a figure for people: an accuracy in percent, anything else with one decimal."""
+    """Format a figure for people: an accuracy in percent, any other figure with one decimal."""
     return f"{100 * value:.1f} %" if name.endswith("accuracy") else f"{value:,.1f}"
 
 

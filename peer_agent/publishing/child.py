@@ -1,6 +1,7 @@
-"""A command of `python -m peer_agent.publishing` as a child process, and the protocol of its output.
+"""Commands of `python -m peer_agent.publishing` as child processes, and the format of their output.
 
-Facts are a JSON object on the last line of output. An error is one on the last line of errors, with status 1.
+Facts are a JSON object in the last line of output. An error is a JSON object in the last line of error output, with
+status 1.
 """
 
 import asyncio
@@ -17,24 +18,24 @@ from msgspec import Struct
 from peer_agent.protocol.errors import Fault, Problem
 
 CAME = "came "
-TOLD_BYTES = 1 << 16  # after which they are reported
+TOLD_BYTES = 1 << 16  # received bytes are reported when they reach this number
 LONGEST_NUMBER = 16
 
 
 def succeed(facts: Struct) -> int:
-    """Print the facts. Return the exit status."""
+    """Print the facts of a command that succeeded. Return its exit status."""
     print(msgspec.json.encode(facts).decode(), flush=True)
     return 0
 
 
 def fail(fault: Fault) -> int:
-    """Print the error. Return the exit status."""
+    """Print the error of a command that failed. Return its exit status."""
     print(msgspec.json.encode(fault).decode(), file=sys.stderr, flush=True)
     return 1
 
 
 def telling_of_bytes() -> Callable[[int], None]:
-    """Return a function that reports received bytes and waits for the parent's answer, a line."""
+    """Return a function that reports received bytes to the parent process and waits for the parent's answer."""
     untold = 0
 
     def tell(count: int) -> None:
@@ -49,18 +50,18 @@ def telling_of_bytes() -> Callable[[int], None]:
 
 
 def bytes_in(line: str) -> int:
-    """Return the received bytes that a line of output reports, 0 for other lines."""
+    """Return the received bytes that a line of output reports, or 0 for other lines."""
     said = line.removeprefix(CAME).strip()
     return int(said) if line.startswith(CAME) and said.isdecimal() and len(said) < LONGEST_NUMBER else 0
 
 
 def facts_of(output: str) -> dict[str, Any]:
-    """Return the facts of a successful command. Raises DecodeError if there are none."""
+    """Return the facts that a successful command printed. Raises DecodeError if there are none."""
     return msgspec.json.decode(_last_line(output), type=dict[str, Any])
 
 
 def fault_of(errors: str) -> Fault | None:
-    """Return the error of a failed command; None if it died without one."""
+    """Return the error that a failed command printed, or None if it printed none."""
     try:
         return msgspec.json.decode(_last_line(errors), type=Fault)
     except msgspec.DecodeError:
@@ -74,10 +75,11 @@ def _last_line(text: str) -> str:
 async def run_child(
     arguments: Sequence[str], *, secret: str = "", came: Callable[[int], Awaitable[None]] | None = None
 ) -> dict[str, Any]:
-    """Run a command beside training and return its facts. It reads `secret` from standard input.
+    """Run a command in a child process during training, and return its facts. Raises Problem with the command's error.
 
-    `came` is awaited with the bytes that the command has received, while the command waits. Raises Problem with the
-    command's error.
+    `secret`: passed to the command on standard input.
+
+    `came`: awaited with the number of bytes that the command reports as received. The command waits meanwhile.
     """
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "peer_agent.publishing", *arguments),
@@ -92,14 +94,14 @@ async def run_child(
     finally:
         if child.returncode is None:
             child.kill()
-            await child.wait()  # Windows removes no file that it has open
+            await child.wait()  # Windows cannot delete files that the child still has open
     if child.returncode:
         raise Problem(_fault_in(errors.decode(errors="replace")))
     return facts_of(output.decode())
 
 
 async def _answered(child: Process, came: Callable[[int], Awaitable[None]]) -> tuple[bytes, bytes]:
-    """Answer each report of bytes. Return the last line of output, and the errors."""
+    """Answer each report of received bytes. Return the last line of output, and the error output."""
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
@@ -108,7 +110,7 @@ async def _answered(child: Process, came: Callable[[int], Awaitable[None]]) -> t
         last = line
         if count := bytes_in(line.decode(errors="replace")):
             await came(count)
-            with contextlib.suppress(ConnectionError):  # it has ended
+            with contextlib.suppress(ConnectionError):  # the child has ended
                 child.stdin.write(b"\n")
                 await child.stdin.drain()
     await child.wait()
@@ -116,7 +118,10 @@ async def _answered(child: Process, came: Callable[[int], Awaitable[None]]) -> t
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment without tokens, and with one thread: training uses the others."""
+    """Return this process's environment without Hub tokens.
+
+    Limit the child to one thread, because training uses the others.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HUB_OFFLINE")}
     return {**kept, "OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 

@@ -1,7 +1,7 @@
-"""A text, or rows with texts, as documents of some 2,000 characters, cut in one pass and read by number.
+"""Documents cut from a text or from rows with texts. Each has about 2,000 characters, and is read by its number.
 
-A source is a file, or a folder of files in the order of their names. Memory holds only where each document begins, so
-the text may be larger than memory.
+A source is a file, or a folder whose files are read in the order of their names. It is read once. Memory holds only the
+position of each document, so the text may be larger than memory.
 """
 
 import codecs
@@ -17,16 +17,17 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.rows import REFUSED, Writer, kind_of, left_out, texts_of
 
 BLOCK = 1 << 20  # bytes read at a time
-SHORTEST, LONGEST = 1000, 2400  # characters of a document; the last may be shorter
-LONGEST_CONVERSATION = 1 << 16  # characters of a conversation that stays one document
-MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut, best first
-UNPACKED_LEAST, UNPACKED_TIMES = 64 << 20, 32  # texts of rows may take the first, plus the second times the files' size
-FIELD_NAME = 60  # characters shown of a field's name
-ORDER_KEY = 0x4D616E7968616E64  # fixed: the same text gives the same shards
+SHORTEST, LONGEST = 1000, 2400  # characters in a document; the last document may be shorter
+LONGEST_CONVERSATION = 1 << 16  # characters; a conversation up to this length stays one document
+MARKS = ("\n\n", "\n\r\n", "\n", ". ", " ")  # where to cut, the best place first
+# Limit of the text in rows, in bytes: UNPACKED_LEAST plus UNPACKED_TIMES the size of the files.
+UNPACKED_LEAST, UNPACKED_TIMES = 64 << 20, 32
+FIELD_NAME = 60  # characters of a field's name that are shown
+ORDER_KEY = 0x4D616E7968616E64  # a fixed key, so that the same text gives the same shards
 
 
 class Documents:
-    """The documents of a file by number. Close it, or use it in a `with` statement."""
+    """The documents of one source, read by number. Close it, or use it in a `with` statement."""
 
     def __init__(
         self,
@@ -40,9 +41,15 @@ class Documents:
         are_conversations: bool = False,
         scratch: Path | None = None,
     ) -> None:
-        """Open documents by `offsets`: the start of each, and the end of the last. `note` is for people.
+        """Open documents. `offsets`: the start of each document, and the end of the last one.
 
-        `source` is what was opened, `field` that of its rows. `scratch` is a file to delete on close.
+        `source`: the file or folder that was opened.
+
+        `note`: a sentence about the rows for people.
+
+        `field`: the field of the rows that holds the text.
+
+        `scratch`: a file to delete on close.
         """
         self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._offsets = offsets
@@ -65,24 +72,27 @@ class Documents:
 
     @property
     def bytes(self) -> int:
-        """Size of all documents together."""
+        """The size of all documents together."""
         return int(self._offsets[-1] - self._offsets[0])
 
     def size(self, number: int) -> int:
         return int(self._offsets[number + 1] - self._offsets[number])
 
     def order(self) -> list[int]:
-        """Return all numbers, shuffled by a fixed key, so that neighbours are separated."""
+        """Return the numbers of all documents, shuffled by a fixed key so that neighbouring documents are separated."""
         draws = np.random.Philox(key=ORDER_KEY).random_raw(len(self))
         return [int(number) for number in np.argsort(draws, kind="stable")]
 
 
 def open_documents(path: Path, scratch: Path, writer: Writer | None = None, *, field: str = "") -> Documents:
-    """Check a source and cut it. Texts of rows are stored in `scratch`; each document holds text of one row.
+    """Check a source and cut it into documents. Raises Problem E302 if a text is not UTF-8, E303 if it is empty.
 
-    `writer` renders conversations, which are cut only if very long. `field` names the field of rows from one file, if
-    it is known and the unpacked size was checked. Raises Problem E302 if a text is not UTF-8, E303 if it is empty, E395
-    if rows unpack to too much, and E381, E382, E393, E394 (see `rows`).
+    Also raises E395 if the rows unpack to too much text, and E381, E382, E393, E394 (see `rows`). Texts of rows are
+    stored in `scratch`. A document holds text of one row only.
+
+    `writer`: renders conversations as text. Only a very long conversation is cut.
+
+    `field`: the name of the text field, if it is known. The caller has then already checked the unpacked size.
     """
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if not files:
@@ -118,7 +128,7 @@ def _of_rows(source: Path, files: Sequence[Path], scratch: Path, writer: Writer 
 
 
 def _of_texts(source: Path, files: Sequence[Path], scratch: Path) -> Documents:
-    """Cut several text files. No document spans two files."""
+    """Cut several text files into documents. A document holds text of one file only."""
     offsets, characters = [0], 0
     scratch.parent.mkdir(parents=True, exist_ok=True)
     with scratch.open("w+b") as gathered:
@@ -134,7 +144,7 @@ def _of_texts(source: Path, files: Sequence[Path], scratch: Path) -> Documents:
 
 
 def _begin(file: IO[bytes]) -> int:
-    """Skip a byte order mark. Return where the text begins."""
+    """Skip a byte order mark. Return the position at which the text begins."""
     begin = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
     file.seek(begin)
     return begin
@@ -156,7 +166,7 @@ def _checked_text(file: IO[bytes], position: int) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     while True:
         block = file.read(BLOCK)
-        begin = position - len(decoder.getstate()[0])  # a character may straddle two blocks
+        begin = position - len(decoder.getstate()[0])  # a character may be split between two blocks
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:

@@ -1,6 +1,7 @@
-"""The Hub's own client with our settings and token, and its errors as numbered errors.
+"""The client of the Hugging Face Hub with our settings and a token. Converts the client's errors to numbered errors.
 
-Requests are retried while the Hub fails for a moment. Only separate processes, which alone hold a token, import this.
+While the Hub fails for a moment, requests are retried. Only separate processes import this module, and only they hold a
+token.
 """
 
 import functools
@@ -22,19 +23,23 @@ from peer_agent.protocol.errors import Problem
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# An HTTP client that retries with backoff while the Hub is busy, broken or unreachable.
-
-PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # before each further try; callers that retry the whole wait longer
-LONGEST_PAUSE_S = 60.0  # that a Hub may ask for
-SILENT_S = 300.0  # without a byte, after which a Hub counts as unreachable
+PAUSES_S = (0.5, 1.0, 2.0, 4.0)  # pauses before further tries; callers that retry a whole task wait longer
+LONGEST_PAUSE_S = 60.0  # the longest pause that a Hub may request
+SILENT_S = 300.0  # if no byte arrives for so long, a Hub counts as unreachable
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class PatientClient(httpx2.Client):
-    """An HTTP client that may send a request twice. Callers must accept a second answer such as `exists already`."""
+    """An HTTP client that retries with backoff while the Hub is busy, broken or unreachable.
+
+    It may send a request twice. So callers must accept an answer such as "already exists".
+    """
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send with retries. A body read from a file is sent once, because the Hub's own client rewinds it."""
+        """Send a request, with retries.
+
+        A body that is read from a file is sent once: the Hub's own client retries that itself.
+        """
         for usual_s in PAUSES_S if isinstance(request.stream, httpx2.ByteStream) else ():
             try:
                 response = super().send(request, **options)
@@ -50,17 +55,17 @@ class PatientClient(httpx2.Client):
 
 
 def patient_client() -> PatientClient:
-    """Return a client for huggingface_hub, whose own waits for ever."""
+    """Return an HTTP client for huggingface_hub with a timeout, because its own client would wait forever."""
     return PatientClient(follow_redirects=True, timeout=SILENT_S)
 
 
 def _asked_for_s(response: httpx2.Response) -> float:
-    """Return the seconds in `Retry-After`, or 0."""
+    """Return the seconds in the header `Retry-After`, or 0 without that header."""
     said = response.headers.get("Retry-After", "")
     return min(float(said), LONGEST_PAUSE_S) if said.isascii() and said.isdigit() else 0.0
 
 
-Kind = Literal["dataset", "model", "tokenizer"]  # what to look for; a tokenizer is part of a model
+Kind = Literal["dataset", "model", "tokenizer"]  # what to look for on the Hub; a tokenizer is part of a model
 
 HUB = "https://huggingface.co"
 PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
@@ -68,39 +73,39 @@ NAME = re.compile(f"{PART}/{PART}")
 
 
 def check_name(repository: str) -> None:
-    """Raise Problem E348 if this is not NAMESPACE/NAME by the Hub's rules."""
+    """Raise Problem E348 unless `repository` is a name like NAMESPACE/NAME that the Hub allows."""
     is_name = NAME.fullmatch(repository) and not re.search(r"--|\.\.|\.git\Z", repository)
     if not is_name:
         raise Problem.of("E348", repository=repository)
 
 
 def hub_endpoint() -> str:
-    """Return the Hub's address for this user: HF_ENDPOINT, as in the Hub's own programs."""
+    """Return the Hub's address: the variable HF_ENDPOINT, as for the Hub's own programs, or huggingface.co."""
     return os.environ.get("HF_ENDPOINT", HUB).rstrip("/")
 
 
-WRITING = {"write", "admin"}  # roles of a classic token
-WRITE_SCOPE = "repo.write"  # of a fine-grained one
-TRIES, PAUSE_S = 5, 1.0  # of a file without any new byte, after which a Hub counts as unreachable
-AWAY = {408, 429}  # statuses that say so, besides 500 and above
+WRITING = {"write", "admin"}  # roles of a classic token that may write
+WRITE_SCOPE = "repo.write"  # permission of a fine-grained token that may write
+TRIES, PAUSE_S = 5, 1.0  # if so many tries bring no new byte of a file, a Hub counts as unreachable
+AWAY = {408, 429}  # statuses of an unreachable Hub, besides 500 and above
 SETTINGS = {
-    "HF_HUB_DISABLE_XET": "1",  # one plain upload that every Hub-compatible server supports
+    "HF_HUB_DISABLE_XET": "1",  # use one plain upload, which every Hub-compatible server supports
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1",
 }
-os.environ.update(SETTINGS)  # read when the client is imported, which each function here does on its first call
+os.environ.update(SETTINGS)  # huggingface_hub reads these variables when a function here first imports it
 
 
 class Account(Struct, frozen=True, kw_only=True):
-    """The owner of a token, and the namespaces it may write to; none if it only reads."""
+    """The owner of a token. `namespaces`: those in which the token may write, empty for a token that only reads."""
 
     name: str
     namespaces: tuple[str, ...]
 
 
 def check_token(token: str, endpoint: str) -> Account:
-    """Return a token's account. Raises Problem E343 (unknown, or it cannot write), E346, E347."""
+    """Return a token's account. Raises Problem E343 if the token is unknown or may not write, E346, E347."""
     api = api_of(token, endpoint)
     with in_words(endpoint, "the Hub"):
         said = api.whoami()
@@ -111,7 +116,7 @@ def check_token(token: str, endpoint: str) -> Account:
 
 
 def api_of(token: str, endpoint: str) -> "HfApi":
-    """Return a client with this token, or without one if it is empty."""
+    """Return a client with this token. An empty token means a client without a token."""
     from huggingface_hub import HfApi
 
     _be_patient()
@@ -126,7 +131,7 @@ def _be_patient() -> None:
 
 
 def _writable(said: Mapping[str, Any]) -> list[str]:
-    """Return the namespaces that a token may write to, from the answer of `whoami`."""
+    """Return the namespaces in which a token may write. `said`: the Hub's answer to `whoami`."""
     access = (said.get("auth") or {}).get("accessToken") or {}
     everywhere = [said["name"], *(org["name"] for org in said.get("orgs") or [])]
     if access.get("role") in WRITING:
@@ -139,23 +144,23 @@ def _writable(said: Mapping[str, Any]) -> list[str]:
 
 
 def type_of(kind: Kind) -> str:
-    """Return the type of repository that holds this kind."""
+    """Return the type of repository in which the Hub keeps this kind."""
     return "dataset" if kind == "dataset" else "model"
 
 
 def held_files(
     api: "HfApi", repository: str, revision: str | None, *, kind: Kind = "model", most: int | None = None
 ) -> dict[str, Any]:
-    """Return the files of a revision by name, from at most the first `most` entries."""
+    """Return the files in a revision by name. `most`: read at most so many entries of the list."""
     tree = api.list_repo_tree(repository, recursive=True, revision=revision, repo_type=type_of(kind))
     return {file.path: file for file in islice(tree, most) if hasattr(file, "blob_id")}
 
 
 @contextmanager
 def opened(api: "HfApi", repository: str, name: str, *, kind: Kind, commit: str, bytes_: str = "") -> Iterator[Any]:
-    """Open a file, or the range `bytes_` of it, such as `0-99`. Raises the client's errors."""
+    """Open a file, or a range of its bytes such as `0-99`. Raises the Hub client's errors."""
     from huggingface_hub import get_session, hf_hub_url
-    from huggingface_hub.utils import (  # type: ignore[attr-defined] # public by its documentation
+    from huggingface_hub.utils import (  # type: ignore[attr-defined] # documented as public
         build_hf_headers,
         hf_raise_for_status,
     )
@@ -169,7 +174,7 @@ def opened(api: "HfApi", repository: str, name: str, *, kind: Kind, commit: str,
 
 
 def is_same(path: Path | None, file: Any) -> bool:
-    """Return True if a Hub file has these bytes: by sha256 if it is large, else by its git hash."""
+    """Return True if a file and a Hub file have the same bytes: compare sha256 for a large file, else the git hash."""
     if path is None or path.stat().st_size != file.size:
         return False
     with path.open("rb") as content:
@@ -181,7 +186,7 @@ def is_same(path: Path | None, file: Any) -> bool:
 
 @contextmanager
 def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> Iterator[None]:
-    """Convert the client's errors to numbered ones. `reading`: what is looked for, if nothing is written."""
+    """Convert the Hub client's errors to numbered errors. `reading`: what the caller looks for, if it only reads."""
     import httpx2
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -192,7 +197,7 @@ def in_words(endpoint: str, repository: str, *, reading: Kind | None = None) -> 
 
 
 def _cause(error: BaseException, kind: type[BaseException]) -> BaseException:
-    """Return the Hub's own answer, if the client has wrapped it."""
+    """Return the Hub's own answer, if the client has wrapped it in another error. Otherwise return `error`."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, kind):
         found = found.__cause__

@@ -1,7 +1,8 @@
-"""Texts that stay on the Hub. A portion is row groups of a file there, from which a machine builds a shard.
+"""Datasets whose texts stay on the Hub, in portions. A portion is some row groups of a file there.
 
-Sizes in the file's footer are claims. So the shard's number of tokens is fixed in advance, and its rows are cut or
-repeated to fit. All machines get the same shard without counting for each other.
+A machine builds a shard from a portion. The sizes in the file's footer may be false. So the shard's number of tokens is
+fixed in advance, and a machine cuts or repeats the tokens to match. All machines then build the same shard, and none
+must first count the tokens.
 """
 
 import io
@@ -37,16 +38,22 @@ from peer_agent.recipes.text.tokens import Sentences, Tokens
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# A file of a public dataset, read in place on the Hub: by ranges, of one commit, without a token.
-
 RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
 class RangeFile(io.RawIOBase):
-    """A seekable, read-only, unbuffered file. Reads raise Problem E346, E347, E397, and E414 if the file has changed.
+    """A file of a public dataset on the Hub, read by byte ranges from one commit.
 
-    `size` is the bytes that the Hub listed; `most` is the most that may be read in all. `tell` is called with the bytes
-    that have come, before more are read.
+    It is seekable, read-only and unbuffered.
+
+
+    Reading raises Problem E346, E347, E397, and E414 if the file has changed.
+
+    `size`: the file's bytes, as the Hub listed them.
+
+    `most`: the most bytes that may be read in all.
+
+    `tell`: called with the number of bytes received, before more are read.
     """
 
     def __init__(
@@ -81,14 +88,14 @@ class RangeFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: "Buffer", /) -> int:
-        """Fill the buffer, up to the end of the file."""
+        """Fill the buffer, or read what is left of the file."""
         view = memoryview(buffer).cast("B")
         found = self.read(len(view))
         view[: len(found)] = found
         return len(found)
 
     def read(self, size: int = -1, /) -> bytes:
-        """Read `size` bytes at once, over as many connections as that takes."""
+        """Read `size` bytes, with as many connections as necessary."""
         left = max(0, self.size - self._at)
         wanted = left if size < 0 else min(size, left)
         self.taken += wanted
@@ -107,7 +114,7 @@ class RangeFile(io.RawIOBase):
         return bytes(found)
 
     def _go_on(self, found: bytearray, wanted: int) -> None:
-        """Read what comes over one connection."""
+        """Read as much as arrives over one connection."""
         import httpx2
 
         first, last = self._at + len(found), self._at + wanted - 1
@@ -124,7 +131,7 @@ class RangeFile(io.RawIOBase):
             except httpx2.TransportError:
                 if not found:
                     raise
-                # The connection ended early: keep what came.
+                # The connection ended early. Keep the bytes that arrived.
 
     def _require_range(self, response: Any, first: int) -> None:
         said = RANGE.fullmatch(response.headers.get("Content-Range", ""))
@@ -137,12 +144,13 @@ class RangeFile(io.RawIOBase):
         return Problem.of("E414", repository=self.repository, name=self.name, reason=reason)
 
 
-LISTING = ".listing"  # suffix of a source's folder name: what stays on the Hub
-MANY, MOST_PORTIONS = 10_000, 40_000  # of a source: above the first they get larger; a run lists the second at most
+LISTING = ".listing"  # suffix of the folder's name for a source that stays on the Hub
+# Of one source: with more than MANY portions, portions get larger. A run lists at most MOST_PORTIONS.
+MANY, MOST_PORTIONS = 10_000, 40_000
 
 
 class RemoteFile(Struct, frozen=True):
-    """A Parquet file of the commit: its bytes, the columns read, and its row groups in order."""
+    """A Parquet file in the commit: its size in bytes, the columns to read, and its row groups in order."""
 
     name: str
     size: int
@@ -151,7 +159,7 @@ class RemoteFile(Struct, frozen=True):
 
 
 class Listing(Struct, frozen=True):
-    """A dataset on the Hub. `sampled`: row groups whose rows are here, by file and number."""
+    """A dataset on the Hub. `sampled`: the row groups whose rows the site has copied, as file index and group index."""
 
     repository: str
     commit: str
@@ -163,23 +171,26 @@ class Listing(Struct, frozen=True):
         return sum(self.files[file].groups[group].sizes.get(column, 0) for file, group in self.sampled)
 
     def left_bytes(self, column: str) -> int:
-        """Return the unpacked bytes of one column in the other row groups."""
+        """Return the unpacked bytes of one column in the row groups that were not sampled."""
         everything = sum(group.sizes.get(column, 0) for file in self.files for group in file.groups)
         return everything - self.sampled_bytes(column)
 
     def unread_rows(self, column: str) -> int:
-        """Return the rows of row groups in which the column is missing or too large to be read."""
+        """Return how many rows are in row groups that cannot be read, because the column is missing or too large."""
         return sum(group.rows for file in self.files for group in file.groups if column not in group.sizes)
 
 
 def listing_of(source: Path) -> Listing | None:
-    """Return the listing of a source's folder; None if all of the source is here."""
+    """Return the listing beside a source's folder, or None if no part of the source stays on the Hub."""
     path = source.with_name(source.name + LISTING)
     return msgspec.json.decode(path.read_bytes(), type=Listing) if path.exists() else None
 
 
 def portions_of(listing: Listing, column: str, found: int, cutting: Cutting) -> list[Portion]:
-    """Return the portions not sampled, shuffled so that neighbours separate; `found`: tokens of the sample."""
+    """Return portions of all row groups that were not sampled, shuffled so that neighbouring portions are separated.
+
+    `found`: the number of tokens in the sampled row groups, from which the others are estimated.
+    """
     sampled, left = listing.sampled_bytes(column), listing.left_bytes(column)
     if not sampled or not left:
         return []
@@ -222,7 +233,7 @@ def _portions(listing: Listing, column: str, per_byte: float, most: int, cutting
 
 
 def _runs(tokens: list[int], most: int) -> Iterator[tuple[int, int]]:
-    """Yield runs of row groups until they have `most` tokens; row groups without tokens end a run."""
+    """Yield ranges of row groups with about `most` tokens. A row group without tokens ends a range."""
     first = have = 0
     for place, here in enumerate(tokens):
         have += here
@@ -238,7 +249,10 @@ def _runs(tokens: list[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) -> None:
-    """Write the shard of a portion. `rows` is a Parquet file of its row groups, with one column, already bounded."""
+    """Write the shard of a portion to `out`. `rows`: a Parquet file with the portion's row groups and one column.
+
+    The caller has already limited the size of `rows`.
+    """
     tokenizer.no_truncation()
     tokenizer.no_padding()
     scratch = out.with_name(out.name + ".rows")
@@ -258,7 +272,7 @@ def make_shard(portion: Portion, rows: Path, tokenizer: Tokenizer, out: Path) ->
 
 
 def filled(found: Sentences | None, portion: Portion) -> Sentences:
-    """Cut or repeat the tokens to the stated number. Rows without text give the end token."""
+    """Cut or repeat the tokens to the number that the portion states. If there are no tokens, use the end token."""
     if found is None or not found.tokens.size:
         end = np.array([portion.cutting.end], dtype=np.uint32)
         laid: Tokens = end.astype(np.uint16) if portion.cutting.end <= np.iinfo(np.uint16).max else end
@@ -270,17 +284,15 @@ def filled(found: Sentences | None, portion: Portion) -> Sentences:
     return Sentences(tokens, begin[begin < portion.tokens].astype(np.uint32))
 
 
-# A shard of texts that stay on the Hub, built on a volunteer's machine in its own process.
-
-READ_BYTES = 256 << 20 | GROUP_BYTES  # of the Hub's file: its footer, and the row groups
+READ_BYTES = 256 << 20 | GROUP_BYTES  # limit of bytes read from the Hub's file: for its footer, and for the row groups
 
 
 def make_portion(
     file: Path, tokenizer: Path, out: Path, endpoint: str, tell: Callable[[int], None] = lambda _: None
 ) -> DataFile:
-    """Build the shard that a file describes, and write it to `out`. `tell` is that of `RangeFile`.
+    """Build the shard that the portion in `file` describes, and write it to `out`. `tell`: see `RangeFile`.
 
-    Raises Problem E106 (disk), E346, E347, E397, E414, and E416 if this machine lacks something.
+    Raises Problem E106 (disk), E346, E347, E397, E414, and E416 if this machine lacks memory or a feature.
     """
     portion = portion_in(file)
     if portion is None:
@@ -301,7 +313,7 @@ def _copy_rows(portion: Portion, rows: Path, endpoint: str, tell: Callable[[int]
     with RangeFile(portion.repository, portion.commit, portion.file, **about) as remote:
         try:
             groups = Groups(cast("io.BytesIO", remote))
-        except Problem as problem:  # the site could read it, so these are other bytes
+        except Problem as problem:  # the site could read the file, so the Hub now sends other bytes
             if problem.fault.code != codes.NOT_PARQUET:
                 raise
             said = {"repository": portion.repository, "name": portion.file, "reason": "it is no Parquet file"}

@@ -1,8 +1,8 @@
-"""A folder of files becomes one commit on the Hugging Face Hub, through its own client.
+"""Push a folder of files to the Hugging Face Hub as one commit, with the Hub's own client.
 
-Repeating it sends nothing twice: equal files stay. Files of others are not touched without permission. Requests are
-retried while the Hub fails for a moment, and a commit whose answer was lost is found. Runs in its own process, which
-alone holds the token.
+A repeated push sends nothing twice, because files that are equal are skipped. Files of other people are not replaced
+without permission. Requests are retried while the Hub fails for a moment. If the answer to a commit was lost, the next
+try finds the commit. Runs in its own process, and only that process holds the token.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,17 +19,22 @@ if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, HfApi
 
 MAIN = "main"
-TRIES = 4  # with a parent made stale by other commits
-UNCOUNTED = {".gitattributes"}  # the Hub makes it
+TRIES = 4  # tries if other commits have made our parent commit stale
+UNCOUNTED = {".gitattributes"}  # files that the Hub itself makes
 NAMES_SHOWN = 3
 
 
 class Destination(Struct, frozen=True, kw_only=True):
-    """A repository `NAMESPACE/NAME` at a Hub, and a branch. `known` is our last commit there, or ""."""
+    """A repository `NAMESPACE/NAME` on a Hub, and a branch. `known`: our last commit there, or "".
+
+    `private`: make a new repository private.
+
+    `replace`: True if the push may replace other people's files.
+    """
 
     repository: str
     endpoint: str
-    branch: str = MAIN  # another branch starts as a copy of `main`
+    branch: str = MAIN  # a new branch starts as a copy of `main`
     private: bool = False
     replace: bool = False
     known: str = ""
@@ -41,7 +46,7 @@ class Destination(Struct, frozen=True, kw_only=True):
 
 
 class Pushed(Struct, frozen=True, kw_only=True):
-    """The commit that holds the files, and its address for people."""
+    """The commit on the Hub that contains the files. `url` is an address for people."""
 
     repository: str
     commit: str
@@ -49,7 +54,7 @@ class Pushed(Struct, frozen=True, kw_only=True):
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """Progress in words and bytes."""
+    """The progress of a push: its stage in words, and bytes done and in total."""
 
     stage: str
     done: int = 0
@@ -60,7 +65,10 @@ Tell = Callable[[Progress], None]
 
 
 def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, message: str, tell: Tell) -> Pushed:
-    """Push files as one commit; repeatable. `message`: run, comma, step. Raises Problem E343 to E350."""
+    """Push files as one commit, and compare what the Hub then holds. Raises Problem E343 to E350.
+
+    A push may be repeated. `message`: a text about the run, a comma, and the step.
+    """
     check_name(to.repository)
     tell(Progress(stage="asking the Hub"))
     check_token(token, to.endpoint)
@@ -75,7 +83,7 @@ def push(folder: Path, names: tuple[str, ...], to: Destination, token: str, *, m
 
 
 def teller(path: Path | None) -> Tell:
-    """Return a function that writes progress to a file for another process, or nowhere."""
+    """Return a function that writes progress to a file for another process. With `path` None, it does nothing."""
 
     def tell(progress: Progress) -> None:
         if path is not None:
@@ -87,7 +95,7 @@ def teller(path: Path | None) -> Tell:
 
 
 def _make(api: "HfApi", to: Destination) -> None:
-    """Create the repository and the branch unless they exist."""
+    """Create the repository and the branch if they do not exist."""
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
@@ -100,7 +108,10 @@ def _make(api: "HfApi", to: Destination) -> None:
 
 
 def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: str, tell: Tell) -> str:
-    """Commit on top of the branch, reading it again if another commit was faster. Raises Problem E345, E349."""
+    """Commit on top of the branch. If someone else commits first, read the branch and try again.
+
+    Returns the commit. Raises Problem E345, E349.
+    """
     from huggingface_hub.errors import HfHubHTTPError
 
     additions: list[CommitOperationAdd] = []
@@ -125,7 +136,10 @@ def _commit(api: "HfApi", ours: Mapping[str, Path], to: Destination, message: st
 
 
 def _may_change(api: "HfApi", to: Destination, parent: str | None, message: str) -> bool:
-    """Return True if the push may replace files: allowed, or the last commit is ours, known or with a lost answer."""
+    """Return True if the push may replace the branch's files: if the user allows it, or if the last commit is ours.
+
+    If the answer to our commit was lost, its title shows that it is ours.
+    """
     if to.replace or (to.known and to.known == parent):
         return True
     whose = message.rpartition(",")[0] + ","
@@ -134,7 +148,7 @@ def _may_change(api: "HfApi", to: Destination, parent: str | None, message: str)
 
 
 def _require_same(ours: Mapping[str, Path], held: Mapping[str, Any], to: Destination) -> None:
-    """Raise Problem E345 if the branch holds a file that we would not put there."""
+    """Raise Problem E345 if the branch has a file that this push would not write."""
     others = [name for name, file in held.items() if name not in UNCOUNTED and not is_same(ours.get(name), file)]
     if others:
         shown = ", ".join(sorted(others)[:NAMES_SHOWN]) + (" …" if len(others) > NAMES_SHOWN else "")
@@ -142,7 +156,7 @@ def _require_same(ours: Mapping[str, Path], held: Mapping[str, Any], to: Destina
 
 
 def _upload(api: "HfApi", ours: Mapping[str, Path], to: Destination, tell: Tell) -> "list[CommitOperationAdd]":
-    """Upload large files one after another before the commit; small ones are part of it."""
+    """Upload large files one by one before the commit. Small files are sent in the commit itself."""
     from huggingface_hub import CommitOperationAdd
 
     total, done = sum(path.stat().st_size for path in ours.values()), 0
@@ -158,7 +172,7 @@ def _upload(api: "HfApi", ours: Mapping[str, Path], to: Destination, tell: Tell)
 
 
 def _compare(api: "HfApi", ours: Mapping[str, Path], to: Destination, commit: str) -> None:
-    """Raise Problem E350 if the Hub holds other bytes."""
+    """Raise Problem E350 if the Hub holds other bytes than the local files."""
     held = held_files(api, to.repository, commit)
     wrong = [name for name, path in ours.items() if name not in held or not is_same(path, held[name])]
     if wrong:

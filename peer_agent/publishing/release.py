@@ -1,4 +1,4 @@
-"""A release: everything people need to use and check a model, as a folder and as an archive."""
+"""Releases: everything that people need to use and verify a model, as a folder and as an archive."""
 
 import hashlib
 import zipfile
@@ -20,7 +20,10 @@ FRAME = Frame(720, 300, left=44, right=16, top=28, bottom=32)
 
 
 def loss_curve(points: Sequence[Loss], unigram: float | None, *, unit: str = "token") -> str:
-    """Return the SVG curve of ordered `points`, one finite at least. `unigram` is dotted; `unit` is of the loss."""
+    """Return an SVG of the loss curve. `points` are ordered by step, and at least one is finite.
+
+    `unigram`: a loss to draw as a dotted line. `unit`: the unit in "nats per unit", such as "token".
+    """
     layout = lay_out(points, unigram, FRAME, note="token frequencies alone:")
     assert layout is not None, "a curve has a loss that is a number"
     (first, begin), (last, end) = layout.points[0], layout.points[-1]
@@ -28,12 +31,12 @@ def loss_curve(points: Sequence[Loss], unigram: float | None, *, unit: str = "to
     return standing_svg(layout, summary, f"Loss in nats per {unit}, by step")
 
 
-MODEL_FILES = "model"  # folder in the prepared data with the files that a model is built from
-EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of a zip, so that its bytes depend on its files alone
+MODEL_FILES = "model"  # folder in the prepared data with files from which a model is built
+EPOCH = (1980, 1, 1, 0, 0, 0)  # a zip's earliest date, so that the archive's bytes depend only on its files
 
 
 class ReleasedFile(Struct, frozen=True):
-    """A file of a release: bytes, and sha256 in hexadecimal."""
+    """A file of a release. `size` is in bytes, `sha256` in hexadecimal."""
 
     name: str
     size: int
@@ -41,7 +44,10 @@ class ReleasedFile(Struct, frozen=True):
 
 
 class Released(Struct, frozen=True, kw_only=True):
-    """A release's `files`, its `archive` of the other files, and a text `sample` written by the model."""
+    """A finished release. `files` includes the `archive`, which contains the other files.
+
+    `sample`: a text by the model.
+    """
 
     files: list[ReleasedFile]
     archive: str
@@ -49,7 +55,9 @@ class Released(Struct, frozen=True, kw_only=True):
 
 
 def make_release(*, recipe: Recipe, snapshot: Path, data: Path, out: Path, facts: CardFacts) -> Released:
-    """Write a release to the folder `out`; `data` is the run's prepared data. Raises Problem E106, E310."""
+    """Write a release to the folder `out`. `data`: the folder with the run's prepared data. Raises Problem E106,
+    E310.
+    """
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         model = model_from(recipe, snapshot, data / MODEL_FILES)
@@ -61,7 +69,7 @@ def make_release(*, recipe: Recipe, snapshot: Path, data: Path, out: Path, facts
 
 
 def model_from(recipe: Recipe, snapshot: Path, files: Path = NO_FILES) -> torch.nn.Module:
-    """Return a recipe's model with a snapshot's parameters. Raises Problem E310 for a snapshot of another model."""
+    """Return a recipe's model with a snapshot's parameters. Raises Problem E310 if the snapshot is of another model."""
     model, state = model_of(recipe, files), read_state(snapshot)
     layout = layout_of(model)
     if state.layout != layout:
@@ -97,7 +105,10 @@ def _described(path: Path) -> ReleasedFile:
 
 
 def _archive(files: list[Path], archive: Path) -> Path:
-    """Zip the files in a folder of the archive's name, uncompressed: weights do not shrink, and compressors differ."""
+    """Zip the files into a folder named like the archive.
+
+    No compression: weights do not shrink, and compressors differ.
+    """
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as zipped:
         for path in files:
             entry = zipfile.ZipInfo(f"{archive.stem}/{path.name}", EPOCH)

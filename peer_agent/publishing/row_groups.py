@@ -1,6 +1,6 @@
-"""Row groups of a Parquet file that lies elsewhere: their sizes, and copies of some as a small file here.
+"""Row groups of a Parquet file on the Hub: read their sizes, and copy some of them to a small local file.
 
-A footer's sizes are claims. So the written bytes are counted, with the same bound everywhere.
+The sizes in a footer may be false. So the bytes written are counted, and the limit is the same on all machines.
 """
 
 import sys
@@ -16,20 +16,21 @@ from pyarrow import parquet, types
 from peer_agent.protocol.errors import Problem
 from peer_agent.publishing.rows import CONVERSATIONS, GROUP_ROWS, UNREADABLE
 
-GROUP_BYTES = 1 << 30  # of a row group's column, packed or unpacked, by the footer
-WRITTEN_BYTES = 1 << 30  # of one file's rows here, unpacked
-AT_A_TIME = 16  # rows: each may be long
-MOST_COLUMNS = 64  # of texts, in the order of the file
+GROUP_BYTES = 1 << 30  # limit for a column in a row group, packed or unpacked, as the footer states
+WRITTEN_BYTES = 1 << 30  # limit of unpacked bytes that are copied from one file
+AT_A_TIME = 16  # rows read together; each row may be long
+MOST_COLUMNS = 64  # text columns that are considered, in the file's order
 TEXTS = (types.is_string, types.is_large_string, types.is_string_view)
 LISTS = (types.is_list, types.is_large_list)
-OF_THIS_MACHINE = (pa.ArrowMemoryError, pa.ArrowNotImplementedError)  # errors that say nothing about the file
+# Errors of this machine, which say nothing about the file.
+OF_THIS_MACHINE = (pa.ArrowMemoryError, pa.ArrowNotImplementedError)
 
 
 MEMORY_BYTES = 6 << 30  # limit for a process that unpacks untrusted rows
 
 
 def limit_memory() -> None:
-    """Limit this process's memory, if the system can."""
+    """Limit this process's memory, if the system supports it."""
     if sys.platform != "win32":
         import resource
 
@@ -40,7 +41,7 @@ def limit_memory() -> None:
 
 @contextmanager
 def faults_of_this_machine(repository: str, name: str) -> Iterator[None]:
-    """Report missing memory or features of this machine, which are not the rows' fault, as Problem E416."""
+    """Raise Problem E416 if this machine lacks memory or a feature. The rows are then not at fault."""
     try:
         yield
     except (*OF_THIS_MACHINE, MemoryError) as error:
@@ -49,14 +50,17 @@ def faults_of_this_machine(repository: str, name: str) -> Iterator[None]:
 
 
 class Group(Struct, frozen=True, array_like=True):
-    """Number of rows, and unpacked bytes of each text column that is not too large to be read."""
+    """A row group: its number of rows, and the unpacked bytes of each text column that is small enough to read."""
 
     rows: int
     sizes: dict[str, int]
 
 
 class Groups:
-    """The row groups of a file, read by its footer. Raises Problem E381 if it is not Parquet, and the file's errors."""
+    """The row groups of a Parquet file, as its footer lists them.
+
+    Raises Problem E381 if the file is not Parquet, and whatever errors the file raises.
+    """
 
     def __init__(self, file: IO[bytes]) -> None:
         try:
@@ -72,7 +76,7 @@ class Groups:
 
     @property
     def conversations(self) -> list[str]:
-        """Columns that may hold conversations, by their names."""
+        """The columns whose names and types suggest conversations."""
         return [name for name in self._columns(LISTS) if name in CONVERSATIONS]
 
     def _columns(self, kinds: Sequence[Any]) -> list[str]:
@@ -94,10 +98,10 @@ class Groups:
         return Group(about.num_rows, {name: size for name, size in sizes.items() if name in wanted})
 
     def copy(self, numbers: Iterable[int], columns: Sequence[str], path: Path) -> None:
-        """Write these columns of these row groups as a new Parquet file, up to WRITTEN_BYTES.
+        """Copy these columns of these row groups to a new Parquet file, up to WRITTEN_BYTES.
 
-        An unreadable part ends its row group. Raises OSError, pyarrow's errors OF_THIS_MACHINE, MemoryError, and the
-        file's errors.
+        If part of a row group is unreadable, the copy skips the rest of that row group. Raises OSError, MemoryError,
+        pyarrow's errors in OF_THIS_MACHINE, and whatever errors the file raises.
         """
         wanted = set(columns)
         schema = pa.schema([field for field in self._file.schema_arrow if field.name in wanted]).remove_metadata()
@@ -114,7 +118,10 @@ class Groups:
                     writer.write_batch(batch.replace_schema_metadata(None))
 
     def _packed_bytes(self, number: int, wanted: set[str]) -> int:
-        """Return the packed bytes of a row group; more than the limit if it does not exist."""
+        """Return the packed bytes of a row group's wanted columns.
+
+        Return more than the limit if the row group does not exist.
+        """
         if number >= self._file.metadata.num_row_groups:
             return GROUP_BYTES + 1
         about = self._file.metadata.row_group(number)

@@ -1,7 +1,7 @@
-"""Texts from JSON lines and Parquet: one field of each row, bounded as it is read.
+"""Texts from JSON lines and Parquet: one field of each row, with limits on its size.
 
-Rows that are broken, too long or without text are counted and skipped; the file alone determines which. If a writer
-renders conversations, a field with conversations comes first.
+Rows that are broken, too long or without text are counted and skipped. Which rows these are depends only on the file.
+If a writer can render conversations, a field with conversations is preferred to a field with text.
 """
 
 import contextlib
@@ -25,31 +25,36 @@ from pyarrow import compute, parquet, types
 
 from peer_agent.protocol.errors import Problem
 
-# Conversations as a model reads them: by the chat template that comes with it.
+# Conversations are rendered as a model reads them, with the model's own chat template.
 #
-# A template is an untrusted program. transformers runs it in a sandbox that reaches nothing. Here the sandbox is in its
-# own process, which ends if it takes too much time or memory.
+# A template is an untrusted program. transformers runs it in a sandbox without access to anything else. Here the
+# sandbox also has its own process, which ends if the template takes too much time or memory.
 
-RENDER_S, RENDER_BYTES = 5.0, 1 << 30  # of one conversation, at most
-LONG_S, MEAN_S = 60.0, 0.05  # of all together, and of each on average; the larger bound counts
-LONGEST, LETTER_BYTES = 16 << 20, 6  # bytes of a rendered conversation, and of a letter at most
+RENDER_S, RENDER_BYTES = 5.0, 1 << 30  # limits for one conversation
+# Limits in seconds for all conversations together: LONG_S, or MEAN_S per conversation if that is more.
+LONG_S, MEAN_S = 60.0, 0.05
+# Limit for a rendered conversation in bytes, and the most bytes that a character takes.
+LONGEST, LETTER_BYTES = 16 << 20, 6
 LOADED = b"loaded\n"
 Message = Mapping[str, str]  # role and content
 
 
 class ChatTemplate(Struct, frozen=True):
-    """A template, and the model's special tokens by name. An empty source means no template."""
+    """A chat template, and the model's special tokens by name. An empty source means that the model has no template."""
 
     source: str
     special: Mapping[str, str]
 
 
 class Writer:
-    """Renders conversations as text. Use it in a `with` statement; its process starts with the first one."""
+    """Renders conversations as text, in a process that starts with the first conversation.
+
+    Use it in a `with` statement.
+    """
 
     def __init__(self, template: ChatTemplate) -> None:
         self.template = template
-        self.refusal = ""  # reason for the last refusal
+        self.refusal = ""  # why the template last refused a conversation
         self._process: subprocess.Popen[bytes] | None = None
         self._seconds, self._written = 0.0, 0
 
@@ -66,7 +71,10 @@ class Writer:
         return bool(self.template.source)
 
     def write(self, conversation: Sequence[Message]) -> str | None:
-        """Return a text, or None if the template refuses. Raises Problem E393 (no template), E394 (unusable one)."""
+        """Render a conversation. Return None if the template refuses the conversation.
+
+        Raises Problem E393 if there is no template, E394 if the template is unusable.
+        """
         answer = json.loads(self._asked(_line(conversation)))
         self.refusal = answer.get("refusal", self.refusal)
         text: str | None = answer.get("text")
@@ -80,7 +88,7 @@ class Writer:
             process.stdin.write(question)
             process.stdin.flush()
         began = time.monotonic()
-        answer = process.stdout.readline()  # that process bounds its length
+        answer = process.stdout.readline()  # the child process limits the length of its answer
         self._seconds += time.monotonic() - began
         self._written += 1
         if self._seconds > max(LONG_S, MEAN_S * self._written):
@@ -115,7 +123,10 @@ def _line(said: Any) -> bytes:
 
 
 def main(questions: IO[bytes], answers: IO[bytes]) -> None:
-    """Read a line with a template, then one per conversation; answer each with its text or a refusal."""
+    """Answer requests of a `Writer` in the child process. The first line is the template.
+
+    Each further line is a conversation, and is answered with its text or a refusal.
+    """
     from transformers.utils.chat_template_utils import render_jinja_template
 
     source, special = json.loads(questions.readline())
@@ -123,7 +134,7 @@ def main(questions: IO[bytes], answers: IO[bytes]) -> None:
     answers.write(LOADED)
     answers.flush()
     while question := questions.readline():
-        signal.setitimer(signal.ITIMER_REAL, RENDER_S)  # whose signal ends this process
+        signal.setitimer(signal.ITIMER_REAL, RENDER_S)  # this timer's signal ends the process
         answers.write(_line(_answer(render_jinja_template, json.loads(question), source, special)))
         signal.setitimer(signal.ITIMER_REAL, 0)
         answers.flush()
@@ -134,13 +145,13 @@ def _answer(render: Any, conversation: list[Message], source: str, special: Mapp
         (text,), _ = render([conversation], chat_template=source, **special)
     except MemoryError:
         raise
-    except Exception as error:  # noqa: BLE001 (whatever a template does)
+    except Exception as error:  # noqa: BLE001 (a template may raise anything)
         return {"refusal": " ".join(str(error).split())[:200] or type(error).__name__}
     return {"text": text} if LETTER_BYTES * len(text) <= LONGEST else {"refusal": "it is too long"}
 
 
 def _bound_memory() -> None:
-    import resource  # not on Windows, where no template is used
+    import resource  # Windows has no such module, and uses no template
 
     most = psutil.Process().memory_info().vms + RENDER_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -150,18 +161,22 @@ if __name__ == "__main__":
     main(sys.stdin.buffer, sys.stdout.buffer)
 
 
-# Rows of a Parquet file, in batches. Sizes in its footer are claims.
+# Rows of a Parquet file are read in batches. The sizes in the file's footer may be false.
 
-AT_A_TIME = 256  # rows
-GROUP_BYTES, GROUP_ROWS = 2 << 30, 10_000_000  # of a row group, at most: bytes of its largest column, rows or values
-MOST_LISTED = 10_000  # of one row
+AT_A_TIME = 256  # rows in a batch
+GROUP_BYTES, GROUP_ROWS = 2 << 30, 10_000_000  # limits of a row group: bytes of its largest column, and rows or values
+MOST_LISTED = 10_000  # items in a list
 UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
 
 
 def rows_of(path: Path, field: str, *, lists: Collection[str], longest: int) -> Iterator[dict[str, Any] | None]:
-    """Yield each row's texts by column, of `field` or of all; None for a broken row.
+    """Yield the texts and lists of each row by column, or None for a broken row. Raises Problem E381 if not Parquet.
 
-    Columns named in `lists` also give their lists, up to `MOST_LISTED` items. Raises Problem E381 if it is not Parquet.
+    `field`: the only column to read; "" means all text columns.
+
+    `lists`: columns in which lists are read too, if they have at most `MOST_LISTED` items.
+
+    `longest`: longer texts are left out.
     """
     try:
         file = parquet.ParquetFile(path)
@@ -183,7 +198,7 @@ def _columns(schema: pa.Schema, lists: Collection[str]) -> list[str]:
 def _row_group(
     file: parquet.ParquetFile, group: int, names: list[str], longest: int
 ) -> Iterator[dict[str, Any] | None]:
-    """Yield the rows of a row group. An unreadable part breaks all rows to its end."""
+    """Yield the rows of a row group. If a part is unreadable, all rows from there to the end are broken."""
     about, read = file.metadata.row_group(group), 0
     columns = [about.column(at) for at in range(about.num_columns)]
     largest = max((column.total_uncompressed_size for column in columns), default=0)
@@ -201,7 +216,7 @@ def _row_group(
 
 
 def _without_long_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Replace lists that are too long by None, because each item would become an object."""
+    """Replace each list that is too long by None, because each item would become a Python object."""
     for at, column in enumerate(batch.columns):
         if types.is_list(column.type) or types.is_large_list(column.type):
             is_long = compute.greater(compute.fill_null(compute.list_value_length(column), 0), MOST_LISTED)
@@ -211,18 +226,18 @@ def _without_long_lists(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 Kind = Literal["text", "json", "parquet"]
-Row = dict[str, Any] | None  # its texts and conversations by field; None: broken
+Row = dict[str, Any] | None  # texts and conversations of a row by field; None for a broken row
 
-ROW_BYTES = 16 << 20  # of one row, at most
-LOOKED_AT = 1000  # rows in which the field is detected
+ROW_BYTES = 16 << 20  # size limit of a row
+LOOKED_AT = 1000  # rows from which the text field is detected
 REFUSED = "refused by the template"
-FIRST = 20  # lines checked: JSON lines if most are objects
-USUAL = ("text", "content", "sentence")  # fields preferred to the one with most letters
-LEAST = 2  # characters of a text
-LEFT_OUT = ("broken", "without text", REFUSED)  # names in the counts of rows
-CONVERSATIONS = ("messages", "conversations")  # fields that hold a list of messages with roles
-ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}  # older names of roles
-MOST_SAID = 10_000  # messages of a conversation
+FIRST = 20  # lines read to detect the format: JSON lines if most are objects
+USUAL = ("text", "content", "sentence")  # fields preferred to the field with the most text
+LEAST = 2  # characters, without which a text counts as empty
+LEFT_OUT = ("broken", "without text", REFUSED)  # reasons why rows are left out, as named in the counts
+CONVERSATIONS = ("messages", "conversations")  # fields that may hold a list of messages with roles
+ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant"}  # older names of roles, and their present names
+MOST_SAID = 10_000  # messages in a conversation
 PARQUET, QUOTE, LIST = b"PAR1", ord('"'), ord("[")
 
 _objects = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -230,7 +245,7 @@ _string = msgspec.json.Decoder(str)
 
 
 class _Said(msgspec.Struct):
-    """A message, by either pair of names."""
+    """A message of a conversation, with either pair of field names."""
 
     role: str = ""
     content: str = ""
@@ -247,16 +262,16 @@ Conversation = Annotated[list[_Said], msgspec.Meta(min_length=1, max_length=MOST
 
 
 class Texts(NamedTuple):
-    """The texts of a file's rows, and counts that grow as they are read."""
+    """Texts from the rows of a source, and counts of rows that grow while the texts are read."""
 
     field: str
     taken: Iterator[str]
-    counted: Counter[str]  # "rows", and those left out
+    counted: Counter[str]  # all rows, and rows left out by reason
     are_conversations: bool = False
 
 
 def kind_of(path: Path) -> Kind:
-    """Return a file's kind, by its content."""
+    """Return a file's format, detected from its content."""
     with path.open("rb") as file:
         if file.read(len(PARQUET)) == PARQUET:
             return "parquet"
@@ -266,10 +281,10 @@ def kind_of(path: Path) -> Kind:
 
 
 def texts_of(files: Sequence[Path], writer: Writer | None = None, known: str = "") -> Texts:
-    """Return the texts of all rows in order: of a text field, or conversations rendered by `writer`.
+    """Return the texts of all rows in order: from a text field, or from conversations that `writer` renders.
 
-    `known` is the text field, if known. Raises Problem E381 if a file is not Parquet, E382 if no row has a text, and
-    those of `writer`.
+    `known`: the text field, if the caller knows it. Raises Problem E381 if a file is not Parquet, E382 if no row has a
+    text, and the errors of `writer`.
     """
     rows, counted = partial(_rows, files), Counter[str]()
     field, conversations = (known, False) if known else _field_of(rows(lists=writer is not None), writer)
@@ -280,7 +295,7 @@ def texts_of(files: Sequence[Path], writer: Writer | None = None, known: str = "
 
 
 def _written(rows: Iterable[Row], field: str, writer: Writer, counted: Counter[str]) -> Iterator[Row]:
-    """Render each conversation as text. Count and skip refused ones."""
+    """Render each row's conversation as text. Count and skip conversations that the template refuses."""
     for row in rows:
         said = (row or {}).get(field)
         if not isinstance(said, list):
@@ -293,7 +308,11 @@ def _written(rows: Iterable[Row], field: str, writer: Writer, counted: Counter[s
 
 
 def _field_of(rows: Iterable[Row], writer: Writer | None) -> tuple[str, bool]:
-    """Return the field, and True if it holds conversations: most rows do, and a template or no text exists."""
+    """Return the field to read, and True if the field holds conversations.
+
+    Conversations are chosen if most rows have them or no field has text. If fields have text, a chat template must also
+    exist.
+    """
     letters, conversations, looked_at = Counter[str](), Counter[str](), 0
     for row in islice(rows, LOOKED_AT):
         looked_at += 1
@@ -325,7 +344,7 @@ def _counted(rows: Iterable[Row], field: str, counted: Counter[str]) -> Iterator
 
 
 def left_out(counted: Counter[str]) -> str:
-    """Return words like `3 of 1,200 rows are left out: 2 broken, 1 without text.`, or ""."""
+    """Return a sentence like `3 of 1,200 rows are left out: 2 broken, 1 without text.`, or "" if none are left out."""
     reasons = [f"{counted[name]:,} {name}" for name in LEFT_OUT if counted[name]]
     number = sum(counted[name] for name in LEFT_OUT)
     return f" {number:,} of {counted['rows']:,} rows are left out: {', '.join(reasons)}." if reasons else ""
@@ -348,14 +367,16 @@ def _json_rows(file: IO[bytes], field: str = "", *, lists: bool = False) -> Iter
     while line := file.readline(ROW_BYTES + 1):
         if len(line) > ROW_BYTES and not line.endswith(b"\n"):
             while (rest := file.readline(ROW_BYTES)) and not rest.endswith(b"\n"):
-                pass  # nothing is kept of a line that is too long
+                pass  # skip the rest of a line that is too long
             yield None
         elif line.strip():
             yield _json_row(line, field, lists=lists)
 
 
 def _json_row(line: bytes, field: str, *, lists: bool) -> Row:
-    """Return a line's texts, of one field or all, and conversations if `lists`; None if it is broken."""
+    """Return the texts in a line, of one field or all, and conversations if `lists`. Return None if the line is
+    broken.
+    """
     try:
         values = _objects.decode(line)
         wanted = {field: values[field]} if field in values else {} if field else values
@@ -378,7 +399,7 @@ def _parquet(path: Path, field: str = "", *, lists: bool = False) -> Iterator[Ro
 
 
 def _conversations(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row's conversations; lists of anything else are ignored."""
+    """Return a row's conversations. Ignore lists of anything else."""
     found = {}
     for name in CONVERSATIONS:
         with contextlib.suppress(msgspec.ValidationError):

@@ -1,4 +1,4 @@
-"""Tokenizers trained on a text: byte-level BPE, which is lossless, and Unigram, for models that only read."""
+"""Training and use of tokenizers: lossless byte-level BPE, and Unigram for models that do not write text."""
 
 import hashlib
 import re
@@ -27,15 +27,15 @@ from peer_agent.recipes.text.preparation import Language, TextPreparation
 from peer_agent.recipes.text.tokens import Sentences
 from peer_agent.recipes.training import write_json
 
-END_OF_TEXT = "<|endoftext|>"  # separates documents, begins and ends a text
-END_OF_TEXT_ID = 0  # special tokens come first; the recipe's `end` is set to it
-SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # of a tokenizer for sentences, in this order
-BATCH = 256  # documents encoded at a time
-# A sentence ends after one of these and a space, in any script, or at the end of its line.
+END_OF_TEXT = "<|endoftext|>"  # separates documents, and begins and ends a text
+END_OF_TEXT_ID = 0  # special tokens come first; a recipe's `end` is this token
+SPECIAL = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # special tokens of a tokenizer for sentences, in order
+BATCH = 256  # documents encoded together
+# In any script, a sentence ends after one of these marks and a space, or at the end of its line.
 SENTENCE_END = r"(?<=[.!?…।॥。！？؟۔])[\"'”’»)]*\s+|\n+"
 PER_LANGUAGE: dict[Language, tuple[normalizers.Normalizer, ...]] = {
     "any": (),
-    # Like sahajBERT's: variants of the danda become one, and a colon after a letter is a visarga.
+    # As for sahajBERT, replace variants of the danda by one, and a colon after a letter by a visarga.
     "bengali": (
         normalizers.Replace(Regex("[\u09e4\u09e5\u09f7|]"), "\u0964"),
         normalizers.Replace(Regex("(?<=[\u0980-\u09ff]):"), "\u0983"),
@@ -44,14 +44,14 @@ PER_LANGUAGE: dict[Language, tuple[normalizers.Normalizer, ...]] = {
 
 
 class Encoded(NamedTuple):
-    """One document's tokens, and the positions at which its sentences begin."""
+    """A document's tokens, and the index at which each sentence begins. Without sentences, `starts` is empty."""
 
     tokens: list[int]
     starts: list[int]
 
 
 def train_tokenizer(documents: Iterable[str], preparation: TextPreparation) -> Tokenizer:
-    """Train a tokenizer of at most `preparation.vocab` tokens; a short text gives fewer."""
+    """Train a tokenizer with at most `preparation.vocab` tokens. A short text gives fewer tokens."""
     return _sentence_tokenizer(documents, preparation) if preparation.sentences else _bpe(documents, preparation.vocab)
 
 
@@ -106,19 +106,19 @@ def _unigram(documents: Iterable[str], preparation: TextPreparation) -> Tokenize
 
 
 def pieces_of(tokenizer: Tokenizer) -> int:
-    """Return the largest token plus one, which is a model's number of rows even if some numbers are unused."""
+    """Return the largest token number plus one. An embedding needs that many rows, even if some numbers are unused."""
     return 1 + max(tokenizer.get_vocab().values(), default=-1)
 
 
 def text_of(setting: Any) -> Any:
-    """Return a token of a tokenizer's settings as text; older files have an object for it."""
+    """Return a special token from a tokenizer's settings as text. Older files store an object in place of the text."""
     return setting.get("content") if isinstance(setting, dict) else setting
 
 
 def encode_documents(
     tokenizer: Tokenizer, documents: Iterable[str], *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> Iterator[Encoded]:
-    """Yield each document's tokens, with the end-of-text token or split into sentences."""
+    """Yield each document's tokens. Split each document into sentences, or else add the end token."""
     for batch in _batches(documents):
         if sentences:
             yield from _sentences(tokenizer, batch)
@@ -128,7 +128,7 @@ def encode_documents(
 
 
 def _sentences(tokenizer: Tokenizer, documents: list[str]) -> Iterator[Encoded]:
-    """Encode each sentence separately, to know where it begins."""
+    """Encode each sentence separately, to find the token at which it begins."""
     for document in documents:
         encoded = Encoded([], [])
         for encoding in tokenizer.encode_batch_fast(sentences_of(document), add_special_tokens=False):
@@ -139,7 +139,7 @@ def _sentences(tokenizer: Tokenizer, documents: list[str]) -> Iterator[Encoded]:
 
 
 def sentences_of(document: str) -> list[str]:
-    """Split a document after its sentences, in order, dropping only blank parts."""
+    """Split a document after each sentence. Drop parts that contain only spaces."""
     ends = [match.end() for match in re.finditer(SENTENCE_END, document)]
     parts = [document[start:end] for start, end in pairwise([0, *ends, len(document)])]
     return [part for part in parts if part.strip()]
@@ -157,7 +157,7 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, sentences: bool = False) -> None:
-    """Write the files from which transformers' AutoTokenizer loads it offline."""
+    """Write a tokenizer as files that transformers' AutoTokenizer can load offline."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     end = {"bos_token": END_OF_TEXT, "eos_token": END_OF_TEXT, "unk_token": END_OF_TEXT}
@@ -168,8 +168,8 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, sentences: bool = Fals
     write_json(folder / "tokenizer_config.json", config)
 
 
-# Token files: content-addressed safetensors with `tokens`, and sentence starts in `starts`. Tokens are uint16, or
-# uint32 for a tokenizer with more than 65,536.
+# A token file is safetensors named by its sha256. It has `tokens`, and `starts` with the index of each sentence. Tokens
+# are uint16, or uint32 if a tokenizer has more than 65,536 of them.
 
 
 def write_content(content: bytes, folder: Path) -> str:
@@ -179,13 +179,14 @@ def write_content(content: bytes, folder: Path) -> str:
     return digest
 
 
-SHARD_TOKENS, LARGEST = 1 << 17, 1 << 23  # size at which a shard is closed; documents stay whole
-MANY = 4096  # shards of a text, above which they get larger
-TOKEN_BYTES = 4  # bytes of text per token, about, in most languages
+# A shard ends when it has this many tokens; documents stay whole. Larger texts get larger shards, up to LARGEST.
+SHARD_TOKENS, LARGEST = 1 << 17, 1 << 23
+MANY = 4096  # with more shards than this, a text gets larger shards
+TOKEN_BYTES = 4  # bytes of text per token, in most languages
 
 
 def shard_tokens(text_bytes: int) -> int:
-    """Return the tokens per shard. Larger texts have larger shards, so that a run can list them."""
+    """Return how many tokens a shard of a text has. A larger text has larger shards, so that a run can list them."""
     size = SHARD_TOKENS
     while size < LARGEST and text_bytes > size * TOKEN_BYTES * MANY:
         size *= 2
@@ -193,7 +194,7 @@ def shard_tokens(text_bytes: int) -> int:
 
 
 def in_shards(documents: Iterable[Encoded], size: int) -> Iterator[Sentences]:
-    """Yield documents end to end in shards of about `size` tokens. Every document has two tokens or more."""
+    """Yield shards of about `size` tokens, with documents end to end. Every document must have at least two tokens."""
     tokens, starts = array("I"), array("I")
     for document in documents:
         starts.extend(len(tokens) + start for start in document.starts)
@@ -212,7 +213,7 @@ def _as_arrays(tokens: "array[int]", starts: "array[int]") -> Sentences:
 
 
 def write_shard(shard: Sentences, folder: Path, source: int = 0) -> DataFile:
-    """Write a shard to `<sha256>.safetensors` in a folder, with sentence starts if known."""
+    """Write a shard, with its sentence starts if they are known, to `<sha256>.safetensors` in a folder."""
     return DataFile(write_content(content_of(shard), folder), shard.tokens.size, source)
 
 
@@ -232,6 +233,6 @@ def content_of(shard: Sentences) -> bytes:
 
 
 def entropy_of(counts: NDArray[np.int64]) -> float:
-    """Return nats per token of a distribution: the loss of a model that knows only frequencies."""
+    """Return the entropy of token counts in nats per token. A model that knows only frequencies has this loss."""
     frequencies = counts[counts > 0] / counts.sum()
     return float(-(frequencies * np.log(frequencies)).sum()) + 0.0

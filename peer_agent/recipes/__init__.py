@@ -1,7 +1,7 @@
-"""The recipes that people can choose. Each is a package; its `training` module holds what needs torch.
+"""The recipes that people can choose. Each recipe is a package, and only its `training` module needs torch.
 
-Callers import `parse_recipe` from here, so that all recipes are registered. MANYHANDS_RECIPES names further modules on
-the site and on every machine: no code travels between them.
+Import `parse_recipe` from here, so that all recipes are registered. MANYHANDS_RECIPES names further modules. They must
+be installed on the site and on every machine, because code is never sent between machines.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Initial parameter values, the same on every machine."""
+"""Initial values of parameters, which are the same on every machine."""
 
 import hashlib
 
@@ -7,17 +7,17 @@ import torch
 
 
 def draw_normal(parameter: torch.Tensor, *, seed: int, name: str, spread: float) -> None:
-    """Draw normal values keyed by seed and name; torch's own generator differs between vector units."""
+    """Draw normal values from a generator keyed by seed and name. torch's own generator differs between processors."""
     key = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     generator = np.random.Generator(np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8")))
     with torch.no_grad():
-        # Drawn in float64: rounding to float32 hides last-bit differences between mathematics libraries.
+        # Values are drawn in float64. Rounding to float32 then hides differences between mathematics libraries.
         values = generator.standard_normal(tuple(parameter.shape)).astype(np.float32)
         parameter.copy_(torch.from_numpy(values * np.float32(spread)))
 
 
 def draw_directions(matrix: torch.Tensor, *, seed: int, name: str) -> None:
-    """Draw rows of length 1 in uniformly random directions."""
+    """Draw each row as a vector of length 1 in a uniformly random direction."""
     draw_normal(matrix, seed=seed, name=name, spread=1.0)
     with torch.no_grad():
         rows = matrix.numpy().astype(np.float64)

@@ -1,4 +1,4 @@
-"""Preparation of data: the description that the site stores and passes to its children, and the result."""
+"""Preparation of data: its description, which the site stores and passes to child processes, and its result."""
 
 import functools
 import operator
@@ -12,7 +12,10 @@ from peer_agent.protocol.recipe import KINDS, Preparation
 
 
 class DataFile(Struct, frozen=True):
-    """A written file: sha256 in hexadecimal, size in the recipe's unit of data, and number of its source."""
+    """A file that preparation has written. `digest`: sha256 in hexadecimal. `size`: in the recipe's unit of data.
+
+    `source`: the number of the source that the data come from.
+    """
 
     digest: str
     size: int
@@ -20,17 +23,17 @@ class DataFile(Struct, frozen=True):
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
-    """The result of preparing a file. `size` is of all shards; `heldout` is None if there are too few data."""
+    """The result of preparing data. `size`: all shards together. `heldout`: None if there are too few data."""
 
     size: int
     shards: list[DataFile]
     heldout: DataFile | None
-    pieces: list[str]  # a few samples, for people
-    ready: str  # the line for a run's timeline
+    pieces: list[str]  # a few samples, shown to people
+    ready: str  # a line for the run's timeline
 
 
 def parse_preparation(data: str) -> Preparation:
-    """Decode a recipe's encoded `preparation`. Raises Problem E301."""
+    """Decode a preparation from JSON. Raises Problem E301."""
     known: Any = functools.reduce(operator.or_, dict.fromkeys(kind.prepares for kind in KINDS.values()))
     try:
         found: Preparation = msgspec.json.decode(data, type=known)

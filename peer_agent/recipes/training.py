@@ -18,67 +18,76 @@ from peer_agent.protocol.recipe import Recipe
 if TYPE_CHECKING:
     import torch
 
-NO_FILES = Path()  # for a recipe that names none
-Shard = Any  # the result of a recipe's own `load_shard`
-Samples = NDArray[np.int64]  # sample numbers in a shard
-Batch = tuple[NDArray[Any], ...]  # arrays with a row per sample
+NO_FILES = Path()  # for a recipe that names no files
+Shard = Any  # what a recipe's `load_shard` returns
+Samples = NDArray[np.int64]  # numbers of samples in a shard
+Batch = tuple[NDArray[Any], ...]  # arrays with one row per sample
 
 
 class Place(Struct, frozen=True):
-    """The source of samples. Randomness in a batch is keyed by it and by the sample (rule 33)."""
+    """Where samples come from. Randomness in a batch is keyed by a sample's place and number (rule 33)."""
 
     run: RunId
     epoch: int
     shard: int
 
 
-HELD_OUT = Place(RunId("0" * 32), 0, 0)  # the same for every snapshot of every run
+HELD_OUT = Place(RunId("0" * 32), 0, 0)  # the place of held-out samples, the same for all snapshots of all runs
 
 
 class Training(Protocol):
-    """The functions that the module `Recipe.training` defines. The recipe passed is always of its kind."""
+    """The functions that the module named in `Recipe.training` defines.
+
+    Callers pass only recipes of that module's kind.
+    """
 
     def build_model(self, recipe: Any, *files: Path) -> "torch.nn.Module":
-        """Return a fresh model in fp32, the same on every machine. No download, no remote code, no dropout.
+        """Return a new model in fp32, the same on every machine. No downloads, no remote code, no dropout.
 
-        `files` is the folder of `<digest>.safetensors` if the recipe names files, else absent. Fixed parameters have no
-        `requires_grad`.
+        `files`: the folder with `<digest>.safetensors`, passed only if the recipe names files. Parameters that are not
+        trained have `requires_grad` False.
         """
 
     def load_shard(self, path: Path) -> Shard:
-        """Return the content of a data file. Raises Problem E111 if it is malformed."""
+        """Return the content of a shard's file. Raises Problem E111 if the file is malformed."""
 
     def size_of(self, shard: Shard) -> int:
-        """Return a shard's size in the unit of `Recipe.samples_in`."""
+        """Return a shard's size, in the unit that `Recipe.samples_in` takes."""
 
     def batch_of(self, recipe: Any, shard: Shard, samples: Samples, place: Place) -> Batch:
-        """Return these samples as model input."""
+        """Return the samples with these numbers as model input."""
 
     def loss_units_in(self, batch: Batch) -> int:
-        """Return the number of loss units in a batch."""
+        """Return the number of loss units in a batch, such as tokens or images."""
 
     def summed_loss(
         self, recipe: Any, model: "torch.nn.Module", batch: Batch, device: "torch.device"
     ) -> "torch.Tensor":
-        """Return the nats summed over the loss units of a batch."""
+        """Return the loss in nats, summed over the loss units of a batch."""
 
     def figures_of(
         self, recipe: Any, model: "torch.nn.Module", heldout: Shard, loss: float, most: int
     ) -> Mapping[str, float]:
-        """Return named figures by which people judge the model, on the first `most` held-out samples.
+        """Return named figures of the model's quality, measured on the first `most` held-out samples.
 
-        `loss` is the known mean loss. A figure called accuracy is a fraction. Use small batches: it runs on the site's
-        CPU.
+        `loss`: the mean held-out loss, already measured. A figure whose name ends in "accuracy" is a fraction. Use
+        small batches, because the site's CPU computes them.
         """
 
     def written(self, recipe: Any, model: "torch.nn.Module", data: Path, prompts: Sequence[str]) -> list[str]:
-        """Return a model's continuation of each prompt, if its recipe `writes`; `data` is that of `save_model`."""
+        """Return the model's continuation of each prompt. Called only if the recipe `writes`.
+
+        `data`: the prepared data.
+        """
 
     def save_model(self, recipe: Any, model: "torch.nn.Module", data: Path, out: Path) -> Sequence[str]:
-        """Write a loadable release and return its file names; `data` is the prepared data."""
+        """Write a release that transformers can load, and return its file names.
+
+        `data`: the folder with the prepared data.
+        """
 
     def sample_of(self, folder: Path) -> str:
-        """Return a short sample text by a released model, "" if it writes none."""
+        """Return a short text that a released model writes, or "" if the model does not write."""
 
 
 def training_of(recipe: Recipe) -> Training:
@@ -86,12 +95,12 @@ def training_of(recipe: Recipe) -> Training:
 
 
 def model_of(recipe: Recipe, files: Path = NO_FILES) -> "torch.nn.Module":
-    """Return a fresh model; `files` is the folder of the files that its recipe names."""
+    """Return a recipe's new model. `files`: the folder with the files that the recipe names."""
     return training_of(recipe).build_model(recipe, *([files] if recipe.files() else ()))
 
 
 def heldout_batches(recipe: Recipe, heldout: Shard, *, most: float = math.inf) -> Iterator[Batch]:
-    """Yield the first `most` held-out samples, a micro-batch at a time."""
+    """Yield batches of the first `most` held-out samples, one micro-batch at a time."""
     kind = training_of(recipe)
     samples = np.arange(recipe.samples_in(kind.size_of(heldout)))
     for start in range(0, int(min(len(samples), most)), recipe.micro_batch):
@@ -99,11 +108,11 @@ def heldout_batches(recipe: Recipe, heldout: Shard, *, most: float = math.inf) -
 
 
 def chance_of(place: Place, sample: int) -> np.random.Generator:
-    """Return a random generator keyed by run, epoch, shard and sample, the same on every machine (rule 33)."""
+    """Return a random generator keyed by run, epoch, shard and sample. It is the same on every machine (rule 33)."""
     key = hashlib.sha256(f"{place.run}/{place.epoch}/{place.shard}/{sample}".encode()).digest()
     return np.random.Generator(np.random.Philox(key=np.frombuffer(key[:16], dtype="<u8")))
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write readable JSON, the same bytes each time."""
+    """Write readable JSON. Equal content gives equal bytes."""
     path.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

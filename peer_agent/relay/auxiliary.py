@@ -1,4 +1,4 @@
-"""An auxiliary: a member's machine that averages for one run and keeps its log, without torch or gradients."""
+"""An auxiliary: a member's machine that averages for one run and stores its log. It needs no torch and no gradients."""
 
 import asyncio
 import contextlib
@@ -32,9 +32,10 @@ LOOK_S, LEAVE_LOOK_S = 1.0, 0.05
 async def run_auxiliary(
     access: RunAccess, owner: MachineControl, leave_request: LeaveRequest, view: View, *, place: Place
 ) -> None:
-    """Average until the run is finished or the machine is asked to leave.
+    """Average until the run is finished or the machine is asked to leave. Raises Problem.
 
-    While `owner` says rest, it leaves the run; to move to another run, it returns. Raises Problem.
+    While `owner` wants the machine to rest, the machine leaves the run. Returns also if `owner` wants it to move to
+    another run.
     """
     view.say(translated(SEEN))
     view.say(_("This machine averages for the others and needs no GPU."))
@@ -74,21 +75,21 @@ async def _work(auxiliary: "Auxiliary", leave_request: LeaveRequest, place: Plac
 
 
 def _trouble_of(state: Connected | Waiting) -> Fault | None:
-    """Return the fault of a link's state, if any: an unreachable site may only be restarting."""
+    """Return the fault that a link's state shows, or None. A site that is not reached may only be restarting."""
     if isinstance(state, Connected):
         return None
     return hardware.not_reached(state.fault) if state.fault.code in PASSING else state.fault
 
 
 class Auxiliary:
-    """Decides when an auxiliary ends, and fills the status that is shown of it."""
+    """Decides when an auxiliary leaves, and updates the status that displays show."""
 
     def __init__(self, access: RunAccess, owner: MachineControl, view: View) -> None:
         self.access, self.owner, self.view, self.now = access, owner, view, view.now
         self.relay: Relay | None = None
         self.ended = asyncio.Event()
-        self.averaged = 0  # bytes, since the start
-        self._index = 0  # of the newest entry reported
+        self.averaged = 0  # bytes averaged since the start
+        self._index = 0  # index of the newest entry reported
         self._away: Fault | None = None
         self._recipe: Recipe | None = None
         self._rates = Rates()
@@ -106,12 +107,12 @@ class Auxiliary:
             self.view.ended(before.code)
 
     def opened(self) -> None:
-        """Tell the owner's control that the site can now send instructions."""
+        """Let the owner's control know that the site can now send instructions."""
         if self.relay is not None:
             self.owner.linked(self.access.run, self.relay.say)
 
     def obey(self) -> None:
-        """Apply changed instructions of the owner or limits of the machine. To rest, leave at once."""
+        """Apply the owner's changed instructions, or changed limits of this machine. To rest, leave at once."""
         if self.owner.rest:
             self.ended.set()
         elif (self.owner.is_to_finish or self.owner.move_to) and self._leaving is None:
@@ -121,7 +122,7 @@ class Auxiliary:
         self.view.tell("listening", _("Listening at port {port}.").format(port=port), port=port)
 
     def heard(self, body: m.TO_PEER) -> None:
-        """Show what a message of the site means for people."""
+        """Show people what a message from the site means."""
         match body:
             case m.Greeting():
                 self._recipe = parse_recipe(body.recipe)
@@ -135,17 +136,17 @@ class Auxiliary:
                 if body.state == "finished":
                     self.ended.set()
             case m.Commit():
-                with contextlib.suppress(Problem):  # the keeper of the log reports an entry that cannot be read
+                with contextlib.suppress(Problem):  # the log's keeper reports an entry that cannot be read
                     self._committed(read_record(Entry(body.record, body.contributions)))
 
     def _greeted(self, greeting: m.Greeting) -> None:
-        """Take the run's position without reporting earlier steps; report a rollback."""
+        """Store the run's position without showing earlier steps. Show a rollback."""
         if greeting.step < self.view.made:
             self.view.say(f"The run was rolled back to step {greeting.step:,}.")
         self._index, self.view.made = max(self._index, greeting.index), greeting.step
 
     def _committed(self, record: Record) -> None:
-        """Report a new update. Old entries, which a page of the log also brings, are skipped."""
+        """Show a new update. Skip old entries, which also arrive in pages of the log."""
         if record.index <= self._index or record.kind != "update" or self._recipe is None:
             return
         self._index = record.index
@@ -170,7 +171,7 @@ class Auxiliary:
     # --- leaving
 
     def finish(self) -> None:
-        """Finish the current round, then leave."""
+        """Leave after the current round."""
         self._leaving = asyncio.create_task(self._finish())
 
     async def _finish(self) -> None:
@@ -183,7 +184,7 @@ class Auxiliary:
 
     @property
     def is_in_round(self) -> bool:
-        """True if a round is open here and the run is moving."""
+        """True if a round is open on this machine and the run is training."""
         runs = self.relay.runs if self.relay is not None else {}
         run = runs.get(self.access.run)
         reducer = run.state.reducer if run is not None else None
@@ -193,7 +194,7 @@ class Auxiliary:
     # --- display
 
     async def observe(self) -> None:
-        """Update the view and the file for `manyhands status` about once a second."""
+        """Update the display, and the file that `manyhands status` reads, about once a second."""
         while True:
             self.now.doing, self.now.title = self._doing(), sanitize(self.access.title)
             self.now.up_mbps, self.now.down_mbps = self._rates.read()
@@ -205,7 +206,7 @@ class Auxiliary:
             await asyncio.sleep(LOOK_S)
 
     def _doing(self) -> str:
-        """Return a key of `status.SENTENCES`."""
+        """Return what the auxiliary is doing, as a key of `status.SENTENCES`."""
         if self.view.run_state == "finished":
             return "finished"
         if self._leaving is not None:

@@ -1,6 +1,7 @@
-"""The part of a relay that connects a dialler to a listener that it cannot reach itself (rule 27).
+"""Forwarding by a relay: it connects a dialler to a listener that the dialler cannot reach itself (rule 27).
 
-It forwards only to listeners that the coordinator lists and that this relay itself reaches. It sees only ciphertext.
+A relay forwards only to listeners that the coordinator lists and that the relay itself reaches. It sees only
+ciphertext.
 """
 
 import asyncio
@@ -20,29 +21,32 @@ Find = Callable[[RunId, PeerId], m.Listener | None]
 
 
 class Limits(Struct, frozen=True):
-    """Limits on concurrent links, and timeouts. `per_listener` is below a listener's cap of unauthenticated sockets per
-    address, so that one relay cannot block it for the others behind it."""
+    """Limits on concurrent links, and timeouts.
+
+    `per_listener` is below the limit that listeners set on unauthenticated sockets per address. So one relay cannot use
+    up that limit for other relays at its address.
+    """
 
     per_credential: int = 8
     per_listener: int = 24
     in_all: int = 128
-    first_s: float = 10.0  # from authentication to the request (rule 40)
+    first_s: float = 10.0  # from authentication until the request (rule 40)
     connect_s: float = 5.0
-    idle_s: float = 600.0  # without a byte; a run whose rounds are further apart dials again
+    idle_s: float = 600.0  # without any byte; in a run with rarer rounds, the dialler dials again
 
 
 LIMITS = Limits()
 
 
 class Forwarder:
-    """The current forwarded links. `find` returns a listed and reached listener of a run, or None."""
+    """Forwards links. `find` returns a run's listener if it is listed and this relay reaches it, otherwise None."""
 
     def __init__(self, find: Find, limits: Limits = LIMITS) -> None:
         self._find, self.limits = find, limits
-        self.links: dict[Connection, PeerId | None] = {}  # the target; None before the request
+        self.links: dict[Connection, PeerId | None] = {}  # the target of each link; None before its request
 
     async def serve(self, link: Connection) -> None:
-        """Serve an authenticated dialler until either end goes. Raises LinkLost, Refused."""
+        """Serve an authenticated dialler's link until either end closes. Raises LinkLost, Refused."""
         try:
             self._enter(link)
             asked = await self._asked(link)
@@ -53,14 +57,14 @@ class Forwarder:
             self.links.pop(link, None)
 
     def _enter(self, link: Connection) -> None:
-        """Count a link, even before its request. Raises Problem at a limit."""
+        """Count a link, even before its request. Raises Problem if there are too many."""
         same = sum(_owner(other) == _owner(link) for other in self.links)
         if same >= self.limits.per_credential or len(self.links) >= self.limits.in_all:
             raise _refusal("yet unnamed", "it forwards as much as it can")
         self.links[link] = None
 
     async def _asked(self, link: Connection) -> m.Forward:
-        """Receive the request. Raises Problem; LinkLost if none comes in time."""
+        """Return the dialler's request. Raises Problem if it is invalid, LinkLost if none arrives in time."""
         asked: object = None
         try:
             async with asyncio.timeout(self.limits.first_s):
@@ -94,7 +98,10 @@ class Forwarder:
         await carry(link, plain, asked.run, idle_s=self.limits.idle_s)
 
     def _replace(self, link: Connection, to: PeerId) -> None:
-        """Replace the dialler's older link to the listener, which may be dead. Raises Problem at its limit."""
+        """Replace the dialler's older links to this listener, which may be dead.
+
+        Raises Problem if the listener has too many.
+        """
         for other in [other for other, at in self.links.items() if at == to and _owner(other) == _owner(link)]:
             del self.links[other]
             other.abort()
@@ -104,7 +111,7 @@ class Forwarder:
 
 
 def _owner(link: Connection) -> tuple[PeerId, RunId]:
-    """Return whose credential it is; a renewed one counts as the same."""
+    """Return the peer and run of the link's credential. Renewed credentials have the same peer and run."""
     assert link.credential is not None
     return link.credential.peer, link.credential.run
 

@@ -1,4 +1,4 @@
-"""The address where others dial a member's machine, and the certificate that it shows there."""
+"""The address at which others dial a member's machine, and the certificate that the machine presents there."""
 
 from msgspec import Struct
 
@@ -8,26 +8,28 @@ from peer_agent.network.addresses import ANYWHERE, bracketed
 from peer_agent.network.certificate import Certificate, certificate_of, new_pem
 from peer_agent.protocol.errors import Problem
 
-LISTENER = "listener.pem"  # in the home, so that the certificate survives a restart
+LISTENER = "listener.pem"  # a file in the home, so that the certificate survives a restart
 SEEN = gettext_noop(
     "The members of this run will see this computer's internet address, because their computers connect to it."
 )
 
 
 class Place(Struct, frozen=True):
-    """Where to listen. `advertise` is the external port, or 0 if it is the same."""
+    """Where to listen. `advertise`: the router's external port, or 0 if it equals `port`."""
 
     host: str = ANYWHERE[0]
     port: int = 0
     advertise: int = 0
 
     def url(self, port: int) -> str:
-        """Return the address for a listening port. The site replaces the host by the one that it sees."""
+        """Return the address to publish for a listening port. The site replaces the host by the address that it
+        sees.
+        """
         return f"wss://{bracketed(self.host)}:{self.advertise or port}/"
 
 
 def own_certificate(home: Home) -> Certificate:
-    """Return this home's certificate, made on first use. Raises Problem E113, E106."""
+    """Return this home's certificate. The first call makes it. Raises Problem E113, E106."""
     path = home.folder / LISTENER
     if not path.exists():
         home.write(LISTENER, new_pem())

@@ -1,4 +1,4 @@
-"""The process that reduces and keeps logs, for all runs of a site or for one. Others dial it. No torch or data."""
+"""The process that averages and stores logs, for all runs of a site or for one run. Other machines dial it."""
 
 import asyncio
 import logging
@@ -31,18 +31,20 @@ from peer_agent.site.relay_links import DataLinks
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.1  # while chunks close at deadlines
-IDLE_TICKS = 5  # of these between ticks of a run without deadlines
+TICK_S = 0.1  # between ticks of runs whose chunks close at deadlines
+IDLE_TICKS = 5  # a run without deadlines ticks once per so many ticks
 RENEW_S = 60.0  # between checks of the credential's age
-SAID_WAITING = 4096  # messages for the site; more are dropped, and important ones are repeated
+SAID_WAITING = 4096  # Messages queued for the site. More are dropped; important messages are repeated.
 
 
 def _nothing(_: object) -> None:
-    """Ignore what is reported."""
+    """Ignore a report, because no callback was given."""
 
 
 class Watch(Struct, frozen=True):
-    """Callbacks of an observer: link state, messages of the site, listening port, open link, owner's instructions."""
+    """Callbacks: a changed link to the site, a message from the site, the listening port, an open link,
+    instructions.
+    """
 
     linked: Callable[[Connected | Waiting], None] = _nothing
     heard: Callable[[m.TO_PEER], None] = _nothing
@@ -52,7 +54,7 @@ class Watch(Struct, frozen=True):
 
 
 class Relay:
-    """A relay's or auxiliary's process. `certificate` is its own if no proxy in front encrypts."""
+    """The process of a relay or an auxiliary. `certificate`: needed if no proxy encrypts for this process."""
 
     def __init__(
         self,
@@ -66,24 +68,28 @@ class Relay:
         watch: Watch | None = None,
         reserve_percent: int = 0,
     ) -> None:
-        """Make a process that leaves `reserve_percent` of the uplink to the household; 0 for a relay."""
+        """Prepare the process. `reserve_percent`: percentage of the upload bandwidth to leave free; 0 for a relay."""
         self.home, self.access, self.certificate = home, access, certificate
         self.host, self.port, self.url = host, port, advertise
         self.watch, self.reserve_percent = watch or Watch(linked=_told), reserve_percent
         self.is_of_all_runs = access.role is Role.RELAY
         self.log = UpdateLog(home.folder / "log", access.site_key)
         self.runs: dict[RunId, RelayedRun] = {}
-        self.aside: dict[RunId, tuple[int, Fault]] = {}  # runs that cannot go on here: fence, and why
+        self.aside: dict[RunId, tuple[int, Fault]] = {}  # by run that cannot continue here: fence, and why
         self.others = DataLinks(access, self._hear_listener, is_busy=self._is_busy)
         self.forwarder = Forwarder(self._forwards_to)
         self._around = Around(self.say, self.others.ask, self._follow, self._set_aside)
         self._addresses: dict[RunId, tuple[m.Listener, ...]] = {}
         self._said: asyncio.Queue[m.Message] = asyncio.Queue(SAID_WAITING)
         self._closing: set[asyncio.Task[None]] = set()
-        self._broken: asyncio.Queue[Problem] = asyncio.Queue()  # faults of this machine, met while serving others
+        # Faults of this machine that occurred while it served others.
+        self._broken: asyncio.Queue[Problem] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Listen, and talk to the site, until cancelled. Raises Problem (or a group) if going on cannot help."""
+        """Listen, and keep a link to the site, until cancelled.
+
+        Raises Problem, or a group of them, if continuing cannot help.
+        """
         await self.access.renew()
         server = await serve_data(
             self.host,
@@ -104,7 +110,7 @@ class Relay:
                 tasks.create_task(part)
 
     async def _close_at_the_end(self, server: Server) -> None:
-        """Close all links at once: each may take a moment, and one after another would take too long."""
+        """Close all links at the same time. Each may take a moment, so one after the other would take too long."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -124,7 +130,7 @@ class Relay:
 
     async def _hear_site(self, link: Connection) -> None:
         while not self._said.empty():
-            self._said.get_nowait()  # dropped with their link
+            self._said.get_nowait()  # a message is dropped with the link for which it was queued
         speaking = asyncio.create_task(self._speak(link))
         self.watch.opened()
         try:
@@ -144,10 +150,10 @@ class Relay:
             try:
                 await link.send(await self._said.get())
             except (LinkLost, Refused):
-                return  # the link's reader notices
+                return  # the link's reader handles the error
 
     def say(self, message: m.TO_SITE | m.OF_MACHINE) -> None:
-        """Queue a message to the coordinator."""
+        """Queue a message to the coordinator. Drop the message if the queue is full."""
         if not self._said.full():
             self._said.put_nowait(message)
 
@@ -165,7 +171,7 @@ class Relay:
         return self.runs[run]
 
     async def _take(self, body: m.TO_PEER) -> None:
-        """Handle a message of the site. A run that cannot go on does not affect others."""
+        """Handle a message from the site. An error affects only the message's run."""
         try:
             run = run_of(body)
         except Problem as problem:
@@ -177,7 +183,9 @@ class Relay:
         self.watch.heard(body)
 
     async def _hear(self, run: RelayedRun, body: m.TO_PEER) -> None:
-        """Handle a message. Skip a plan that cannot be opened; a commit that cannot be opened ends the run here."""
+        """Verify a message and pass it to its run. Skip a plan that is invalid. An invalid commit closes the run
+        here.
+        """
         large = isinstance(body, m.Planned | m.Commit) and _size(body) > INLINE_BYTES
         try:
             opened = await asyncio.to_thread(open_message, body, self.access.site_key) if large else None
@@ -194,24 +202,26 @@ class Relay:
         await run.handle(e.Heard(opened))
 
     def _is_aside(self, run: RunId, body: m.TO_PEER) -> bool:
-        """Return True if the run is set aside. A new host's hello retries it."""
+        """Return True if the run is set aside. A hello from a new host makes the run active again."""
         if run in self.aside and isinstance(body, m.Rehello) and body.fence > self.aside[run][0]:
             del self.aside[run]
         return run in self.aside
 
     def _has_nothing(self, run: RunId, body: m.TO_PEER) -> bool:
-        """Return True for the notice of a finished run that was never here: the site sends all of them."""
+        """Return True for a snapshot notice about a run without data here. The site sends notices of all finished
+        runs.
+        """
         return isinstance(body, m.Snapshotted) and run not in self.runs and not self.log.last_index(run)
 
     async def _guarded(self, run: RunId, do: Callable[[RelayedRun], Awaitable[None]]) -> None:
-        """Do something for a run. Any error affects this run only."""
+        """Call `do` with a run. An error sets only this run aside."""
         try:
             await do(self.run_of(run))
-        except Exception as error:  # noqa: BLE001 - the edge of a run: it is set aside, and the others go on
+        except Exception as error:  # noqa: BLE001 (an error sets this run aside, and other runs go on)
             self._set_aside(run, error)
 
     def _set_aside(self, run: RunId, error: Exception) -> None:
-        """Close a run that cannot go on here, and say why. A full disk instead ends the process."""
+        """Close a run that cannot continue on this machine, and report why. A full disk ends the process instead."""
         if isinstance(error, Problem) and error.fault.code == codes.DISK_FULL:
             self._broken.put_nowait(error)
             return
@@ -221,7 +231,7 @@ class Relay:
         fault = error.fault if isinstance(error, Problem) else Fault.of("E408", run=run[:8], reason=repr(error))
         self.aside[run] = relayed.state.fence, fault
         if not self.is_of_all_runs:
-            self._broken.put_nowait(Problem(fault))  # there is no other run to go on with
+            self._broken.put_nowait(Problem(fault))  # this process has no other run
         log.error("run %s is set aside until its host changes: %s", run, fault, exc_info=error)
         self.say(m.Leave(run=run))
         closing = asyncio.create_task(relayed.close(fault))
@@ -229,7 +239,7 @@ class Relay:
         closing.add_done_callback(self._closing.discard)
 
     def _follow(self, run: RunId, relays: tuple[m.Listener, ...]) -> None:
-        """Keep a link to the relays of all runs: they join a site's runs one after another."""
+        """Keep links to the relays of all runs. A site's relays join its runs one after another."""
         self._addresses[run] = relays
         self.others.follow(tuple(sorted({relay for of in self._addresses.values() for relay in of}, key=repr)))
 
@@ -237,7 +247,10 @@ class Relay:
         return any(run.reduction is not None for run in self.runs.values())
 
     def _forwards_to(self, run: RunId, peer: PeerId) -> m.Listener | None:
-        """Return a listed member that this relay has authenticated itself; no other address may be dialled."""
+        """Return a listed member that this relay has itself authenticated, or None.
+
+        Other addresses must not be dialled.
+        """
         listed = (listener for listener in self._addresses.get(run, ()) if listener.peer == peer)
         return next((each for each in listed if each.fingerprint and peer in self.others.direct), None)
 
@@ -249,7 +262,7 @@ class Relay:
                     await self._guarded(run, self._look)
 
     async def _look(self, relayed: RelayedRun) -> None:
-        """Pass on the time, and which listeners of this run are reached."""
+        """Inform a run that time has passed, and which of its listeners are reached."""
         listening = {listener.peer for listener in self._addresses.get(relayed.run, ())}
         await relayed.handle(e.Reached(tuple(sorted(listening & self.others.direct))))
         await relayed.handle(e.Ticked())
@@ -270,7 +283,7 @@ class Relay:
     # --- data links ---------------------------------------------------------------------------------------------
 
     async def _serve(self, link: Connection) -> None:
-        """Serve one data link. Its errors affect no other."""
+        """Serve one data link. An error closes only this link."""
         try:
             await self._give_and_take(link)
         except Problem as problem:
@@ -280,7 +293,7 @@ class Relay:
             await link.close(problem.fault)
 
     async def _give_and_take(self, link: Connection) -> None:
-        """Serve a link's run. On a relay, other relays and the site's reader may fetch from any log."""
+        """Serve a data link's run. On a relay, other relays and the site's reader may fetch from the log of any run."""
         assert link.credential is not None
         peer, role, run = link.credential.peer, link.credential.role, link.credential.run
         if role is Role.TRAINER or not self.is_of_all_runs:
@@ -292,7 +305,7 @@ class Relay:
                 await self._give(link, body, is_reader=link.credential.role is Role.READER)
 
     async def _give(self, link: Connection, body: m.FetchSpan | m.FetchRecords, *, is_reader: bool) -> None:
-        """Send from the log of a run served here; to the site's reader also from one without a host."""
+        """Send from a run's log. Serve the site's reader even if the run has no host."""
         run = self.run_of(body.run) if is_reader else self.runs.get(body.run)
         if isinstance(body, m.FetchRecords):
             if run is not None:
@@ -303,7 +316,10 @@ class Relay:
             await link.send(m.SpanMissing(run=body.run, index=body.index, span=body.span))
 
     async def _hear_listener(self, peer: PeerId, body: m.AnyMessage | Frame) -> None:
-        """Take averages as they are made; relays' own come later from their logs, span by span."""
+        """Pass an average, received from a peer that this machine dialled, to the run in its header.
+
+        Averages that relays made arrive later, from their logs.
+        """
         if isinstance(body, Frame) and body.run in self.runs:
             await self._guarded(body.run, lambda run: run.hear_average(peer, body))
 

@@ -1,7 +1,7 @@
-"""The shell of one run at a relay: passes events to `protocol.relay` and carries out its actions.
+"""One run in a relay's process: passes events to `protocol.relay` and carries out the resulting actions.
 
-It ties `averaging` to `network` and decides nothing. Events are handled in turn with all their actions. Disk and
-network actions run beside them, writes in order, and their outcomes are new events.
+It connects `averaging` with `network` and makes no decisions. Events are handled one at a time, with all their actions.
+Disk and network actions run in background tasks, with writes in order. Their outcomes are new events.
 """
 
 import asyncio
@@ -36,10 +36,10 @@ from peer_agent.protocol.wire import HEADER, LOGGED, Frame, Kind
 log = logging.getLogger(__name__)
 
 RECORDS_AT_ONCE = 64
-LOOK_AGAIN_S = 0.02  # between checks whether others have caught up with a slot
-EARLY_BYTES = 64 * 1024 * 1024  # of averages that come before their plan; the rest is copied after the commit
+LOOK_AGAIN_S = 0.02  # between checks whether other slots have caught up
+EARLY_BYTES = 64 * 1024 * 1024  # Limit of averages that arrive before their plan. Others are copied after the commit.
 RECEIVERS = frozenset({Role.TRAINER, Role.RELAY, Role.AUXILIARY})  # roles that receive a round's averages
-BESIDE_A_CHUNK = 1024  # bytes of a message besides its chunk or leaves
+BESIDE_A_CHUNK = 1024  # bytes of a message in addition to its chunk or leaves
 Ask = Callable[[PeerId, RecordHead, SpanEntry], Awaitable[list[bytes] | None]]
 Answer = e.Tell | e.GiveSpan | e.GiveRecords
 Check = e.KeepLeaves | e.AddChunk
@@ -50,8 +50,10 @@ Speak = Callable[[], Awaitable[Any]]
 
 
 class Around(Struct, frozen=True):
-    """Callbacks to the process. `say` sends to the coordinator and may drop messages. `ask` fetches a span from another
-    relay's log. `failed` receives errors of background tasks."""
+    """Callbacks to the process. `say` sends to the coordinator and may drop messages.
+
+    `ask` fetches a span from another relay's log. `failed` receives errors of background tasks.
+    """
 
     say: Callable[[m.TO_SITE], None]
     ask: Ask
@@ -60,7 +62,10 @@ class Around(Struct, frozen=True):
 
 
 class RelayedRun:
-    """One run; `update_log` holds all runs. `gets_all`: part of a trainer that keeps the log only if asked."""
+    """One run in this process. `update_log` stores all runs.
+
+    `gets_all`: True in a trainer's process, which receives all averages and stores the log only if asked.
+    """
 
     def __init__(
         self,
@@ -83,27 +88,27 @@ class RelayedRun:
         self.state.keeper, self.state.spare = (None, keeper) if gets_all else (keeper, None)
         self.reduction: Reduction | None = None
         self.residuals = Residuals()
-        self.received: dict[int, dict[int, bytes]] = {}  # averages of others: payloads by span and chunk
+        self.received: dict[int, dict[int, bytes]] = {}  # averages from other reducers: payloads by span and chunk
         self.outbox: Outbox | None = None
         self.prober = Prober(run, around.say)
         self._early: list[tuple[PeerId, Frame]] = []
         self._early_bytes = 0
         self.links: dict[PeerId, Connection] = {}
         self._clock = clock
-        self._limit = 0  # bytes of a message that a contributor may send by the plan
+        self._limit = 0  # the longest message in bytes that the plan lets a contributor send
         self._turn = asyncio.Lock()
-        self._disk = asyncio.Lock()  # writes happen in the order of their requests
+        self._disk = asyncio.Lock()  # makes writes happen in the order of their requests
         self._tasks: set[asyncio.Task[None]] = set()
         self._openers: dict[PeerId, asyncio.Task[None]] = {}
         self._followers: dict[PeerId, asyncio.Task[None]] = {}
 
     @property
     def has_deadlines(self) -> bool:
-        """True if the run needs frequent ticks."""
+        """True if an open round has deadlines, so that the run needs frequent ticks."""
         return self.state.reducer is not None and has_deadlines(self.state.reducer)
 
     async def handle(self, event: e.Event) -> None:
-        """Handle an event. Answers go out beside it, so that no peer delays another."""
+        """Handle an event. Each peer's answers are sent in a background task, so that no peer delays another."""
         answers: dict[PeerId, list[Answer]] = {}
         for answer in await self._take(event):
             answers.setdefault(answer.peer, []).append(answer)
@@ -111,7 +116,7 @@ class RelayedRun:
             self._replace(self._openers, peer, partial(self._give_all, self.links[peer], answers[peer]))
 
     async def close(self, fault: Fault | None = None) -> None:
-        """End all tasks of the run; with `fault`, close its links for that reason."""
+        """End all tasks of the run. If `fault` is given, also close the links and send it."""
         self.prober.close()
         tasks = [*self._tasks, *self._openers.values(), *self._followers.values()]
         for task in tasks:
@@ -127,7 +132,7 @@ class RelayedRun:
         try:
             link.allow(self._limit)
             answers = await self._take(e.Linked(peer, role))
-            if role in RECEIVERS:  # not earlier: an outbox begun meanwhile would not be followed
+            if role in RECEIVERS:  # after the event, or this link would miss an outbox that the event begins
                 self._follow(peer, link)
             await self._give_all(link, answers)
             while True:
@@ -146,7 +151,10 @@ class RelayedRun:
                 self._beside(partial(self.handle, e.Unlinked(peer)))
 
     async def _hold_back(self, frame: Frame) -> None:
-        """Pause reading a slot that is ahead of others: its sender waits, and its share of the downlink is free."""
+        """Stop reading from a slot that is ahead of other slots.
+
+        The slot's sender then waits, which frees this machine's downlink.
+        """
         place = place_of(frame)
         while (
             (reducer := self.state.reducer) is not None
@@ -157,7 +165,7 @@ class RelayedRun:
             await self.handle(e.HeldBack(place, frame.slot, self._clock() - began))
 
     def probe(self, message: m.Probe) -> None:
-        """Measure the link of a peer that dialled this machine, as the coordinator asks."""
+        """Measure the bandwidth to a peer that dialled this machine, as the coordinator requests."""
         self.prober.hear(message, self.links.get(message.partner))
 
     def _is_of_a_probe(self, peer: PeerId, body: m.AnyMessage | Frame, link: Connection) -> bool:
@@ -170,7 +178,10 @@ class RelayedRun:
         return True
 
     async def hear_average(self, peer: PeerId, frame: Frame) -> None:
-        """Take an average from a peer that was dialled. One ahead of its plan waits for it, up to `EARLY_BYTES`."""
+        """Handle an average from a peer that this machine dialled.
+
+        Store it until its plan arrives, up to `EARLY_BYTES`.
+        """
         reducer = self.state.reducer
         if reducer is None or frame.run != self.run:
             return
@@ -186,7 +197,7 @@ class RelayedRun:
             await self.hear_average(peer, frame)
 
     async def _answer(self, link: Connection, event: e.Event) -> None:
-        """Answer in the link's own task, so that a slow requester delays only itself."""
+        """Send the answers to a peer's event in the link's own task, so that a slow peer delays only itself."""
         await self._give_all(link, await self._take(event))
 
     async def _give_all(self, link: Connection, answers: list[Answer]) -> None:
@@ -203,7 +214,7 @@ class RelayedRun:
                 await self.give_records(link, answer.first)
 
     async def give_span(self, link: Connection, index: int, span: int) -> None:
-        """Send a span of the log, or that it is missing; a damaged record counts as missing."""
+        """Send a span from the log, or a message that it is missing. A damaged record counts as missing."""
         try:
             stored = await asyncio.to_thread(self.log.span, self.run, index, span)
         except Problem as problem:
@@ -212,7 +223,7 @@ class RelayedRun:
         if stored is None:
             await link.send(m.SpanMissing(run=self.run, index=index, span=span))
             return
-        # In the header of a logged chunk, the log index stands in place of the step.
+        # In a logged chunk's header, the index of the log entry replaces the step.
         frames = [
             Frame(Kind.AVERAGE, self.run, index, LOGGED, 0, span, chunk, 0, payload)
             for chunk, payload in enumerate(stored.payloads, stored.entry.first)
@@ -229,7 +240,7 @@ class RelayedRun:
             self._replace(self._followers, peer, partial(self.outbox.follow, link))
 
     def _replace(self, tasks: dict[PeerId, asyncio.Task[None]], peer: PeerId, speak: Speak) -> None:
-        """Start a task that sends to a peer, replacing the previous one of its kind."""
+        """Start a task that sends to a peer. Cancel the peer's earlier task of the same kind."""
         if before := tasks.pop(peer, None):
             before.cancel()
         tasks[peer] = asyncio.create_task(_quietly(speak))
@@ -237,7 +248,7 @@ class RelayedRun:
     # --- events and actions -------------------------------------------------------------------------------------
 
     async def _take(self, event: e.Event) -> list[Answer]:
-        """Handle an event with all its consequences, and return the answers to peers."""
+        """Handle an event and all its consequences. Return the answers to send to peers."""
         payload = event.frame.payload if isinstance(event, e.FrameCame | e.AverageCame) else b""
         async with self._turn:
             return await self._carry_out(self._advance(event), payload)
@@ -255,7 +266,7 @@ class RelayedRun:
         return answers
 
     async def _do(self, action: Doing, payload: bytes | memoryview) -> e.Event | None:
-        """Carry out an action in turn; disk and network actions only start here."""
+        """Carry out an action and return its outcome. Disk and network actions are only started here."""
         match action:
             case e.Say():
                 self.around.say(action.message)
@@ -345,7 +356,10 @@ class RelayedRun:
     # --- the disk -----------------------------------------------------------------------------------------------
 
     def _taken(self, action: Write) -> Any:
-        """Take what a write needs from the sums, which may be gone when the write starts."""
+        """Return the data that a write needs.
+
+        They are removed from the reduction, which may end before the write starts.
+        """
         if isinstance(action, e.WriteSpan):
             assert self.reduction is not None
             return self.reduction.plan.place, self.reduction.take_span(action.span, action.included)
@@ -362,7 +376,7 @@ class RelayedRun:
             await self.handle(outcome)
 
     def _written(self, action: Write, taken: Any) -> e.Event | None:
-        """Write to disk, in a thread. Raises Problem E106."""
+        """Do one write, and return its outcome. Call this in a thread. Raises Problem E106."""
         match action:
             case e.WriteSpan():
                 place, closed = taken
@@ -385,7 +399,10 @@ class RelayedRun:
         return None
 
     def _append(self, action: e.Append) -> e.Event:
-        """Append an entry. A fork fails and needs a person: the log keeps its own entry."""
+        """Append an entry to the log.
+
+        If the log has another entry at this index, it keeps that one, and a person must resolve the conflict.
+        """
         try:
             return e.Appended(self.log.append(action.sealed).index)
         except Problem as problem:
@@ -399,12 +416,12 @@ class RelayedRun:
         for index in range(action.first, action.stop):
             try:
                 missing += [e.Missing(index, entry) for entry in self.log.missing(self.run, index)]
-            except Problem as problem:  # other relays serve a damaged record
+            except Problem as problem:  # other relays may serve a record that is damaged here
                 log.warning("run %s: %s", self.run, problem)
         return e.Scanned(action.stop, tuple(missing))
 
     async def _copy(self, action: e.CopySpan) -> None:
-        """Copy a span from another relay and check it. If it is damaged there, another relay is asked."""
+        """Copy a span from another relay and verify it. If the copy fails, the state machine asks another relay."""
         index, span = action.index, action.entry.span
         try:
             record = await asyncio.to_thread(self.log.record, self.run, index)
@@ -429,30 +446,30 @@ class RelayedRun:
     async def _told_if_it_fails(self, do: Speak) -> None:
         try:
             await do()
-        except Exception as error:  # noqa: BLE001 - the edge of a run: the process decides whether it can go on
+        except Exception as error:  # noqa: BLE001 (the process decides whether the run can continue)
             self.around.failed(self.run, error)
 
 
 def _asked(peer: PeerId, body: m.AnyMessage) -> e.Asked:
-    assert isinstance(body, m.TO_RELAY)  # the session lets nothing else through
+    assert isinstance(body, m.TO_RELAY)  # the session accepts no other message
     return e.Asked(peer, body)
 
 
 def _message_bytes(plan: OpenPlan) -> int:
-    """Return the size of the longest message that the plan needs: a chunk, or all leaves (rule 40)."""
+    """Return the size of the longest message that the plan needs: one chunk, or all leaves of a slot (rule 40)."""
     chunks = [encoded_size(codec, plan.grid.chunk_elements) for codec in {slot.codec for slot in plan.slots}]
     return BESIDE_A_CHUNK + max(LEAF.size * plan.grid.chunks, HEADER.size + max(chunks, default=0))
 
 
 async def _compute(size: int, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Compute over `size` bytes, in a thread if that takes long."""
+    """Call `work`, in a thread if its data have many bytes."""
     if size > INLINE_BYTES:
         return await asyncio.to_thread(work, *args, **kwargs)
     return work(*args, **kwargs)
 
 
 async def _quietly(speak: Speak) -> None:
-    """Send, ignoring a lost link: its reader notices."""
+    """Send to a peer. Ignore a lost link, because the link's reader handles the loss."""
     try:
         await speak()
     except (LinkLost, Refused):

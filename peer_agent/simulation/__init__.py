@@ -1,5 +1,5 @@
-"""Virtual peers on a virtual clock around the real coordinator: thousands of rounds with kills, sleeps and restarts.
+"""A simulator: virtual peers on a virtual clock with the real coordinator, for thousands of rounds with faults.
 
-There is no arithmetic and no socket: a virtual relay averages nothing and sends the messages of a real one. Equal seeds
-give equal runs, event by event.
+It computes no gradients and opens no sockets. A virtual relay averages nothing, but sends a real relay's messages.
+Equal seeds give equal runs, event by event.
 """

@@ -1,4 +1,4 @@
-"""Simulate a run of virtual peers with injected faults, and judge it. A failure prints the command that replays it."""
+"""Simulate a run of virtual peers with injected faults, and judge it. After a failure, print how to repeat the run."""
 
 import argparse
 import sys
@@ -11,12 +11,12 @@ from peer_agent.simulation.churn import all_conditions
 from peer_agent.simulation.simulate import Figures, Simulation
 from peer_agent.simulation.world import Setting
 
-SAMPLES_PER_S = 1.0  # of a usual trainer: a round takes some ten seconds, which suits a run's deadlines
-SHARD = 40_000  # samples
+SAMPLES_PER_S = 1.0  # of a usual trainer; a round then takes about ten seconds, which suits the deadlines of a run
+SHARD = 40_000  # samples in a shard
 
 
 def setting_of(peers: int, rounds: int, seed: int, relays: int) -> Setting:
-    """Return a run with realistic proportions: an update takes tens of seconds, a unit some seconds."""
+    """Return settings with realistic proportions: an update takes tens of seconds, a unit some seconds."""
     return Setting(
         trainers=peers,
         relays=relays,
@@ -29,25 +29,25 @@ def setting_of(peers: int, rounds: int, seed: int, relays: int) -> Setting:
 
 
 def command_of(peers: int, rounds: int, churn: float, seed: int, relays: int) -> str:
-    """Return the command that replays a simulation."""
+    """Return the command that repeats a simulation."""
     world = f"--peers {peers} --rounds {rounds} --churn {churn:g} --seed {seed} --relays {relays}"
     return f"python -m peer_agent.simulation {world} --json"
 
 
 def judged(peers: int, rounds: int, churn: float, seed: int, relays: int) -> Figures:
-    """Simulate. Record an exception of the coordinator as a finding, with its traceback on standard error."""
+    """Simulate and judge a run. An exception in the coordinator becomes a finding, and its traceback is printed."""
     setting = setting_of(peers, rounds, seed, relays)
     simulation = Simulation(setting, all_conditions(churn), cpu=time.process_time, wall=time.monotonic)
     try:
         simulation.run()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the figures up to it are the result
+    except Exception as error:  # noqa: BLE001 (the figures up to any exception are the result)
         traceback.print_exc()
         simulation.crash = f"{type(error).__name__}: {error}"
     return simulation.figures()
 
 
 def report(figures: Figures, command: str, *, json: bool) -> int:
-    """Print the figures, and after a failure how to replay it. Return the exit status."""
+    """Print the figures. If the run failed, also print the command that repeats it. Return the exit status."""
     if not figures.is_sound:
         print(f"Seed {figures.seed} failed; replay it with\n  {command}", file=sys.stderr)
         for reason in figures.reasons:

@@ -1,4 +1,4 @@
-"""Random faults: at random moments peers die, sleep, hang, lose links or fill their disks, and the site restarts."""
+"""Random faults: peers die, sleep, hang, lose links or run out of disk, and the site restarts."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,12 +13,14 @@ NIGHT_S = 8 * 3600.0
 
 
 class Spell(Struct, frozen=True):
-    """A kind of fault: mean virtual seconds between two on the same victim, and its duration."""
+    """How often a kind of fault happens to one victim, as the mean virtual seconds between two, and how long it
+    lasts.
+    """
 
     every_s: float
     shortest_s: float
     longest_s: float
-    for_ever: float = 0.0  # probability that it never ends
+    for_ever: float = 0.0  # probability that the fault never ends
 
 
 TRAINERS: Mapping[Kind, Spell] = {
@@ -60,11 +62,11 @@ ODDS: Mapping[Kind, float] = {
     "answer lost": 0.03,
     "unknown and not written": 0.03,
 }
-FIRST_NIGHT_S = 300.0  # so that even a short run has one
+FIRST_NIGHT_S = 300.0  # when the first night begins, so early that even a short run has one
 
 
 class Conditions(Struct, frozen=True, kw_only=True):
-    """The faults of a world by kind. `nights` are the seconds at which one begins."""
+    """The faults in a simulation, by kind. `nights`: seconds from the start at which nights begin."""
 
     trainers: Mapping[Kind, Spell] = field(default_factory=dict)
     relays: Mapping[Kind, Spell] = field(default_factory=dict)
@@ -74,7 +76,7 @@ class Conditions(Struct, frozen=True, kw_only=True):
 
 
 def all_conditions(churn: float = 1.0) -> Conditions:
-    """Return all known faults, `churn` times as often as usual; 0: none."""
+    """Return all known faults, `churn` times as often as usual. 0 means no faults."""
     return Conditions() if not churn else only({*TRAINERS, *RELAYS, *SITE, *ODDS}, churn)
 
 
@@ -97,7 +99,10 @@ def _spells(spells: Mapping[Kind, Spell], kinds: set[Kind], churn: float) -> dic
 
 
 def inject(world: World, conditions: Conditions) -> Callable[[], None]:
-    """Start the faults. The returned function stops new ones; begun ones end by themselves or by `effects.heal`."""
+    """Start injecting faults. Return a function that stops new faults.
+
+    A fault that has begun ends by itself or by `effects.heal`.
+    """
     over: list[bool] = []
     for victims, spells in ((world.trainers, conditions.trainers), (world.relays, conditions.relays)):
         for kind, spell in spells.items():
@@ -111,7 +116,7 @@ def inject(world: World, conditions: Conditions) -> Callable[[], None]:
 
 
 def _begin(world: World, over: list[bool], kind: Kind, spell: Spell, victims: list[Peer]) -> None:
-    """Repeat a kind of fault on random victims, or on the site if there are none."""
+    """Repeat one kind of fault on random victims. Without victims, repeat it on the site."""
     chance = world.faults.chance
 
     def strike() -> None:

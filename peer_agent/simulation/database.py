@@ -1,6 +1,6 @@
-"""The virtual database: the site's rows, written in one transaction per commit, and read back as bytes.
+"""A virtual database: the site's rows, written in one transaction per commit and read back as bytes.
 
-It fails, loses answers and becomes unreachable. It decides writes like `coordination.store` (rule 3).
+It may fail, lose answers or become unreachable. It decides about writes as `coordination.store` does (rule 3).
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from peer_agent.protocol.log.records import GENESIS, Entry, Record, Unit, digest
 from peer_agent.protocol.messages import Snapshot
 from peer_agent.simulation.faults import NOBODY, Faults
 
-CLAIM_S = 10.0  # like coordination.hosts.claims
+CLAIM_S = 10.0  # as in `coordination.hosts.claims`
 RENEW_S = 2.0
 
 Fault = Literal["failed", "answer lost", "unknown and not written"]
@@ -34,7 +34,7 @@ class FailureRates(Struct, frozen=True):
 
 
 class LedgerRow(Struct, frozen=True):
-    """The credit for one contribution to one step."""
+    """The credit for one contribution to a step."""
 
     index: int
     step: int
@@ -47,7 +47,9 @@ class LedgerRow(Struct, frozen=True):
 
 
 class Database:
-    """One stored run: head, log, ledger, marks, coverage, snapshot, and the claim of its host."""
+    """The stored data of one run: head of the log, log, ledger, lease marks, coverage, snapshot, and the host's
+    claim.
+    """
 
     def __init__(self, run: RunId, seed: int, failure_rates: FailureRates, faults: Faults | None = None) -> None:
         self.run = run
@@ -55,34 +57,35 @@ class Database:
         self.failure_rates = failure_rates
         self.chance = random.Random(f"database {seed}")
         self.faults = faults or Faults(seed)
-        self.script: list[Fault] = []  # faults of the next writes
-        self.back_at = 0.0  # unreachable until then
+        self.script: list[Fault] = []  # the faults of the next writes
+        self.back_at = 0.0  # the database is unreachable until this time
         self.fence = 0
-        self.owner: tuple[object, float] = None, 0.0  # the host, and when its claim expires
+        self.owner: tuple[object, float] = None, 0.0  # the host, and the time at which its claim expires
         self.index = 0
         self.step = 0
         self.digest = GENESIS
         self.log: list[Entry] = []
         self.ledger: list[LedgerRow] = []
         self.marks: dict[tuple[int, int], int] = {}
-        self.coverage: dict[tuple[int, int], Ranges] = {}  # settled positions of (epoch, shard), sorted and joined
-        self.left_out: list[Unit] = []  # permanently in no update
+        # By (epoch, shard): ranges of settled positions, sorted and merged.
+        self.coverage: dict[tuple[int, int], Ranges] = {}
+        self.left_out: list[Unit] = []  # units that no update will ever contain
         self.snapshot = Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)
-        self.back_to: Target | None = None  # the organizer's rollback request
-        self.rolled_back = 0  # the index of the last rollback
-        self.records: list[Record] = []  # the log decoded once, for observers; hosts do not read these
-        self._decoded: dict[int, Record] = {}  # by the identity of the signed head
+        self.back_to: Target | None = None  # the target of the organizer's rollback request
+        self.rolled_back = 0  # index of the last rollback's entry
+        self.records: list[Record] = []  # the decoded log, for observers; hosts do not read it
+        self._decoded: dict[int, Record] = {}  # decoded records by the identity of their signed heads
 
     # --- claim
 
     def claim(self, owner: object = None, now: float = 0.0) -> int:
-        """Give the run to a host. The previous one is stale from now on."""
+        """Give the run to a host, and return the new fence. From now on, the previous host is stale."""
         self.fence += 1
         self.owner = owner, now + CLAIM_S
         return self.fence
 
     def renew(self, fence: int, now: float) -> bool:
-        """Extend the claim. Return False if another host has it."""
+        """Extend a host's claim. Return False if another host has the run."""
         if fence != self.fence:
             return False
         if self.answers(now):
@@ -90,7 +93,7 @@ class Database:
         return True
 
     def host_of_run(self, now: float) -> tuple[object, int] | None:
-        """Return the run's host and fence as the database knows them; it may have been dead for seconds."""
+        """Return the run's host and fence as the database knows them. This host may have died seconds ago."""
         host, until = self.owner
         return (host, self.fence) if host is not None and until > now and self.answers(now) else None
 
@@ -100,13 +103,13 @@ class Database:
     # --- writes
 
     def reserve(self, marks: tuple[Mark, ...]) -> None:
-        """Raise lease marks; none is ever lowered."""
+        """Raise lease marks. A mark is never lowered."""
         for mark in marks:
             place = mark.epoch, mark.shard
             self.marks[place] = max(mark.mark, self.marks.get(place, 0))
 
     def persist(self, record: Record, now: float = 0.0) -> tuple[Outcome, Entry | None]:
-        """Run one transaction. After a lost answer, the host decides by reading the head."""
+        """Store a record in one transaction. If the answer is lost, the host reads the head to decide the outcome."""
         sealed = seal(self.key, record)
         fault = self._fault()
         if not self.answers(now) or fault == "failed":
@@ -116,7 +119,10 @@ class Database:
         return "committed", self.log[-1]
 
     def _write(self, sealed: Entry) -> bool:
-        """Write head, log, ledger and coverage from the signed bytes, or nothing."""
+        """Write head, log, ledger and coverage from the signed bytes.
+
+        Return False, writing nothing, if the record does not fit.
+        """
         record = read_record(sealed)
         step = self.step if record.kind == "rollback" else record.step - 1
         place = record.index - 1, step, record.previous, record.fence
@@ -136,7 +142,10 @@ class Database:
         return True
 
     def _go_back(self, record: Record, digest: str) -> bool:
-        """Fulfil the rollback request and move the snapshot behind this entry. Return False without a request."""
+        """Carry out the requested rollback, and move the snapshot to this entry.
+
+        Return False if no such request exists.
+        """
         target = self.back_to
         if target is None or record.restored is None or record.restored.index != target.index:
             return False
@@ -164,11 +173,11 @@ class Database:
     # --- reads
 
     def settled(self) -> list[Unit]:
-        """Return the positions in the log as ranges, from the rows of the coverage."""
+        """Return the positions that updates in the log have used, as ranges from the coverage."""
         return [Unit(*place, *found) for place, ranges in sorted(self.coverage.items()) for found in ranges]
 
     def record_of(self, head: Signed) -> Record:
-        """Return the record of a head of this log, decoded once for all replicas."""
+        """Return the record of a signed head in this log. It is decoded once for all replicas."""
         return self._decoded[id(head)]
 
 
@@ -182,5 +191,8 @@ def cover(ranges: Ranges, start: int, stop: int) -> None:
 
 
 def state_digest(log: str, *, spoiled_by: PeerId | None = None) -> str:
-    """Return the digest of the state after the log entry with this digest."""
+    """Return a made-up digest of the state after a log entry. `log`: the entry's digest.
+
+    `spoiled_by`: the peer whose replica is corrupt; its digest differs.
+    """
     return hashlib.sha256(f"{log} {spoiled_by}".encode()).hexdigest()[:16]

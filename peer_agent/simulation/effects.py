@@ -1,4 +1,6 @@
-"""The effect of each fault on a world and its end, one function per kind. `churn` decides when faults occur."""
+"""The effect of each kind of fault on the simulated world, and how the fault ends. `churn` decides when faults
+occur.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,17 +12,17 @@ from peer_agent.simulation.site import Peer
 from peer_agent.simulation.trainer import Trainer
 from peer_agent.simulation.world import World
 
-FOR_EVER_S = 1e7  # an endless hang, ended by the owner at last
-SLOW = 0.1  # of its pace
-EVENING_S = 60.0  # in which all trainers go, or all come back
-DAY_S = 2 * 3600.0  # at least, between two nights
+FOR_EVER_S = 1e7  # how long an endless hang lasts, before the owner ends it
+SLOW = 0.1  # a slow peer's fraction of its usual speed
+EVENING_S = 60.0  # the time in which all trainers leave, or all come back
+DAY_S = 2 * 3600.0  # between two nights, at least
 PING_S = 30.0  # until the site notices that a closed laptop does not answer
 
 End = Callable[[], None]
 
 
 class Target(NamedTuple):
-    """A fault's victim and its duration in virtual seconds. `peer` is NOBODY if it is the site."""
+    """A fault's victim, and how long the fault lasts in virtual seconds. `peer` is NOBODY if the victim is the site."""
 
     world: World
     peer: PeerId
@@ -36,12 +38,12 @@ class Target(NamedTuple):
 
     @property
     def trainer(self) -> Trainer:
-        """The peer, for faults that only hit trainers."""
+        """The victim of a fault that only trainers can have."""
         return self.world.trainers[self.peer]
 
 
 def inject(world: World, kind: Kind, peer: PeerId, lasts_s: float) -> None:
-    """Start a fault, and end it after its virtual seconds. Dead and frozen peers are skipped."""
+    """Start a fault, and end it after `lasts_s` virtual seconds. Do nothing to a peer that is dead or frozen."""
     if peer and (not world.peers[peer].alive or world.peers[peer].frozen):
         return
     world.faults.fired[kind] += 1
@@ -51,7 +53,7 @@ def inject(world: World, kind: Kind, peer: PeerId, lasts_s: float) -> None:
 
 
 def obey(world: World) -> None:
-    """Carry out ordered faults at the start of their round. Message faults are applied by the sockets instead."""
+    """Inject each ordered fault at the start of its round. Sockets apply faults of messages themselves."""
 
     def begin_round() -> None:
         for fault in world.faults.due(frozenset(EFFECTS), world.database.step + 1):
@@ -68,7 +70,7 @@ def order(
 
 
 def heal(world: World) -> None:
-    """End all faults: nothing is lost any more, and every peer is up and connected."""
+    """End all faults. From now on no message is lost, and every peer is alive and connected."""
     world.faults.odds = {}
     world.faults.waiting.clear()
     world.unreachable.clear()
@@ -88,7 +90,7 @@ def heal(world: World) -> None:
 
 
 def start(world: World, peer: Peer) -> None:
-    """Start a dead peer's process, except a trainer's at night."""
+    """Start a dead peer's process. At night, trainers are not started."""
     is_night = world.clock.now < world.night_until and peer.peer in world.trainers
     if not peer.alive and not is_night:
         peer.start()
@@ -113,7 +115,7 @@ def _hang(target: Target) -> End:
 
 
 def _part(target: Target) -> End:
-    """Cut its links to the last relay."""
+    """Make the last relay unreachable for the victim."""
     pair = target.peer, list(target.world.relays)[-1]
     target.world.unreachable.add(pair)
     return lambda: target.world.unreachable.discard(pair)
@@ -143,7 +145,7 @@ def _kill_site(target: Target) -> End:
 
 
 def _replace_host(target: Target) -> None:
-    """End the process, whose claim must expire; sockets stay open."""
+    """End the host's process. Another host starts when its claim has expired. Sockets stay open."""
     if target.world.host is not None:
         target.world.replace_host(target.world.host, target.lasts_s)
 
@@ -160,7 +162,7 @@ def _freeze_host(target: Target) -> End | None:
 
 
 def _night(target: Target) -> End | None:
-    """Remove all trainers until morning: they leave, are killed, or have their lids closed."""
+    """Remove all trainers until morning: each leaves, is killed, or has its laptop closed."""
     world = target.world
     if world.clock.now < world.night_until + DAY_S:
         return None
@@ -172,7 +174,7 @@ def _night(target: Target) -> End | None:
 
 
 def _go(world: World, way: Callable[[], None]) -> None:
-    """Act, unless the night has ended first."""
+    """Call `way` unless the night has already ended."""
     if world.clock.now < world.night_until:
         way()
 
@@ -205,7 +207,7 @@ EFFECTS: dict[Kind, Callable[[Target], End | None]] = {
     "hung": _hang,
     "far": _part,
     "damaged": _damage,
-    "differs": lambda target: setattr(target.trainer, "corrupt", True),  # until it reloads
+    "differs": lambda target: setattr(target.trainer, "corrupt", True),  # until the trainer reloads
     "slow": _slow,
     "full": _fill,
     "site killed": _kill_site,

@@ -1,7 +1,7 @@
-"""Faults: each has a kind, is taken once, and is counted.
+"""Faults in a simulation. Each fault has a kind, and is counted when it happens.
 
-A fault is ordered for a peer and a round, or left to chance (`odds`). A test orders one and asserts that it was taken,
-like torchft's `EventInjector`. The code that carries out a fault asks here for it.
+A fault is ordered for a peer and a round, or happens by chance (`odds`). A test can order a fault and assert that it
+happened, as with torchft's `EventInjector`. The code that carries out a fault asks here whether it happens now.
 """
 
 import random
@@ -13,22 +13,24 @@ from msgspec import Struct
 
 from peer_agent.protocol.identifiers import PeerId
 
-# Faults of a message between a peer and the host. "notice": the site's message that a socket has closed; "unheard": a
-# socket misses the announcement of a new host.
+# Faults of a message between a peer and the host. "lost notice": the host does not learn that a socket has closed.
+# "unheard": a socket misses the announcement of a new host.
 LetterFault = Literal[
     "lost up", "lost down", "twice up", "twice down", "late up", "late down", "lost notice", "unheard"
 ]
-# Faults of a peer. "far": it cannot dial one of the relays.
+# Faults of a peer. "far": the peer cannot dial one of the relays.
 PeerFault = Literal["killed", "reconnected", "frozen", "gave back", "hung", "far", "damaged", "differs", "slow", "full"]
 # Faults of the site.
 SiteFault = Literal["site killed", "host replaced", "host frozen", "host overtaken", "layer away", "database away"]
 Kind = LetterFault | PeerFault | SiteFault | Literal["failed", "answer lost", "unknown and not written", "night"]
 
-NOBODY = PeerId("")  # the peer of a fault of the site
+NOBODY = PeerId("")  # in place of a peer, if a fault is the site's
 
 
 class Ordered(Struct, frozen=True):
-    """An ordered fault. `of` limits it to one kind of message. `lasts_s` is its duration, if it lasts."""
+    """A fault ordered for a peer and a round. `of`: the only type of message affected, or "". `lasts_s`: the
+    duration.
+    """
 
     kind: Kind
     peer: PeerId
@@ -38,19 +40,19 @@ class Ordered(Struct, frozen=True):
 
 
 class Faults:
-    """All faults of a world: ordered ones, the odds of others, and counts by kind."""
+    """All faults of a simulation: ordered faults, the odds of other faults, and counts by kind."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"faults {seed}")
         self.odds: Mapping[Kind, float] = {}
         self.fired: Counter[Kind] = Counter()
-        self.waiting: dict[int, list[Ordered]] = {}  # by round
+        self.waiting: dict[int, list[Ordered]] = {}  # ordered faults by round
 
     def order(self, fault: Ordered) -> None:
         self.waiting.setdefault(fault.round, []).append(fault)
 
     def strikes(self, kind: Kind, peer: PeerId, round_: int, of: str = "") -> bool:
-        """Return True if the fault happens now: ordered, which takes it, or by chance."""
+        """Return True if a fault happens now, because it was ordered or by chance. An ordered fault happens once."""
         if self.waiting and self._take(kind, peer, round_, of):
             self.fired[kind] += 1
             return True
@@ -68,7 +70,10 @@ class Faults:
         return False
 
     def due(self, kinds: frozenset[str], round_: int) -> list[Ordered]:
-        """Take the faults of these kinds ordered for this round; the caller carries them out and counts them."""
+        """Remove and return the faults of these kinds that are ordered for this round.
+
+        The caller injects and counts them.
+        """
         due = [fault for fault in self.waiting.get(round_, ()) if fault.kind in kinds]
         for fault in due:
             self._remove(fault)

@@ -1,4 +1,7 @@
-"""Judges a run by messages, rows and true state, not by the coordinator's view. Figures are 0 in a sound run."""
+"""Judges a simulated run by messages, database rows and true state, not by what the coordinator believes.
+
+In a sound run, the judge counts no faults.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +25,10 @@ Attempt = tuple[int, int, int]  # step, fence, attempt
 
 
 class Planned(Struct):
-    """An announced plan, with the offers it names and the inclusion that its reducers reported."""
+    """A plan that the coordinator announced, with the offers in the plan.
+
+    `included`: by span, which slots' chunks the average includes, as the reducer reported.
+    """
 
     plan: Plan
     offers: dict[PeerId, m.Offer]
@@ -30,34 +36,35 @@ class Planned(Struct):
 
 
 class Judge:
-    """The counts of one world. `cpu` returns seconds of this process, since no clock is read here."""
+    """Counts faults in one simulation. `cpu` returns this process's CPU seconds."""
 
     def __init__(self, cpu: Callable[[], float] = lambda: 0.0) -> None:
         self.cpu, self._began = cpu, 0.0
         self.advance_cpu_s = 0.0
         self.events = 0
-        self.rounds: set[tuple[int, int]] = set()  # (fence, number) of each cut
-        self.leased: set[Unit] = set()  # ever leased, and not in an update
-        self.reports: dict[PeerId, m.Report] = {}  # the last of each trainer
+        self.rounds: set[tuple[int, int]] = set()  # (fence, round number) of each cut
+        self.leased: set[Unit] = set()  # units that were leased and are in no update
+        self.reports: dict[PeerId, m.Report] = {}  # the last report of each trainer
         self.uncredited_samples = self.doubled_samples = 0
-        self.faults: list[str] = []  # one sentence per fault found
-        self._offers: dict[bytes, m.Offer] = {}  # by root, since the last commit
-        self._planned: dict[Attempt, Planned] = {}  # since the last commit
-        self._ratio: dict[PeerId, Fraction] = {}  # samples per loss token of its last offer with units
-        self._used: dict[tuple[int, int], bytearray] = {}  # (epoch, shard): how often each position was committed
-        self._rows = 0  # ledger rows checked so far
+        self.faults: list[str] = []  # one sentence per fault that was found
+        self._offers: dict[bytes, m.Offer] = {}  # offers since the last commit, by root
+        self._planned: dict[Attempt, Planned] = {}  # plans since the last commit
+        self._ratio: dict[PeerId, Fraction] = {}  # samples per loss token in each trainer's last offer that had units
+        # By (epoch, shard): 1 for each position that an update contains.
+        self._used: dict[tuple[int, int], bytearray] = {}
+        self._rows = 0  # how many ledger rows have been checked
 
     # --- observer
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
-        """Record messages of peers, and start the CPU clock."""
+        """Record a peer's message, and start to measure CPU time."""
         del host, now
         if isinstance(event, e.Received):
             self._said(event)
         self._began = self.cpu()
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """Stop the CPU clock, and record the coordinator's messages."""
+        """Stop measuring CPU time, and record the coordinator's messages."""
         self.advance_cpu_s += self.cpu() - self._began
         del event, now
         self.events += 1
@@ -70,7 +77,7 @@ class Judge:
                 self.rounds.add((host.state.fence, command.message.round))
 
     def persisted(self, host: Host, command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
-        """Check that a committed update credited each contributor once."""
+        """Check that a committed update credited each contributor exactly once."""
         database = host.world.database
         if outcome != "committed" or not database.records or database.records[-1].index != command.record.index:
             return
@@ -93,7 +100,7 @@ class Judge:
                         planned.included.setdefault(span.span, done.included)
 
     def _announced(self, plan: Plan) -> None:
-        """Record a plan once. The inclusion of retained spans comes from earlier attempts."""
+        """Record a plan, once. For spans that the plan retains, copy the reports from earlier attempts."""
         place = plan.step, plan.fence, plan.attempt
         if place in self._planned:
             return
@@ -127,7 +134,7 @@ class Judge:
             self._blame("doubled", twice, f"{unit} is in two updates, the second at step {record.step}")
 
     def _count_credit(self, grid: Grid, record: Record, planned: Planned, rows: list[LedgerRow]) -> None:
-        """Compare averaged samples with ledger entries, up to a rounding error of one."""
+        """Compare the averaged samples with the ledger, up to a rounding error of one sample per contributor."""
         entries = Counter(row.machine for row in rows)
         credited: Counter[str] = Counter()
         for row in rows:
@@ -146,7 +153,9 @@ class Judge:
             self._blame("doubled", unearned, f"{machine[:6]} is credited for nothing at step {record.step}")
 
     def _averaged(self, grid: Grid, planned: Planned) -> dict[PeerId, Fraction]:
-        """Return the samples of each contributor in the average, from offers and reported inclusion."""
+        """Return how many samples of each contributor the average contains, from the offers and the reducers'
+        reports.
+        """
         elements = self._included_elements(grid, planned)
         averaged = {}
         for number, slot in enumerate(planned.plan.slots):
@@ -160,7 +169,7 @@ class Judge:
         return averaged
 
     def _included_elements(self, grid: Grid, planned: Planned) -> dict[int, int]:
-        """Return the averaged tokens times elements of each slot."""
+        """Return for each slot the sum of tokens times elements over the chunks that were averaged."""
         sums: dict[int, int] = {}
         for first, stop, slots in _joined(planned.included):
             for number in slots:
@@ -182,7 +191,9 @@ class Judge:
     # --- after draining
 
     def divergent(self, world: World) -> list[PeerId]:
-        """Return living replicas that differ from the log: corrupt, with another last report, or behind."""
+        """Return the living replicas that are corrupt, behind the log, or last reported another digest than the
+        log's.
+        """
         last = {peer: report for peer, report in self.reports.items() if world.trainers[peer].alive}
         at_head = [report.digest for report in last.values() if report.index == world.database.index]
         right = world.database.index, Counter(at_head).most_common(1)[0][0] if at_head else ""
@@ -193,9 +204,10 @@ class Judge:
         return found
 
     def unsettled(self, world: World) -> list[Unit]:
-        """Return leased units that are neither in an update nor free again, once every peer has left.
+        """Return leased units that are neither in an update nor free again. Call this when every peer has left.
 
-        Samples that the host recorded as lost are subtracted. No peer holds the units that it still believes leased.
+        Samples that the host recorded as lost are subtracted. The host may still believe some units leased, but no peer
+        holds them.
         """
         assert world.host is not None
         book = world.host.state.leases
@@ -216,12 +228,12 @@ class Judge:
 
 
 def _elements(grid: Grid, first: int, stop: int) -> int:
-    """Return the elements of chunks [first, stop); only the last chunk may be shorter."""
+    """Return the number of elements in chunks [first, stop). Only the last chunk may be shorter."""
     return min(stop * grid.chunk_elements, grid.elements) - first * grid.chunk_elements
 
 
 def _joined(included: dict[int, tuple[Included, ...]]) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Return runs of neighbouring chunks that average the same slots."""
+    """Return ranges of neighbouring chunks that average the same slots."""
     parts = sorted((part.first, part.stop, part.slots) for span in included.values() for part in span)
     runs: list[tuple[int, int, tuple[int, ...]]] = []
     for first, stop, slots in parts:
@@ -232,30 +244,30 @@ def _joined(included: dict[int, tuple[Included, ...]]) -> list[tuple[int, int, t
     return runs
 
 
-# Standstill: a run makes no progress although it could. The simulator knows which peers live, compute, and reach the
-# site and every relay. Their speeds give the usual time of a round; time in which the batch could be filled is counted
-# in such rounds.
+# A standstill: a run makes no progress although it could. The simulator knows which peers are alive, compute, and reach
+# the site and every relay. From their speeds it computes the usual time of a round. Only time in which the batch could
+# be filled counts, measured in usual round times.
 
 LOOK_S = 1.0
-OVERHEAD_S = 4.0  # of a usual round, besides computing: offers, chunks, the database, and units under way
-REDUCE_S = 1.5  # for a trainer's chunks at a relay's usual pace; longer on slow links
-PATIENCE = 10.0  # usual times without a commit
+OVERHEAD_S = 4.0  # seconds of a usual round besides computing: offers, chunks, the database, and unfinished units
+REDUCE_S = 1.5  # seconds for a trainer's chunks at a relay's usual speed; longer on slow links
+PATIENCE = 10.0  # in usual round times without a commit
 
 
 class Standstill(Struct, frozen=True):
     step: int
-    at_s: float  # virtual, from the beginning
+    at_s: float  # in virtual seconds from the start
     why: str  # the host's explanation, for debugging
 
 
 class Progress:
-    """Counts standstills: ten usual times without a commit while the batch could be filled."""
+    """Counts standstills: ten usual round times without a commit, in which the batch could have been filled."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.began_at = world.clock.now
         self.stuck: list[Standstill] = []
-        self.passed = 0.0  # usual times since the last commit
+        self.passed = 0.0  # usual round times since the last commit
         self._step = world.database.step
         world.clock.after(LOOK_S, self._look)
 
@@ -273,7 +285,10 @@ class Progress:
 
 
 def usual_round_s(world: World) -> float | None:
-    """Return the usual seconds of a round with the trainers able to work now; None if the batch cannot be filled."""
+    """Return the usual seconds of a round with the trainers that can work now.
+
+    Return None if they cannot fill the batch.
+    """
     host, now = world.host, world.clock.now
     if host is None or host.frozen or now < world.layer_back_at or not world.database.answers(now):
         return None
@@ -289,7 +304,7 @@ def usual_round_s(world: World) -> float | None:
 
 
 def _is_able(world: World, trainer: Trainer) -> bool:
-    """Return True if a trainer computes sound gradients, reaches every relay and is linked to the site."""
+    """Return True if a trainer computes sound gradients, reaches every relay and has a link to the site."""
     is_well = trainer.alive and not (trainer.frozen or trainer.hung or trainer.damaged or trainer.corrupt)
     return is_well and trainer.session is not None and not _is_far(world, trainer)
 

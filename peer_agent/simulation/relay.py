@@ -1,4 +1,4 @@
-"""A virtual relay: the shipped core, without bytes. Chunks arrive at the senders' pace; roots are made up."""
+"""A virtual relay: the real state machine without bytes. Chunks arrive at the senders' speed, and roots are made up."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from peer_agent.protocol.relay.state import Attempt, Keeper, Phase, Reducer, Rel
 from peer_agent.simulation.site import Peer, Surroundings
 from peer_agent.simulation.trainer import Trainer
 
-POLL_S = 0.4  # between checks of arrived chunks
+POLL_S = 0.4  # between checks which chunks have arrived
 TICK_S = 0.5
 DISK_S = 0.01
-FULL_S = 1.0  # until a full disk is retried
+FULL_S = 1.0  # between tries to write to a full disk
 
 
 class Relay(Peer):
-    """One relay. Each sender sends the chunks of all its open spans in ascending order."""
+    """A virtual relay. Each sender sends the chunks of all its open spans to it, in ascending order."""
 
     role = Role.RELAY
 
@@ -32,7 +32,7 @@ class Relay(Peer):
     ) -> None:
         super().__init__(world, peer, latency_s)
         self.trainers = trainers
-        self.index = 0  # of the log on its disk, which outlives its process
+        self.index = 0  # index of the log on disk, which survives the process
         self.forget()
 
     def forget(self) -> None:
@@ -43,7 +43,7 @@ class Relay(Peer):
             reducer=Reducer(),
             keeper=Keeper(index=self.index, appending=self.index),
         )
-        self.sent: list[float] = []  # arrived chunks of each slot, with fractions
+        self.sent: list[float] = []  # by slot: how many chunks have arrived, as a fraction
         self.after(TICK_S * self.world.chance.random(), self._tick)
 
     def hello(self) -> m.Hello:
@@ -55,7 +55,7 @@ class Relay(Peer):
         self._take(e.ControlLost())
 
     def receive(self, message: Message | m.Plan) -> None:
-        """Take a message of the host, opened like at the real relay."""
+        """Handle a message from the host, decoded as a real relay decodes it."""
         if isinstance(message, m.Plan):
             self._take(e.Heard(OpenPlan(message, message.slots)))
         elif isinstance(message, m.Commit):
@@ -63,7 +63,7 @@ class Relay(Peer):
             self._take(e.Heard(OpenCommit(message.fence, record, Entry(message.record))))
         else:
             assert isinstance(message, m.TO_PEER)
-            assert not isinstance(message, m.Planned | m.Commit)  # the virtual host signs no plan
+            assert not isinstance(message, m.Planned | m.Commit)  # the virtual host signs no plans
             self._take(e.Heard(message))
 
     def _tick(self) -> None:
@@ -76,7 +76,7 @@ class Relay(Peer):
         self.fence = self.core.fence
 
     def _do(self, action: e.Action) -> None:
-        """Carry out an action. Links carry no bytes: senders are polled, and nothing is fetched."""
+        """Carry out an action. Links carry no bytes, so senders are polled and nothing is fetched."""
         match action:
             case e.Say():
                 self.say(action.message)
@@ -88,7 +88,7 @@ class Relay(Peer):
             case e.Append():
                 self.after(DISK_S, lambda: self._append(action))
             case e.Scan():
-                self._take(e.Scanned(action.stop, ()))  # without bytes there is nothing to copy
+                self._take(e.Scanned(action.stop, ()))  # nothing needs copying, because there are no bytes
             case _:
                 pass
 
@@ -115,7 +115,7 @@ class Relay(Peer):
         self.after(DISK_S, lambda: self._written(place, action.span, root))
 
     def _written(self, place: Place, span: m.PlannedSpan, root: bytes) -> None:
-        """Report the span, and deliver its averages, which went out during the write."""
+        """Report a written span, and deliver its averages to the trainers. A real relay sends them during the write."""
         self._take(e.SpanWritten(place, span.span, root, 0.5))
         for trainer in self.trainers.values():
             if self.world.reaches(trainer.peer, self.peer):
@@ -135,7 +135,9 @@ class Relay(Peer):
         self.after(POLL_S, lambda: self._poll(plan))
 
     def _collect(self, attempt: Attempt, number: int, slot: m.Slot) -> None:
-        """Take a slot's chunks since the last poll. The first chunk shows damage."""
+        """Add a slot's chunks that arrived since the last poll. Refuse the first chunk of a sender with damaged
+        memory.
+        """
         sender, chunks = self.trainers[slot.peer], attempt.coverage.chunks
         if number in attempt.refused or not sender.sends(attempt.plan.plan, slot):
             return

@@ -1,4 +1,4 @@
-"""A whole simulation: rounds under faults, then recovery, a drain, and the verdict."""
+"""A whole simulation: rounds under faults, then recovery, a drain, and the judgement."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -15,20 +15,23 @@ from peer_agent.simulation.judge import Judge, Progress
 from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting, World
 
-GIVE_UP = 10  # standstills after which the rest is abandoned
-LIMIT_S = 30 * 86_400.0  # virtual
-DRAIN_ROUNDS = 8  # without faults: longer than leases outlive a session or a host
-DRAIN_S = 1200.0  # at most, for these
-SETTLE_S = 60.0  # paused, until every replica is at the head
-PARTING_S = 10.0  # until every goodbye has arrived
+GIVE_UP = 10  # standstills after which the simulation gives up
+LIMIT_S = 30 * 86_400.0  # in virtual seconds
+DRAIN_ROUNDS = 8  # rounds without faults, for longer than leases survive a session or a host
+DRAIN_S = 1200.0  # limit for these rounds
+SETTLE_S = 60.0  # pause, until every replica has reached the head of the log
+PARTING_S = 10.0  # until every message about leaving has arrived
 MOST_REASONS = 20
 
 
 class Figures(Struct, frozen=True, kw_only=True):
-    """The figures of a finished simulation. Those from `stuck_rounds` to `doubled_samples` are 0 in a sound run.
+    """The figures of a finished simulation. From `stuck_rounds` to `doubled_samples`, they are 0 in a sound run.
 
-    `committed_rounds` and `void_rounds` are those before the drain. `seconds` and `advance_cpu_s` are real, the latter
-    CPU time. `fairness` is Jain's index of samples credited per sample computed, over the trainers.
+    `committed_rounds`, `void_rounds`: rounds before the drain.
+
+    `seconds`: real time. `advance_cpu_s`: CPU time in the coordinator.
+
+    `fairness`: Jain's index over the trainers of samples credited per sample computed.
     """
 
     peers: int
@@ -60,20 +63,20 @@ class Figures(Struct, frozen=True, kw_only=True):
 
     @property
     def is_sound(self) -> bool:
-        """True if all rounds are made and nothing is wrong."""
+        """True if all rounds were made and no fault was found."""
         wrong = self.stuck_rounds + self.divergent_replicas + self.unsettled_leases
         wrong += self.uncredited_samples + self.doubled_samples
         return not wrong and not self.crash and self.committed_rounds >= self.rounds
 
 
 class Trace:
-    """A digest of the order and times of events, commands and writes: equal for equal seeds."""
+    """A digest of the order and times of events, commands and writes. Equal seeds give equal digests."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
     def before(self, host: Host, event: e.Event, now: float) -> None:
-        """Do nothing: this observer only needs `after`."""
+        """Do nothing, because `after` records the event."""
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
         names = " ".join(type(command).__name__ for command in commands)
@@ -84,12 +87,12 @@ class Trace:
         self._hash.update(f"{command.record.index} {outcome} {command.record.previous}".encode())
 
     def digest(self) -> str:
-        """Return 16 hexadecimal digits."""
+        """Return the digest as 16 hexadecimal digits."""
         return self._hash.hexdigest()[:16]
 
 
 class Simulation:
-    """One judged run. `cpu` and `wall` return seconds, of this process and of real time."""
+    """One simulated and judged run. `cpu` returns this process's CPU seconds, `wall` real time in seconds."""
 
     def __init__(
         self,
@@ -101,7 +104,7 @@ class Simulation:
     ) -> None:
         self.rounds, self.wall, self.began = setting.steps, wall, wall()
         self.trace, self.judge = Trace(), Judge(cpu)
-        # More steps than requested, because the run goes on during the drain.
+        # The run has more steps than requested, because it goes on during the drain.
         longer = replace(setting, steps=setting.steps + 2 * DRAIN_ROUNDS)
         self.world = World(longer, [self.trace, self.judge])
         self.began_at = self.world.clock.now
@@ -113,7 +116,7 @@ class Simulation:
         self.crash = ""
 
     def run(self, limit_s: float = LIMIT_S) -> None:
-        """Make the rounds, or give up after too many standstills; then drain."""
+        """Make the rounds, or give up after too many standstills. Then drain."""
         self.make_rounds(limit_s)
         self.drain()
 
@@ -123,7 +126,7 @@ class Simulation:
         self.measured = self._counts()
 
     def drain(self) -> None:
-        """Let the run settle without faults: detect losses, catch up, and leave."""
+        """Let the run recover without faults: the host detects losses, replicas catch up, and trainers leave."""
         world = self.world
         self.clear()
         heal(world)

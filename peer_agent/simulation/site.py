@@ -1,4 +1,4 @@
-"""A virtual site: peers, their sockets, and the host that passes events to `advance` and carries out its commands."""
+"""A virtual site: peers, their sockets, and the host, which passes events to `advance` and carries out its commands."""
 
 import hashlib
 import heapq
@@ -23,11 +23,11 @@ from peer_agent.protocol.recipe import Recipe, encode_recipe
 from peer_agent.simulation.database import RENEW_S, Database, state_digest
 from peer_agent.simulation.faults import Faults, Kind
 
-UPTIME_S = 90_000.0  # a machine's monotonic clock when the run begins: more than a day, as on any machine that stays on
+UPTIME_S = 90_000.0  # value of the monotonic clock when the run begins: more than a day, as on machines that stay on
 
 
 class Clock:
-    """Virtual time: a queue of actions. Those of the same instant run in the order of their requests."""
+    """Virtual time: a queue of actions. Actions of the same instant run in the order in which they were added."""
 
     def __init__(self) -> None:
         self.now = UPTIME_S
@@ -38,11 +38,11 @@ class Clock:
         self.at(self.now + delay_s, action)
 
     def at(self, when: float, action: Callable[[], None]) -> None:
-        """Run `action` at a virtual time (now, if that is past)."""
+        """Run `action` at a virtual time. If that time has passed, run it now."""
         heapq.heappush(self._queue, (max(when, self.now), next(self._numbers), action))
 
     def step(self) -> bool:
-        """Run the next action. Return False if there is none."""
+        """Run the next action. Return False if there is no action."""
         if not self._queue:
             return False
         self.now, _, action = heapq.heappop(self._queue)
@@ -50,24 +50,24 @@ class Clock:
         return True
 
 
-MOST_TEXTS = 10_000  # notes kept as text
+MOST_TEXTS = 10_000  # notes whose text is stored
 
 
 class Observer(Protocol):
-    """An observer of every event, such as an invariant or a counter."""
+    """An observer of each event that the coordinator handles, such as a check or a counter."""
 
     def before(self, host: "Host", event: e.Event, now: float) -> None:
-        """Observe that the coordinator is about to take an event."""
+        """Receive an event that the coordinator is about to handle."""
 
     def after(self, host: "Host", event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """Observe that it took the event; its commands are not carried out yet."""
+        """Receive an event that the coordinator has handled. Its commands are not carried out yet."""
 
     def persisted(self, _: "Host", command: e.Persist, outcome: Literal["committed", "stale", "failed"]) -> None:
-        """Observe the database's outcome for a record."""
+        """Receive the outcome of a write: whether the database stored the record."""
 
 
 class Tally:
-    """Counts of notes by kind."""
+    """Counts of the coordinator's notes by kind, and texts of the first ones."""
 
     def __init__(self) -> None:
         self.notes: dict[str, int] = {}
@@ -86,7 +86,7 @@ class Tally:
 
 
 class Surroundings(ABC):
-    """The world, as peers, sockets and hosts see it."""
+    """The part of the simulated world that peers, sockets and hosts use."""
 
     seed: int
     chance: random.Random
@@ -110,7 +110,7 @@ class Surroundings(ABC):
         return f"person {peer[:6]}"
 
     def strikes(self, kind: Kind, peer: PeerId, of: str = "") -> bool:
-        """Return True if the fault happens now. Rounds are numbered by the step they make."""
+        """Return True if a fault happens now. A round has the number of the step that it makes."""
         return self.faults.strikes(kind, peer, self.database.step + 1, of)
 
     def log_digest(self, index: int) -> str:
@@ -121,7 +121,7 @@ class Surroundings(ABC):
 
     @abstractmethod
     def open_session(self, peer: "Peer") -> bool:
-        """Open a socket to the site. Return False if the site is down."""
+        """Open a peer's socket to the site. Return False if the site is down."""
 
     @abstractmethod
     def close_session(self, socket: "Socket") -> None:
@@ -129,27 +129,27 @@ class Surroundings(ABC):
 
     @abstractmethod
     def replace_host(self, ended: "Host") -> None:
-        """Replace a run's ended host process by another."""
+        """Replace the run's host process, which has ended, by another."""
 
     @abstractmethod
     def committed(self) -> None:
-        """Handle an update in the database."""
+        """Handle an update that the database has stored."""
 
     @abstractmethod
     def store_snapshot(self, record: Record) -> None:
-        """Store a keeper's upload."""
+        """Store the snapshot that a trainer uploads."""
 
 
-DIAL_S = 0.5  # until a site that does not answer is dialled again
+DIAL_S = 0.5  # between tries to reach a site that does not answer
 
 
 def name_of(*parts: object) -> str:
-    """Return 32 hexadecimal digits that name a thing of the simulation."""
+    """Return 32 hexadecimal digits, derived from `parts`, to use as an identifier."""
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
 class Peer(ABC):
-    """One virtual peer. `life` counts its processes: actions that an earlier one scheduled are dropped."""
+    """A virtual peer. `life` is the number of its process. Actions scheduled by an earlier process are dropped."""
 
     role: Role
 
@@ -159,14 +159,14 @@ class Peer(ABC):
         self.life = 0
         self.session: Socket | None = None
         self.fence = 0
-        self.hung = False  # its computation never ends; everything else goes on
-        self.pace = 1.0  # of its reduction: 0.1 takes ten times as long
-        self.disk_full = False  # writes fail
-        self._stalled: list[Callable[[], None]] = []  # computations that wait for the hang to end
-        self._missed: list[Callable[[], None]] = []  # events while it was frozen
+        self.hung = False  # True if a computation never ends; everything else goes on
+        self.pace = 1.0  # speed of a relay's reduction: 0.1 takes ten times as long
+        self.disk_full = False  # True if writes fail
+        self._stalled: list[Callable[[], None]] = []  # computations that wait until the hang ends
+        self._missed: list[Callable[[], None]] = []  # events that arrived while the peer was frozen
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Run an action later, if this process still lives. A frozen one runs it when it wakes."""
+        """Run an action after a delay, if this process still lives. A frozen process runs it when it wakes."""
         life = self.life
 
         def act() -> None:
@@ -180,11 +180,11 @@ class Peer(ABC):
         self.world.clock.after(delay_s, act)
 
     def compute(self, duration_s: float, action: Callable[[], None]) -> None:
-        """Run an action once it is computed, unless computing hangs."""
+        """Run an action after its computing time. If computing hangs, run it when the hang ends."""
         self.after(duration_s, lambda: self._stalled.append(action) if self.hung else action())
 
     def hang(self) -> None:
-        """Hang like a driver or disk that never answers: the process communicates but computes nothing more."""
+        """Hang like a GPU driver or disk that never answers: the process communicates, but finishes no computation."""
         self.hung = True
 
     def resume(self) -> None:
@@ -207,7 +207,7 @@ class Peer(ABC):
             self.disconnect()
 
     def freeze(self) -> None:
-        """Freeze like SIGSTOP or a closed lid: for the host, the session stays."""
+        """Freeze the process, as SIGSTOP or a closed laptop does. For the host, the session stays open."""
         self.frozen = True
 
     def thaw(self) -> None:
@@ -219,18 +219,18 @@ class Peer(ABC):
             act()
 
     def connect(self) -> None:
-        """Open a session, retrying while the site is down. The site asks for a hello once it knows a host."""
+        """Open a session, and retry while the site is down. The site requests a hello once it knows the run's host."""
         if self.alive and self.session is None and not self.world.open_session(self):
             self.after(DIAL_S + self.world.chance.random(), self.connect)
 
     def disconnect(self) -> None:
-        """End the session and lose its messages under way."""
+        """End the session. Messages on their way are lost."""
         if self.session is not None:
             socket, self.session = self.session, None
             self.world.close_session(socket)
 
     def reconnect(self, delay_s: float) -> None:
-        """Lose the session (Wi-Fi, a laptop's sleep) and open another later, keeping all state."""
+        """Lose the session, as with Wi-Fi or a sleeping laptop, and open another later. All state stays."""
         self.disconnect()
         self.after(delay_s, self.connect)
 
@@ -239,14 +239,14 @@ class Peer(ABC):
             self.session.up(message)
 
     def deliver(self, message: Message | Plan) -> None:
-        """Read an arrived message; a frozen process reads it when it wakes."""
+        """Read a message that has arrived. A frozen process reads it when it wakes."""
         if self.frozen:
             self._missed.append(lambda: self._read(message))
         else:
             self._read(message)
 
     def _read(self, message: Message | Plan) -> None:
-        """Answer a session's first request with a hello; pass on all later messages."""
+        """Answer a session's first request with a hello. Pass all later messages to `receive`."""
         session = self.session
         if isinstance(message, m.Rehello) and session is not None and not session.greeted:
             session.greeted = True
@@ -256,29 +256,30 @@ class Peer(ABC):
 
     @abstractmethod
     def forget(self) -> None:
-        """Lose everything that does not survive a restart."""
+        """Lose all state that does not survive a restart."""
 
     @abstractmethod
     def hello(self) -> m.Hello:
-        """Return all that this peer holds."""
+        """Return a hello with all state that the host needs from this peer."""
 
     @abstractmethod
     def receive(self, message: Message | Plan) -> None:
-        """React to a message of the host."""
+        """Handle a message from the host."""
 
 
-LOOK_S = 2.0  # between lookups of a silent host
-NOTICE_S = 0.3  # until the site sees that a socket is closed
-LATE_S = 15.0  # at most, for a delayed message; all behind it wait
+LOOK_S = 2.0  # between database lookups while the host is silent
+NOTICE_S = 0.3  # until the site notices that a socket has closed
+LATE_S = 15.0  # longest delay of a late message; later messages wait behind it
 UP: tuple[Kind, Kind, Kind] = ("lost up", "twice up", "late up")
 DOWN: tuple[Kind, Kind, Kind] = ("lost down", "twice down", "late down")
 
 
 class Socket:
-    """One peer's link to the site, and the channel layer behind it, which loses, doubles and delays messages.
+    """A peer's link to the site, and the channel layer behind it, which loses, repeats and delays messages.
 
-    It is the virtual `coordination.sockets.consumer`. It knows the host by announcements and by the database; both may
-    be stale. Order is kept, as by TCP and the layer, and losses are silent. Later sockets have a higher `number`.
+    It simulates `coordination.sockets.consumer`. It learns the host from announcements and from the database, and both
+    may be stale. Messages stay in order, as with TCP and the layer. Losses are silent. A later socket has a higher
+    `number`.
     """
 
     def __init__(self, world: Surroundings, peer: "Peer", number: int) -> None:
@@ -286,14 +287,14 @@ class Socket:
         self.host: Host | None = None
         self.fence = -1
         self.heard_at = world.clock.now
-        self.answered = False  # by the host that it knows
-        self.greeted = False  # the peer has sent a hello on it
-        self._free_at = {"up": 0.0, "down": 0.0}  # when the last message each way arrives
+        self.answered = False  # True if the current host has answered
+        self.greeted = False  # True if the peer has sent a hello on this socket
+        self._free_at = {"up": 0.0, "down": 0.0}  # by direction: when the last message arrives
 
     # --- host
 
     def look_up(self) -> None:
-        """Look up the host in the database. If the known host has not answered, ask the peer for another hello."""
+        """Look up the host in the database. If the current host has not answered, ask the peer for another hello."""
         found = self.world.database.host_of_run(self.world.clock.now)
         if found is None:
             return
@@ -305,7 +306,7 @@ class Socket:
             self._say_rehello()
 
     def follow(self, host: "Host", fence: int) -> None:
-        """Adopt a newer host, to which the peer then sends a hello."""
+        """Adopt a newer host, and ask the peer to send it a hello."""
         if fence > self.fence:
             self.host, self.fence = host, fence
             self._say_rehello()
@@ -317,7 +318,7 @@ class Socket:
 
     @property
     def is_forsaken(self) -> bool:
-        """True if the host has been silent so long that it is looked up."""
+        """True if the host has been silent so long that the socket looks up the host again."""
         return self.world.clock.now - self.heard_at >= LOOK_S
 
     # --- messages
@@ -342,7 +343,7 @@ class Socket:
             self.peer.deliver(message)
 
     def _ways(self, way: str, kinds: tuple[Kind, Kind, Kind], of: str) -> list[float]:
-        """Return the delays of each copy of a message: usually one, none if it is lost."""
+        """Return the delay of each copy of a message: usually one copy, none if the message is lost."""
         world = self.world
         lost, twice, late = kinds
         if world.clock.now < world.layer_back_at or world.strikes(lost, self.peer.peer, of):
@@ -352,7 +353,7 @@ class Socket:
         return [delay_s, delay_s] if world.strikes(twice, self.peer.peer, of) else [delay_s]
 
     def _delay(self, way: str, held_s: float = 0.0) -> float:
-        """Return latency with jitter, keeping the order of messages."""
+        """Return a random latency that keeps messages in order."""
         now = self.world.clock.now
         delay_s = held_s + self.peer.latency_s * self.world.chance.uniform(0.8, 1.5)
         self._free_at[way] = max(now + delay_s, self._free_at[way])
@@ -361,7 +362,7 @@ class Socket:
     # --- closing
 
     def close(self) -> None:
-        """Close the peer's end. The site notices a little later, and tells its host once."""
+        """Close the peer's end. The site notices a little later, and tells the host once."""
         host = self.host
         if host is None or self.world.strikes("lost notice", self.peer.peer):
             return
@@ -370,13 +371,15 @@ class Socket:
 
 DATABASE_S = 0.02
 REPLAY_S = 1.0
-AGAIN_S = 1.0  # until an unreachable database is asked again
+AGAIN_S = 1.0  # between tries to reach the database
 CONTEXT = 16  # tokens in a sample
-CAPACITY = 10_000  # messages that the channel of a frozen process holds; more are dropped
+CAPACITY = 10_000  # Messages that a frozen process's channel stores. More are dropped.
 
 
 class Host:
-    """A process that claimed the run. Its state is rebuilt from the database; messages tell it of sockets."""
+    """A process that has claimed the run. It rebuilds its state from the database, and learns of sockets from
+    messages.
+    """
 
     def __init__(self, world: Surroundings) -> None:
         self.world = world
@@ -385,11 +388,11 @@ class Host:
         self.state = state_of(world, world.database.claim(self, world.clock.now))
         self.renewed_at = world.clock.now
         self._missed: list[Callable[[], None]] = []
-        self._letters = 0  # of these, held in its channel
+        self._letters = 0  # how many missed actions are messages, stored in the channel
         self._tick()
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Run an action later, if this process still lives. A frozen one runs it when it wakes."""
+        """Run an action after a delay, if this process still lives. A frozen process runs it when it wakes."""
 
         def act() -> None:
             if self.frozen:
@@ -400,7 +403,7 @@ class Host:
         self.world.clock.after(delay_s, act)
 
     def hear(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Run a message's action later. The channel of a frozen process drops it once full."""
+        """Run a message's action after a delay. If the process is frozen and its channel is full, drop the message."""
 
         def act() -> None:
             if not self.frozen:
@@ -416,7 +419,7 @@ class Host:
         self.frozen = True
 
     def thaw(self) -> None:
-        """Resume like SIGCONT: the clock has jumped, and everything that waited comes at once."""
+        """Resume, as after SIGCONT: the clock has jumped, and everything that waited arrives at once."""
         self.frozen = False
         missed, self._missed, self._letters = self._missed, [], 0
         for act in missed:
@@ -433,19 +436,23 @@ class Host:
         self.after(TICK_S, self._tick)
 
     def _look(self) -> None:
-        """Pass on the organizer's rollback request, which may be repeated."""
+        """Pass the organizer's rollback request on to the coordinator. Repeating the request does no harm."""
         if self.alive and self.world.database.back_to is not None:
             self.handle(e.Directed(self.world.goal, back_to=self.world.database.back_to))
 
     def _stand_back(self) -> None:
-        """End this host, but not its sockets: another host has the run, or none is to have it."""
+        """End this host but not its sockets, because another host has the run or the run needs no host."""
         self.alive = False
         self.world.replace_host(self)
 
     # --- messages
 
     def receive(self, socket: "Socket", message: m.TO_SITE) -> None:
-        """Take a peer's message on its current socket: the newest with a hello, or for an unknown peer this one."""
+        """Handle a peer's message if it came on the peer's current socket.
+
+        The current socket is the newest one with a hello. If the host does not know the peer, it is the socket of this
+        message.
+        """
         peer = socket.peer
         known = self.sockets.get(peer.peer)
         if isinstance(message, m.Hello):
@@ -519,7 +526,7 @@ class Host:
         self.handle(e.Paged(command.peer, command.first + len(page) - 1))
 
     def _persist(self, command: e.Persist) -> None:
-        """Write a record, even if the sender dies meanwhile (rule 4)."""
+        """Write a record. The write goes on even if this host dies meanwhile (rule 4)."""
         database, now = self.world.database, self.world.clock.now
         is_there, at = database.answers(now), database.index
         outcome, sealed = database.persist(command.record, now)
@@ -530,7 +537,7 @@ class Host:
         self.after(DATABASE_S if is_there else AGAIN_S, lambda: self.handle(e.Persisted(outcome, sealed)))
 
     def _replayed(self, command: e.Replay) -> None:
-        """Return the digest that the log gives. No state is uploaded, as no relay holds bytes here."""
+        """Return the digest that the log gives. No state is uploaded, because virtual relays store no bytes."""
         digest = state_digest(self.world.log_digest(command.index))
         self.handle(e.Replayed(command.index, command.step, digest))
 
@@ -550,7 +557,7 @@ class Host:
 
 
 def state_of(world: Surroundings, fence: int) -> RunState:
-    """Return a run's state as a host rebuilds it from rows: head, marks, coverage, snapshot and last record."""
+    """Return a run's state as a host rebuilds it from the database: head, marks, coverage, snapshot, last records."""
     database, recipe = world.database, world.recipe
     facts = StoredFacts(
         run=world.run_id,

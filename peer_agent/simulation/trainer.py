@@ -1,4 +1,4 @@
-"""A virtual trainer: the shipped core of a trainer. Nothing is computed; only time passes."""
+"""A virtual trainer: a real trainer's state machine. Instead of computing, it lets virtual time pass."""
 
 import hashlib
 from collections.abc import Callable
@@ -27,11 +27,11 @@ ENCODE_S = 0.05  # from the cut to the offer
 LOAD_S = 2.0
 APPLY_S = 0.01
 UPLOAD_S = 1.0
-NATS = 2.5  # per token
+NATS = 2.5  # loss per token
 
 
 class Trainer(Peer):
-    """One trainer. Delays stand for threads, and names for floats."""
+    """A virtual trainer. Delays stand in for threads, and names for arrays."""
 
     role = Role.TRAINER
 
@@ -40,18 +40,18 @@ class Trainer(Peer):
     ) -> None:
         super().__init__(world, peer, latency_s)
         self.samples_per_s, self.chunks_per_s = samples_per_s, chunks_per_s
-        self.computed = 0  # samples
-        self.damaged = False  # its memory corrupts what it sends
-        self.corrupt = False  # its replica differs
+        self.computed = 0  # samples computed so far
+        self.damaged = False  # True if faulty memory corrupts the chunks that this trainer sends
+        self.corrupt = False  # True if this trainer's replica differs from the log
         self.offer_delay_s = ENCODE_S
         self._seeds = 0
         self.averages: dict[tuple[int, int, int], bytes] = {}  # roots by step, span and attempt
-        self.running = 0  # units in its thread, wanted or not
-        self.held_up: list[Callable[[], None]] = []  # jobs that wait for the thread
+        self.running = 0  # units that the computing thread works on, even if they were cancelled
+        self.held_up: list[Callable[[], None]] = []  # jobs that wait for the computing thread
         self.forget()
 
     def forget(self) -> None:
-        """Start a process without a replica and with a new accumulator."""
+        """Start a new process, which has no replica and a new accumulator."""
         self.lose_memory()
         self.after(TICK_S * self.world.chance.random(), self._tick)
 
@@ -81,7 +81,7 @@ class Trainer(Peer):
 
     @property
     def done(self) -> dict[Unit, int]:
-        """Computed units that are in no update, and the steps that they were computed on."""
+        """Computed units that are in no update, with the step of the parameters they were computed on."""
         return {done.unit: done.base for done in self.core.done}
 
     @property
@@ -90,15 +90,15 @@ class Trainer(Peer):
 
     @property
     def weights(self) -> Ranges:
-        """Loss tokens by chunk of all gradients held, new and carried."""
+        """By chunk: the loss tokens of all gradients that are held, new and carried over."""
         return self.core.weights
 
     def chunks_of(self, codec: Codec) -> float:
-        """Return chunks per second on its link, whose rate was drawn for fp16."""
+        """Return how many chunks a second the link carries with this codec. `chunks_per_s` is for fp16."""
         return self.chunks_per_s * encoded_size("fp16", 4096) / encoded_size(codec, 4096)
 
     def sends(self, plan: Plan, slot: m.Slot) -> bool:
-        """Return True if it streams this slot of this plan now."""
+        """Return True if this trainer now sends the chunks of this slot in this plan."""
         round_ = self.core.round
         if not self.alive or self.frozen or self.core.phase is not Phase.REDUCE or round_ is None:
             return False
@@ -108,7 +108,10 @@ class Trainer(Peer):
         return (ours.step, ours.fence, ours.attempt) == (plan.step, plan.fence, plan.attempt)
 
     def gather(self, place: Place, span: m.PlannedSpan, root: bytes) -> None:
-        """Store a span's averages if it follows that attempt. Report to the core once all are there."""
+        """Store the root of a span's averages, if the span is in the current plan.
+
+        When all are there, report to the state machine.
+        """
         round_ = self.core.round
         if not self.alive or round_ is None or round_.plan is None:
             return
@@ -147,14 +150,14 @@ class Trainer(Peer):
                 opened = OpenedCommit(record, digest, own, message.snapshot, message.hash_state)
                 self.handle(e.CommitHeard(opened_record(opened, message.fence)))
             case _:
-                self.handle(e.Heard(message))  # type: ignore[arg-type] # the host sends peers nothing else
+                self.handle(e.Heard(message))  # type: ignore[arg-type] # the host sends peers no other messages
 
     # --- actions
 
     def _carry(self, action: e.Action) -> None:
         match action:
             case e.Say():
-                self.say(action.message)  # type: ignore[arg-type] # a trainer sends the site nothing else
+                self.say(action.message)  # type: ignore[arg-type] # a trainer sends the site no other messages
             case e.Compute():
                 self._compute(action)
             case e.Freeze() | e.Hold():
@@ -183,7 +186,7 @@ class Trainer(Peer):
 
         def end() -> None:
             if self.core is not core:
-                return  # its process has ended
+                return  # the process that computed this has ended
             self.running -= 1
             self._finish(action, base)
             waiting, self.held_up = self.held_up, []
@@ -195,7 +198,7 @@ class Trainer(Peer):
     def _finish(self, action: e.Compute, base: int) -> None:
         in_hand = self.core.in_hand
         if in_hand is None or in_hand.job != action.job:
-            return  # cancelled
+            return  # the job was cancelled
         if self.world.chance.random() < self.world.non_finite:
             self.handle(e.NotFinite(action.job))
             return
@@ -205,7 +208,7 @@ class Trainer(Peer):
 
     def _tokens_of(self, unit: Unit) -> int:
         fewest, most = self.world.recipe.loss_units_in(unit.samples)
-        return fewest if not unit.start else most  # each epoch's first sample of a shard is a short one
+        return fewest if not unit.start else most  # a shard's first sample is the short one in each epoch
 
     def _open_round(self, action: e.Freeze | e.Hold) -> None:
         self.averages.clear()
@@ -221,7 +224,7 @@ class Trainer(Peer):
         self.handle(e.Loaded(action.job, self._digest(self.world.log_digest(action.snapshot.index))))
 
     def _apply(self, action: e.Apply) -> None:
-        """Apply an update, not during a unit. A round is shorter than a unit only with staleness 1."""
+        """Apply an update, but not during a unit. Only with staleness 1 can a round end before a unit does."""
         if self.core.overlaps and self.running:
             self.held_up.append(lambda: self._apply(action))
             return
@@ -232,7 +235,7 @@ class Trainer(Peer):
         self.handle(e.Hashed(action.index, action.step, hashlib.sha256(content).hexdigest(), len(content)))
 
     def _digest(self, log: str) -> str:
-        """Return the digest of the replica's state after the entry with this digest."""
+        """Return the digest of this replica's state. `log`: the digest of the log entry."""
         return state_digest(log, spoiled_by=self.peer if self.corrupt else None)
 
 
@@ -241,7 +244,7 @@ OfFloats = e.Keep | e.Discard | e.DiscardHeld | e.Renew | e.Release | e.Settle
 
 
 def _pass_over(action: Words | OfFloats | e.Dial | e.Made | e.Send | e.Serve | e.StopSending) -> None:
-    """Ignore actions for people, sockets and floats; relays poll `sends` instead."""
+    """Ignore an action that concerns people, sockets or arrays. Relays poll `sends` instead."""
     del action
 
 

@@ -1,4 +1,4 @@
-"""A run with its peers, its host and its database, and operations on them."""
+"""A simulated run with its peers, host and database, and operations on them."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -32,30 +32,28 @@ from peer_agent.simulation.site import (
 )
 from peer_agent.simulation.trainer import Trainer
 
-TAKE_S = 1.0  # between other hosts' checks for a run without one
+TAKE_S = 1.0  # between checks by other hosts whether a run has no host
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """The parameters of a simulated run."""
-
     trainers: int = 3
     relays: int = 1
     steps: int = 20
     seed: int = 0
-    samples_each: int = 8  # of the target batch, per trainer
-    samples_per_s: float = 4.0  # of a usual trainer; others are up to three times faster or slower
+    samples_each: int = 8  # samples of the target batch per trainer
+    samples_per_s: float = 4.0  # of a usual trainer; others are up to about three times faster or slower
     micro_batch: int = 4
     minimum_trainers: int = 1
     snapshot_every: int = 20
     elements: int = 8 * 16 * 1024 - 1000
     shards: tuple[int, ...] = (4000, 1001, 90)
-    sources: tuple[int, ...] = ()  # of each of them, if they are mixed
+    sources: tuple[int, ...] = ()  # the source of each shard, if the run mixes sources
     mix: tuple[float, ...] = ()
     failure_rates: FailureRates = FailureRates()
     non_finite: float = 0.0
-    even: bool = False  # all trainers equally fast
+    even: bool = False  # True if all trainers have the same speed
     staleness: Literal[0, 1] = 0
-    slow_links: int = 0  # number of trainers, from the first, whose links carry a tenth of the others'
+    slow_links: int = 0  # how many trainers, counted from the first, have links ten times slower
     contributors: Literal["all", "fast"] = "all"
     codecs: Literal["stated", "plan"] = "stated"
 
@@ -76,7 +74,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 
 class World(Surroundings):
-    """A whole simulated world. `seed` decides everything random."""
+    """A simulated world. `seed` determines everything random."""
 
     def __init__(self, setting: Setting, observers: Sequence[Observer] = ()) -> None:
         self.setting, self.seed = setting, setting.seed
@@ -90,14 +88,14 @@ class World(Surroundings):
         self.goal: e.Goal = "running"
         self.run_id = RunId(name_of(setting.seed, "run"))
         self.database = Database(self.run_id, setting.seed, setting.failure_rates, self.faults)
-        self.sockets: dict[int, Socket] = {}  # open ones, by number
-        self.numbers = 0  # last number given to a socket
-        self.is_up = True  # the site answers, with or without a host for the run
-        self.layer_back_at = 0.0  # the channel layer is unreachable until then
-        self.night_until = -1e9  # no trainer is on until then
-        self.unreachable: set[tuple[PeerId, PeerId]] = set()  # (trainer, relay)
+        self.sockets: dict[int, Socket] = {}  # open sockets, by number
+        self.numbers = 0  # the number of the newest socket
+        self.is_up = True  # True if the site answers, with or without a host for the run
+        self.layer_back_at = 0.0  # until then, the channel layer is unreachable
+        self.night_until = -1e9  # until then, no trainer is on
+        self.unreachable: set[tuple[PeerId, PeerId]] = set()  # pairs (trainer, relay) that cannot connect
         self.on_commit: list[Callable[[], None]] = []
-        self.host: Host | None = Host(self)  # the newest; an older one may still believe that it is the host
+        self.host: Host | None = Host(self)  # the newest host; an older host may still believe that it is the host
         self.trainers = {peer.peer: peer for peer in map(self._trainer, range(setting.trainers))}
         self.relays = {peer.peer: peer for peer in map(self._relay, range(setting.relays))}
         self.peers: dict[PeerId, Peer] = {**self.trainers, **self.relays}
@@ -136,7 +134,7 @@ class World(Surroundings):
         socket.close()
 
     def _look_up(self) -> None:
-        """Let each socket with a silent host look it up in the database."""
+        """Let each socket whose host is silent look up the host in the database."""
         for socket in list(self.sockets.values()):
             if socket.is_forsaken:
                 socket.look_up()
@@ -145,7 +143,7 @@ class World(Surroundings):
     # --- the host, the organizer
 
     def kill_host(self) -> None:
-        """Kill the whole site (-9): all sessions end, and its memory is lost."""
+        """Kill the whole site, as with SIGKILL. All sessions end, and memory is lost."""
         if self.host is not None:
             self.host.alive = False
             self.tally.restarts += 1
@@ -156,7 +154,9 @@ class World(Surroundings):
             peer.after(NOTICE_S + self.chance.random(), peer.connect)
 
     def start_host(self) -> None:
-        """Start the site from the database. Open sockets hear of the new host, except "unheard" ones."""
+        """Start the site, and its host from the database. Tell open sockets of the host, except if "unheard"
+        strikes.
+        """
         self.is_up = True
         if self.host is not None:
             return
@@ -173,7 +173,10 @@ class World(Surroundings):
         self.clock.after(away_s, self.start_host)
 
     def replace_host(self, ended: Host, away_s: float = TAKE_S) -> None:
-        """Let another process take the run after its host has ended. Sockets live in processes of their own."""
+        """Let another process take over the run after its host has ended.
+
+        Sockets are in other processes, and stay open.
+        """
         ended.alive = False
         if self.host is ended:
             self.host = None
@@ -181,7 +184,10 @@ class World(Surroundings):
             self.clock.after(away_s, self.start_host)
 
     def overtake_host(self, asleep_s: float) -> None:
-        """Suspend the host beyond its claim, so that another takes the run; it wakes without knowing that."""
+        """Suspend the host for longer than its claim lasts.
+
+        Another host takes the run, and this one wakes without knowing it.
+        """
         host = self.host
         if host is None:
             return
@@ -203,14 +209,14 @@ class World(Surroundings):
             host.lose(host.sockets[peer], banned=True)
 
     def direct(self, goal: e.Goal, *, target_steps: int = 0, mix: tuple[float, ...] = ()) -> None:
-        """Pause, resume, end or extend the run, or change its mix of sources, as the organizer."""
+        """Pause, resume, end or extend the run, or change its mix of sources, as the organizer can."""
         self.goal = goal
         self.recipe = replace(self.recipe, mix=mix or self.recipe.mix)
         if self.host is not None:
             self.host.handle(e.Directed(goal, target_steps, mix))
 
     def roll_back(self, index: int) -> None:
-        """Request a rollback to the state of an entry, as the organizer; the host carries it out."""
+        """Request a rollback to the state of an entry, as the organizer can. The host carries out the rollback."""
         step = self.database.records[index - 1].step if index else 0
         self.database.back_to = e.Target(index, step, "0" * 64)
 
@@ -231,7 +237,9 @@ class World(Surroundings):
     # --- running
 
     def run(self, until: Callable[[], bool], limit_s: float = 3600.0) -> bool:
-        """Advance time until `until` holds. Return False if it does not within `limit_s` virtual seconds."""
+        """Advance virtual time until `until()` is True. Return False if that takes more than `limit_s` virtual
+        seconds.
+        """
         end = self.clock.now + limit_s
         while not until():
             if self.clock.now > end or not self.clock.step():

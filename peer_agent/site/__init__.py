@@ -1,1 +1,1 @@
-"""Requests to the site: enrolment, credentials, versions, facts of a run; and links to its relays."""
+"""Requests to the site (enrolment, credentials, versions, facts about a run), and links to the site's relays."""

@@ -1,4 +1,4 @@
-"""A machine's login at a site, and its short-lived credentials."""
+"""A machine's login at a site, and the short-lived credentials that the site issues."""
 
 import asyncio
 import base64
@@ -31,7 +31,7 @@ PublicKey = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class Enrolled(Struct, frozen=True):
-    """The site's answer to an approved machine."""
+    """The site's answer when a machine is approved."""
 
     machine: Peer
     person: str
@@ -39,7 +39,7 @@ class Enrolled(Struct, frozen=True):
 
 
 class Issued(Struct, frozen=True):
-    """The used part of the site's answer to a request for a credential."""
+    """The part that is used of the site's answer to a request for a credential."""
 
     credential: str  # MessagePack of `Signed`, in base64
     site_key: PublicKey
@@ -49,7 +49,7 @@ class Issued(Struct, frozen=True):
 
 
 def site_of(url: str) -> str:
-    """Return scheme and host of an address, by which sites are stored. Raises Problem E112, E104."""
+    """Return the scheme and host of an address. A home stores sites by this key. Raises Problem E112, E104."""
     try:
         parts = urlsplit(url)
         named = parts.scheme in {"http", "https"} and parts.hostname and (parts.port or True)
@@ -70,7 +70,10 @@ def run_of(url: str) -> str:
 
 
 def understood(answer: dict[str, Any], kind: type[Answer], url: str) -> Answer:
-    """Convert the site's answer. Raises Problem E110: it may come from something else."""
+    """Convert the site's answer to a struct.
+
+    Raises Problem E110 if it does not fit, since another service may have answered.
+    """
     try:
         return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
@@ -78,7 +81,7 @@ def understood(answer: dict[str, Any], kind: type[Answer], url: str) -> Answer:
 
 
 async def log_in(home: Home, url: str, token: str, *, kind: str = "agent", name: str = "") -> KnownSite:
-    """Enrol this machine at a site by a one-time token. Raises Problem E215, E104, E110."""
+    """Enrol this machine at a site with a one-time token. Raises Problem E215, E104, E110."""
     site, key = site_of(url), home.key()
     body = {
         "name": (name or platform.node() or "a machine")[:60],
@@ -94,7 +97,7 @@ async def log_in(home: Home, url: str, token: str, *, kind: str = "agent", name:
 
 
 class RunAccess:
-    """A machine's access to one run (a relay's: to all runs of a site), with credentials that it renews."""
+    """A machine's access to one run, or a relay's access to all runs of a site. It renews the machine's credential."""
 
     def __init__(self, home: Home, site: KnownSite, role: Role, slug: str = "") -> None:
         self.home, self.site, self.role, self.slug = home, site, role, slug
@@ -103,14 +106,14 @@ class RunAccess:
         self.credential: Signed | None = None
         self.control = self.title = ""
         self.run = RunId("")
-        self._asked_at = (0.0, 0.0)  # by the monotonic clock, and by the one that also runs during sleep
+        self._asked_at = (0.0, 0.0)  # by the monotonic clock, and by the clock that also runs during sleep
 
     @property
     def peer(self) -> PeerId:
         return self.site.machine
 
     async def renew(self) -> None:
-        """Request a new credential after half of the last one's life. Raises Problem."""
+        """Request a new credential if half of the current one's lifetime has passed. Raises Problem."""
         now = (time.monotonic(), time.time())
         age_s = max(after - before for after, before in zip(now, self._asked_at, strict=True))
         if self.credential is not None and age_s < RENEW_S:
@@ -133,7 +136,7 @@ class RunAccess:
         return Identity(self.peer, self.key, self.credential, self.site_key)
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that authorize access to the run's files."""
+        """Return the headers that authorize this machine to read the run's files."""
         packed = base64.b64encode(msgspec.msgpack.encode(self.credential)).decode()
         return {"Authorization": f"Credential {packed}"}
 
@@ -142,9 +145,10 @@ class RunAccess:
         return await dial(self.control, link=Link.CONTROL, identity=self.identity(), server="site", version=__version__)
 
     async def may_dial(self, listener: Listener) -> bool:
-        """Return True if this machine may dial a listener: members must not reach into its own local network.
+        """Return True if this machine may dial a listener.
 
-        Relays may be anywhere, because the operator places them; so may members if the site itself is in the local
+        A member must not be able to make this machine dial into this machine's own local network. Relays may be
+        anywhere, because the operator places them. Members may also be anywhere if the site itself is in the local
         network.
         """
         if not listener.fingerprint or is_public(urlsplit(listener.url).hostname or ""):
@@ -152,12 +156,15 @@ class RunAccess:
         return await asyncio.to_thread(is_local, urlsplit(self.site.url).hostname or "")
 
     async def dial_listener(self, listener: Listener, timeout_s: float = DIAL_S) -> Connection:
-        """Open a data link to a relay or a listening member, pinned by the certificate that the site names."""
+        """Open a data link to a relay or a listening member. Pin the certificate whose fingerprint the site names."""
         await self.renew()
         return await self._dial(listener, Link.DATA, timeout_s)
 
     async def dial_through(self, relay: Listener, listener: Listener) -> Connection:
-        """Open a data link through a relay. Raises E104 for any error: a relay must not decide if retrying can help."""
+        """Open a data link to a listener through a relay.
+
+        Raises Problem E104 for any error, because a relay must not decide whether this machine retries.
+        """
         await self.renew()
         try:
             way = await self._dial(relay, Link.FORWARD, DIAL_S)

@@ -1,4 +1,6 @@
-"""Enrolment of a machine at a site: by its stored identity, a token, or a person's approval in the browser."""
+"""Enrolment of this machine at a site: with a stored identity, a one-time token, or a person's approval in the
+browser.
+"""
 
 import asyncio
 import platform
@@ -20,7 +22,7 @@ from peer_agent.site.credential import Enrolled, RunAccess, log_in, site_of, und
 from peer_agent.site.login_token import token_of_environment
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
-STRANGE_TRIES = 6  # a site with strange answers (E110) may be in the middle of a restart
+STRANGE_TRIES = 6  # a site that is restarting may send strange answers (E110) so often
 
 Address = Annotated[str, Meta(pattern="^https?://[!-~]+$", max_length=2000)]
 Sleep = Callable[[float], Awaitable[None]]
@@ -47,9 +49,10 @@ async def get_approved(
     sleep: Sleep = asyncio.sleep,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> KnownSite:
-    """Request approval at the site of `url`, `show` its code, and wait until a person approves it.
+    """Request approval at the site of `url`, `show` the code, and wait until a person approves the machine.
 
-    Raises Problem E115 (no answer), the site's own (declined, expired), E104, E105, E110.
+    Raises Problem E115 if no person answers, the site's error if a person declines or the code expires, and E104, E105,
+    E110.
     """
     site = site_of(url)
     code = await _ask(home, site, kind, run)
@@ -74,7 +77,7 @@ async def _ask(home: Home, site: str, kind: str, run: str) -> Code:
 
 
 async def _wait(home: Home, site: str, code: Code, sleep: Sleep, monotonic: Callable[[], float]) -> Enrolled:
-    """Poll for the approval, through restarts of the site and sleep of a laptop."""
+    """Ask the site repeatedly until a person approves the machine. Continue through restarts of the site and sleep."""
     url = f"{site}/api/v1/devices/poll"
     proof = sign(home.key(), REQUEST, code.device_code.encode()).signature.hex()
     until, strange = monotonic() + code.expires_in, 0
@@ -96,8 +99,8 @@ def _is_passing(problem: Problem) -> bool:
 
 
 KINDS = {Role.TRAINER: "agent", Role.AUXILIARY: "agent", Role.RELAY: "relay"}
-# A person can fix these by approving the machine again; E213: approved, but not as a relay. Not E214: a revocation is
-# undone where it was made, because a revoked key gets no second approval (E227).
+# Errors that a person can solve by approving the machine again. E213: the machine is approved, but not as a relay. E214
+# is not among them: a revoked key gets no second approval (E227), so a person must undo the revocation on the site.
 ASK_AGAIN = {
     Role.TRAINER: frozenset({codes.MACHINE_UNKNOWN}),
     Role.AUXILIARY: frozenset({codes.MACHINE_UNKNOWN}),
@@ -106,9 +109,11 @@ ASK_AGAIN = {
 
 
 class Enrolment(Struct, frozen=True):
-    """How to enrol a machine. `show` shows a person the code to approve; `say` shows a sentence.
+    """How to enrol a machine. `show` shows a person the code to approve. `say` shows a sentence.
 
-    `token`: a one-time token instead of an approval, or "". `run`: the slug of the run to join.
+    `run`: the slug of the run to join.
+
+    `token`: a one-time token to use instead of an approval, or "".
     """
 
     show: Callable[[Code], None]
@@ -118,7 +123,10 @@ class Enrolment(Struct, frozen=True):
     token: str = ""
 
     async def enrol(self, home: Home, url: str) -> KnownSite:
-        """Enrol this machine at the site of `url`, by a token or else a person's approval. Raises Problem."""
+        """Enrol this machine at the site of `url`, with a token if there is one, else by a person's approval.
+
+        Raises Problem.
+        """
         kind = KINDS[self.role]
         if token := self.token or token_of_environment():
             return await log_in(home, url, token, kind=kind, name="relay" if self.role is Role.RELAY else "")
@@ -126,7 +134,7 @@ class Enrolment(Struct, frozen=True):
 
 
 async def access_for(home: Home, url: str, enrolment: Enrolment) -> RunAccess:
-    """Return access with a new credential, after approval if the machine needs one. Raises Problem."""
+    """Return access with a new credential. If the machine must be approved first, wait for that. Raises Problem."""
     known = home.sites().get(site_of(url))
     if known is None or enrolment.token:
         return await _renewed(home, await enrolment.enrol(home, url), enrolment)

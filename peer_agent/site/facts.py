@@ -1,4 +1,4 @@
-"""The site's facts about its agent and a run, read before joining, and whether they fit this machine."""
+"""The site's facts about its agent and about a run, read before joining, and whether they fit this machine."""
 
 import asyncio
 import sys
@@ -24,7 +24,7 @@ from peer_agent.site.credential import RunAccess
 
 
 class Offer(Struct, frozen=True):
-    """The used part of the site's offer of an agent. A line is None if the site has no package."""
+    """The part that is used of the site's offer of an agent. A command is None if the site has no package."""
 
     version: str
     protocol: int
@@ -33,7 +33,7 @@ class Offer(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """The upgrade command for this installation, valid in a new terminal."""
+        """The upgrade command for this installation, which also works in a new terminal."""
         by_uv = (Path(sys.prefix) / "uv-receipt.toml").exists()
         if not (line := self.upgrade_uv if by_uv else self.upgrade_pip):
             return _("see the site's download page")
@@ -41,7 +41,7 @@ class Offer(Struct, frozen=True):
 
 
 async def offer_of(site: str) -> Offer | None:
-    """Return a site's offer; None if it is unknown or the site is not reached."""
+    """Return the site's offer of an agent. Return None if the site does not answer or the answer is invalid."""
     try:
         return msgspec.convert(await get_json(f"{site}/api/v1/agent"), Offer)
     except (Problem, msgspec.ValidationError):
@@ -49,7 +49,9 @@ async def offer_of(site: str) -> Offer | None:
 
 
 def difference(offer: Offer) -> Fault | None:
-    """Return E205 if this agent is incompatible, E126 if there is a newer one, else None."""
+    """Return E205 if this agent is incompatible with the site, E126 if the site offers a newer agent, otherwise
+    None.
+    """
     if offer.protocol != PROTOCOL:
         fault = Fault.of("E205", theirs=PROTOCOL, ours=offer.protocol)
         return replace(fault, remedy=f"{fault.remedy}\n{offer.line}")
@@ -59,18 +61,18 @@ def difference(offer: Offer) -> Fault | None:
 
 
 def is_newer(theirs: str, ours: str) -> bool:
-    """Return True if a version follows another (PEP 440): 0.10.0 after 0.9.1, 0.2.0 after 0.2.0rc1."""
+    """Return True if version `theirs` is newer (PEP 440). 0.10.0 is newer than 0.9.1, and 0.2.0 than 0.2.0rc1."""
     try:
         return Version(theirs) > Version(ours)
     except InvalidVersion:
         return False
 
 
-RECENT = 20  # steps that determine the pace
+RECENT = 20  # the last steps, from which the pace is computed
 
 
 async def run_preflight(access: RunAccess, *, disk_gb: int) -> Preflight:
-    """Check whether a run fits here, with at most `disk_gb` of its data. Raises Problem E123, E124, E125."""
+    """Check whether a run fits this machine, with at most `disk_gb` of cached data. Raises Problem E123, E124, E125."""
     url = f"{access.site.url}/api/v1/runs/{access.slug}"
     facts = await facts_of(url, access.headers())
     gpu = await asyncio.to_thread(usable_gpu)
@@ -83,7 +85,7 @@ async def run_preflight(access: RunAccess, *, disk_gb: int) -> Preflight:
 
 
 async def facts_of(url: str, headers: Headers) -> RunFacts | None:
-    """Return the API's facts of the run at `url`; None if the answer is not understood."""
+    """Return what the site's API reports about the run at `url`. Return None if the answer is invalid."""
     try:
         run = await get_json(url, headers=headers)
         step = int(run["step"])

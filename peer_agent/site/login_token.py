@@ -1,6 +1,6 @@
-"""Input of a one-time token that other users cannot see in the process list.
+"""Input of a one-time token, hidden from other users of this computer.
 
-A token is never an argument, because `ps` shows those to every account. Environment and files are private.
+A token is never an argument, because `ps` shows arguments to every account. It comes from the environment or a file.
 """
 
 import os
@@ -13,34 +13,37 @@ from peer_agent.machine.language import gettext as _
 from peer_agent.protocol.credentials import TOKEN_PREFIX
 from peer_agent.protocol.errors import Problem
 
-VARIABLE = "MANYHANDS_TOKEN"  # environment variable, for servers without a person to approve
+VARIABLE = "MANYHANDS_TOKEN"  # name of the environment variable, for servers where no person can approve the machine
 STANDARD_INPUT = "-"
-BYTE_ORDER_MARK = "\ufeff"  # begins files of some editors
+BYTE_ORDER_MARK = "\ufeff"  # some editors write it at the start of a file
 MOST = 512  # characters; a token has 46
 _taken = ""
 
 
 def take_variable(environment: MutableMapping[str, str]) -> None:
-    """Move the environment's token here, so that no child process inherits it."""
-    global _taken  # noqa: PLW0603 (the removed value must be kept)
+    """Move the token from the environment to this process's memory, so that no child process inherits it."""
+    global _taken  # noqa: PLW0603 (the removed value is needed later)
     _taken = environment.pop(VARIABLE, "")
 
 
 def token_of_environment() -> str:
-    """Return the environment's token, or "". Raises Problem E133."""
+    """Return the token that came in the environment, or "". Raises Problem E133."""
     token = os.environ.get(VARIABLE, "") or _taken
     return _checked(token, VARIABLE) if token else ""
 
 
 def refuse_argument(value: str) -> str:
-    """Raise Problem E132 if a token was an argument, where others may have read it."""
+    """Raise Problem E132 if a token is an argument, because other users may have read it."""
     if value:
         raise Problem.of("E132")
     return value
 
 
 def token_in(path: str) -> str:
-    """Return the token in the first line of a file or of standard input, "" without a path. Raises Problem E133."""
+    """Return the token in the first line of a file or of standard input, or "" if `path` is empty.
+
+    Raises Problem E133 if that line is no token.
+    """
     if not path:
         return ""
     where = _("Standard input") if path == STANDARD_INPUT else _("The file {path}").format(path=path)
@@ -52,7 +55,7 @@ def token_in(path: str) -> str:
 
 
 def _checked(line: str, where: str) -> str:
-    """Return the token in a line. Raises Problem E133, which quotes nothing of it."""
+    """Return the token in a line. Raises Problem E133, without quoting the line."""
     token = line.strip().removeprefix(BYTE_ORDER_MARK)
     if not re.fullmatch(rf"{TOKEN_PREFIX}[\w-]+", token, re.ASCII):
         reason = _("it is not {prefix} followed by letters, digits, dashes and underscores")
@@ -61,7 +64,7 @@ def _checked(line: str, where: str) -> str:
 
 
 def _first_line(path: str) -> str:
-    """Read only the first line: with --attached, the rest of standard input tells when to leave."""
+    """Return the first line, and read no further. With --attached, the agent leaves when standard input ends."""
     if path == STANDARD_INPUT:
         line = bytearray()
         while len(line) < MOST and (letter := os.read(sys.stdin.fileno(), 1)) not in (b"", b"\n"):

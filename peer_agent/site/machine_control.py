@@ -1,7 +1,9 @@
-"""The owner's instructions for this machine, from its page at the site: received on the control link, applied,
-answered.
+"""The owner's instructions for this machine, set on its page at the site.
 
-One instance lives as long as the process, across links and runs.
+They arrive on the control link, are applied, and are answered with a report.
+
+
+A process has one `MachineControl`, which outlives links and runs.
 """
 
 import asyncio
@@ -38,16 +40,16 @@ from peer_agent.site.credential import RunAccess
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5  # between observations of this machine
-REPORT_S = 60.0  # after which an unchanged report is repeated, as a heartbeat with traffic
-KBPS = 1000 / 8  # bytes per second
+REPORT_S = 60.0  # after this time, an unchanged report is repeated as a heartbeat with traffic
+KBPS = 1000 / 8  # in bytes per second
 
 
 def _nothing(*_: object) -> None:
-    """Ignore what is reported."""
+    """Ignore a report, because no callback was given."""
 
 
 class Refusal(NamedTuple):
-    """A refused contribution: step, refuser and reason. A relay belongs to the site; other refusers are members."""
+    """A refused contribution: step, refusing peer and reason. `is_relays`: True if the peer is a relay of the site."""
 
     step: int
     by: PeerId
@@ -56,27 +58,33 @@ class Refusal(NamedTuple):
 
 
 def credible(refused: tuple[Refusal, ...]) -> tuple[str, ...]:
-    """Return the reasons if a relay or two members gave them: a single member must not stop a machine."""
+    """Return the reasons if a relay or at least two members refused.
+
+    A single member must not be able to stop a machine.
+    """
     is_one_members = len({refusal.by for refusal in refused}) < 2 and not any(each.is_relays for each in refused)
     return () if is_one_members else tuple(sanitize(refusal.reason) for refusal in refused)
 
 
 class MachineControl:
-    """Applies instructions; `on_change` reports changes of `rest`, `limits`, `is_to_finish` or `move_to`."""
+    """Applies the owner's instructions.
+
+    `on_change` is called when `rest`, `limits`, `is_to_finish` or `move_to` may have changed.
+    """
 
     def __init__(self, home: Home, limits: Limits, tell: Callable[[str, str], None] = _nothing) -> None:
-        """Start with the command line's `limits`. `tell` shows an event and a sentence to a person at the machine."""
+        """Begin with the command line's `limits`. `tell` shows an event and a sentence to a person at the machine."""
         self.wanted, self.revision = Instructions(revision=0), -1
         self.fit(limits)
         self.tell = tell
         self.rest = Rest()
         self.is_to_finish, self.move_to = False, ""
-        self.could_not = ""  # code of the error that prevented the last move
+        self.could_not = ""  # code of the error because of which the last move failed
         self.needed_bytes = 0  # of memory, estimated before the run is loaded
         self.on_change: Callable[[], None] = _nothing
         self.changed = asyncio.Event()
         self._refused: tuple[Refusal, ...] = ()
-        self._latched = Rest()  # until the owner changes something
+        self._latched = Rest()  # a rest that lasts until the owner changes something
         self._around: Surroundings | None = None
         self._senses, self._month = Senses(), Month(home, since=TRAFFIC.sent + TRAFFIC.received)
         self._run = RunId("")
@@ -85,13 +93,13 @@ class MachineControl:
         self._said_at = 0.0
 
     def fit(self, base: Limits) -> None:
-        """Set the base limits of a run; the owner's settings override them."""
+        """Set the base limits for a run. The owner's settings override them."""
         self.base, self.limits = base, narrowed(base, self.wanted.limits)
 
     # --- link ---------------------------------------------------------------------------------------------------
 
     def linked(self, run: RunId, say: Callable[[MachineReport], None]) -> None:
-        """Start reporting on a new control link: the machine reports first, and the site answers with instructions."""
+        """Report on a new control link. The site answers the machine's first report with instructions."""
         self._run, self._say = run, say
         self._report(again=True)
 
@@ -99,7 +107,7 @@ class MachineControl:
         self._say = _nothing
 
     def hear(self, wanted: Instructions) -> None:
-        """Apply newer instructions. Answer old ones without applying them again."""
+        """Apply instructions if they are newer. Answer older ones with a report, without applying them."""
         if wanted.revision > self.revision:
             self.wanted, self.revision, self.could_not = wanted, wanted.revision, ""
             self._refused, self._latched = (), Rest()
@@ -129,7 +137,7 @@ class MachineControl:
     # --- observations -------------------------------------------------------------------------------------------
 
     def refused(self, refusal: Refusal) -> None:
-        """Count a refused contribution. After too many in a row, the machine rests until its owner acts."""
+        """Record a refused contribution. After too many in a row, the machine rests until its owner acts."""
         if all(refusal.step != before.step for before in self._refused):
             self._refused = (*self._refused, refusal)[-MOST_REFUSALS:]
             self._judge()
@@ -170,23 +178,26 @@ class MachineControl:
         self.on_change()
 
     def _found(self) -> Rest:
-        """Judge the latest observation, which may lack data for brand-new instructions."""
+        """Return whether to rest, from the latest observation. It may lack data that new instructions need."""
         around = self._around or Surroundings(now=datetime.now())  # noqa: DTZ005 (in local time)
         memory = max(around.memory_bytes, self.needed_bytes)
         return reason_to_rest(self.wanted, replace(around, refused=credible(self._refused), memory_bytes=memory))
 
 
 def _is_like(one: MachineReport, other: MachineReport | None) -> bool:
-    """Return True if the reports differ only in traffic."""
+    """Return True if the reports differ at most in traffic."""
     return other is not None and replace(one, month_bytes=0) == replace(other, month_bytes=0)
 
 
 SHOW_S = 1.0
-MOST_REPORTS = 100  # queued for a slow link; more are dropped, and repeated in time
+MOST_REPORTS = 100  # Reports queued for a slow link. More are dropped; reports are repeated in time.
 
 
 async def stay_on_hold(access: RunAccess, control: MachineControl, show: Callable[[str], Awaitable[None]]) -> None:
-    """Rest outside the run until work, finish or move; `show` gets the reason every second. Raises Problem."""
+    """Wait, outside the run, until the owner wants the machine to work, to leave or to move to another run.
+
+    `show` is called with the reason every second. Raises Problem.
+    """
     try:
         await until_one_ends(_keep_link(access, control), _free(control), _show(control, show))
     finally:
@@ -214,13 +225,13 @@ async def _keep_link(access: RunAccess, control: MachineControl) -> None:
             speaking.cancel()
 
     def told(_: Connected | Waiting) -> None:
-        """Ignore the state: nothing here waits for the site."""
+        """Ignore the link's state, because nothing here waits for the site."""
 
     await keep(access.dial_control, hear, on_state=told, random=Random())
 
 
 async def _speak(link: Connection, reports: "asyncio.Queue[m.MachineReport]") -> None:
-    with contextlib.suppress(LinkLost, Refused):  # the link's reader notices
+    with contextlib.suppress(LinkLost, Refused):  # the link's reader handles the error
         while True:
             await link.send(await reports.get())
 

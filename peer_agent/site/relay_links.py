@@ -1,7 +1,10 @@
-"""A peer's links to a run's listeners: kept open, dialled when a listener appears, and never inside a round (rule 41).
+"""A peer's links to a run's listeners.
 
-Most listeners are relays. A listening member has its own certificate, which the site names. If it cannot be dialled, a
-relay forwards, and it does not count as reached.
+They are dialled when a listener appears, and are not replaced during a round (rule 41).
+
+
+Most listeners are relays. A listening member has its own certificate, whose fingerprint the site names. If a member
+cannot be dialled, a relay forwards the link, and the member does not count as reached.
 """
 
 import asyncio
@@ -23,14 +26,18 @@ from peer_agent.protocol.messages import Listener
 from peer_agent.protocol.wire import LOGGED, Frame
 from peer_agent.site.credential import RunAccess
 
-QUICK_S = 3.0  # deadline for redialling if a relay can forward: a round may be waiting
-AGAIN_S = 600.0  # between attempts to replace a forwarded link by a direct one
-BUSY_S, BUSY_LOOKS = 1.0, 600  # between checks for an open round; with staleness 1 there is always one
+QUICK_S = 3.0  # deadline for redialling if a relay can forward instead, because a round may be waiting
+AGAIN_S = 600.0  # between tries to replace a forwarded link by a direct link
+# Between checks for an open round, and how many checks; with staleness 1 a round is always open.
+BUSY_S, BUSY_LOOKS = 1.0, 600
 Serve = Callable[[Connection], Awaitable[None]]
 
 
 class Dialling:
-    """Connects to a listener directly, or through one of the open `relays` (rule 27). `is_busy`: a round is open."""
+    """Connects to a listener directly, or through one of the open `relays` (rule 27).
+
+    `is_busy` returns True while a round is open.
+    """
 
     def __init__(
         self,
@@ -42,12 +49,12 @@ class Dialling:
         self.access, self.listener, self.is_busy = access, listener, is_busy
         self.may_forward = bool(listener.fingerprint) and access.role in FORWARDED
         self._relays = relays
-        self._turn = 0  # index of the next forwarder
-        self._has_failed = False  # directly, at the last attempt
+        self._turn = 0  # index of the next relay to forward
+        self._has_failed = False  # True if the last direct try failed
         self._was_open = False
 
     async def connect(self) -> Connection:
-        """Make the next attempt. After a direct failure, go through a relay, a different one each time."""
+        """Try to connect. If the last direct try failed, go through a relay, and through another relay each time."""
         relays = self._relays() if self.may_forward else ()
         was_open, self._was_open = self._was_open, False
         if self._has_failed and relays:
@@ -65,7 +72,7 @@ class Dialling:
             raise
 
     async def _through(self, relays: Sequence[Listener]) -> Connection:
-        """Dial through a relay, chosen to spread pairs of dialler and listener over the relays."""
+        """Dial through a relay. Different pairs of dialler and listener prefer different relays."""
         self._has_failed = False
         ordered = sorted(relays, key=self._place)
         self._turn += 1
@@ -75,7 +82,7 @@ class Dialling:
         return sha256(f"{relay.peer} {self.access.peer} {self.listener.peer}".encode()).digest()
 
     async def hold(self, link: Connection, serve: Serve) -> None:
-        """Serve a link until it ends. Replace a forwarded link by a direct one once that works."""
+        """Serve a link until it ends. When a direct link can replace a forwarded link, replace it."""
         if link.is_direct:
             return await serve(link)
         serving, looking = asyncio.ensure_future(serve(link)), asyncio.create_task(self._find_direct())
@@ -98,7 +105,7 @@ class Dialling:
             await direct.close()
 
     async def _find_direct(self) -> Connection:
-        """Retry a direct link outside of rounds, because the listener switches to a new link at once."""
+        """Try to open a direct link, but not during rounds, because the listener switches to a new link at once."""
         while True:
             await asyncio.sleep(AGAIN_S)
             for _ in range(BUSY_LOOKS):
@@ -111,13 +118,15 @@ class Dialling:
 
 log = logging.getLogger(__name__)
 
-FETCH_S = 30.0  # without a new chunk of a requested span
+FETCH_S = 30.0  # longest wait for the next chunk of a requested span
 Keep = Callable[[list[bytes]], Awaitable[bool]]
 Hear = Callable[[PeerId, m.AnyMessage | Frame], Awaitable[None]]
 
 
 class _Wanted:
-    """A requested span of a relay's log. A chunk of more than `largest` bytes means that the relay lacks it."""
+    """A span requested from a relay's log. If a chunk has more than `largest` bytes, the span counts as missing
+    there.
+    """
 
     def __init__(self, entry: SpanEntry, largest: int) -> None:
         self.entry, self.largest = entry, largest
@@ -133,7 +142,7 @@ class _Wanted:
 
 
 class DataLinks:
-    """Links to a run's listeners. `hear` gets everything except answers to `fetch`."""
+    """Links to a run's listeners. `hear` receives all messages except answers to `fetch`."""
 
     def __init__(
         self,
@@ -142,7 +151,7 @@ class DataLinks:
         changed: Callable[[], None] = lambda: None,
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Start without links. `changed` is called when a link opens or ends. No link changes while `is_busy`."""
+        """Begin without links. `changed` is called when a link opens or ends. While `is_busy`, no link is replaced."""
         self.access, self.hear, self.changed, self.is_busy = access, hear, changed, is_busy
         self.open: dict[PeerId, Connection] = {}
         self._tasks: dict[m.Listener, asyncio.Task[None]] = {}
@@ -150,12 +159,12 @@ class DataLinks:
 
     @property
     def direct(self) -> set[PeerId]:
-        """Peers with an open link that no relay forwards: those reached (rule 27)."""
+        """Peers with an open link that no relay forwards. Only these peers count as reached (rule 27)."""
         return {peer for peer, link in self.open.items() if link.is_direct}
 
     @property
     def addresses(self) -> list[str]:
-        """Addresses of the relays to keep links to, without members, who come and go."""
+        """Addresses of the relays to which links are kept. Members are left out, because they come and go."""
         return sorted(relay.url for relay in self._tasks if not relay.fingerprint)
 
     @property
@@ -164,7 +173,7 @@ class DataLinks:
         return sorted(relay.url for relay in self._forwarders())
 
     def follow(self, relays: tuple[m.Listener, ...]) -> None:
-        """Keep a link to exactly these listeners."""
+        """Keep a link to each of these listeners, and close all other links."""
         for relay in [relay for relay in self._tasks if relay not in relays]:
             self._tasks.pop(relay).cancel()
         for relay in relays:
@@ -234,7 +243,7 @@ class DataLinks:
         return True
 
     async def fetch(self, record: RecordHead, entry: SpanEntry, keep: Keep) -> bool:
-        """Fetch a span of the log, from its reducer first, until `keep` accepts it. Return True if it did."""
+        """Fetch a span of the log, first from its reducer, until `keep` accepts the bytes. Return True if it does."""
         for peer in sorted(self.open, key=lambda peer: (peer != entry.reducer, peer)):
             payloads = await self.ask(peer, record, entry)
             if payloads is not None and await keep(payloads):
@@ -242,7 +251,10 @@ class DataLinks:
         return False
 
     async def ask(self, peer: PeerId, record: RecordHead, entry: SpanEntry) -> list[bytes] | None:
-        """Ask one relay for a span of the log. Return its chunks in order; None if it gives nothing."""
+        """Request a span of the log from one relay.
+
+        Return its chunks in order, or None if the relay does not send them.
+        """
         run, index, span = record.run, record.index, entry.span
         link, place = self.open.get(peer), (peer, run, index, span)
         if link is None or place in self._wanted:
@@ -258,7 +270,7 @@ class DataLinks:
         except (LinkLost, Refused):
             return None
         except TimeoutError:
-            link.abort()  # a frozen relay is asked once, and dialled again when it wakes
+            link.abort()  # a frozen relay costs one wait, and is dialled again when it wakes
             return None
         finally:
             del self._wanted[place]

@@ -1,4 +1,4 @@
-"""The long work of a site, in child processes: prepare data, replay logs, evaluate, and generate text.
+"""The site's long work, in child processes: prepare data, replay logs, evaluate, and generate text.
 
-Volunteers do not download this package. `peer_agent.publishing` has what their machines do, too.
+Only the site uses this package. Work that a volunteer's machine also does is in `peer_agent.publishing`.
 """

@@ -1,4 +1,7 @@
-"""The site's long work, one command each, besides those of `peer_agent.publishing`, whose output format they share."""
+"""Commands for the site's long work, in addition to the commands of `peer_agent.publishing`.
+
+The output format is the same.
+"""
 
 import argparse
 import contextlib
@@ -17,7 +20,7 @@ from peer_agent.recipes.preparation import parse_preparation
 if TYPE_CHECKING:
     from peer_agent.site_work.fetching import Wanted
 
-LOW = 10  # added to a process's niceness, so that work for people comes first
+LOW = 10  # added to the process's niceness, so that requests by people come first
 
 
 def run_prepare(given: argparse.Namespace) -> msgspec.Struct:
@@ -83,7 +86,7 @@ def run_evaluate(given: argparse.Namespace) -> msgspec.Struct:
 
 
 def run_write(given: argparse.Namespace) -> msgspec.Struct:
-    """Continue a prompt from standard input, so that no process list shows it."""
+    """Continue a prompt from standard input. As an argument, the prompt would be visible in lists of processes."""
     _give_way()
 
     from peer_agent.site_work.evaluate import write

@@ -1,4 +1,4 @@
-"""An uploaded model: its transformers folder or a zip of it. Reads are bounded, and no code of it runs."""
+"""An uploaded model: a transformers folder, or a zip of one. Reads are limited in size, and no code from it runs."""
 
 import hashlib
 import json
@@ -42,16 +42,15 @@ from peer_agent.site_work.fetching import (
 )
 from peer_agent.site_work.prepare_text import PreparedText, cut
 
-# The files of a model's folder, plain or in a zip. Reads are bounded.
-
-MOST_JSON = 4 << 20  # bytes
-MOST_SHRUNK = 4  # compression ratio: parameters hardly shrink, and so the unpacked size is bounded by the upload
-# Errors of zipfile; RuntimeError for a password or an unknown compression method.
+MOST_JSON = 4 << 20  # limit for a JSON file, in bytes
+# Limit of the compression ratio. Parameters hardly shrink, so the upload's size limits the unpacked size.
+MOST_SHRUNK = 4
+# Errors of zipfile. RuntimeError: a password or an unknown compression method.
 UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError)
 
 
 class ModelFiles(ABC):
-    """The files beside config.json, by name."""
+    """The files in the folder of config.json, by name."""
 
     names: Collection[str]
 
@@ -65,10 +64,13 @@ class ModelFiles(ABC):
 
     @abstractmethod
     def paths(self, names: list[str], work: Path) -> Iterator[Path]:
-        """Yield the path of each file, valid until the next one. Raises Problem E388 if one is missing."""
+        """Yield each file's path, valid until the next one. Raises Problem E388 if a file is missing."""
 
     def read(self, name: str, most: int = MOST_JSON) -> bytes | None:
-        """Return a small file, or None if it is missing. Raises Problem E388 if it is larger than `most`."""
+        """Return a small file's content, or None if the file is missing.
+
+        Raises Problem E388 if it is larger than `most`.
+        """
         if name not in self.names:
             return None
         if self.size_of(name) > most:
@@ -76,7 +78,7 @@ class ModelFiles(ABC):
         return self.bytes_of(name)
 
     def values(self, name: str) -> dict[str, Any]:
-        """Return the object in a JSON file, {} if there is none. Raises Problem E388 for anything else."""
+        """Return the object in a JSON file, or {} if the file is missing. Raises Problem E388 for other content."""
         try:
             found = json.loads(self.read(name) or b"{}")
         except (UnicodeDecodeError, ValueError, RecursionError) as error:
@@ -86,7 +88,7 @@ class ModelFiles(ABC):
         return found
 
     def held(self, name: str) -> str:
-        """Return a required file's name without its folder. Raises Problem E388 if it is missing."""
+        """Return the name of a required file, without its folder. Raises Problem E388 if the file is missing."""
         last = PurePosixPath(name).name
         if last not in self.names:
             raise Problem.of("E388", reason=f"{name[:100]} is missing")
@@ -106,13 +108,13 @@ class _Folder(ModelFiles):
     def bytes_of(self, name: str) -> bytes:
         return (self._folder / name).read_bytes()
 
-    def paths(self, names: list[str], work: Path) -> Iterator[Path]:  # noqa: ARG002 (nothing to unpack)
+    def paths(self, names: list[str], work: Path) -> Iterator[Path]:  # noqa: ARG002 (there is nothing to unpack)
         for name in names:
             yield self._folder / self.held(name)
 
 
 class _Zipped(ModelFiles):
-    """The files in an archive, in whichever folder config.json lies."""
+    """The files in an archive, from the folder of config.json."""
 
     def __init__(self, packed: zipfile.ZipFile) -> None:
         self._packed = packed
@@ -143,7 +145,7 @@ class _Zipped(ModelFiles):
 
 @contextmanager
 def open_model(path: Path) -> Iterator[ModelFiles]:
-    """Open a model's folder or zip. Raises Problem E388 if it is neither, or not a model's."""
+    """Open a model's folder or zip. Raises Problem E388 if it is unreadable or contains no model."""
     try:
         if path.is_dir():
             yield _Folder(path)
@@ -154,17 +156,17 @@ def open_model(path: Path) -> Iterator[ModelFiles]:
         raise Problem.of("E388", reason=error) from error
 
 
-MOST_TOKENIZER = 256 << 20  # bytes
+MOST_TOKENIZER = 256 << 20  # limit for the tokenizer's file, in bytes
 MOST_LAYERS = 512
-# transformers' errors for an invalid configuration.
+# Errors that transformers raises for an invalid configuration.
 WRONG = (KeyError, TypeError, ValueError, RuntimeError, AttributeError, ZeroDivisionError, StrictDataclassError)
 UNUSED = ("_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version")
-# Settings of a tokenizer that affect tokenization, and no code: transformers loads it without any.
+# Settings that affect tokenization. None of them names code, so transformers loads the tokenizer without running any.
 KEPT = ("bos_token", "eos_token", "unk_token", "pad_token", "add_bos_token", "add_eos_token")
 
 
 class Read(NamedTuple):
-    """A base, its end-of-text token, and its chat template."""
+    """A base model that was read, its end-of-text token, and its chat template."""
 
     base: Base
     end: int
@@ -172,10 +174,10 @@ class Read(NamedTuple):
 
 
 def read_base(model: Path, out: Path) -> Read:
-    """Write `out`/model/<digest>.safetensors with parameters and configuration, and `out`/tokenizer.
+    """Read a model from a folder or a zip. Write parameters and tokenizer to `out`/model and `out`/tokenizer.
 
-    `model` is a folder or a zip. Raises Problem E388 (not a model), E389 (pickled), E390 (unknown kind, or custom
-    code), E391 (parameters or tokenizer do not fit the configuration).
+    Raises Problem E388 (not a model), E389 (pickled), E390 (unknown kind, or custom code), E391 (parameters or
+    tokenizer do not match the configuration).
     """
     with open_model(model) as files:
         config = _config_of(files)
@@ -187,7 +189,7 @@ def read_base(model: Path, out: Path) -> Read:
 
 
 def _config_of(files: ModelFiles) -> dict[str, Any]:
-    """Return the model's configuration for transformers. Raises Problem E390."""
+    """Return the model's configuration, for transformers. Raises Problem E390 if the kind of model is not supported."""
     config = files.values(CONFIG_FILE)
     kind = config.get("model_type")
     if "auto_map" in config:
@@ -200,7 +202,7 @@ def _config_of(files: ModelFiles) -> dict[str, Any]:
 
 
 def _base_of(config: Mapping[str, Any]) -> Base:
-    """Describe the base by its configuration. Raises Problem E391."""
+    """Return the base model's shape from its configuration. Raises Problem E391."""
     kind = config["model_type"]
     try:
         read: Any = CONFIG_MAPPING[kind](**{name: value for name, value in config.items() if name != "model_type"})
@@ -228,13 +230,13 @@ def _base_of(config: Mapping[str, Any]) -> Base:
 
 
 def _write_parameters(files: ModelFiles, config: Mapping[str, Any], folder: Path) -> ModelFile:
-    """Write all parameters to one file. Raises Problem E388, E389, E391."""
+    """Write all parameters to one file, with the configuration in its metadata. Raises Problem E388, E389, E391."""
     shapes = _shapes_of(config)
     tensors: dict[str, torch.Tensor] = {}
     for path in files.paths(_weights_in(files), folder):
         try:
             with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - not a dict
+                for name in file.keys():  # noqa: SIM118 (`file` is not a dict)
                     if name in shapes.both and tuple(file.get_slice(name).get_shape()) == shapes.both[name]:
                         tensors[name] = file.get_tensor(name)
         except SafetensorError as error:
@@ -253,14 +255,14 @@ def _write_parameters(files: ModelFiles, config: Mapping[str, Any], folder: Path
 
 
 class _Shapes(NamedTuple):
-    """The tensors of a model: all of them, and those that no tied tensor replaces."""
+    """The shapes of a model's tensors. `needed`: names of the tensors that no tied tensor replaces."""
 
     both: dict[str, tuple[int, ...]]
     needed: set[str]
 
 
 def _shapes_of(config: Mapping[str, Any]) -> _Shapes:
-    """Return the tensors of a configuration. Raises Problem E391."""
+    """Return the shapes of the tensors in a model with this configuration. Raises Problem E391."""
     try:
         with torch.device("meta"):
             model = empty_model(config)
@@ -271,7 +273,7 @@ def _shapes_of(config: Mapping[str, Any]) -> _Shapes:
 
 
 def _weights_in(files: ModelFiles) -> list[str]:
-    """Return the names of the files with parameters. Raises Problem E388, E389."""
+    """Return the names of the files that contain parameters. Raises Problem E388, E389."""
     if WEIGHTS in files.names:
         return [WEIGHTS]
     parts = files.values(INDEX).get("weight_map")
@@ -309,7 +311,9 @@ def _write_tokenizer(
 
 
 def _template_of(files: ModelFiles, settings: Mapping[str, Any]) -> str:
-    """Return the chat template: from its own file, the settings, or the default among several there."""
+    """Return the chat template: from its own file, or from the settings. If these have several, return the default
+    one.
+    """
     alone = files.read(TEMPLATE)
     if alone is not None:
         return alone.decode(errors="replace")
@@ -321,7 +325,7 @@ def _template_of(files: ModelFiles, settings: Mapping[str, Any]) -> str:
 
 
 def _end_of(tokenizer: Tokenizer, special: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    """Return the end-of-text token, by the tokenizer or the model. Raises Problem E391."""
+    """Return the end-of-text token that the tokenizer or the model names. Raises Problem E391 if neither names one."""
     named = special.get("eos_token")
     found = tokenizer.token_to_id(named) if isinstance(named, str) else None
     told = config.get("eos_token_id")
@@ -332,11 +336,8 @@ def _end_of(tokenizer: Tokenizer, special: Mapping[str, Any], config: Mapping[st
     return end
 
 
-# Preparation for an existing model: from texts to shards of its tokens, with its tokenizer and parameters.
-
-
 class PreparedAdapted(PreparedText, frozen=True, kw_only=True):
-    """A prepared text and its base, which lies in `out`/model."""
+    """A prepared text with its base model. The model's parameters are in `out`/model."""
 
     base: Base
 
@@ -346,10 +347,12 @@ def prepare(
 ) -> PreparedAdapted:
     """Write `out`/model, `out`/tokenizer, `out`/shards and `out`/heldout.safetensors.
 
-    `base` is the model's folder or a zip of it, whose chat template renders conversations. Raises Problem E387 without
-    one, and like `read_base`, `prepare` and `open_documents`.
+    `text`, `further`: sources of text.
+
+    `base`: the base model's folder or a zip of it. Its chat template renders conversations. Raises Problem E387 without
+    a base model, and the errors of `read_base`, `prepare` and `open_documents`.
     """
-    del preparation  # it has no values: all follows from the base
+    del preparation  # has no values, because everything follows from the base model
     if base is None:
         raise Problem.of("E387")
     with disk_errors(out), ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Evaluation of a snapshot on held-out data."""
+"""Evaluation of a snapshot on held-out data, and generation of text with a released model."""
 
 import contextlib
 import logging
@@ -18,18 +18,18 @@ from peer_agent.training.loop import mean_loss, memory_or_problem
 
 log = logging.getLogger(__name__)
 
-MOST_UNITS = 200_000  # loss units, from the start of the held-out data, which are in random order
-TRIES = 2  # of a batch: the first one also loads what torch needs
-BUDGET_S = 600.0  # for the loss, and about as much again for the other figures
+MOST_UNITS = 200_000  # loss units used, from the start of the held-out data, whose order is random
+TRIES = 2  # tries of a batch; the first try also loads what torch needs
+BUDGET_S = 600.0  # for the loss; other figures may take about as long again
 
 
 class Evaluated(Struct, frozen=True, kw_only=True):
-    """Mean nats over `units` loss units, and the recipe's other figures."""
+    """The mean loss in nats over `units` loss units, and other figures of the recipe."""
 
     loss: float
     units: int
     figures: dict[str, float]
-    written: list[str] = []  # one per prompt, as far as there was time
+    written: list[str] = []  # a text for each prompt, or for fewer prompts if time ran out
 
 
 def evaluate(
@@ -42,10 +42,13 @@ def evaluate(
     data: Path = NO_FILES,
     prompts: Sequence[str] = (),
 ) -> Evaluated:
-    """Return the held-out loss and figures. Raises Problem E107, E111, E310, E360, E361.
+    """Return the held-out loss and figures of a snapshot. Raises Problem E107, E111, E310, E360, E361.
 
-    `data` is the prepared data of a recipe that writes; its tokenizer reads the prompts. A model too slow for this CPU
-    is evaluated on half of the samples, a quarter, and so on.
+    `most`: at most so many loss units are used.
+
+    `data`: the prepared data of a recipe that writes, with the tokenizer for the prompts.
+
+    If the model is too slow for this CPU, half of the samples are used, or a quarter, and so on.
     """
     shard = training_of(recipe).load_shard(heldout)
     with memory_or_problem():
@@ -63,7 +66,9 @@ def evaluate(
 
 
 def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequence[str]) -> list[str]:
-    """Return the model's continuations, or none after an error, since the loss is already known."""
+    """Return the model's continuations of the prompts. Return none after an error, because the loss is already
+    known.
+    """
     try:
         return training_of(recipe).written(recipe, model, data, prompts)
     except (OSError, RuntimeError, ValueError):
@@ -72,7 +77,13 @@ def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequen
 
 
 def affordable(model: torch.nn.Module, recipe: Recipe, shard: Shard) -> tuple[int, float]:
-    """Return samples within the time budget and their loss units, infinity for all. Raises ValueError if none."""
+    """Return how many samples fit the time budget, and their loss units.
+
+    If all samples fit, the loss units are infinite.
+
+
+    Raises ValueError if there are no samples.
+    """
     kind = training_of(recipe)
     whole, batch = recipe.samples_in(kind.size_of(shard)), next(heldout_batches(recipe, shard), None)
     if batch is None:
@@ -91,33 +102,37 @@ def _seconds(compute: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-# A released model continues a visitor's prompt, within bounds of time and memory.
+# A released model continues a visitor's prompt, with limits on time and memory.
 
 
 class Written(Struct, frozen=True, kw_only=True):
-    """The text after a prompt. `is_whole`: the model has read the whole prompt, not only its end."""
+    """The text after a prompt. `is_whole`: True if the model read the whole prompt, False if it read only the end."""
 
     text: str
     is_whole: bool
 
 
 def write(folder: Path, prompt: str, *, tokens: int, seconds: float, seed: int, memory: int = 0) -> Written:
-    """Continue a prompt by at most `tokens`, using at most `memory` bytes, 0 for any. Raises Problem E327."""
+    """Continue a prompt by at most `tokens` tokens. Raises Problem E327.
+
+    `memory`: limit in bytes. 0 means no limit.
+    """
     bound_memory(memory)
     try:
-        from peer_agent.recipes.text.next_token import continuation  # takes memory too
+        from peer_agent.recipes.text.next_token import continuation  # this import needs memory too
 
         text, is_whole = continuation(folder, prompt, most=tokens, seconds=seconds, seed=seed)
     except (MemoryError, OSError, RuntimeError, ValueError) as error:
-        raise Problem.of("E327", reason=type(error).__name__) from error  # its text may name folders
+        # The error's text may contain names of folders.
+        raise Problem.of("E327", reason=type(error).__name__) from error
     return Written(text=text, is_whole=is_whole)
 
 
 def bound_memory(size: int) -> None:
-    """Limit this process's memory from now on, if the system can; 0: unlimited."""
+    """Limit this process's memory from now on, if the system supports it. 0 means no limit."""
     if not size:
         return
-    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows; a system without this limit
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows, or another system without this limit
         import resource
 
         resource.setrlimit(resource.RLIMIT_DATA, (size, size))

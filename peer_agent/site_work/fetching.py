@@ -1,7 +1,7 @@
-"""A model or texts of a Hub repository: inspect, then fetch into a folder.
+"""Inspect a model, tokenizer or dataset on the Hub, then fetch it into a folder.
 
-A fetch resumes an earlier one, even of a killed process, and is compared with the digests that the Hub lists. No code
-of it runs.
+A fetch resumes an earlier one, even if that process was killed. Files are compared with the digests that the Hub lists.
+No code from the repository runs.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from peer_agent.publishing.hub_client import (
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# The files of a model or of texts are chosen by their names alone, the same way each time.
+# Files are chosen only by their names, so the choice is the same each time.
 
 CONFIG_FILE, INDEX, WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
@@ -42,15 +42,15 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 BESIDE = (CONFIG_FILE, TOKENIZER, TOKENIZER_CONFIG, SPECIAL, TEMPLATE)
 PART = re.compile(r"model-\d+-of-\d+\.safetensors")
 
-ROWS = ((".parquet",), (".jsonl", ".ndjson"), (".json",), (".txt",))  # formats of texts, best first
+ROWS = ((".parquet",), (".jsonl", ".ndjson"), (".json",), (".txt",))  # formats of texts, the best first
 NO_ROWS = {"dataset_info.json", "dataset_infos.json", "requirements.txt", "LICENSE.txt", "LICENCE.txt"}
 TRAINING = re.compile(r"(^|[/._-])train([/._-]|$)")
 MOST_FILES = 1000
-NAMED = 3  # parts that a message names
+NAMED = 3  # folders that an error message names
 
 
 def model_files(names: Collection[str]) -> list[str]:
-    """Return the files of a model's folder, the repository itself. Raises Problem E388, E389."""
+    """Return the files of a model whose folder is the repository itself. Raises Problem E388, E389."""
     for wanted in (CONFIG_FILE, TOKENIZER):
         if wanted not in names:
             raise Problem.of("E388", reason=f"there is no {wanted} in it")
@@ -66,16 +66,17 @@ def model_files(names: Collection[str]) -> list[str]:
 
 
 def tokenizer_files(names: Collection[str]) -> list[str]:
-    """Return the files of a model's tokenizer. Raises Problem E372."""
+    """Return the files of a tokenizer. Raises Problem E372 if the repository has none."""
     if TOKENIZER not in names:
         raise Problem.of("E372", reason=f"there is no {TOKENIZER} in it")
     return [name for name in (TOKENIZER, TOKENIZER_CONFIG, SPECIAL) if name in names]
 
 
 def text_files(names: Collection[str], pattern: str, repository: str) -> list[str]:
-    """Return the files with rows or texts: of one format, by default those for training.
+    """Return the files of a dataset that have rows or texts, in one format. By default: those for training.
 
-    `pattern` is a folder, or like `data/train-*`; empty for all. Raises Problem E396 if a choice is needed, E398.
+    `pattern`: a folder, or a pattern like `data/train-*`. Empty means all files. Raises Problem E396 if the user must
+    choose, E398 if no file is readable.
     """
     found = sorted(name for name in names if name.rpartition("/")[2] not in NO_ROWS)
     folder = pattern.rstrip("/") + "/"
@@ -95,12 +96,12 @@ def text_files(names: Collection[str], pattern: str, repository: str) -> list[st
 
 
 def is_parquet(name: str) -> bool:
-    """Return True if machines can read single rows of the file in place."""
+    """Return True if a file is Parquet, from which machines can read single row groups on the Hub."""
     return name.lower().endswith(ROWS[0])
 
 
 def _require_one_part(names: Sequence[str], repository: str) -> None:
-    """Raise Problem E396 if the files lie in several folders, such as one per language."""
+    """Raise Problem E396 if the files are in several folders, such as one folder per language."""
     folders = Counter(name.rpartition("/")[0] for name in names)
     if len(folders) > 1:
         first = [folder or "its own folder" for folder in list(folders)[:NAMED]]
@@ -109,15 +110,18 @@ def _require_one_part(names: Sequence[str], repository: str) -> None:
         raise Problem.of("E396", repository=repository, parts=", ".join(first) + more, example=example)
 
 
-MOST_LISTED = 20_000  # entries of a repository that are inspected
-CONVERTED = "refs/convert/parquet"  # where the Hub puts rows of data stored in other formats
+MOST_LISTED = 20_000  # files in a repository that are considered
+CONVERTED = "refs/convert/parquet"  # the revision with the Hub's Parquet conversion of data in other formats
 MEGABYTE = 1_000_000
-SAMPLE_BYTES = 256 << 20  # of streamed texts, unpacked: more than a tokenizer trains on, and some to hold out
-LICENCE = 200  # characters kept of the licence
+# Unpacked bytes that a streamed dataset's sample has: enough to train a tokenizer and to hold some out.
+SAMPLE_BYTES = 256 << 20
+LICENCE = 200  # characters of the licence that are stored
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """A repository, and a pattern for a dataset's files such as `data/train-*`, empty for the default."""
+    """A repository on the Hub. `files`: for a dataset, a pattern such as `data/train-*`; empty means the default
+    files.
+    """
 
     repository: str
     endpoint: str
@@ -126,9 +130,10 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """The content of a repository at `commit`. `size` is in bytes; `licence` is its card's, or "".
+    """The content of a repository at `commit`. `size`: in bytes. `licence`: from the repository's card, or "".
 
-    `streamed`: it is larger than the limit, and the rest stays there for machines to read.
+    `streamed`: True if the dataset is larger than the limit. Then only a sample is fetched, and machines read the rest
+    on the Hub.
     """
 
     commit: str
@@ -139,14 +144,14 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class Fetched(Struct, frozen=True, kw_only=True):
-    """The fetched folder. `sha256` is of the single file, or of a list of all in `sha256sum` format."""
+    """The result of a fetch. `sha256`: of the only file, or of a list of all files in the format of `sha256sum`."""
 
     sha256: str
     size: int
 
 
 def look(wanted: Wanted, token: str, *, most: int) -> Found:
-    """Return what a fetch or streaming would bring. Raises Problem E304, E346-E348, E388, E389, E396-E398."""
+    """Return what a fetch of the repository would bring. Raises Problem E304, E346-E348, E388, E389, E396-E398."""
     check_name(wanted.repository)
     api = api_of(token, wanted.endpoint)
     with _told(wanted):
@@ -162,17 +167,20 @@ def look(wanted: Wanted, token: str, *, most: int) -> Found:
 
 
 def _is_for_all(info: Any) -> bool:
-    """Return True if a machine without a token may read it."""
+    """Return True if a machine without a token may read the repository."""
     return not getattr(info, "gated", False) and not getattr(info, "private", False)
 
 
 def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -> Fetched:
-    """Fetch the rest of a commit's files into a folder. Raises Problem E106, E399 (bytes differ), and like `look`."""
+    """Fetch a commit's chosen files into a folder. Keep what an earlier fetch has brought.
+
+    Raises Problem like `look`, E106 if the disk fails, E399 if bytes differ.
+    """
     check_name(wanted.repository)
     api = api_of(token, wanted.endpoint)
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    # A task may run twice: the second waits, and finds everything there.
+    # A task may run twice. The second one waits, and then finds all files.
     with FileLock(folder.with_name(f"{folder.name}.lock")), _told(wanted):
         _, files = _chosen(api, wanted, commit)
         if sum(file.size for file in files.values()) > most:
@@ -184,7 +192,7 @@ def fetch(wanted: Wanted, commit: str, folder: Path, token: str, *, most: int) -
 
 
 def chosen_files(wanted: Wanted, commit: str) -> dict[str, Any]:
-    """Return the selected files of a public dataset, by name. Raises Problem like `look`."""
+    """Return the chosen files of a public dataset by name. Raises Problem like `look`."""
     check_name(wanted.repository)
     with _told(wanted):
         return _chosen(api_of("", wanted.endpoint), wanted, commit)[1]
@@ -195,7 +203,10 @@ def _told(wanted: Wanted) -> Any:
 
 
 def _chosen(api: "HfApi", wanted: Wanted, commit: str) -> tuple[str, dict[str, Any]]:
-    """Return the commit and its selected files. Texts without readable files are looked up in the Hub's conversion."""
+    """Return the commit and its chosen files by name.
+
+    If a dataset has no readable files, use the Hub's Parquet conversion.
+    """
     held = held_files(api, wanted.repository, commit, kind=wanted.kind, most=MOST_LISTED)
     if wanted.kind != "dataset":
         return commit, _files(held, (model_files if wanted.kind == "model" else tokenizer_files)(held))
@@ -223,19 +234,19 @@ def _converted(api: "HfApi", wanted: Wanted) -> str | None:
 
 
 def _licence_of(info: Any) -> str:
-    """Return the licence of its card, in the Hub's names for licences."""
+    """Return the licence on the repository's card, as the Hub names it, or ""."""
     said = getattr(info.card_data, "license", None) if getattr(info, "card_data", None) is not None else None
     names = said if isinstance(said, list) else [said]
     return ", ".join(name for name in names if isinstance(name, str))[:LICENCE]
 
 
 def _name_of(number: int, name: str, wanted: Wanted) -> str:
-    """Return a file's local name. A model's file keeps its name; texts are numbered in order."""
+    """Return a file's local name. Files of a dataset are numbered in order; other files keep their names."""
     return f"{number:05}" if wanted.kind == "dataset" else name
 
 
 def _fetch(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> None:
-    """Fetch one file. Raises Problem E346, E399, and the client's errors."""
+    """Fetch one file, resuming after lost connections. Raises Problem E346, E399, and the Hub client's errors."""
     import httpx2
 
     failed = 0
@@ -257,18 +268,18 @@ def _fetch(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> 
 
 
 def _go_on(api: "HfApi", wanted: Wanted, commit: str, file: Any, path: Path) -> None:
-    """Fetch the rest of a file over one connection. Raises the client's errors."""
+    """Fetch the rest of a file over one connection. Raises the Hub client's errors."""
     begin = _size_of(path)
     about: dict[str, Any] = {"kind": wanted.kind, "commit": commit, "bytes_": f"{begin}-" if begin else ""}
     with opened(api, wanted.repository, file.path, **about) as response:
         is_rest = response.status_code == 206
         left = file.size - (begin if is_rest else 0)
         with disk_errors(path), path.open("ab" if is_rest else "wb") as target:
-            for block in response.iter_bytes():  # as they come: larger blocks would be lost with their connection
+            for block in response.iter_bytes():  # blocks as they arrive; a lost connection would lose a larger block
                 target.write(block)
                 left -= len(block)
                 if left < 0:
-                    break  # longer than listed: another file
+                    break  # longer than listed, so it is another file
 
 
 def _size_of(path: Path) -> int:

@@ -1,4 +1,7 @@
-"""Preparation of images: from tars to shards of pixels and a held-out part. Memory does not grow with the tars."""
+"""Preparation of images: from tar archives to shards of pixels and a held-out part.
+
+Memory does not grow with the archives.
+"""
 
 import hashlib
 import io
@@ -21,19 +24,19 @@ from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.trunk import COLOURS
 from peer_agent.recipes.preparation import DataFile, Prepared
 
-# A tar of folders with images is read in order, with bounds, and each file gets its folder as class.
+# A tar of folders with images is read in order, with limits on sizes. Each image gets its folder's name as its class.
 #
-# A member's header is a claim: names never become paths, and nothing is unpacked.
+# A member's header is untrusted: names never become paths, and nothing is unpacked to disk.
 
-FILE_BYTES = 64 * 1024 * 1024  # of one image, at most
-FILES = 20_000_000  # in one archive, at most
+FILE_BYTES = 64 * 1024 * 1024  # limit for one image
+FILES = 20_000_000  # limit for one archive
 LONG = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 LONGEST_NAME = 1024 * 1024  # bytes
-HIDDEN = (".", "__MACOSX")  # names with these prefixes belong to a file system, not to people
+HIDDEN = (".", "__MACOSX")  # names with these prefixes come from file systems, not from people
 
 
 class Member(NamedTuple):
-    """A file of an archive. `folder` is the name of its folder; `content` is empty if the file is too large."""
+    """A file in an archive. `folder`: the name of its folder. `content`: empty if the file is too large."""
 
     folder: str
     name: str
@@ -41,11 +44,11 @@ class Member(NamedTuple):
 
 
 class Header(tarfile.TarInfo):
-    """A tar header that limits its extension headers, which tarfile reads whole."""
+    """A tar header that limits the size of extension headers. tarfile reads those into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse a header. Raises ReadError if a name is too long."""
+        """Parse a header. Raises ReadError if it announces a name that is too long."""
         header = super().frombuf(buf, encoding, errors)
         if header.type in LONG and header.size > LONGEST_NAME:
             raise tarfile.ReadError("a name in it is too long")
@@ -53,7 +56,11 @@ class Header(tarfile.TarInfo):
 
 
 def members_of(path: Path) -> Iterator[Member]:
-    """Yield the files in folders. Raises Problem E378 if the tar is incomplete, E379 if a path leads out of it."""
+    """Yield the files in an archive's folders.
+
+    Raises Problem E378 if the archive is incomplete, E379 if a member's path leads out of the archive or is no plain
+    file.
+    """
     try:
         with path.open("rb") as file, tarfile.open(fileobj=file, mode="r|*", tarinfo=Header) as archive:
             yield from _members_in(archive)
@@ -88,23 +95,26 @@ def _content_of(file: IO[bytes] | None, size: int) -> bytes:
     return b"" if file is None or size > FILE_BYTES else file.read()
 
 
-# Decoding of images: any error counts as "no image", and costs no more than a large image.
+# Decoding of images. An error means "no image", and takes no more time or memory than a large image.
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "PPM", "TIFF")
-MOST_PIXELS = 64 * 1024 * 1024  # of an image that is read
+MOST_PIXELS = 64 * 1024 * 1024  # pixels of an image that is decoded
 
 
 def pixels_of(content: bytes, side: int) -> Pixels | None:
-    """Decode an image to RGB [side, side, 3]: scale the shorter side, crop the longer one. None if it is no image."""
+    """Decode an image to RGB [side, side, 3], or return None if it is no image.
+
+    The shorter side is scaled to `side`, and the longer side is cropped.
+    """
     try:
         with warnings.catch_warnings(), Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            warnings.simplefilter("ignore")  # about odd metadata; the size is checked here
+            warnings.simplefilter("ignore")  # about strange metadata; the size is checked below
             if image.width * image.height > MOST_PIXELS:
                 return None
             image.load()
             upright = _on_white(ImageOps.exif_transpose(image))
             return np.asarray(ImageOps.fit(upright, (side, side), Image.Resampling.BICUBIC), dtype=np.uint8)
-    except Exception:  # noqa: BLE001 - decoders raise anything on untrusted bytes; the file is counted
+    except Exception:  # noqa: BLE001 (decoders may raise anything for untrusted bytes; the file counts as skipped)
         return None
 
 
@@ -115,24 +125,28 @@ def _on_white(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-SHARD_BYTES, SHARD_IMAGES = 16 * 1024 * 1024, 4096  # bytes of pixels, or images, at which a shard is closed
-MOST_BYTES = 32 << 30  # of pixels
-CLASSES, CLASS_NAME = 10_000, 60  # classes at most, and letters in the name of one
-HELD_OUT, HELD_OUT_MOST = 0.1, 10_000  # share of the images, and how many at most
-FEWEST = 20  # images: with fewer, none are held out
-ORDER_KEY = 0x4D616E7968616E64  # fixed: the same images give the same shards
-SHOWN = 30  # classes shown to people
+# A shard ends at this size of its pixels, or at this number of images.
+SHARD_BYTES, SHARD_IMAGES = 16 * 1024 * 1024, 4096
+MOST_BYTES = 32 << 30  # limit for the pixels of all images
+CLASSES, CLASS_NAME = 10_000, 60  # limits: classes, and letters in a class's name
+HELD_OUT, HELD_OUT_MOST = 0.1, 10_000  # fraction of the images that is held out, and the limit of their number
+FEWEST = 20  # with fewer images, none are held out
+ORDER_KEY = 0x4D616E7968616E64  # a fixed key, so that the same images give the same shards
+SHOWN = 30  # classes that are shown to people
 
 
 class PreparedImages(Prepared, frozen=True, kw_only=True):
-    """Prepared images; sizes are in images. `skipped` files were no images."""
+    """Prepared images. Sizes are in images. `skipped`: how many files were no images."""
 
     classes: list[str]
     skipped: int
 
 
 class Read(Struct):
-    """The content of the archives. Pixels are in a file, end to end; `ends` are the image counts after each archive."""
+    """The content of all archives. A file holds the pixels, image after image.
+
+    `ends`: the number of images after each archive.
+    """
 
     ends: list[int] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
@@ -143,7 +157,8 @@ class Read(Struct):
 def prepare(archive: Path, out: Path, preparation: ImagePreparation, further: Sequence[Path] = ()) -> PreparedImages:
     """Write `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E301, E303, E378, E379, E380.
 
-    `further` archives are separate sources with their own shards and held-out parts. Folders of one name are one class.
+    `further` archives are separate sources with their own shards and held-out parts. Folders with equal names are one
+    class.
     """
     side, archives = preparation.side, (archive, *further)
     with disk_errors(out):
@@ -209,7 +224,7 @@ def _write(read: Read, pixels: Pixels, out: Path) -> PreparedImages:
 
 
 def _parted(ends: Sequence[int]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-    """Return the held-out images, and the training images of each source, all shuffled."""
+    """Return the numbers of the held-out images, and of each source's training images, all shuffled."""
     held, learned = [], []
     for begin, end in zip((0, *ends), ends, strict=False):
         count = end - begin
@@ -229,7 +244,7 @@ def _write_heldout(images: Images, path: Path) -> DataFile | None:
 
 
 def _in_order(read: Read) -> tuple[list[str], NDArray[np.uint16]]:
-    """Return classes by name and matching labels, independent of the order in the archives."""
+    """Return the classes sorted by name, and matching labels. They do not depend on the order in the archives."""
     classes = sorted(read.classes)
     number_of = np.zeros(len(classes), np.uint16)
     for number, name in enumerate(classes):

@@ -1,4 +1,6 @@
-"""Preparation of texts: from uploads to a tokenizer, shards and a held-out part. Memory does not grow with the text."""
+"""Preparation of texts: from uploads to a tokenizer, shards and a held-out part. Memory does not grow with the
+texts.
+"""
 
 import hashlib
 import json
@@ -37,14 +39,14 @@ from peer_agent.recipes.text.tokens import Sentences
 from peer_agent.recipes.training import write_json
 from peer_agent.site_work.fetching import SPECIAL, TOKENIZER, TOKENIZER_CONFIG
 
-# An uploaded tokenizer, for a model trained from scratch with it.
+# An uploaded tokenizer, with which a model is trained from scratch.
 #
-# It tokenizes as before, but adds no special tokens, truncation or padding: samples are made here.
+# It tokenizes as before, but adds no special tokens, truncation or padding, because recipes make the samples.
 
-SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and the end of a text; the range of uint16
-MOST_BYTES = 64 << 20  # of its file
+SMALLEST_VOCAB, LARGEST_VOCAB = 257, 65_536  # 256 bytes and an end-of-text token; the range of uint16
+MOST_BYTES = 64 << 20  # limit for the tokenizer's file
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")  # usual names of the end-of-text token
-# Roles of special tokens in a masked model, in the order of the recipes, and their usual names.
+# The roles of special tokens in a masked language model, in the recipes' order, and usual names of these tokens.
 ROLES = {
     "pad_token": ("<pad>", "[PAD]"),
     "unk_token": ("<unk>", "[UNK]"),
@@ -55,7 +57,7 @@ ROLES = {
 
 
 class Brought(NamedTuple):
-    """A tokenizer with its `end` token, or with the `special` tokens of `ROLES` for sentences."""
+    """An uploaded tokenizer. `end`: its end-of-text token. `special`: for sentences, the tokens of `ROLES` instead."""
 
     tokenizer: Tokenizer
     end: int
@@ -63,7 +65,9 @@ class Brought(NamedTuple):
 
 
 def take_tokenizer(brought: Path, out: Path, *, sentences: bool) -> Brought:
-    """Read a tokenizer.json, alone or in a folder with settings, and write its files to `out`. Raises Problem E372."""
+    """Read a tokenizer.json, alone or in a folder with settings, and write the tokenizer to `out`. Raises Problem
+    E372.
+    """
     path = brought / TOKENIZER if brought.is_dir() else brought
     values = _values(path)
     values |= {"truncation": None, "padding": None, "post_processor": None}
@@ -102,7 +106,7 @@ def _values(path: Path) -> dict[str, Any]:
 
 
 def _named(brought: Path) -> dict[str, str]:
-    """Return tokens by their roles, from its settings if there are some."""
+    """Return special tokens by role, from the tokenizer's settings if there are any."""
     found: dict[str, str] = {}
     for name in (SPECIAL, TOKENIZER_CONFIG) if brought.is_dir() else ():
         if (brought / name).is_file():
@@ -113,7 +117,10 @@ def _named(brought: Path) -> dict[str, str]:
 
 
 def _end(tokenizer: Tokenizer, named: Mapping[str, str]) -> dict[str, str]:
-    """Return the end-of-text token, which also begins a text: only this token is ever between two texts."""
+    """Return the special tokens by role.
+
+    The end-of-text token also begins a text, because no other token is ever between two texts.
+    """
     end = _first(tokenizer, (named.get("eos_token", ""), *ENDS))
     if end is None:
         raise Problem.of("E372", reason=f"no token of it ends a text, as {ENDS[0]} does")
@@ -136,7 +143,7 @@ def _first(tokenizer: Tokenizer, names: tuple[str, ...]) -> str | None:
 
 
 def _join_by(tokenizer: Tokenizer, found: Mapping[str, str]) -> None:
-    """Join parts like samples: `[CLS] A [SEP] B [SEP]`."""
+    """Make the tokenizer join text as recipes do: `[CLS] A [SEP] B [SEP]`."""
     cls, sep = found["cls_token"], found["sep_token"]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=[cls, "$A", sep],
@@ -145,24 +152,24 @@ def _join_by(tokenizer: Tokenizer, found: Mapping[str, str]) -> None:
     )
 
 
-TRAINED_ON = 64 << 20  # bytes of text on which the tokenizer trains, at most
-HELD_OUT, HELD_OUT_TOKENS = 0.02, 2000  # share of the text, and at least so many tokens ...
-HELD_OUT_AT_MOST = 0.2  # ... unless that exceeds this share
-PIECE = 200  # characters shown of a random document
-SHOWN = 3  # such documents
+TRAINED_ON = 64 << 20  # bytes of text on which a tokenizer trains, at most
+HELD_OUT, HELD_OUT_TOKENS = 0.02, 2000  # fraction of the text that is held out, and the least number of its tokens ...
+HELD_OUT_AT_MOST = 0.2  # ... unless these are more than this fraction
+PIECE = 200  # characters that are shown of a document
+SHOWN = 3  # random documents that are shown
 UNREAD = " {count:,} rows there are left out: their row groups are too large."
 UNLISTED = " Another {count:,} tokens there are left out: a run lists no more shards."
 STREAMED = " Some {count:,} of these tokens stay on the Hub, where machines read them."
 
 
 class PreparedText(Prepared, frozen=True, kw_only=True):
-    """A prepared text; sizes are in tokens."""
+    """A prepared text. Sizes are in tokens."""
 
     vocab: int
     characters: int
-    unigram_entropy: float | None  # nats per token of the shards; None if the loss is not per token
-    end: int = END_OF_TEXT_ID  # the token that ends a text ...
-    special: tuple[int, ...] = ()  # ... and the special tokens of an uploaded tokenizer for sentences, by role
+    unigram_entropy: float | None  # in nats per token; None if the loss is not per token
+    end: int = END_OF_TEXT_ID  # the end-of-text token ...
+    special: tuple[int, ...] = ()  # ... and, of an uploaded tokenizer for sentences, the special tokens by role
 
 
 def prepare(
@@ -170,8 +177,11 @@ def prepare(
 ) -> PreparedText:
     """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E30x, E372, E381, E382.
 
-    `further` texts are separate sources with their own shards and held-out parts. One tokenizer is trained on all, or
-    uploaded as `base`. Texts that a source's listing leaves on the Hub become shards that describe where they are.
+    `further` texts are separate sources with their own shards and held-out parts.
+
+    `base`: an uploaded tokenizer. None: train one tokenizer on all texts.
+
+    If part of a source stays on the Hub, its shards are portions: they describe where the texts are.
     """
     vocab = preparation.vocab
     if base is None and not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:
@@ -200,9 +210,12 @@ def _prepare_by(base: Path, texts: Sequence[Documents], out: Path, preparation: 
 def cut(
     texts: Sequence[Documents], out: Path, tokenizer: Tokenizer, *, sentences: bool = False, end: int = END_OF_TEXT_ID
 ) -> PreparedText:
-    """Write shards and the held-out part. `end` follows each document unless in sentences. Raises Problem E415."""
+    """Write shards and the held-out part. Raises Problem E415.
+
+    `end`: the token after each document, unless `sentences`.
+    """
     orders = [documents.order() for documents in texts]
-    tokenizer.no_truncation()  # some files ask for it
+    tokenizer.no_truncation()  # some tokenizer files request truncation
     tokenizer.no_padding()
     pieces, held = pieces_of(tokenizer), list[Encoded]()
     counts, shards, notes = np.zeros(pieces, dtype=np.int64), list[DataFile](), [each.note for each in texts]
@@ -233,7 +246,10 @@ def cut(
 def _portions_of(
     documents: Documents, found: int, tokenizer: Path, end: int, *, sentences: bool
 ) -> tuple[list[Portion], str]:
-    """Return a source's portions on the Hub, and a note for people. `found` is the tokens of its local part."""
+    """Return the portions of a source that stay on the Hub, and a note for people.
+
+    `found`: how many tokens the source's local part has.
+    """
     listing = listing_of(documents.source)
     if listing is None:
         return [], ""
@@ -256,7 +272,7 @@ def _shown(documents: Documents, order: list[int]) -> list[str]:
 
 
 def _learned_from(documents: Documents, order: list[int], most_bytes: int) -> Iterator[str]:
-    """Yield a random sample from the end of the order; held-out documents are at its start."""
+    """Yield random documents for training, from the end of the order. Held-out documents are at the start."""
     left = most_bytes
     for number in reversed(order):
         left -= documents.size(number)
@@ -266,7 +282,7 @@ def _learned_from(documents: Documents, order: list[int], most_bytes: int) -> It
 
 
 def _set_aside(documents: Documents, order: list[int], encoded: Iterator[Encoded]) -> list[Encoded]:
-    """Take the held-out documents from the front of `encoded`, and leave the rest."""
+    """Remove the held-out documents from the front of `encoded`, and return them."""
     held: list[Encoded] = []
     size = tokens = 0
     for number in order:
@@ -282,7 +298,7 @@ def _set_aside(documents: Documents, order: list[int], encoded: Iterator[Encoded
 def _write_shards(
     shards: Iterable[Sentences], folder: Path, counts: NDArray[np.int64], source: int
 ) -> Iterator[DataFile]:
-    """Write shards, adding their token frequencies to `counts`."""
+    """Write shards, and add their token counts to `counts`. Yield each shard's file."""
     folder.mkdir(parents=True, exist_ok=True)
     for shard in shards:
         yield write_shard(shard, folder, source)
@@ -290,7 +306,7 @@ def _write_shards(
 
 
 def _piece(document: str) -> str:
-    """Return the beginning of a document, cut at a word."""
+    """Return the beginning of a document, cut after a word."""
     words = " ".join(document.split())
     if len(words) <= PIECE:
         return words

@@ -1,7 +1,7 @@
-"""Averaged bytes from relays' logs over data links: requested by place, verified by root.
+"""Averaged bytes from relays' logs, fetched over data links. A span is requested by its place and verified by its root.
 
-For the site's replay, in a process without an event loop. A relay that gives wrong bytes is asked last from then on.
-Memory: one span at a time.
+The site's replay uses this, in a process without an event loop. A relay that sent wrong bytes is asked last. Memory
+holds one span at a time.
 """
 
 import asyncio
@@ -24,13 +24,14 @@ from peer_agent.protocol.messages import Listener
 from peer_agent.protocol.session import Identity, Link
 from peer_agent.protocol.wire import LOGGED, Frame
 
-# How a replay reaches relays: written by the site, read by its child process.
-
 MOST_RELAYS = 32
 
 
 class Reach(Struct, frozen=True):
-    """Addresses of relays, and a sealed credential that the site renews before it expires."""
+    """How to reach relays: their addresses, and a credential.
+
+    The site writes a new `Reach` before the credential expires.
+    """
 
     run: Run
     peer: Peer
@@ -39,31 +40,30 @@ class Reach(Struct, frozen=True):
 
 
 def write_reach(path: Path, reach: Reach) -> None:
-    """Write a `Reach` atomically."""
+    """Write a `Reach` to a file, atomically."""
     draft = path.with_suffix(".new")
     draft.write_bytes(msgspec.msgpack.encode(reach))
     draft.replace(path)
 
 
 def read_reach(path: Path) -> Reach:
-    """Read the newest `Reach` of a file."""
     return msgspec.msgpack.decode(path.read_bytes(), type=Reach)
 
 
-FETCH_S = 30.0  # for a span, plus ...
+FETCH_S = 30.0  # deadline for a span, in addition to ...
 SLOWEST_BPS = 64 * 1024  # ... the time for its bytes at this rate
-OTHERS = 64  # messages besides the chunks, after which a relay is given up
+OTHERS = 64  # after so many messages besides the chunks, a relay is not waited for
 
 Take = Callable[[Sequence[bytes]], bool]
 
 
 def patience_s(sizes: Sequence[int]) -> float:
-    """Return the deadline in seconds for a span of these chunks."""
+    """Return how long to wait for a span whose chunks have these sizes in bytes."""
     return FETCH_S + sum(sizes) / SLOWEST_BPS
 
 
 class RelayLogs:
-    """One run's logs on all relays. `reach` is a file of `Reach`, read before each new link."""
+    """One run's logs on all relays. `reach`: a file with a `Reach`, read before each new link."""
 
     def __init__(self, reach: Path, key: Ed25519PrivateKey, site_key: bytes) -> None:
         self.run = read_reach(reach).run
@@ -80,7 +80,10 @@ class RelayLogs:
         self._runner.close()
 
     def fetch(self, index: int, span: int, first: int, sizes: Sequence[int], take: Take) -> bool:
-        """Fetch a span of chunks with `sizes` bytes from relays until `take` accepts it. Return True if it did."""
+        """Fetch a span from one relay after another until `take` accepts the bytes. Return True if it does.
+
+        `first`: the span's first chunk. `sizes`: the chunks' bytes.
+        """
         known = read_reach(self._reach).relays
         for relay in sorted(known, key=lambda relay: self._failures[relay.peer]):
             payloads = self._runner.run(self._ask(relay, index, span, first, sizes))
@@ -92,8 +95,11 @@ class RelayLogs:
     async def _ask(
         self, relay: m.Listener, index: int, span: int, first: int, sizes: Sequence[int]
     ) -> list[bytes] | None:
-        """Return one relay's payloads of a span; None if it is not reached, lacks it or sends something else."""
-        for _ in range(2):  # an open link may have ended meanwhile
+        """Return a span's payloads from one relay.
+
+        Return None if it does not answer, lacks the span or sends something else.
+        """
+        for _ in range(2):  # a link that was open may have ended
             is_old = relay.peer in self._links
             try:
                 async with asyncio.timeout(patience_s(sizes)):

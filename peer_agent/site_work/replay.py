@@ -1,6 +1,6 @@
-"""Replay of a run's log from a snapshot: the state that the site verifies itself instead of trusting an upload.
+"""Replay of a run's log from a snapshot. The site computes the state itself instead of trusting an upload.
 
-It reads relays' files on this disk while the relays run, without changes, and fetches the rest from relays. The caller
+Bytes come from relays' files on this disk, which are only read, and otherwise from relays over the network. The caller
 chooses the records.
 """
 
@@ -21,11 +21,9 @@ from peer_agent.recipes.training import NO_FILES
 from peer_agent.site_work.relay_logs import RelayLogs
 from peer_agent.training.replica import OutOfOrder, Replica
 
-# The initial state of every replica of a run.
-
 
 class Initial(Struct, frozen=True, kw_only=True):
-    """The step-0 snapshot in `<file>.safetensors`. `file` is its sha256 in hexadecimal; `size` is in bytes."""
+    """A run's initial state, the snapshot of step 0. `file`: its sha256 in hexadecimal. `size`: in bytes."""
 
     file: str
     size: int
@@ -35,7 +33,7 @@ class Initial(Struct, frozen=True, kw_only=True):
 
 
 def make_initial(recipe: Recipe, out: Path, files: Path = NO_FILES) -> Initial:
-    """Write the step-0 snapshot of a recipe to a folder. Raises Problem E106, E111."""
+    """Write a recipe's snapshot of step 0 to a folder. Raises Problem E106, E111."""
     out.mkdir(parents=True, exist_ok=True)
     replica = Replica(recipe, files=files)
     part = out / "initial.safetensors"
@@ -54,7 +52,7 @@ Tell = Callable[[int], None]
 
 
 class Replayed(Struct, frozen=True, kw_only=True):
-    """The replayed state. `file` is the sha256 of its canonical snapshot in hexadecimal; `size` is in bytes."""
+    """The state after a replay. `file`: the snapshot's sha256 in hexadecimal. `size`: in bytes."""
 
     file: str
     size: int
@@ -65,7 +63,10 @@ class Replayed(Struct, frozen=True, kw_only=True):
 
 
 class Logs(Struct, frozen=True):
-    """Sources of averaged bytes: this run's folder in the log of each relay on this disk, then remote relays."""
+    """Sources of averaged bytes: first the folders, then relays over the network.
+
+    `folders`: the run's folder in the log of each relay on this disk.
+    """
 
     folders: Sequence[Path] = ()
     relays: RelayLogs | None = None
@@ -84,10 +85,17 @@ def replay(
     tell: Tell = lambda _: None,
     files: Path = NO_FILES,
 ) -> Replayed:
-    """Apply the sealed records in a folder, in the order of their names, to a snapshot whose sha256 is `begins`.
+    """Apply signed records to a snapshot, and write the result to `<out>/<file>.safetensors`.
 
-    Writes `<out>/<file>.safetensors`, unless its sha256 is `expected` and it exists already. Calls `tell` with each
-    step. Raises Problem E341 if bytes are missing everywhere, E342 if a record does not follow, E218, E310, E106.
+    `records`: a folder whose files are applied in the order of their names.
+
+    `begins`: the snapshot's sha256, or "" to skip this check.
+
+    `expected`: the sha256 of a state that already exists. If the result is this state, it is not written.
+
+    `tell`: called with each step.
+
+    Raises Problem E341 if no source has the bytes, E342 if a record does not follow, E218, E310, E106.
     """
     replica = Replica(recipe, files=files)
     replica.load(snapshot)
@@ -100,7 +108,7 @@ def replay(
 
 
 def telling(path: Path | None) -> Tell:
-    """Return a function that writes the step to a file for the site, or nowhere."""
+    """Return a function that writes the step to a file for the site. With `path` None, it does nothing."""
 
     def tell(step: int) -> None:
         if path is not None:
@@ -119,7 +127,7 @@ def _apply(replica: Replica, sealed: Entry, logs: Logs, site_key: bytes) -> None
             raise Problem.of("E341", step=record.step)
     gradient = assembly.gradient(record)
     try:
-        assert not isinstance(gradient, list)  # every span was filled in, or E341 was raised
+        assert not isinstance(gradient, list)  # every span was inserted, or E341 was raised
         replica.apply(record, digest_of(sealed), gradient)
     except OutOfOrder as error:
         raise Problem.of("E342", step=record.step, reason=error) from error
@@ -145,7 +153,10 @@ def _is_fetched(assembly: Assembly, record: RecordHead, entry: SpanEntry, logs: 
 
 
 def _is_filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
-    """Fill in a span from a file. Return False for other bytes: another relay may have the right ones."""
+    """Insert a span from a file.
+
+    Return False if the bytes do not match, because another relay may have the right bytes.
+    """
     file = read_span(path)
     if file is None:
         return False
@@ -156,7 +167,7 @@ def _is_filled(assembly: Assembly, entry: SpanEntry, path: Path) -> bool:
 
 
 def _places(log: Path, record: RecordHead, entry: SpanEntry) -> list[Path]:
-    """Return where a relay keeps a span, committed or still tentative."""
+    """Return the paths at which a relay may store a span, committed or still tentative."""
     held = f"{record.step - 1}-*-{entry.attempt}-{entry.span}-{entry.root}.span"
     return [log / "spans" / f"{record.index:08d}-{entry.span}.span", *sorted((log / "tentative").glob(held))]
 

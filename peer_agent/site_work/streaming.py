@@ -1,7 +1,7 @@
-"""Texts on the Hub that are too large to fetch: list all row groups, and fetch a random sample.
+"""Datasets on the Hub that are too large to fetch: list all their row groups, and fetch a random sample.
 
-Footers tell positions and sizes of row groups. The sample is prepared like any text. The rest stays on the Hub, where
-machines read it (`publishing.portions`).
+Positions and sizes of row groups are in the files' footers. The sample is prepared like any other text. The rest stays
+on the Hub, where machines read it (`publishing.portions`).
 """
 
 import hashlib
@@ -22,18 +22,20 @@ from peer_agent.publishing.row_groups import GROUP_BYTES, Groups, faults_of_this
 from peer_agent.publishing.rows import CONVERSATIONS
 from peer_agent.site_work.fetching import SAMPLE_BYTES, Fetched, Wanted, chosen_files
 
-FOOTER_BYTES = 256 << 20  # read of a file to find its row groups ...
-FOOTERS_BYTES = 4 << 30  # ... and of all
-MOST_LISTED = 2_000_000  # row groups
+FOOTER_BYTES = 256 << 20  # limit of bytes read from one file to find its row groups ...
+FOOTERS_BYTES = 4 << 30  # ... and from all files
+MOST_LISTED = 2_000_000  # limit of row groups in a dataset
 MOST_SAMPLED = 1000
-PARTS = ".parts"  # suffix of a folder name: unfinished files
+PARTS = ".parts"  # suffix of the folder's name for unfinished files
 
 
 def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fetched:
-    """Fetch a sample into a folder, one file per row group, and write a list of all row groups beside it.
+    """Fetch a sample into a folder, one file per row group. Write a list of all row groups beside the folder.
 
-    `most` limits the sample in bytes. Resumes an earlier try. Raises Problem E106 (disk), E382 (no text column), E396
-    (too many row groups), E414, E416, E417 (all row groups too large), and like `fetching.fetch`.
+    `most`: limit of the sample in bytes. Resumes an earlier try.
+
+    Raises Problem E106 (disk), E382 (no text column), E396 (too many row groups), E414, E416, E417 (all row groups too
+    large), and the errors of `fetching.fetch`.
     """
     parts = folder.with_name(folder.name + PARTS)
     with disk_errors(folder):
@@ -58,7 +60,10 @@ def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fet
 
 
 def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
-    """Return row groups by file. Finished listings are kept, since there may be a thousand files."""
+    """Return the row groups of each file.
+
+    Lists that are finished are stored, because a dataset may have a thousand files.
+    """
     held: Mapping[str, Any] = chosen_files(wanted, commit)
     found, read = list[RemoteFile](), 0
     for number, (name, file) in enumerate(held.items()):
@@ -77,7 +82,10 @@ def _listed(wanted: Wanted, commit: str, parts: Path) -> list[RemoteFile]:
 
 
 def _sampled(files: list[RemoteFile], most: int) -> list[tuple[int, int]]:
-    """Return random row groups, in a fixed order, of about `most` bytes in all; if each is larger, the smallest one."""
+    """Return random row groups in a fixed order, of about `most` bytes together.
+
+    If each row group is larger than that, return the smallest one.
+    """
     sizes = {
         (number, at): sum(group.sizes.values())
         for number, file in enumerate(files)

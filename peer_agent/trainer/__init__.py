@@ -1,1 +1,1 @@
-"""A trainer's process: the shell of `protocol.trainer`, with its replica, files and rounds."""
+"""A trainer's process, which runs the state machine in `protocol.trainer` with a replica, files and rounds."""

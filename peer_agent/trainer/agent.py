@@ -1,7 +1,7 @@
-"""The trainer's agent: sockets, threads and messages around a trainer's core (`protocol.trainer`).
+"""A trainer's agent: sockets, threads and messages around the state machine in `protocol.trainer`, called the core.
 
-The core receives events in order and returns actions. Forward and backward, optimizer, encoding and files run in
-threads (`Jobs`). A peer never takes a step alone: only `Follower` changes parameters.
+The core receives events in order and returns actions. Gradients, optimizer, encoding and files run in threads (`Jobs`).
+Only `Follower` changes parameters, because a peer never takes a step alone.
 """
 
 import asyncio
@@ -49,31 +49,34 @@ LOOK_S = 0.05
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
-LEAVE_S = 1.0  # for the last messages to a site that may not read
-MOST_WORDS = 1000  # queued for a slow link; more are dropped, and repeated in time
+LEAVE_S = 1.0  # longest wait while the last messages are sent to the site
+MOST_WORDS = 1000  # Messages queued for a slow link. More are dropped, and repeated later.
 
 
 def _nothing() -> None:
-    """Ignore what is reported."""
+    """Ignore a change, because no callback is set."""
 
 
 class Agent:
-    """One trainer. `run()` returns when the run is finished."""
+    """One trainer. `run()` returns when the run is finished or this machine must leave."""
 
     def __init__(
         self, home: Home, access: RunAccess, owner: MachineControl, view: View, place: Place | None = None
     ) -> None:
-        """Make an agent under its owner's instructions. `place` is where others can dial this machine, if they may."""
+        """Prepare an agent that follows its owner's instructions.
+
+        `place`: where others can dial this machine, or None if they may not.
+        """
         self.home, self.access, self.owner, self.view, self.place = home, access, owner, view, place
         self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
         self.prober = Prober(access.run, self._say)
-        self.listening: Listening | None = None  # set if others dial this machine
+        self.listening: Listening | None = None  # set if others may dial this machine
         self.control: Connection | None = None
-        self.away: Fault | None = None  # why the control link is down; None while it is open or not tried yet
+        self.away: Fault | None = None  # why the control link is down; None while it is open or was never tried
         self.core = self._new_core()
         self.round: OpenRound | None = None
         self.jobs = Jobs(self)
-        self.publisher: HubPublisher | None = None  # set if this agent publishes the model
+        self.publisher: HubPublisher | None = None  # set if this agent publishes the model on the Hub
         self._words: asyncio.Queue[m.Message] = asyncio.Queue(MOST_WORDS)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -83,10 +86,10 @@ class Agent:
         return core
 
     async def run(self) -> None:
-        """Join, train, leave. Raises Problem if going on cannot help."""
+        """Join the run, train and leave. Raises Problem if going on cannot help."""
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         await self.access.renew()
-        self.core = self._new_core()  # for the run that the credential names
+        self.core = self._new_core()  # for the run in the credential
         self.owner.on_change = self._obey
         self.prober = Prober(self.access.run, self._say)
         if self.place is not None:
@@ -101,7 +104,7 @@ class Agent:
             await self._leave()
 
     def _obey(self) -> None:
-        """Apply changed instructions of the owner or limits of the machine. To rest, leave at once."""
+        """Apply the owner's changed instructions, or changed limits of this machine. To rest, leave at once."""
         self.jobs.take_limits(self.owner.limits)
         if self.owner.rest:
             self._end()
@@ -124,7 +127,7 @@ class Agent:
             self._ended.set_exception(error)
 
     def start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine in the background. If it fails, the agent ends with its error."""
+        """Run a coroutine in the background. If it fails, the agent ends with the coroutine's error."""
         task = asyncio.create_task(part)
         self._tasks.add(task)
         task.add_done_callback(self._stopped)
@@ -152,13 +155,13 @@ class Agent:
     # --- listening ----------------------------------------------------------------------------------------------
 
     async def _listen(self, place: Place) -> None:
-        """Start listening. Raises Problem E401, E407."""
+        """Open this trainer's listener. Raises Problem E401, E407."""
         self.listening = Listening(self.access, self.links, self._say, self._stop_listening)
         await self.listening.open(place)
         self.core.url, self.core.fingerprint = self.listening.url, self.listening.fingerprint
 
     def _stop_listening(self, error: BaseException) -> None:
-        """Stop reducing after an error: report that to the others, and go on training."""
+        """Stop reducing after an error. Report this to the coordinator, and go on training."""
         listening, self.listening = self.listening, None
         if listening is None:
             return
@@ -172,7 +175,7 @@ class Agent:
     # --- events -------------------------------------------------------------------------------------------------
 
     def handle(self, event: e.Event) -> None:
-        """Pass an event to the core, and carry out its actions in order."""
+        """Pass an event to the core, and carry out the resulting actions in order."""
         for action in advance(self.core, event, time.monotonic(), secrets.randbits(128)):
             self._carry(action)
 
@@ -205,7 +208,7 @@ class Agent:
                 if isinstance(body, m.Uplink):
                     UPLINK.pace(body.bytes_per_s)
                 if self.listening is not None:
-                    self.listening.hear(body)  # type: ignore[arg-type] # the session lets nothing else through
+                    self.listening.hear(body)  # type: ignore[arg-type] # the session accepts no other message
                 self.handle(heard(body, self.access.site_key, self.access.peer))  # type: ignore[arg-type]
         finally:
             self.control = None
@@ -226,7 +229,10 @@ class Agent:
                 self._hear_refusal(peer, body, round_)
 
     def _hear_refusal(self, peer: PeerId, body: m.SlotRefused, round_: OpenRound | None) -> None:
-        """Report a refused slot. Count it only for the open round: a peer could repeat the others at will."""
+        """Show that a relay or member refused this machine's slot.
+
+        The refusal counts only while its round is open. Otherwise a peer could repeat it at will.
+        """
         fault = Fault.of("E141", chunk=body.chunk, reason=body.code)
         self.view.fault(fault)
         link = self.links.open.get(peer)
@@ -244,7 +250,9 @@ class Agent:
             await self._arrived(round_)
 
     async def _arrived(self, round_: OpenRound) -> None:
-        """Handle a new average. Once all have arrived, report to the site, whether they are right or not."""
+        """Handle a new average. When all averages are there, report this to the coordinator, even if some may be
+        wrong.
+        """
         round_.arrived.set()
         gathered = round_.gathered()
         if gathered is not None and round_ is self.round:
@@ -305,7 +313,10 @@ class Agent:
                 self.jobs.add(self.jobs.change, action)
 
     def _round_of(self, plan: m.PlanHead) -> OpenRound:
-        """Return the open round, or one that only takes averages if this machine was not asked to take part."""
+        """Return the open round of a plan.
+
+        If this machine was not asked to take part, open a round that only receives averages.
+        """
         is_its = self.round is not None and (self.round.cut.step, self.round.cut.fence) == (plan.step, plan.fence)
         return self.round if self.round is not None and is_its else self._open_round(plan)
 
@@ -328,7 +339,10 @@ class Agent:
             round_.task = self.start(contribute(round_, self.links))
 
     def _say(self, message: m.Message) -> None:
-        """Queue a message. While the link is down messages are dropped, because the next hello replaces them."""
+        """Queue a message to the coordinator.
+
+        While the link is down, messages are dropped: the next hello replaces them.
+        """
         with contextlib.suppress(asyncio.QueueFull):
             self._words.put_nowait(message)
         if isinstance(message, m.Report) and self.jobs.accumulation is not None:
@@ -343,7 +357,7 @@ class Agent:
             self._words.task_done()
 
     def _forget_words(self) -> None:
-        """Drop messages meant for a link that has ended."""
+        """Drop messages that were queued for a link that has ended."""
         while not self._words.empty():
             self._words.get_nowait()
             self._words.task_done()
@@ -368,7 +382,7 @@ class Agent:
     def _made(self, made: OpenedRecord) -> None:
         record = made.record
         if self.round is not None and self.round.cut.step < record.step:
-            self._end_round()  # a round that did not include this machine
+            self._end_round()  # this round's update does not include this machine
         self.view.step(record, made.contribution)
         if made.contribution is not None:
             self.owner.accepted()
@@ -377,17 +391,20 @@ class Agent:
 
 
 async def finish_step(agent: "Agent") -> None:
-    """Wait until this machine's work is in the model, if expected. Keep its part in the step, which others count on."""
+    """Wait until the current step is committed, if this machine has work in it.
+
+    Meanwhile the machine keeps taking part in the round, because other machines count on it.
+    """
     if not agent.core.has_state or not _has_something(agent):
         return
     step, until = agent.core.step, time.monotonic() + FINISH_S
     agent.view.leaves(step)
     while agent.view.made <= step and _has_something(agent) and time.monotonic() < until:  # noqa: ASYNC110
-        await asyncio.sleep(LOOK_S)  # several events may end the wait, none of which is awaited elsewhere
+        await asyncio.sleep(LOOK_S)  # several events may end the wait, so poll
 
 
 def _has_something(agent: "Agent") -> bool:
-    """Return True if the run is moving, and a round is open or samples are computed or in hand."""
+    """Return True if the run is training and this machine has work: an open round, finished samples or a unit."""
     core = agent.core
     if agent.control is None or not agent.view.is_moving:
         return False

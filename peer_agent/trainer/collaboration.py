@@ -1,4 +1,7 @@
-"""The units leased to this machine, for a loop: the agent's `compute_units`, or one by `peer_agent.collaboration`."""
+"""The connection between an agent and the training loop that computes its units.
+
+The loop is the agent's own, `compute_units`, or another program's loop that uses `peer_agent.collaboration`.
+"""
 
 import queue
 from collections.abc import Callable, Iterator
@@ -13,11 +16,11 @@ from peer_agent.training.units import Computed, NonFinite
 if TYPE_CHECKING:  # torch is loaded only for training
     from peer_agent.training.loop import UnitInHand
 
-LOOK_S = 0.5  # on some systems a wait without a timeout blocks Ctrl-C
+LOOK_S = 0.5  # on some systems, a wait without a timeout blocks Ctrl-C
 
 
 class Asked(Struct, frozen=True):
-    """Units to compute in one pass, and the future for their result."""
+    """Units to compute in one pass, and the future that receives their result."""
 
     begin: "Callable[..., UnitInHand]"
     units: tuple[Unit, ...]
@@ -25,25 +28,27 @@ class Asked(Struct, frozen=True):
 
 
 class Collaboration:
-    """Work for one loop: take `units()`, compute the gradient of each, call `step()`.
+    """Work for one training loop: take units from `units()`, compute the gradient of each, and call `step()`.
 
-    A loop computes this machine's part. The update combines all parts, so parameters change between units, never by the
-    loop.
+    A loop computes this machine's part of an update. The update combines all machines' parts, so parameters change
+    between units, and the loop must not change them.
     """
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()  # the core asks for one at a time
+        # The core requests one computation at a time.
+        self._asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         self._asks: Asked | None = None
         self._in_hand: UnitInHand | None = None
         self._is_over = False
-        self.error: BaseException | None = None  # why this machine left the run
+        self.error: BaseException | None = None  # the error because of which this machine left the run, or None
 
     # --- the loop's side ----------------------------------------------------------------------------------------
 
     def units(self) -> "Iterator[UnitInHand]":
-        """Yield units until this machine has left the run. Raises what ended it, and Problem E107, E111 of a unit.
+        """Yield units until this machine has left the run.
 
-        A loop that stops in the middle of a unit gets the same unit when it starts again.
+        A loop that stopped during a unit gets the same unit when it starts again. Raises the error that ended the run
+        here, and Problem E107, E111 of a unit.
         """
         while self._has_one() or self._waits_for_one():
             assert self._asks is not None
@@ -62,26 +67,27 @@ class Collaboration:
             raise self.error
 
     def step(self) -> None:
-        """Finish the computed unit, which counts if its gradient is finite. Raises ValueError, RuntimeError."""
+        """Finish the current unit. The unit counts if the gradient is finite. Raises ValueError, RuntimeError."""
         if self._asks is None or self._in_hand is None:
             raise RuntimeError("there is no unit in hand")
-        self._asks.result.set_result(self._in_hand.finish())  # first: Ctrl-C may come between any two of these
+        # First, because Ctrl-C may interrupt between any two statements.
+        self._asks.result.set_result(self._in_hand.finish())
         self._asks = self._in_hand = None
 
     def fail(self, error: BaseException) -> None:
-        """Report that the unit in hand cannot be computed."""
+        """Report that the current unit cannot be computed."""
         asked, self._asks, self._in_hand = self._asks, None, None
         if asked is not None:
             asked.result.set_exception(error)
 
     def _has_one(self) -> bool:
-        """Return True if a loop stopped in the middle of a unit that is still open."""
+        """Return True if the last loop stopped during a unit that is still wanted."""
         if self._asks is not None and self._asks.result.done():
             self._asks = self._in_hand = None
         return self._asks is not None
 
     def _waits_for_one(self) -> bool:
-        """Wait for a unit. Return False if none will come."""
+        """Wait for a unit. Return False if no unit will come."""
         while not self._is_over:
             try:
                 asked = self._asked.get(timeout=LOOK_S)
@@ -97,22 +103,22 @@ class Collaboration:
     # --- the agent's side ---------------------------------------------------------------------------------------
 
     def ask(self, begin: "Callable[..., UnitInHand]", *units: Unit) -> "Future[Computed | NonFinite]":
-        """Have these units computed in one pass. A loop other than the agent's gets one unit at a time."""
+        """Request that the loop compute these units in one pass. A loop of another program gets one unit at a time."""
         result: Future[Computed | NonFinite] = Future()
         self._asked.put(Asked(begin, units, result))
         return result
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the loop, with `error` if there is one."""
+        """End the loop. With `error`, raise it there."""
         self.error = self.error or error
         self._asked.put(None)
 
 
 def compute_units(collaboration: Collaboration) -> None:
-    """Compute units until the end: the agent's own loop. Reports an error to the waiting caller."""
+    """Compute units until the run ends on this machine: the agent's own loop. An error goes to the caller of `ask`."""
     try:
         for unit in collaboration.units():
             unit.backward()
             collaboration.step()
-    except Exception as error:  # noqa: BLE001 (reported to the waiting caller)
+    except Exception as error:  # noqa: BLE001 (the caller of `ask` receives the error)
         collaboration.fail(error)

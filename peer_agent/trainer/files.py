@@ -1,4 +1,4 @@
-"""Files of a run on the site: shards and snapshots, content-addressed, kept in the cache."""
+"""A run's files on the site: shards and snapshots. They are named by digest and stored in the cache."""
 
 import asyncio
 import contextlib
@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # torch is loaded only for training
 log = logging.getLogger(__name__)
 
 HAND_IN_TRIES, PAUSE_S, LONGEST_PAUSE_S = 5, 1.0, 30.0
-TOKENIZER_LIMIT = 64 << 20  # bytes of a file
-STRANGE_TRIES = 6  # a site with strange answers (E110) may be in the middle of a restart
+TOKENIZER_LIMIT = 64 << 20  # size limit of a tokenizer's file, in bytes
+STRANGE_TRIES = 6  # a site that is restarting may send strange answers (E110) so often
 
 
 async def fetch_shard(home: Home, access: RunAccess, recipe: Recipe, shard: m.Shard) -> Path:
@@ -40,7 +40,7 @@ async def fetch_tokenizer(home: Home, access: RunAccess, digest: str) -> Path:
 
 
 async def fetch_model_files(home: Home, access: RunAccess, recipe: Recipe) -> Path:
-    """Return the folder of the files that the recipe's model is built from. Deletes others from the cache."""
+    """Return the folder of the files from which the recipe's model is built. Delete other models from the cache."""
     folder, names = home.cache / "models", set[str]()
     for file in recipe.files():
         path = folder / f"{file.digest}.safetensors"
@@ -53,7 +53,7 @@ async def fetch_model_files(home: Home, access: RunAccess, recipe: Recipe) -> Pa
 
 
 async def fetch_snapshot(home: Home, access: RunAccess, snapshot: m.Snapshot) -> Path:
-    """Return the file of a snapshot. Deletes older ones, and partial downloads of them, from the cache."""
+    """Return a snapshot's file. Delete other snapshots and partial downloads from the cache."""
     path = home.cache / "snapshots" / f"{snapshot.file}.safetensors"
     await _fetch(access, f"snapshots/{snapshot.file}", path, snapshot.file, snapshot.size)
     for other in path.parent.iterdir():
@@ -63,7 +63,7 @@ async def fetch_snapshot(home: Home, access: RunAccess, snapshot: m.Snapshot) ->
 
 
 async def _fetch(access: RunAccess, name: str, path: Path, sha256: str, size_limit: int) -> None:
-    """Fetch a file of the site into the cache. Retries during a restart of the site, like the control link."""
+    """Fetch a file from the site into the cache. While the site restarts, retry."""
     tries: Counter[str] = Counter()
     while not await asyncio.to_thread(path.exists):
         try:
@@ -95,7 +95,7 @@ async def hand_in(home: Home, access: RunAccess, state: "State", view: View) -> 
 
 
 def _save(state: "State", path: Path) -> None:
-    """Write the state, after removing files that a killed agent left."""
+    """Write the state to a file. First delete files that a killed agent left."""
     with disk_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         for old in path.parent.glob("state-*"):
@@ -104,7 +104,7 @@ def _save(state: "State", path: Path) -> None:
 
 
 async def _upload(access: RunAccess, path: Path, step: int) -> bool:
-    """Upload with retries. Return True if the site accepted it."""
+    """Upload a file, with retries. Return True if the site accepted it."""
     for attempt in range(HAND_IN_TRIES):
         try:
             await access.renew()

@@ -1,7 +1,7 @@
-"""Publishing by the organizer's own agent: one commit on the Hub after every snapshot step, while it trains.
+"""Publishing by the organizer's agent: one commit on the Hub after each snapshot step, during training.
 
-A child process packs and sends, so training goes on. Its errors are shown and never stop the agent. During an upload
-only the newest later snapshot waits. While the Hub is unreachable, the newest is retried with backoff.
+A child process packs and uploads, so training goes on. Errors are shown and never stop the agent. During an upload,
+only the newest later snapshot waits. While the Hub is unreachable, the newest snapshot is retried with backoff.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ if TYPE_CHECKING:  # torch is loaded only for training
 
 log = logging.getLogger(__name__)
 
-LAST_S = 1800.0  # how long the last snapshot may take after the run is finished
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0  # before a retry, doubling
+LAST_S = 1800.0  # how long the last upload may take after the run is finished
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 30.0, 600.0  # before a retry; each pause is twice as long as the last
 
 
 class HubPublisher:
-    """Sends snapshots of one run to one repository, and reports to `view`."""
+    """Publishes snapshots of one run in one repository on the Hub, and reports to `view`."""
 
     def __init__(self, home: Home, access: RunAccess, repository: str, token: str, view: View) -> None:
         self.home, self.access, self.repository, self.view = home, access, repository, view
@@ -50,7 +50,7 @@ class HubPublisher:
         self._sending: asyncio.Task[None] | None = None
 
     async def committed(self, replica: "Replica", record: RecordHead) -> None:
-        """Publish the replica if the step is a snapshot step. Returns once the state is copied."""
+        """Publish the replica if this step is a snapshot step. Returns as soon as the state is copied."""
         recipe = replica.recipe
         if record.step % recipe.snapshot_every and record.step < recipe.target_steps:
             return
@@ -59,7 +59,7 @@ class HubPublisher:
             self._sending = asyncio.create_task(self._send_all())
 
     async def finish(self) -> None:
-        """Wait for the upload in progress."""
+        """Wait until the upload in progress ends, at most `LAST_S`."""
         if self._sending is not None and not self._sending.done():
             self.view.say(_("Uploading the last model to the Hub. Press Ctrl-C to leave without it."))
             with contextlib.suppress(TimeoutError):
@@ -101,7 +101,10 @@ class HubPublisher:
         return str(made["url"])
 
     async def _facts(self, record: RecordHead, target_steps: int) -> CardFacts:
-        """Fetch the run's facts as of this step. Without an answer, return the few that are known here."""
+        """Fetch the run's facts at this step from the site.
+
+        If the site does not answer, return the few facts known here.
+        """
         where = f"{self.access.site.url}/api/v1/runs/{self.access.slug}/facts?step={record.step}"
         try:
             await self.access.renew()
@@ -114,7 +117,7 @@ class HubPublisher:
         return facts if record.step == target_steps else unfinished(facts)
 
     async def _fetch_data(self, recipe: Recipe) -> None:
-        """Fetch what a release needs besides the model."""
+        """Fetch the files that a release needs besides the model."""
         if recipe.prepares.beside == "tokenizer":
             await self._fetch_tokenizer()
             return
@@ -142,13 +145,13 @@ class HubPublisher:
             )
 
     async def _child(self) -> dict[str, Any]:
-        """Pack and send in a child process. Raises Problem with the child's error."""
+        """Pack and upload a release in a child process. Raises Problem with the child's error."""
         known = [f"--known={commit}"] if (commit := self._known().get(self.repository)) else []
         where = ("--endpoint", self.endpoint, "--repository", self.repository, *known)
         return await run_child(["hub-snapshot", str(self.folder), *where], secret=self._token)
 
     def _known(self) -> dict[str, str]:
-        """Return this machine's last commits by repository; a new commit may build on them without asking."""
+        """Return this machine's last commit in each repository. A new commit may replace that commit's files."""
         try:
             return msgspec.json.decode((self.home.folder / "published.json").read_bytes(), type=dict[str, str])
         except (OSError, msgspec.DecodeError):
@@ -160,7 +163,7 @@ class HubPublisher:
 
 
 def hub_token() -> str:
-    """Return the Hub token of this machine's user: HF_TOKEN, or the usual login. Raises Problem E353."""
+    """Return the Hub token of this user: HF_TOKEN, or the token of the Hub's own login. Raises Problem E353."""
     from huggingface_hub import get_token
 
     token = get_token()

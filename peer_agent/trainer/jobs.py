@@ -1,4 +1,7 @@
-"""Jobs that a trainer's core requests, run in order. The core decides by number whether a result still counts."""
+"""Jobs that a trainer's core requests.
+
+They run in order, and the core decides by job number whether a result still counts.
+"""
 
 import asyncio
 import logging
@@ -46,11 +49,10 @@ PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class Follower:
-    """A replica that follows the log in the only two ways: it loads a snapshot or applies a record.
+    """Lets a replica follow the log: it loads a snapshot or applies a record. Nothing else changes the replica.
 
-    `busy` is held while forward and backward read the parameters, and while they change. A state is reported only once
-    its digest is known: otherwise work of the previous update could be reported as new while a thread changes the
-    replica.
+    `busy` is locked while parameters are read for gradients, and while they change. A new state is reported only when
+    its digest is known. Otherwise a gradient on the old parameters could be reported as one on the new parameters.
     """
 
     def __init__(self, home: Home, access: RunAccess, links: DataLinks, replica: "Replica") -> None:
@@ -58,7 +60,10 @@ class Follower:
         self.busy = asyncio.Lock()
 
     async def load(self, snapshot: m.Snapshot) -> str:
-        """Load a verified state and return its digest. Raises Problem E111, E310 for another file, E106, E110."""
+        """Load a snapshot into the replica, and return the state's digest.
+
+        Raises Problem E111 or E310 if the file is wrong, E106, E110.
+        """
         path = await fetch_snapshot(self.home, self.access, snapshot)
         try:
             async with self.busy:
@@ -67,18 +72,21 @@ class Follower:
             if digest != snapshot.state_digest:
                 raise Problem.of("E111", name=path.name, url=self.access.site.url)
         except Problem:
-            path.unlink(missing_ok=True)  # so that it is fetched again
+            path.unlink(missing_ok=True)  # so that the next try fetches it again
             raise
         return digest
 
     async def apply(self, record: RecordHead, digest: str, gradient: Floats) -> str:
-        """Apply the averages [P] that the record names (rule 6), and return the digest of the new state."""
+        """Apply a record's averaged gradient [P] to the replica (rule 6). Return the digest of the new state."""
         async with self.busy:
             await asyncio.to_thread(self.replica.apply, record, digest, gradient)
             return await asyncio.to_thread(self.replica.digest)
 
     async def gather(self, record: RecordHead, assembly: Assembly, *, patient: bool) -> Floats | None:
-        """Return the averages [P], fetching missing spans from relays' logs; None if no relay has these bytes."""
+        """Return the record's averages [P], or None if no relay has them. Fetch missing spans from relays' logs.
+
+        `patient`: True to try several times.
+        """
         for attempt in range(FETCH_TRIES if patient else 1):
             for entry in assembly.missing(record):
                 await self.links.fetch(record, entry, partial(_fill, assembly, entry))
@@ -90,7 +98,7 @@ class Follower:
 
 
 async def _fill(assembly: Assembly, entry: SpanEntry, payloads: list[bytes]) -> bool:
-    """Insert a fetched span. Return True if its bytes are those that the record names."""
+    """Insert a fetched span. Return True if its bytes match the record."""
     try:
         await asyncio.to_thread(assembly.fill, entry, payloads)
     except Problem as problem:
@@ -100,24 +108,27 @@ async def _fill(assembly: Assembly, entry: SpanEntry, payloads: list[bytes]) -> 
 
 
 LOOK_S = 0.2  # between checks whether the unit is still wanted
-LONGEST_REST_S = 300.0  # after one unit, whatever duty cycle is set
+LONGEST_REST_S = 300.0  # longest rest after one unit, for any duty cycle
 
 
 class Accumulation:
-    """One replica's gradients: units computed in a thread, the sum never offered, and the offered sum.
+    """One replica's gradients: it computes units, and stores the sum that was never offered and the offered sum.
 
-    The core directs it. The two sums take the 8 bytes per parameter of rule 9: while one is frozen, the other may grow.
-    The replica does not change while units are computed (`busy`).
+    The core decides what happens to these sums. They take the 8 bytes per parameter of rule 9: one sum may grow while
+    the other is frozen. The replica does not change while a unit is computed (`busy`).
     """
 
     def __init__(
         self, trainer: "Trainer", grid: Grid, busy: asyncio.Lock, collaboration: Collaboration | None = None
     ) -> None:
-        """Use `collaboration` for another program's loop; by default the agent's loop computes in a thread."""
+        """Prepare the sums. `collaboration`: for another program's loop.
+
+        None: the agent's own loop computes in a thread.
+        """
         self.trainer, self.grid, self.busy = trainer, grid, busy
         self.accumulator = Accumulator(grid)
         self.speed = 0.0  # samples per second
-        self.duty_percent = 100  # of the time spent computing
+        self.duty_percent = 100  # percentage of the time to spend computing
         self._rests_until = 0.0
         self._computed: Computed | None = None
         self.collaboration = collaboration or _own_loop()
@@ -129,7 +140,10 @@ class Accumulation:
             self.collaboration.end()
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
-        """Compute units, resting first as the duty cycle requires. None if unwanted. Raises Problem E107, E111."""
+        """Compute units, after the rest that the duty cycle requires. Return None if they are no longer wanted.
+
+        Raises Problem E107, E111.
+        """
         while (rest_s := self._rests_until - time.monotonic()) > 0:
             await asyncio.sleep(min(rest_s, LOOK_S))
             if not is_wanted(action.job):
@@ -142,7 +156,7 @@ class Accumulation:
         took_s = max(time.monotonic() - began, 1e-6)
         self._rests_until = time.monotonic() + min(took_s * (100 / self.duty_percent - 1), LONGEST_REST_S)
         samples = [unit.samples for unit in action.units]
-        if self.trainer.at_once:  # memory was short, or turned out to be
+        if self.trainer.at_once:  # a smaller batch was necessary, because memory is short
             self.device_batch.fits(self.trainer.at_once // max(samples))
         if not is_wanted(action.job):
             return None
@@ -161,7 +175,7 @@ class Accumulation:
         self.trainer.keep(self._computed)
 
     def discard_held(self) -> None:
-        """Discard what was offered and the residuals of earlier offers."""
+        """Discard the offered sum, and the residuals of earlier offers."""
         self.accumulator = Accumulator(self.grid)
 
     def renew(self) -> None:
@@ -169,7 +183,7 @@ class Accumulation:
         self.discard_held()
 
     def freeze(self, action: e.Freeze) -> Sending | None:
-        """Merge the sums and encode the offer; runs in a thread. Return None if they are not finite."""
+        """Merge both sums and encode the offer. Return None if a sum is not finite. Call this in a thread."""
         try:
             self.hold()
             return self.accumulator.offer(action.cut.codec, action.weights)
@@ -177,30 +191,30 @@ class Accumulation:
             return None
 
     def hold(self) -> None:
-        """Add the sum that was never offered to the held one. Raises NotFinite on overflow."""
+        """Add the sum that was never offered to the other sum. Raises NotFinite on overflow."""
         if self.accumulator.sending is None and self.trainer.units:
             self.accumulator.add(self.trainer.take_sum().gradient_sum)
 
     def release(self) -> None:
-        """Void the round and keep what was offered."""
+        """Unfreeze the offered sum after a void round, and keep it."""
         if self.accumulator.sending is not None:
             self.accumulator.release()
 
     def remove_averaged(self, action: e.Settle) -> None:
-        """Subtract what was averaged in, and keep the rest."""
+        """Subtract what the average included from the offered sum, and keep the rest."""
         if self.accumulator.sending is not None:
             self.accumulator.remove_averaged(action.included)
 
 
 def _own_loop() -> Collaboration:
-    """Start the agent's loop in one lasting thread: glibc keeps freed memory per thread, and activations are large."""
+    """Start the agent's own loop in one thread. glibc keeps freed memory per thread, so a single thread needs less."""
     collaboration = Collaboration()
     threading.Thread(target=compute_units, args=[collaboration], name="computing", daemon=True).start()
     return collaboration
 
 
-SETTLE_S = 1.0  # for averaged chunks still on their way at the commit; then the log is asked
-MOST_JOBS = 10_000  # waiting; the core asks for one load, one update and one unit at a time
+SETTLE_S = 1.0  # wait for averaged chunks that are still on their way at the commit; then fetch them from the log
+MOST_JOBS = 10_000  # Jobs that wait. The core requests only one load, one update and one computation at a time.
 
 
 class Surroundings(Protocol):
@@ -222,7 +236,7 @@ class Surroundings(Protocol):
 
 
 class Jobs:
-    """Runs jobs in order, on the replica and its gradients once they exist."""
+    """Runs jobs one after another on the replica and its gradient sums. The first load creates both."""
 
     def __init__(self, agent: Surroundings) -> None:
         self.agent = agent
@@ -253,7 +267,10 @@ class Jobs:
     # --- state --------------------------------------------------------------------------------------------------
 
     async def load(self, action: e.Load) -> None:
-        """Make the replica if there is none, and load a state. Raises Problem E206, and those of `Follower.load`."""
+        """Load a snapshot, and first make the replica if there is none.
+
+        Raises Problem E206, and those of `Follower.load`.
+        """
         if self.follower is None:
             self.follower, self.accumulation = await self.become_replica(action.greeting)
         try:
@@ -266,8 +283,8 @@ class Jobs:
         self.agent.handle(e.Loaded(action.job, digest))
 
     async def become_replica(self, greeting: m.Greeting) -> tuple[Follower, Accumulation]:
-        """Build the replica that follows this run, and its gradient sums. Raises Problem E206."""
-        from peer_agent.training.loop import Trainer, pick_device  # and with it torch
+        """Build the replica of this run, and its gradient sums. Raises Problem E206."""
+        from peer_agent.training.loop import Trainer, pick_device  # also imports torch
         from peer_agent.training.replica import Replica
 
         agent = self.agent
@@ -288,8 +305,9 @@ class Jobs:
             disk_bytes=limits.disk_gb * GIGABYTE,
             view=agent.view,
         )
-        compiles = limits.compiles and self.collaboration is None  # another program's loop would not catch its errors
-        if compiles:  # torch's shared default folder could hold code planted by another user
+        # Another program's loop would not handle the compiler's errors.
+        compiles = limits.compiles and self.collaboration is None
+        if compiles:  # torch's default folder is shared, and another user could put code there
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(agent.home.cache / "compiled"))
         trainer = Trainer(
             replica,
@@ -303,12 +321,12 @@ class Jobs:
         follower = Follower(agent.home, agent.access, agent.links, replica)
         accumulation = Accumulation(trainer, grid_of(greeting.elements), follower.busy, self.collaboration)
         accumulation.duty_percent = limits.duty_percent
-        if self.collaboration is None:  # another program's loop gets one unit at a time
+        if self.collaboration is None:  # another program's loop computes one unit at a time
             accumulation.device_batch = DeviceBatch(trainer.most_units)
         return follower, accumulation
 
     def take_limits(self, limits: Limits) -> None:
-        """Apply changed limits from the next unit on."""
+        """Apply changed limits, from the next unit on."""
         if self.shards is not None and self.accumulation is not None:
             self.shards.disk_bytes = limits.disk_gb * GIGABYTE
             self.accumulation.duty_percent = limits.duty_percent
@@ -319,7 +337,10 @@ class Jobs:
             self.shards.close()
 
     async def fetch(self, action: e.Apply, round_: OpenRound | None) -> None:
-        """Gather an update's averages, beside the job queue, using those of `round_` if they match; then apply them."""
+        """Gather an update's averages in the background, then queue its application.
+
+        `round_`: the open round, whose averages are used if they belong to this update.
+        """
         follower, _ = self._there()
         record = action.record.record
         if round_ is not None and round_.is_of(record):
@@ -334,14 +355,14 @@ class Jobs:
             self.add(self.apply, action, gradient)
 
     async def apply(self, action: e.Apply, gradient: Floats) -> None:
-        """Apply an update, unless another state was loaded meanwhile. Waits for the unit in hand."""
+        """Apply an update, unless another state was loaded meanwhile. Waits until the current unit is computed."""
         follower, _ = self._there()
         if self.agent.core.job == action.job:
             digest = await follower.apply(action.record.record, action.record.digest, gradient)
             self.agent.handle(e.Applied(action.job, digest))
 
     async def hand_in(self) -> None:
-        """Upload the state, unless an earlier upload on a slow uplink is still running."""
+        """Upload the state. Do nothing if an earlier upload is still running, as on a slow uplink."""
         follower, _ = self._there()
         if self._handing_in is None or self._handing_in.done():
             state = await asyncio.to_thread(follower.replica.copy_state)
@@ -349,7 +370,7 @@ class Jobs:
             self._handing_in = agent.start(hand_in(agent.home, agent.access, state, agent.view))
 
     async def hash_state(self) -> None:
-        """Hash the state without a copy: every change of the state is a job, and waits for this one."""
+        """Hash the state without copying it. Changes of the state are jobs too, so they wait for this job."""
         follower, _ = self._there()
         replica = follower.replica
         sha256, size = await asyncio.to_thread(replica.state_hash)
@@ -363,17 +384,18 @@ class Jobs:
     # --- gradients ----------------------------------------------------------------------------------------------
 
     async def compute(self, action: e.Compute) -> None:
-        """Start computing without blocking the queue, so that a cut does not wait. Prefetch the data of later units."""
+        """Start a computation in the background, so that a cut need not wait. Prefetch the data of later units."""
         if self.shards is not None and self.accumulation is not None:
             core = self.agent.core
             self.shards.prefetch([*(unit.shard for unit in (*action.units, *core.queue)), *core.coming])
             coming = tuple(islice(core.queue, core.in_one_pass))
-            are_there = all(self.shards.is_open(unit.shard) for unit in coming)  # otherwise earlier units might wait
+            # Otherwise an earlier unit might wait for the data of a later one.
+            are_there = all(self.shards.is_open(unit.shard) for unit in coming)
             self.accumulation.trainer.coming = coming if are_there else ()
         self.agent.start(self._compute(action))
 
     async def _compute(self, action: e.Compute) -> None:
-        """Wait for data before taking the replica, so that rounds and updates go on meanwhile."""
+        """Wait for the units' data, then compute. The replica is not locked meanwhile, so rounds and updates go on."""
         _, accumulation = self._there()
         shards = [unit.shard for unit in action.units]
         if self.shards is not None and not await self.shards.ready(shards, lambda: self._is_wanted(action.job)):

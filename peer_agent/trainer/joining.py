@@ -1,4 +1,4 @@
-"""Joining: from a run's address to a machine that trains there until it leaves, cheapest checks first."""
+"""Joining a run: from the run's address to a machine that trains until it leaves. The cheapest checks come first."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,7 @@ NOTHING = Preflight(device="")  # for a machine that does not train
 
 
 class Prepared(NamedTuple):
-    """A run that this machine may join, and the result of its checks."""
+    """A run that this machine may join, and the results of the checks."""
 
     enrolment: Enrolment
     access: RunAccess
@@ -58,7 +58,10 @@ async def join_run(
     place: Place | None = None,
     collaboration: Collaboration | None = None,
 ) -> None:
-    """Train until the run ends or the machine must leave, also in runs to which its owner moves it. Raises Problem."""
+    """Join a run and train until the run ends or the machine must leave. Raises Problem.
+
+    If the owner moves the machine to another run, it trains there next.
+    """
     owner = MachineControl(leave_request.home, limits, view.tell)
     prepared = await prepare(run_url, enrolment, leave_request.home, view, disk_gb=limits.disk_gb)
     while True:
@@ -75,7 +78,10 @@ async def join_run(
 
 
 async def prepare(run_url: str, enrolment: Enrolment, home: Home, view: View, *, disk_gb: int | None) -> Prepared:
-    """Check this machine for a run. `disk_gb` bounds kept data; None: it does not train. Raises Problem."""
+    """Check whether this machine may join a run. Raises Problem.
+
+    `disk_gb`: limit of cached data. None: the machine will not train, so it needs no preflight.
+    """
     await compare_versions(run_url, view)
     access = await access_for(home, run_url, enrolment)
     if disk_gb is None:
@@ -86,7 +92,7 @@ async def prepare(run_url: str, enrolment: Enrolment, home: Home, view: View, *,
 
 
 async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb: int | None) -> Prepared:
-    """Return the run that the owner named, or `before` if that run cannot take this machine."""
+    """Return the run to which the owner moves this machine. If that run cannot take the machine, return `before`."""
     slug, owner.move_to = owner.move_to, ""
     access = before.access
     view.tell("moving", _("Moving to the run {run}.").format(run=slug))
@@ -102,7 +108,7 @@ async def moved(before: Prepared, owner: MachineControl, view: View, *, disk_gb:
 
 
 async def compare_versions(run_url: str, view: View) -> None:
-    """Compare agent versions: raise Problem E205 if they are incompatible, show a newer one."""
+    """Raise Problem E205 if this agent and the site are incompatible. If the site offers a newer agent, show that."""
     offer = await offer_of(site_of(run_url))
     if offer is not None and (fault := difference(offer)) is not None:
         if fault.code != codes.NEWER_AGENT:
@@ -120,10 +126,16 @@ async def run_trainer(
     place: Place | None = None,
     collaboration: Collaboration | None = None,
 ) -> None:
-    """Train until the run is finished or the machine is asked to leave.
+    """Train until the run is finished or the machine is asked to leave. Raises Problem.
 
-    While `owner` says rest, it leaves the run; to move to another run, it returns. `publish` is a repository or empty.
-    `place` is where others may dial it. `collaboration` is for another program's loop. Raises Problem.
+    While `owner` wants the machine to rest, the machine leaves the run. Returns also if `owner` wants it to move to
+    another run.
+
+    `publish`: the repository on the Hub in which to publish, or "".
+
+    `place`: where others may dial this machine.
+
+    `collaboration`: set if another program's loop computes.
     """
     if place is not None:
         view.say(translated(SEEN))
@@ -162,19 +174,19 @@ async def _work(agent: Agent, leave_request: LeaveRequest) -> None:
 
 
 def free_memory() -> None:
-    """Return a replica's memory to the system while this machine rests, including what the allocator cached."""
+    """Free a replica's memory while this machine rests, including memory that the allocator has cached."""
     import torch
 
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):  # if the C library is not GNU's
+        with contextlib.suppress(OSError, AttributeError):  # the C library is not GNU's
             ctypes.CDLL(None).malloc_trim(0)
 
 
 def _publisher(agent: Agent, repository: str) -> HubPublisher:
-    """Raise Problem E348, E353 before any work, while the person is still there."""
+    """Return a publisher. Raises Problem E348, E353 before any work, while the person is still at the terminal."""
     check_name(repository)
     return HubPublisher(agent.home, agent.access, repository, hub_token(), agent.view)
 
@@ -186,6 +198,6 @@ def _shown(view: View, home: Home) -> Iterator[None]:
 
 
 def _tell_failure(task: asyncio.Task[None]) -> None:
-    """Log a failure of the view; the work goes on."""
+    """Log an error of the display. Training goes on."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("the view stands still", exc_info=error)

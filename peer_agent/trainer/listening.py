@@ -1,7 +1,7 @@
-"""The part of a trainer that others dial: it reduces in the agent's process, like a relay.
+"""The part of a trainer that others dial. It reduces in the agent's process, like a relay.
 
-A link to itself carries its own chunks and averages, so it is one contributor among others. It keeps the log if the
-site has no relay and asks for it. Hellos come from the trainer's core, which knows more.
+This machine's own chunks and averages pass over a link to itself, so it is one contributor among others. It stores the
+log only if the site has no relay and asks for it. The trainer's core sends the hellos, because it knows more.
 """
 
 import asyncio
@@ -27,14 +27,17 @@ from peer_agent.site.relay_links import DataLinks
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.1  # while chunks close at deadlines
-IDLE_TICKS = 5  # of these between ticks without deadlines
-MOST_WAITING = 4096  # queued events; more are dropped, and important ones are repeated
+TICK_S = 0.1  # between ticks while chunks close at deadlines
+IDLE_TICKS = 5  # without deadlines, one tick per so many
+MOST_WAITING = 4096  # Events that wait. More are dropped; important ones are repeated.
 OF_A_LISTENER = m.SpanDone | m.Have | m.Progress | m.Arrivals | m.SlotRefused | m.Probed
 
 
 class Listening:
-    """Others' links to this trainer. `say` sends to the coordinator; `failed` receives the error that ends serving."""
+    """Serves the links of others to this trainer.
+
+    `say` sends to the coordinator. `failed` receives the error that ends serving.
+    """
 
     def __init__(
         self,
@@ -82,9 +85,9 @@ class Listening:
         await asyncio.gather(*self._tasks, self.run.close(), self._server.close(), return_exceptions=True)
 
     def hear(self, body: m.TO_PEER) -> None:
-        """Handle the messages of the site that concern a reducer."""
+        """Handle a message from the site that concerns a reducer. Ignore others."""
         if isinstance(body, m.Planned) and not body.slots:
-            return  # of a round in which it has no part
+            return  # a plan in which this machine has no part
         if isinstance(body, m.Probe) and not body.begins:
             self.run.probe(body)
         try:
@@ -93,7 +96,7 @@ class Listening:
             log.warning("%s", problem)
 
     async def hear_average(self, peer: PeerId, frame: Frame) -> None:
-        """Store another reducer's average, if the log is kept here."""
+        """Store an average from another reducer, if this machine stores the log."""
         if self.run.state.keeper is not None and frame.kind is Kind.AVERAGE:
             await self.run.hear_average(peer, frame)
 
@@ -115,7 +118,7 @@ class Listening:
                 self._happens(e.Ticked())
 
     def _say_of_listener(self, message: m.TO_SITE) -> None:
-        is_gap = isinstance(message, m.Heartbeat) and message.index >= 0  # of a log that is kept here
+        is_gap = isinstance(message, m.Heartbeat) and message.index >= 0  # about a gap in the log that is stored here
         if isinstance(message, OF_A_LISTENER) or is_gap:
             self._say(message)
 
@@ -142,5 +145,5 @@ class Listening:
 
 
 def _follow_nobody(run: RunId, listeners: tuple[m.Listener, ...]) -> None:
-    """Do nothing: the trainer itself dials."""
+    """Do nothing, because the trainer itself dials listeners."""
     del run, listeners

@@ -1,4 +1,4 @@
-"""Observes an agent about once a second, for the view and for `manyhands status`."""
+"""Observation of an agent, about once a second, for the display and for `manyhands status`."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ LEADERBOARD_S = 10.0
 LEARNING_S = 60.0
 DISK_S = 10.0
 MOST_LINES = 1000
-MOST_WORDS = 1000  # characters of the site's warning about training
+MOST_WORDS = 1000  # limit of characters in the site's warning about training
 
 
 class LeaderboardLine(Struct, frozen=True):
@@ -36,20 +36,20 @@ class LeaderboardLine(Struct, frozen=True):
 
 
 class Heldout(Struct, frozen=True):
-    """The site's measurement of the newest snapshot."""
+    """The held-out loss that the site measured on the newest snapshot."""
 
     loss: float
 
 
 class Learning(Struct, frozen=True):
-    """The fields of a run's learning progress that are shown here."""
+    """The fields about a run's learning progress that are shown here."""
 
     heldout: Heldout | None = None
     warning: Annotated[str, Meta(max_length=MOST_WORDS)] = ""
 
 
 class Condition(Enum):
-    """The conditions observed. Each has at most one fault at a time."""
+    """The kinds of fault that are observed. Each has at most one fault at a time."""
 
     SITE = auto()
     CLOCK = auto()
@@ -58,12 +58,12 @@ class Condition(Enum):
 
 
 class Observer:
-    """Reads the agent without changing it; fills `view.now` and reports faults to `view`."""
+    """Reads the agent without changing it. Updates `view.now`, and reports faults to `view`."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent, self.view, self.now = agent, agent.view, agent.view.now
         self._rates = Rates()
-        self._found: dict[Condition, str] = {}  # the current fault code of each condition
+        self._found: dict[Condition, str] = {}  # the current fault's code, by condition
         access = agent.access
         self.now.site, self.now.run, self.now.person = access.site.url, access.slug, access.site.person
 
@@ -109,13 +109,13 @@ class Observer:
     async def _watch_disk(self) -> None:
         folder = self.agent.home.folder
         while True:
-            with contextlib.suppress(OSError):  # retried later
+            with contextlib.suppress(OSError):  # tried again later
                 free = (await asyncio.to_thread(shutil.disk_usage, folder)).free
                 self._note(Condition.DISK, hardware.of_disk_in_use(free, folder))
             await asyncio.sleep(DISK_S)
 
     def _note(self, condition: Condition, fault: Fault | None) -> None:
-        """Report a new fault of a condition, and end the previous one if it differs."""
+        """Report a condition's new fault. If it had another fault before, report that this one has ended."""
         before = self._found.pop(condition, "")
         if fault is not None:
             self._found[condition] = fault.code
@@ -124,7 +124,7 @@ class Observer:
             self.view.ended(before)
 
     async def _ask_for_rank(self) -> None:
-        """Poll the site's count of accepted samples; until it answers, this machine's own count stands."""
+        """Ask the site regularly for the person's accepted samples. Until it answers, show this machine's own count."""
         access = self.agent.access
         url = f"{access.site.url}/api/v1/runs/{access.slug}/leaderboard?limit={MOST_LINES}"
         while True:
@@ -134,7 +134,10 @@ class Observer:
             await asyncio.sleep(LEADERBOARD_S)
 
     async def _ask_how_it_learns(self) -> None:
-        """Poll held-out losses, which come with snapshots, minutes apart."""
+        """Ask the site regularly for the held-out loss and the warning about training.
+
+        They change with snapshots, minutes apart.
+        """
         access = self.agent.access
         url = f"{access.site.url}/api/v1/runs/{access.slug}"
         while True:
@@ -154,7 +157,7 @@ class Observer:
 
 
 def doing(agent: Agent) -> str:
-    """Return a key of `status.SENTENCES`."""
+    """Return what the agent is doing, as a key of `status.SENTENCES`."""
     view, core = agent.view, agent.core
     if view.run_state == "finished":
         return "finished"
@@ -174,5 +177,5 @@ def doing(agent: Agent) -> str:
 
 
 def _of_site(away: Fault | None) -> Fault | None:
-    """Return the fault to show: an unreachable site may only be restarting."""
+    """Return the fault to show for a control link that is down. A site that is not reached may only be restarting."""
     return hardware.not_reached(away) if away is not None and away.code in PASSING else away

@@ -1,4 +1,4 @@
-"""A trainer's side of one open round: what it sends to the reducers and receives from them."""
+"""A trainer's part in one open round: what it sends to the reducers and receives from them."""
 
 import asyncio
 import contextlib
@@ -18,15 +18,15 @@ from peer_agent.protocol.trainer.events import Gathered
 from peer_agent.protocol.wire import Frame, Kind
 from peer_agent.site.relay_links import DataLinks
 
-GATHER_S = 0.05  # at most, to serve reducers together that open at about the same time
-OPENS = 1000  # queued; as many as there can be relays
+GATHER_S = 0.05  # wait at most this long, to serve together reducers that become ready at about the same time
+OPENS = 1000  # requests in the queue; a run has at most so many relays
 
 
 class OpenRound:
-    """The bytes of a round from cut to commit or void: own chunks to send, and averages as they arrive."""
+    """A round's data from the cut to commit or void: this machine's chunks to send, and averages as they arrive."""
 
     def __init__(self, cut: m.Cut | m.SitOut | m.PlanHead, assembly: Assembly) -> None:
-        """Open a round by its `cut`, or by its plan if this machine was not asked to take part."""
+        """Open a round. `cut`: the message that began it, or the plan if this machine was not asked to take part."""
         self.cut, self.assembly = cut, assembly
         self.sending: Sending | None = None
         self.plan: m.PlanHead | None = None
@@ -38,20 +38,23 @@ class OpenRound:
         self._planned_at = 0.0
         self._reducers: dict[int, PeerId] = {}  # by span
         self._arrived: dict[PeerId, Arrived] = {}
-        self.full_s: dict[PeerId, float] = {}  # seconds in which the link to a reducer took no more
+        self.full_s: dict[PeerId, float] = {}  # by reducer: seconds in which its link accepted no more data
 
     def is_of(self, record: RecordHead) -> bool:
-        """Return True if the averages received here are those of the record."""
+        """Return True if the averages received in this round are those of the record."""
         is_next = (record.step, record.fence) == (self.cut.step + 1, self.cut.fence)
         return is_next and self.plan is not None and record.codec == self.assembly.codec
 
     def follow(self, plan: m.PlanHead, slot: int | None) -> None:
-        """Follow an attempt: accept its averages, including early ones, and send what `slot` is asked."""
+        """Follow a new plan: accept its averages, including those that came early.
+
+        `slot`: this machine's slot, if it has one.
+        """
         self.stop_sending()
         self.plan, self.slot = plan, slot
         self._planned_at, self._arrived, self.full_s = time.monotonic(), {}, {}
         self._reducers = {span.span: span.reducer for span in plan.spans}
-        if plan.codec_down != self.assembly.codec:  # another codec than the recipe's holds for the round
+        if plan.codec_down != self.assembly.codec:  # a round may use another codec than the recipe's
             self.assembly = Assembly(self.assembly.grid, plan.codec_down)
         self.assembly.follow(plan)
         frames, self._early_frames = self._early_frames, []
@@ -59,7 +62,7 @@ class OpenRound:
             self.keep_chunk(frame)
 
     def keep_chunk(self, frame: Frame) -> bool:
-        """Keep an averaged chunk, and return True if it is new. One ahead of the plan waits for it."""
+        """Store an averaged chunk. Return True if it is new. A chunk that comes before its plan waits for the plan."""
         if (frame.step, frame.fence) != (self.cut.step, self.cut.fence):
             return False
         if self.plan is None or frame.attempt > self.plan.attempt:
@@ -72,7 +75,9 @@ class OpenRound:
         return is_new
 
     def gathered(self) -> Gathered | None:
-        """Return the event that all averages of the attempt arrived, with timings; None while one is missing."""
+        """Return the event that all averages of this attempt are there, with timings. Return None while one is
+        missing.
+        """
         holds = self.assembly.holds() if self.plan is not None else None
         if self.plan is None or holds is None:
             return None
@@ -80,12 +85,12 @@ class OpenRound:
         return Gathered(self.plan.attempt, holds, came, departures_of(self.full_s))
 
     def serve(self, peer: PeerId, message: m.Open) -> None:
-        """Queue a reducer's request for chunks. One beyond the queue's limit is dropped; a new link repeats it."""
+        """Queue a reducer's request for chunks. Drop it if the queue is full; on a new link, the reducer repeats it."""
         with contextlib.suppress(asyncio.QueueFull):
             self.opens.put_nowait((peer, message))
 
     async def wait_for_chunks(self, record: RecordHead, patience_s: float) -> None:
-        """Wait for averaged chunks, until none has come for `patience_s`."""
+        """Wait for the record's averaged chunks until all are there, or until none has come for `patience_s`."""
         while self.assembly.missing(record):
             self.arrived.clear()
             try:
@@ -95,18 +100,21 @@ class OpenRound:
                 return
 
     def material(self) -> tuple[Sending, m.PlanHead, int]:
-        """Return what to send, by which plan, from which slot. Raises RuntimeError unless contributing."""
+        """Return what to send, under which plan, and in which slot.
+
+        Raises RuntimeError if this machine contributes nothing.
+        """
         if self.sending is None or self.plan is None or self.slot is None:
             raise RuntimeError("this machine contributes nothing to the round")
         return self.sending, self.plan, self.slot
 
     def stop(self) -> None:
-        """End the round and release its frames."""
+        """End the round: stop sending, and drop stored chunks."""
         self.stop_sending()
         self._early_frames = []
 
     def stop_sending(self) -> None:
-        """Stop sending the gradient in this attempt."""
+        """Stop sending this machine's gradient."""
         if self.task is not None:
             self.task.cancel()
             self.task = None
@@ -115,10 +123,10 @@ class OpenRound:
 
 
 async def contribute(round_: OpenRound, links: DataLinks) -> None:
-    """Serve every reducer that opens, now or after a lost link, until the round ends.
+    """Send chunks to each reducer that requests them, even late or after a lost link, until cancelled.
 
-    A late reducer is served at once, since its relay would otherwise suspect this trainer. Plain tasks instead of a
-    TaskGroup: its cancelled errors would keep the round's bytes until garbage collection.
+    A late reducer is served at once, because it would otherwise suspect this trainer. The writers are plain tasks, not
+    a TaskGroup: its errors would keep the round's data in memory until garbage collection.
     """
     writers: set[asyncio.Task[None]] = set()
     try:
@@ -134,7 +142,10 @@ async def contribute(round_: OpenRound, links: DataLinks) -> None:
 
 
 async def _gathered(round_: OpenRound) -> dict[PeerId, m.Open]:
-    """Return the reducers that are ready: all of the plan, or those that open within `GATHER_S`."""
+    """Wait for the first reducer that is ready.
+
+    Return all that are ready within `GATHER_S`, or when the plan has no others.
+    """
     ready = dict([await round_.opens.get()])
     wanted = {span.reducer for span in round_.material()[1].spans if not span.root}
     with contextlib.suppress(TimeoutError):
@@ -154,7 +165,10 @@ async def _send(round_: OpenRound, links: DataLinks, ready: dict[PeerId, m.Open]
 
 
 def _pace(sending: Sending, plan: m.PlanHead) -> float:
-    """Return our pace in bytes per second, 0 for none: a sender ahead of the plan would delay planned slow ones."""
+    """Return this machine's pace in bytes per second. 0 means no limit.
+
+    A sender that is faster than planned would delay senders that the plan knows to be slow.
+    """
     chunks = (chunk for span in plan.spans if not span.root for chunk in range(span.first, span.stop))
     seconds = coming_s(plan)
     return plan.pace * sum(len(sending.payloads[chunk]) for chunk in chunks) / seconds if seconds else 0.0
@@ -173,7 +187,7 @@ def _leaves(round_: OpenRound) -> m.Leaves:
 
 
 def _frames(round_: OpenRound, peer: PeerId, received: set[int]) -> list[Frame]:
-    """Return the chunks for one reducer in ascending order, without those that it has."""
+    """Return the chunks for one reducer in ascending order, without the chunks that the reducer already has."""
     sending, plan, slot = round_.material()
     spans = sorted((span for span in plan.spans if span.reducer == peer and not span.root), key=lambda s: s.first)
     return [

@@ -1,4 +1,4 @@
-"""The run's shards on this machine: prefetched, with bounds on those kept on disk and open in memory."""
+"""A run's shards on this machine: prefetched, with limits for disk and memory."""
 
 import asyncio
 import contextlib
@@ -23,26 +23,29 @@ from peer_agent.recipes.training import training_of
 from peer_agent.site.credential import RunAccess
 from peer_agent.trainer.files import fetch_shard, fetch_tokenizer
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # before the Hub is asked again, doubling
-SILENT_S = 900.0  # without a byte from the Hub, including the time to cut rows, after which a try is abandoned
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # before the Hub is asked again; each pause is twice as long as the last
+SILENT_S = 900.0  # without a byte from the Hub for so long, a try is given up; this includes the time to tokenize rows
 MADE = ".made-"  # in the names of unfinished files
 
 
 class Portions:
-    """Shards of texts that stay on the Hub, built here one at a time. `view` is notified while it is unreachable."""
+    """Builds shards whose texts stay on the Hub, one at a time. While the Hub is unreachable, `view` shows a fault."""
 
     def __init__(self, home: Home, access: RunAccess, view: View | None = None) -> None:
         self.home, self.access, self.view = home, access, view
         self._making = asyncio.Lock()
 
     def sweep(self) -> None:
-        """Remove unfinished files of a killed agent. Only one agent uses this home."""
+        """Delete unfinished files that a killed agent has left. Safe, because only one agent uses this home."""
         for path in (self.home.cache / "shards").glob(f"*{MADE}*"):
             with contextlib.suppress(OSError):
                 path.unlink()
 
     async def made(self, path: Path) -> Path:
-        """Build a shard in place of its description, if the file is one. Raises Problem E106, E397, E414, E416."""
+        """If the file is a portion, replace it by the shard that it describes. Return `path`.
+
+        Raises Problem E106, E397, E414, E416.
+        """
         async with self._making:
             portion = await asyncio.to_thread(portion_in, path)
             if portion is not None:
@@ -63,7 +66,7 @@ class Portions:
                 self.view.ended(codes.HUB_AWAY)
 
     async def _try(self, path: Path, tokenizer: Path) -> Problem | None:
-        """Build once. Return the problem if another try may help."""
+        """Try to build a shard. Return the problem if another try may succeed, or None after success."""
         out = path.with_suffix(f"{MADE}{os.getpid()}")
         command = ["shard", *map(str, (path, tokenizer, out)), "--endpoint", hub_endpoint()]
         loop = asyncio.get_running_loop()
@@ -71,7 +74,7 @@ class Portions:
             async with asyncio.timeout(SILENT_S) as limit:
 
                 async def came(count: int) -> None:
-                    """Count bytes from the Hub and pace them like all others."""
+                    """Count bytes from the Hub as traffic, and apply the owner's download limit."""
                     TRAFFIC.add(received=count)
                     await DOWNLINK.came(count)
                     limit.reschedule(loop.time() + SILENT_S)
@@ -93,12 +96,15 @@ class Portions:
 
 
 LOOK_S = 0.5  # between checks whether the agent still runs
-AHEAD = 4  # shards fetched before a unit of them is begun: the next two of two sources
-OPEN_BYTES = 1 << 30  # of files whose content is held in memory; the one in use is held whatever its size
+AHEAD = 4  # shards to fetch in advance: the next two of each of two sources
+OPEN_BYTES = 1 << 30  # limit of shards in memory, by the size of their files; the shard in use always stays
 
 
 class Shards:
-    """Shards by position. Least recently used shards go first, from memory and disk each by its own bound."""
+    """A run's shards by number.
+
+    Memory and disk each have a limit, and the shards not used for the longest time go first.
+    """
 
     def __init__(
         self,
@@ -111,25 +117,32 @@ class Shards:
         disk_bytes: int,
         view: View | None = None,
     ) -> None:
-        """Bound the shards in this home, also of other runs, by `disk_bytes`. `view` is told if the Hub is away."""
+        """Prepare the shards of a run. `view` shows a fault while the Hub is unreachable.
+
+        `disk_bytes`: limit of all shards in this home, including those of other runs.
+        """
         self.home, self.access, self.recipe, self.shards, self.loop = home, access, recipe, shards, loop
         self.disk_bytes = disk_bytes
         self._portions = Portions(home, access, view)
         self._portions.sweep()
         self._load = training_of(recipe).load_shard
-        self._open: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # content, and the size of its file
+        # By number: a shard's content, and the size of its file.
+        self._open: OrderedDict[int, tuple[Any, int]] = OrderedDict()
         self._fetching: dict[int, asyncio.Task[Path]] = {}
-        self._ahead: list[int] = []  # to be prefetched, in this order
-        self._fetcher: asyncio.Task[None] | None = None  # of those
+        self._ahead: list[int] = []  # numbers of shards to prefetch, in order
+        self._fetcher: asyncio.Task[None] | None = None  # the task that prefetches them
 
     def __getitem__(self, shard: int, /) -> Any:
-        """Return a shard's content. Raises Problem. Call only from the thread that makes batches."""
+        """Return a shard's content, fetching it if necessary. Raises Problem.
+
+        Call this only from the thread that makes batches.
+        """
         if shard not in self._open:
             path = self._waited_for(asyncio.run_coroutine_threadsafe(self._fetched(shard), self.loop))
             try:
                 self._open[shard] = self._load(path), path.stat().st_size
             except Problem:
-                path.unlink(missing_ok=True)  # so that it is fetched again
+                path.unlink(missing_ok=True)  # so that the next try fetches it again
                 raise
         self._open.move_to_end(shard)
         while len(self._open) > 1 and sum(size for _, size in self._open.values()) > OPEN_BYTES:
@@ -137,12 +150,15 @@ class Shards:
         return self._open[shard][0]
 
     async def ready(self, shards: Iterable[int], is_wanted: Callable[[], bool]) -> bool:
-        """Fetch files; return False once unwanted. Raises Problem. Call from the event loop."""
+        """Fetch the files of these shards. Return False as soon as `is_wanted` does. Raises Problem.
+
+        Call from the event loop.
+        """
         for shard in dict.fromkeys(shards):
             fetched = asyncio.create_task(self._fetched(shard)) if shard not in self._open else None
             while fetched is not None and not (await asyncio.wait([fetched], timeout=LOOK_S))[0]:
                 if not is_wanted():
-                    fetched.cancel()  # the shared download goes on
+                    fetched.cancel()  # the download itself goes on, because other callers share it
                     return False
             if fetched is not None:
                 fetched.result()
@@ -152,21 +168,24 @@ class Shards:
         return shard in self._open
 
     def _waited_for(self, fetched: "Future[Path]") -> Path:
-        """Wait for a download. Raises CancelledError if the agent ends, even if its loop has stopped."""
+        """Wait for a download. Raises CancelledError if the agent ends, even if its event loop has stopped."""
         while not wait([fetched], LOOK_S).done:
             if not self.loop.is_running():
                 raise CancelledError
         return fetched.result()
 
     def prefetch(self, coming: Iterable[int]) -> None:
-        """Fetch the first missing ones in turn: two at once would delay the first. Call from the event loop."""
-        known = (shard for shard in dict.fromkeys(coming) if shard < len(self.shards))  # the site says which
+        """Begin to fetch the first missing shards, one after the other, so that none delays an earlier one.
+
+        Call this from the event loop.
+        """
+        known = (shard for shard in dict.fromkeys(coming) if shard < len(self.shards))  # the site may name any number
         self._ahead = list(islice((shard for shard in known if shard not in self._open), AHEAD))
         if self._ahead and (self._fetcher is None or self._fetcher.done()):
             self._fetcher = self.loop.create_task(self._fetch_ahead())
 
     def close(self) -> None:
-        """Cancel downloads; a later one resumes from the partial files."""
+        """Cancel all downloads. A later download resumes from the partial files."""
         self._ahead.clear()
         for task in [*self._fetching.values(), *([self._fetcher] if self._fetcher is not None else [])]:
             task.cancel()
@@ -187,7 +206,7 @@ class Shards:
     def _ended(self, shard: int, task: asyncio.Task[Path]) -> None:
         del self._fetching[shard]
         if not task.cancelled():
-            task.exception()  # the next request for the shard meets the error
+            task.exception()  # marks the error as handled; the next request for this shard raises its own
 
     async def _fetch(self, shard: int) -> Path:
         path = await fetch_shard(self.home, self.access, self.recipe, self.shards[shard])
@@ -196,7 +215,7 @@ class Shards:
         return path
 
     def _used(self, path: Path) -> None:
-        """Mark a file as the newest, and delete the oldest beyond the bound."""
+        """Mark a file as the most recently used. Delete the least recently used files until the limit is met."""
         os.utime(path)
         wanted = {self.shards[number].digest for number in (*self._fetching, *list(self._open)[-1:])}
         found = [(file.stat(), file) for file in path.parent.glob("*.safetensors")]
@@ -205,6 +224,6 @@ class Shards:
             if left <= self.disk_bytes:
                 return
             if file.stem not in wanted:
-                with contextlib.suppress(OSError):  # another program has it open
+                with contextlib.suppress(OSError):  # another program has the file open
                     file.unlink()
                     left -= about.st_size

@@ -1,4 +1,5 @@
-"""Everything that needs torch: model, replica, optimizer, data and inner loop of a trainer.
+"""The parts of a trainer that need torch: model, replica, optimizer, data and inner loop.
 
-`protocol` decides who computes what; other rooms average and move bytes. Gradients and averages are numpy arrays.
+`protocol` decides which machine computes what. Other packages average and send. Gradients and averages are numpy
+arrays.
 """

@@ -1,4 +1,4 @@
-"""Memory and speed of layers: recomputation in backward (arXiv 1604.06174), and compilation."""
+"""Layers with less memory or more speed: recomputation in the backward pass (arXiv 1604.06174), and compilation."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,7 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute_layers(model: nn.Module) -> bool:
-    """Make each layer keep only its input for backward. Return False if there are no layers. Results stay the same."""
+    """Make each layer keep only its input for the backward pass, and compute the rest again. The results stay the same.
+
+    Returns False if the model has no layers.
+    """
     layers = list(layers_of(model))
     for layer in layers:
         again = partial(checkpoint, layer.forward, use_reentrant=False, preserve_rng_state=False)
@@ -19,30 +22,32 @@ def recompute_layers(model: nn.Module) -> bool:
 
 
 def layers_of(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the members of a model's outermost ModuleLists."""
+    """Yield a model's layers: the members of its outermost ModuleLists."""
     for child in module.children():
         yield from child if isinstance(child, nn.ModuleList) else layers_of(child)
 
 
 class CompiledLayers:
-    """Layers that are compiled at first use, and again for another number of samples.
+    """A model's layers, compiled at first use, and again for another number of samples.
 
-    Gradients differ only by rounding. Updates are never compiled, because replicas would no longer agree bit by bit
-    (rule 13). `error` says why compilation failed; it is empty while layers are compiled.
+    Compiled gradients differ only by rounding. Updates are never compiled, because replicas would no longer have equal
+    bits (rule 13). `error`: why compilation failed, or "".
     """
 
     def __init__(self, model: torch.nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
-        """Replace the layers of a model; `backend` is torch.compile's."""
+        """Replace a model's layers by compiled ones. `backend`: that of torch.compile."""
         self.error = ""
         self._backend = backend
         for layer in layers_of(model):
             layer.forward = self._either(layer.forward)
 
     def give_up(self, error: Exception) -> bool:
-        """Stop compiling from now on. Return False if that has already happened: the error has another cause."""
+        """Stop compiling from now on. Return False if it was already stopped, because then the error has another
+        cause.
+        """
         if self.error:
             return False
-        cause = getattr(error, "inner_exception", error)  # torch wraps it
+        cause = getattr(error, "inner_exception", error)  # torch wraps the compiler's error
         lines = str(cause).strip().splitlines()
         self.error = lines[0] if lines else type(cause).__name__
         return True

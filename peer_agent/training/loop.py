@@ -1,4 +1,4 @@
-"""A trainer's inner loop: leased units in, one gradient sum out. It never changes the replica."""
+"""A trainer's inner loop: it turns leased units into one gradient sum, and never changes the replica."""
 
 import math
 from collections.abc import Collection, Iterator
@@ -30,7 +30,10 @@ class Mean(Struct, frozen=True):
 def mean_loss(
     model: torch.nn.Module, recipe: Recipe, shard: Shard, device: torch.device, *, most: float = math.inf
 ) -> Mean:
-    """Return the mean loss of the first samples, up to `most` loss units. Raises ValueError without loss units."""
+    """Return the mean loss of the first samples, until they have `most` loss units.
+
+    Raises ValueError if there are none.
+    """
     kind = training_of(recipe)
     loss_sum, loss_units = 0.0, 0
     with torch.no_grad():
@@ -45,12 +48,17 @@ def mean_loss(
 
 
 def pick_device() -> torch.device:
-    """Return a CUDA device or the CPU. Apple's GPU is excluded, since its optimizer results would differ (rule 13)."""
+    """Return a CUDA device or the CPU. Apple's GPU is not used, because its optimizer results would differ (rule
+    13).
+    """
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Trainer:
-    """Sums gradients of one replica on its device. One call at a time, and none while the replica applies an update."""
+    """Sums gradients of one replica on the replica's device.
+
+    Call one method at a time, and none while the replica applies an update.
+    """
 
     def __init__(
         self,
@@ -63,11 +71,16 @@ class Trainer:
         recomputes: bool = False,
         compiles: bool = False,
     ) -> None:
-        """Make a trainer of `replica`.
+        """Prepare to train `replica`.
 
-        `threads` limits torch's CPU threads; 0: unchanged. `at_once` is the number of samples computed at a time; 0: a
-        whole pass. `recomputes`: recompute layers in backward. If memory runs out, it resorts to both. `compiles`: try
-        to compile layers.
+        `threads`: CPU threads of torch. 0 means unchanged.
+
+        `at_once`: samples computed together. 0 means a whole pass.
+
+        `recomputes`: True to compute layers again in the backward pass. If memory runs out, the trainer lowers
+        `at_once` and then recomputes.
+
+        `compiles`: True to try to compile layers.
         """
         self.threads, self._threads_now = threads, 0
         self._use_threads()
@@ -91,18 +104,24 @@ class Trainer:
 
     @property
     def most_units(self) -> int:
-        """The most units in one pass. CPU memory cannot be probed, as the system kills the process (decision 28)."""
+        """The most units in one pass.
+
+        On a CPU it is 1: trying more could exhaust memory, and the system kills the process (decision 28).
+        """
         is_alone = self.replica.device.type != "cuda" or self.replica.recipe.unit_is_whole
         return 1 if is_alone else MOST_UNITS
 
     def _use_threads(self) -> None:
-        """Set the thread count in the computing thread, since torch ignores changes made by other threads."""
+        """Set torch's number of threads.
+
+        Call this in the computing thread, because torch ignores changes by other threads.
+        """
         if self.threads and self.threads != self._threads_now:
             torch.set_num_threads(self.threads)
             self._threads_now = self.threads
 
     def _tie(self) -> None:
-        """Make the parameters' gradients views of the buffer, to which backward adds in place."""
+        """Make each parameter's gradient a view of the flat buffer, so that the backward pass adds to the buffer."""
         for piece, parameter in parameters_of(self.replica.model, self.replica.layout):
             parameter.grad = piece.of(self._fresh)
 
@@ -111,7 +130,9 @@ class Trainer:
         self._loss_tokens, self._loss_sum = 0, 0.0
 
     def begin(self, *units: Unit) -> "UnitInHand":
-        """Return units of one pass with the current replica and a zero gradient. Raises Problem E107, E111."""
+        """Begin one pass over these units: make their batch, and set the gradient to zero. Raises Problem E107,
+        E111.
+        """
         self._use_threads()
         with memory_or_problem():
             self._tie()  # an earlier loop may have replaced the gradients
@@ -119,15 +140,18 @@ class Trainer:
             return UnitInHand(self, units)
 
     def compute(self, *units: Unit) -> Computed | NonFinite:
-        """Run forward and backward in one pass; `keep` adds the result unless a cut came. Raises Problem E107, E111."""
+        """Compute the gradient of these units in one pass. `keep` then adds it to the sum. Raises Problem E107,
+        E111.
+        """
         in_hand = self.begin(*units)
         in_hand.backward()
         return in_hand.finish()
 
     def gradient(self, recipe: Recipe, batch: Batch) -> float | None:
-        """Fill the gradient buffer for a batch and return the loss; NaN if either is not finite.
+        """Fill the gradient buffer for a batch. Return the loss, or NaN if loss or gradient is not finite.
 
-        Returns None to retry with less memory or without compiling. Raises Problem E107 if memory cannot be reduced.
+        Returns None if the caller shall retry: the trainer has reduced memory or stopped compiling. Raises Problem E107
+        if memory cannot be reduced further.
         """
         try:
             with memory_or_problem():
@@ -141,15 +165,16 @@ class Trainer:
         except Problem as problem:
             if problem.fault.code != codes.NO_MEMORY or not self._takes_less(recipe, len(batch[0])):
                 raise
-        except Exception as error:  # a compiler may raise anything; an error with another cause recurs without it
+        # A compiler may raise anything; an error with another cause occurs again without the compiler.
+        except Exception as error:
             if self.compiled is None or not self.compiled.give_up(error):
                 raise
         if self.replica.device.type == "cuda":
-            torch.cuda.empty_cache()  # frees the failed attempt's fragments
+            torch.cuda.empty_cache()  # frees memory fragments of the failed try
         return None
 
     def _filled(self, recipe: Recipe, batch: Batch) -> float:
-        """Compute the gradient of a batch into the buffer, zero for frozen parameters, and return the loss in nats."""
+        """Compute a batch's gradient into the buffer, with zeros for frozen parameters. Return the loss in nats."""
         self._fresh.zero_()
         scale = self._scale.value
         loss_sum = sum(self._add_gradient(recipe, part, scale) for part in _parts(batch, self.at_once or len(batch[0])))
@@ -159,11 +184,17 @@ class Trainer:
         return loss_sum
 
     def is_sound(self, recipe: Recipe, loss_sum: float) -> bool:
-        """Return True if a loop's loss and unfrozen gradients are finite. Raises ValueError if it left no gradient."""
+        """Return True if the loss and gradients that another program's loop left are finite.
+
+        Frozen parameters do not count.
+
+
+        Raises ValueError if the loop left no gradient.
+        """
         for piece, parameter in parameters_of(self.replica.model, self.replica.layout):
             buffer, gradient = piece.of(self._fresh), parameter.grad
             if gradient is not None and gradient.data_ptr() != buffer.data_ptr():
-                buffer.copy_(gradient.detach())  # zero_grad() has put a new one there
+                buffer.copy_(gradient.detach())  # the loop's `zero_grad()` has replaced the view by a new tensor
         if not self._fresh.any():
             raise ValueError("a unit has a gradient: call backward() of its loss before step()")
         self._leave_out(recipe.frozen(self.replica.step))
@@ -173,7 +204,10 @@ class Trainer:
         return math.isfinite(loss_sum) and are_finite(self._fresh)
 
     def _takes_less(self, recipe: Recipe, samples: int) -> bool:
-        """Halve the samples at a time, or recompute layers as a last resort. Return False if neither is possible."""
+        """Halve the samples computed together, or else recompute layers.
+
+        Return False if memory cannot be reduced further.
+        """
         at_once = min(self.at_once or samples, samples)
         if at_once > 1 and not recipe.unit_is_whole:
             self.at_once = at_once // 2
@@ -184,7 +218,7 @@ class Trainer:
         return self.recomputes
 
     def _leave_out(self, frozen: Collection[str]) -> None:
-        """Zero the gradients of frozen parameters, so that they do not enter the norm for checks and clipping."""
+        """Set the gradients of frozen parameters to zero, so that they do not affect the norm."""
         for piece in self.replica.layout.pieces:
             if piece.name in frozen:
                 piece.of(self._fresh).zero_()
@@ -195,7 +229,7 @@ class Trainer:
         return float(loss.detach())
 
     def loss(self, recipe: Recipe, batch: Batch) -> torch.Tensor:
-        """Return the summed loss in nats, with forward in the recipe's precision on this device."""
+        """Return the summed loss in nats. The forward pass uses the recipe's precision on this device."""
         with self._precision():
             return self._kind.summed_loss(recipe, self.replica.model, batch, self.replica.device)
 
@@ -214,25 +248,30 @@ class Trainer:
         return tuple(self._units)
 
     def take_sum(self) -> Taken:
-        """Return the sum in CPU memory, and start a new one."""
+        """Return the gradient sum in CPU memory, and begin a new sum."""
         gradient = self._sum.to("cpu", copy=True).numpy()
         taken = Taken(gradient, self._loss_tokens, self._loss_sum, tuple(self._units))
         self.discard()
         return taken
 
     def discard(self) -> None:
-        """Drop the sum, and start a new one."""
+        """Drop the gradient sum, and begin a new sum."""
         self._sum.zero_()
         self._forget()
 
     def evaluate(self, heldout: Shard) -> float:
-        """Return mean nats over held-out data. Raises Problem E107, or ValueError without loss units."""
+        """Return the mean loss in nats on held-out data.
+
+        Raises Problem E107, or ValueError if the data have no loss units.
+        """
         with memory_or_problem(), self._precision():
             return mean_loss(self.replica.model, self.replica.recipe, heldout, self.replica.device).loss
 
 
 class UnitInHand:
-    """Leased units and their batch, between `begin` and `finish`. Only the agent's own loop has several units."""
+    """Leased units and their batch, between `begin` and `finish`. With another program's loop, it is always one
+    unit.
+    """
 
     def __init__(self, trainer: Trainer, units: tuple[Unit, ...]) -> None:
         replica = trainer.replica
@@ -245,30 +284,35 @@ class UnitInHand:
         self._loss: torch.Tensor | float | None = None
 
     def summed_loss(self) -> torch.Tensor:
-        """Return the loss in nats, for one `backward()` by a loop. Memory is not bounded, fp16 losses not scaled."""
+        """Return the loss in nats. The loop must call `backward()` on it once.
+
+        Here memory is not limited, and fp16 losses are not scaled.
+        """
         loss = self._trainer.loss(self._recipe, self.batch)
         self._loss = loss.detach()
         return loss
 
     @property
     def unit(self) -> Unit:
-        """The only unit, in a loop of another program."""
+        """The only unit, for a loop of another program."""
         return self.units[0]
 
     @property
     def loss_units(self) -> int:
-        """The weight of the batch: its tokens, crops or images that have a loss."""
+        """The batch's weight: how many of its tokens, crops or images have a loss."""
         return sum(self._loss_units)
 
     def backward(self) -> None:
-        """Run forward and backward, in parts if memory is short. Raises Problem E107 if that is not enough."""
+        """Run forward and backward pass, in parts if memory is short. Raises Problem E107 if memory does not
+        suffice.
+        """
         loss_sum = None
         while loss_sum is None:
             loss_sum = self._trainer.gradient(self._recipe, self.batch)
         self._loss = loss_sum
 
     def finish(self) -> Computed | NonFinite:
-        """Return the result. Raises ValueError if nothing was computed."""
+        """Return the result. Raises ValueError if no loss was computed."""
         if self._loss is None:
             raise ValueError("a unit is finished after its loss was computed: summed_loss() or backward()")
         if isinstance(self._loss, torch.Tensor):
@@ -282,7 +326,7 @@ class UnitInHand:
 
 
 def are_finite(values: torch.Tensor) -> bool:
-    """Return True if all values are finite. A finite sum proves it, in a fraction of the time."""
+    """Return True if all values are finite. A finite sum proves this in less time than checking each value."""
     return math.isfinite(float(values.sum())) or bool(torch.isfinite(values).all())
 
 

@@ -1,4 +1,4 @@
-"""The order in which a model's parameters lie in the flat vector."""
+"""The order of a model's parameters in the flat vector."""
 
 import math
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Piece(Struct, frozen=True, array_like=True):
-    """One parameter tensor: elements [start, start + product of shape) of the flat vector."""
+    """One parameter tensor's place in the flat vector: [start, start + product of shape)."""
 
     name: str
     shape: tuple[int, ...]
@@ -24,7 +24,7 @@ class Piece(Struct, frozen=True, array_like=True):
 
 
 class Layout(Struct, frozen=True):
-    """The trainable `named_parameters()`, end to end, tied ones once."""
+    """The places of all trainable `named_parameters()`, one after another. Tied parameters occur once."""
 
     pieces: tuple[Piece, ...]
     elements: int

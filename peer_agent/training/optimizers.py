@@ -26,9 +26,9 @@ Then, for each row r of a matrix whose rows have length 1:
 
     r = r / |r|
 
-As usual, weight decay skips biases and the gains of norms. LAMB's ratio applies to each tensor, of all tensors (arXiv
-1904.00962, algorithm 2). It also restrains tensors whose true gradient is 0, such as the bias of attention keys, which
-rounding noise would otherwise move.
+As usual, weight decay skips biases and the gains of norms. LAMB's ratio is computed for every tensor (arXiv 1904.00962,
+algorithm 2). This also limits the movement of tensors whose true gradient is 0, such as the bias of attention keys.
+Otherwise rounding noise would move them.
 """
 
 from collections.abc import Callable, Collection
@@ -42,18 +42,18 @@ from peer_agent.protocol.recipe import Optimizer
 from peer_agent.protocol.schedule import float32
 from peer_agent.training.model import Layout
 
-TRUST = 0.001  # of LARC, as in arXiv 2006.09882
+TRUST = 0.001  # LARC's trust coefficient, as in arXiv 2006.09882
 
 
 class Moving(NamedTuple):
-    """One tensor's views of the three state vectors."""
+    """One tensor, as a view of each of the three state vectors."""
 
     weight: torch.Tensor
     moment1: torch.Tensor
     moment2: torch.Tensor
 
 
-Move = Callable[[Optimizer, Scalars, Moving, torch.Tensor], None]  # the last: the clipped gradient
+Move = Callable[[Optimizer, Scalars, Moving, torch.Tensor], None]  # the last argument is the clipped gradient
 
 
 def update(
@@ -66,7 +66,9 @@ def update(
     frozen: Collection[str] = (),
     unit_rows: Collection[str] = (),
 ) -> None:
-    """Update flat vectors in place, except `frozen` parameters. Rows of those in `unit_rows` get length 1."""
+    """Update the flat state vectors in place. `frozen` parameters stay. Rows of parameters in `unit_rows` get length
+    1.
+    """
     move = _move_of(optimizer)
     with torch.no_grad():
         for piece in layout.pieces:
@@ -92,7 +94,9 @@ def _move_of(optimizer: Optimizer) -> Move:
 
 
 def square_root(values: torch.Tensor) -> torch.Tensor:
-    """Take square roots in place, correctly rounded. Torch's own may be a bit off on CPUs, for a fifth of results."""
+    """Take square roots in place, correctly rounded. On CPUs, a fifth of torch's own results are wrong in the last
+    bit.
+    """
     if values.device.type == "cpu":
         np.sqrt(values.numpy(), out=values.numpy())
         return values
@@ -100,7 +104,7 @@ def square_root(values: torch.Tensor) -> torch.Tensor:
 
 
 def halving_sum(values: torch.Tensor) -> torch.Tensor:
-    """Sum as a fixed tree: pad with zeros to a power of two, then add half to half until one is left."""
+    """Sum in a fixed tree: pad with zeros to a power of two, then add the halves until one value is left."""
     return _sums_of_rows(values.reshape(1, -1))[0]
 
 
@@ -116,13 +120,13 @@ def _sums_of_rows(values: torch.Tensor) -> torch.Tensor:
 
 
 def _normalize_rows(matrix: torch.Tensor) -> None:
-    """Scale rows to length 1 in place. A row of zeros stays zero."""
+    """Scale each row to length 1, in place. A row of zeros stays zero."""
     lengths = square_root(_sums_of_rows(matrix.mul(matrix)))
     matrix.div_(torch.where(lengths > 0, lengths, torch.ones_like(lengths)).unsqueeze(1))
 
 
 def _direction(optimizer: Optimizer, scalars: Scalars, views: Moving, gradient: torch.Tensor) -> torch.Tensor:
-    """Update the moments and return u."""
+    """Update both moments, and return the direction u."""
     _decay_towards(views.moment1, gradient, optimizer.beta1)
     _decay_towards(views.moment2, gradient.mul(gradient), optimizer.beta2)
     denominator = square_root(views.moment2.mul(scalars.inverse_bias_2)).add_(float32(optimizer.epsilon))
@@ -176,5 +180,5 @@ def _norm(values: torch.Tensor) -> torch.Tensor:
 
 
 def _are_both(norms: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Return True where neither norm is 0."""
+    """Return True where neither of two norms is 0."""
     return (norms[0] > 0) & (norms[1] > 0)

@@ -1,4 +1,4 @@
-"""Mixed precision where a device is faster with it: forward and backward in bf16, or in fp16 with loss scaling.
+"""Mixed precision on devices that are faster with it: gradients are computed in bf16, or in fp16 with loss scaling.
 
 Parameters, gradients and their sums stay float32 (arXiv 1710.03740).
 """
@@ -13,15 +13,15 @@ import torch
 from peer_agent.protocol.recipe import Recipe
 
 FIRST, LEAST, MOST = 2.0**16, 1.0, 2.0**24
-GROWS_AFTER = 1000  # finite gradients in a row
-SIDE, TRIES = 512, 5  # of the square matrices in the speed trial, and repetitions
-WIDE = "sdpa_float32"  # the name registered in transformers
-LONG = 256  # tokens of a sample, from which bf16 attention is no longer slower on a CPU
-PAYS = 1.5  # least speedup required: float32 parts do not speed up, and casts come on top
+GROWS_AFTER = 1000  # after so many finite gradients in a row
+SIDE, TRIES = 512, 5  # of the speed trial: the matrices' side, and repetitions
+WIDE = "sdpa_float32"  # name under which transformers knows this attention
+LONG = 256  # with samples of at least so many tokens, bf16 attention is not slower on a CPU
+PAYS = 1.5  # the least speedup of bf16 that is used, because float32 parts and casts reduce it
 
 
 def half_of(recipe: Recipe, device: torch.device) -> torch.dtype | None:
-    """Return the 16-bit type in which a device computes this recipe, or None for float32."""
+    """Return the 16-bit type in which a device computes this recipe, or None if it computes in float32."""
     if recipe.precision != "mixed":
         return None
     if device.type != "cuda":
@@ -30,13 +30,15 @@ def half_of(recipe: Recipe, device: torch.device) -> torch.dtype | None:
 
 
 def kept_in(recipe: Recipe, device: torch.device) -> torch.dtype | None:
-    """Return the type in which a GPU keeps matrices that the run does not change, if it computes in 16 bits."""
+    """Return the 16-bit type in which a GPU stores fixed matrices, or None if it stores them in float32."""
     return half_of(recipe, device) if device.type == "cuda" else None
 
 
 @cache
 def is_faster_in_bf16() -> bool:
-    """Return True if this CPU is faster in bf16, by trial: some are three times as fast, others slower."""
+    """Return True if a trial shows that this CPU is faster in bf16. Some CPUs are three times as fast, others
+    slower.
+    """
     whole = min(_product_s(torch.float32) for _ in range(TRIES))
     return any(_product_s(torch.bfloat16) * PAYS < whole for _ in range(TRIES))
 
@@ -49,10 +51,10 @@ def _product_s(dtype: torch.dtype) -> float:
 
 
 def narrow_fixed(model: torch.nn.Module, half: torch.dtype) -> None:
-    """Keep a model's fixed matrices in 16 bits, in place: autocast multiplies by such copies anyway.
+    """Store a model's fixed matrices in 16 bits, in place. Autocast would convert them anyway.
 
-    Vectors, of norms and biases, stay as they are. Embedding outputs are widened, so that residual sums keep their
-    precision.
+    Vectors, such as norms and biases, stay in float32. Outputs of embeddings are converted to float32, so that residual
+    sums keep their precision.
     """
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
@@ -68,13 +70,13 @@ def _widened(module: torch.nn.Module, given: Sequence[Any], found: torch.Tensor)
 
 
 def widen_attention(model: torch.nn.Module) -> None:
-    """Make transformers below this model compute attention of short samples in float32 under autocast.
+    """Make this model's transformers compute attention in float32 for short samples, even under autocast.
 
-    torch's bf16 attention takes up to five times as long on CPUs, mostly in backward.
+    On CPUs, torch's attention in bf16 takes up to five times as long, mostly in the backward pass.
     """
     for module in model.modules():
         if getattr(getattr(module, "config", None), "_attn_implementation", "") == "sdpa":
-            from transformers import AttentionInterface, AttentionMaskInterface  # image models do without them
+            from transformers import AttentionInterface, AttentionMaskInterface  # image models do not need these
             from transformers.masking_utils import sdpa_mask
 
             AttentionInterface.register(WIDE, _attention)
@@ -94,7 +96,9 @@ def _attention(
 
 
 class LossScale:
-    """A power of two that scales losses, so that fp16 keeps small gradients; 1 if not needed."""
+    """A power of two that scales losses, so that small gradients do not become zero in fp16. It is 1 for other
+    types.
+    """
 
     def __init__(self, half: torch.dtype | None) -> None:
         self.value = FIRST if half is torch.float16 else LEAST
@@ -107,7 +111,7 @@ class LossScale:
             self._finite, self.value = 0, min(2 * self.value, self._most)
 
     def halve(self) -> bool:
-        """Halve the scale after a gradient that is not finite. Return False if the scale is not the cause."""
+        """Halve the scale after a gradient that is not finite. Return False if the scale cannot be the cause."""
         self._finite = 0
         if self.value <= LEAST:
             return False

@@ -1,4 +1,4 @@
-"""A peer's copy of the run's state, which only an averaged update or a snapshot can change."""
+"""A peer's copy of a run's state. Only an averaged update or a snapshot can change it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +18,16 @@ from peer_agent.training.optimizers import Moving, update
 from peer_agent.training.precision import kept_in, narrow_fixed
 from peer_agent.training.snapshots import BLOCK, State, canonical_blocks, hash_of, header_of, read_state
 
-# The cheap digest of a replica's state on any device; equal to `protocol.digests.state_digest` (rule 17).
+# The cheap digest of a replica's state, on any device. It equals `protocol.digests.state_digest` (rule 17).
 
-SIGNED_POSITION = POSITION - 2**64  # the same 64 bits; torch has only signed integers
+SIGNED_POSITION = POSITION - 2**64  # the same 64 bits, signed, because torch has only signed integers
 
 
 def state_digest(*vectors: torch.Tensor) -> str:
-    """Return the wrapping sum of (bit pattern x odd constant of its position) over flat vectors, as 16 hex digits."""
+    """Return a digest of flat vectors as 16 hexadecimal digits.
+
+    The digest is the wrapping sum of each bit pattern times an odd constant of its position.
+    """
     total, offset = 0, 0
     for vector in vectors:
         for start in range(0, vector.numel(), AT_A_TIME):
@@ -37,22 +40,23 @@ def state_digest(*vectors: torch.Tensor) -> str:
 
 
 class OutOfOrder(ValueError):
-    """A record does not follow this replica's state. Nothing was changed."""
+    """A record that does not follow the replica's state. The replica is unchanged."""
 
 
 class Replica:
-    """Flat float32 vectors on one device; the model's parameters are views into the first.
+    """Parameters and two moments, as flat float32 vectors on one device.
 
-    `step` and `index` count committed updates and log entries. `log_digest` is the digest of the last record.
+    The model's parameters are views of the parameter vector. `step` and `index` count committed updates and log
+    entries. `log_digest`: the digest of the last record.
     """
 
     def __init__(self, recipe: Recipe, device: torch.device | str = "cpu", files: Path = NO_FILES) -> None:
-        """Build the recipe's state at step 0. `files` is the folder of the files, by digest, that its model needs."""
+        """Build a recipe's state at step 0. `files`: the folder of files, named by digest, that the model needs."""
         self.recipe = recipe
         self.device = torch.device(device)
         self.model = model_of(recipe, files)
         if (half := kept_in(recipe, self.device)) is not None:
-            narrow_fixed(self.model, half)  # before it moves to the device
+            narrow_fixed(self.model, half)  # before the model moves to the device
         self.model.to(self.device)
         self.layout = layout_of(self.model)
         self.parameters = torch.zeros(self.layout.elements, dtype=torch.float32, device=self.device)
@@ -68,7 +72,10 @@ class Replica:
             parameter.data = view
 
     def apply(self, record: RecordHead, digest: str, gradient: NDArray[np.float32]) -> None:
-        """Apply the update of `record` by its averaged gradient; `digest` is of the sealed bytes. Raises OutOfOrder."""
+        """Apply an update's averaged gradient. Raises OutOfOrder if the record does not follow this state.
+
+        `digest`: the digest of the signed record.
+        """
         self._check_follows(record)
         if gradient.shape != (self.layout.elements,):
             raise ValueError(f"a gradient of {gradient.shape} for {self.layout.elements} parameters")
@@ -94,7 +101,10 @@ class Replica:
         return state_digest(self.parameters, self.moment1, self.moment2)
 
     def state_hash(self) -> tuple[str, int]:
-        """Return sha256 and size of the snapshot that `save` writes, without a copy: the state must not change."""
+        """Return sha256 and size of the snapshot that `save` would write, without a copy.
+
+        Meanwhile the state must not change.
+        """
         return hash_of(self._canonical_blocks())
 
     def _canonical_blocks(self) -> Iterator[bytes | memoryview]:
@@ -104,7 +114,7 @@ class Replica:
                 yield from canonical_blocks(vector[start : start + BLOCK].cpu().numpy())
 
     def copy_state(self) -> State:
-        """Return a copy in CPU memory, for a thread to save while training goes on."""
+        """Return a copy of the state in CPU memory, which a thread can save while training goes on."""
         return State(
             layout=self.layout,
             step=self.step,
@@ -116,11 +126,11 @@ class Replica:
         )
 
     def save(self, path: Path) -> str:
-        """Write a snapshot and return its sha256 in hexadecimal. Raises Problem E106."""
+        """Write a snapshot, and return its sha256 in hexadecimal. Raises Problem E106."""
         return self.copy_state().save(path)
 
     def load(self, path: Path) -> None:
-        """Load a snapshot. Raises Problem E310, changing nothing, if it is of another model."""
+        """Load a snapshot. If it is of another model, raise Problem E310 and change nothing."""
         state = read_state(path)
         if state.layout != self.layout:
             raise Problem.of("E310", step=state.step)

@@ -1,8 +1,8 @@
 """A replica's state as a file: safetensors with `parameters`, `moment1`, `moment2` (flat float32) and metadata.
 
-Content-addressed files need the same bytes from every writer, but the safetensors library orders metadata by chance. So
-this module writes the canonical bytes, which replicas hash (`StateHash`) and keepers upload. They contain nothing
-local: no device, time or name.
+A file named by its digest needs the same bytes from every writer, but the safetensors library writes metadata in random
+order. So this module writes canonical bytes itself. Replicas hash these bytes (`StateHash`), and keepers upload them.
+They contain nothing that depends on the machine, such as device, time or name.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from peer_agent.protocol.errors import Problem, disk_errors
 from peer_agent.protocol.log.digests import VECTORS
 from peer_agent.training.model import Layout
 
-BLOCK = 1 << 22  # elements written at a time
+BLOCK = 1 << 22  # elements written together
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class State(Struct, frozen=True, kw_only=True):
     moment2: NDArray[np.float32]
 
     def save(self, path: Path) -> str:
-        """Write the file atomically and return its sha256 in hexadecimal. Raises Problem E106."""
+        """Write a snapshot atomically, and return its sha256 in hexadecimal. Raises Problem E106."""
         part = path.with_name(path.name + ".part")
         with disk_errors(path.parent):
             try:
@@ -46,7 +46,7 @@ class State(Struct, frozen=True, kw_only=True):
         return digest
 
     def hashed(self) -> tuple[str, int]:
-        """Return sha256 (hexadecimal) and size in bytes of the file, without writing it."""
+        """Return the snapshot's sha256 in hexadecimal and its size in bytes, without writing it."""
         return hash_of(self._blocks())
 
     def _write(self, path: Path) -> str:
@@ -64,7 +64,7 @@ class State(Struct, frozen=True, kw_only=True):
 
 
 def header_of(layout: Layout, *, step: int, index: int, log_digest: str) -> bytes:
-    """Return the file's first bytes, up to the values."""
+    """Return the snapshot's bytes before the values."""
     size = 4 * layout.elements
     metadata = {
         "step": str(step),
@@ -82,13 +82,13 @@ def header_of(layout: Layout, *, step: int, index: int, log_digest: str) -> byte
 
 
 def canonical_blocks(vector: NDArray[np.float32]) -> Iterator[memoryview]:
-    """Yield a flat vector's bytes in the file, little-endian, a block at a time."""
+    """Yield the bytes of a flat vector as the snapshot stores them: little-endian, one block at a time."""
     for start in range(0, vector.size, BLOCK):
         yield np.ascontiguousarray(vector[start : start + BLOCK], dtype="<f4").data.cast("B")
 
 
 def hash_of(blocks: Iterable[bytes | memoryview]) -> tuple[str, int]:
-    """Return sha256 in hexadecimal, and the number of bytes."""
+    """Return the sha256 in hexadecimal of these blocks, and their number of bytes."""
     sha256, size = hashlib.sha256(), 0
     for block in blocks:
         sha256.update(block)
@@ -97,7 +97,7 @@ def hash_of(blocks: Iterable[bytes | memoryview]) -> tuple[str, int]:
 
 
 def read_state(path: Path) -> State:
-    """Return the state in a snapshot file. Raises Problem E310 if it is malformed."""
+    """Return the state in a snapshot. Raises Problem E310 if the file is malformed."""
     step = "?"
     try:
         with safe_open(path, framework="numpy") as file:

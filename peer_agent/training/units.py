@@ -1,4 +1,4 @@
-"""Leased units on a device: their samples, batches made in advance, units per pass, and results. No torch."""
+"""Leased units on a device: their samples, batches made in advance, units per pass, and results. Needs no torch."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,22 +17,22 @@ from peer_agent.recipes.training import Batch, Place, Samples, Shard, training_o
 
 
 class Joined(Struct, frozen=True):
-    """The samples of units as one batch, and the loss units of each."""
+    """The samples of several units as one batch, and the number of loss units in each unit."""
 
     batch: Batch
     loss_units: tuple[int, ...]
 
 
 class Made(Struct, frozen=True):
-    """A batch in the making, and its input."""
+    """A batch that is being made, and what it is made from."""
 
-    recipe: Recipe  # as of the batch's step
+    recipe: Recipe  # the recipe as it applies at the batch's step
     units: tuple[Unit, ...]
     batch: "Future[Joined]"
 
 
 class Batches:
-    """Makes batches in one thread, at most one in advance, so that shards need no lock."""
+    """Makes batches in one thread, so that shards need no lock. At most one batch is made in advance."""
 
     def __init__(self, make: Callable[[Recipe, Unit], Batch], loss_units_in: Callable[[Batch], int]) -> None:
         self._make, self._loss_units_in = make, loss_units_in
@@ -40,7 +40,7 @@ class Batches:
         self._ahead: Made | None = None
 
     def take(self, recipe: Recipe, units: tuple[Unit, ...], then: tuple[Unit, ...] = ()) -> Joined:
-        """Return the batch of units, and begin that of `then`. Raises what `make` raises."""
+        """Return the batch of these units, and begin to make the batch of `then`. Raises the errors of `make`."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or (ahead.recipe, ahead.units) != (recipe, units):
             ahead = self._begun(recipe, units)
@@ -53,49 +53,56 @@ class Batches:
         return Made(recipe, units, self._thread.submit(self._joined, recipe, units))
 
     def _joined(self, recipe: Recipe, units: tuple[Unit, ...]) -> Joined:
-        """Join units made separately, so that chance in each stays keyed by its samples (rule 33)."""
+        """Join the batches of several units.
+
+        Each is made separately, so that randomness stays keyed by its samples (rule 33).
+        """
         batches = [self._make(recipe, unit) for unit in units]
         whole = batches[0] if len(batches) == 1 else tuple(map(np.concatenate, zip(*batches, strict=True)))
         return Joined(whole, tuple(map(self._loss_units_in, batches)))
 
 
 class Shards(Protocol):
-    """Shards by number: a list, or a mapping that loads them on access."""
+    """Shards by number: a list, or a mapping that loads a shard on access."""
 
     def __getitem__(self, shard: int, /) -> Shard: ...
 
 
 def batch_of(recipe: Recipe, unit: Unit, *, run: RunId, shard: Shard) -> Batch:
-    """Return a unit as the model takes it, a row per sample. Raises ValueError for a unit beyond the shard."""
+    """Return a unit's samples as model input, one row per sample. Raises ValueError if the unit is beyond the shard."""
     kind = training_of(recipe)
     samples = samples_of(unit, run=run, of=recipe.samples_in(kind.size_of(shard)))
     return kind.batch_of(recipe, shard, samples, Place(run, unit.epoch, unit.shard))
 
 
 def samples_of(unit: Unit, *, run: RunId, of: int) -> Samples:
-    """Return a unit's sample numbers in a shard of `of` samples. Raises ValueError for a unit beyond it."""
+    """Return the numbers of a unit's samples in a shard of `of` samples.
+
+    Raises ValueError if the unit is beyond the shard.
+    """
     if not 0 <= unit.start < unit.stop <= of:
         raise ValueError(f"samples {unit.start} to {unit.stop} of a shard of {of}")
     return order_of(run, unit.epoch, unit.shard, of)[unit.start : unit.stop]
 
 
-# The number of units that a device computes in one pass is found by trial. A cut discards the pass in hand and an
-# update waits for it, so the number grows only while it pays.
+# How many units a device computes in one pass is found by trial. A cut discards the current pass, and an update waits
+# for it. So the number grows only while more units are faster.
 
 MOST_UNITS = 64
-TRIES = 3  # passes per number, the fastest of which counts: the first of a size is slow, and so are data fetches
-GAIN = 1.1  # in samples per second, for twice as many units
-LONGEST_S = 1.0  # the most that a pass of several units may take, judged by one with fewer
+# Passes with each number of units. Only the fastest counts, because the first pass and data fetches are slow.
+TRIES = 3
+GAIN = 1.1  # least gain in samples per second when the number of units doubles
+LONGEST_S = 1.0  # limit for a pass of several units, estimated from a pass with fewer
 
 
 class DeviceBatch:
-    """The number of units in the next pass. It doubles from 1 while that pays, and then never grows again."""
+    """The number of units in the next pass. It doubles from 1 while that is faster, and then never grows again."""
 
     def __init__(self, most: int = 1) -> None:
-        """Start with one unit; `most` is 1 if there is nothing to gain."""
+        """Begin with one unit. `most`: the limit; 1 if several units cannot be faster."""
         self.most = most
         self._found, self._alone = 1, 0
-        self._rates: list[float] = []  # of passes with the number on trial, in samples per second
+        self._rates: list[float] = []  # of passes with the current number of units, in samples per second
         self._rate_before = 0.0  # with half as many units
 
     @property
@@ -105,7 +112,7 @@ class DeviceBatch:
     def took(self, units: int, samples: int, seconds: float) -> None:
         self._alone = max(0, self._alone - 1)
         if units != self._found or self._found == self.most:
-            return  # another number than the one on trial, or nothing left to try
+            return  # a number that is not on trial, or no larger number to try
         self._rates.append(samples / seconds)
         if len(self._rates) < TRIES:
             return
@@ -119,13 +126,13 @@ class DeviceBatch:
             self._found *= 2
 
     def fits(self, units: int) -> None:
-        """Limit passes to the units that memory allows; 0: even one unit is computed in parts."""
+        """Limit passes to the units that fit in memory. 0 means that even one unit is computed in parts."""
         if units < self._found:
             self._settle(max(1, units))
         self.most = max(self._found, min(self.most, units))
 
     def was_not_finite(self, units: int) -> None:
-        """Record a pass with a gradient that is not finite. Units of a joint pass are then computed alone."""
+        """Record a pass whose gradient was not finite. If it had several units, each is next computed alone."""
         self._alone = units if units > 1 else max(0, self._alone - 1)
 
     def _settle(self, units: int) -> None:
@@ -133,22 +140,22 @@ class DeviceBatch:
 
 
 class Computed(Struct, frozen=True):
-    """Units whose gradient was computed in one pass. `loss_sum`: nats over the `loss_tokens` of all."""
+    """Units whose gradient was computed in one pass. `loss_sum`: summed nats of all units."""
 
     units: tuple[Unit, ...]
     base_step: int
     loss_sum: float
-    loss_tokens: tuple[int, ...]  # of each
+    loss_tokens: tuple[int, ...]  # the number of loss tokens in each unit
 
 
 class NonFinite(Struct, frozen=True):
-    """Units whose gradient was not finite and was discarded."""
+    """Units whose gradient was discarded because it was not finite."""
 
     units: tuple[Unit, ...]
 
 
 class Taken(Struct, frozen=True):
-    """The flat gradient of the summed loss since the last hand-over, and its units."""
+    """The gradient of the summed loss since the last `take_sum`, as a flat vector, and its units."""
 
     gradient_sum: NDArray[np.float32]
     loss_tokens: int

@@ -1,4 +1,6 @@
-"""A causal language model: predicts every token of a sample, except the first, from those before it."""
+"""The recipe of a causal language model, which predicts each token of a sample, except the first, from those before
+it.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -16,7 +18,8 @@ from peer_agent.recipes.text.recipe import (
     usage_of_writer,
 )
 
-# Floats that forward keeps for backward, per layer, token and unit of width; measured with transformers 5.
+# Floats kept from the forward pass for the backward pass, per layer, token and unit of width. Measured with
+# transformers 5.
 KEPT = {"gpt2": 39.0, "llama": 27.0, "qwen3": 32.0}
 NAMES = {"gpt2": "GPT-2", "llama": "Llama", "qwen3": "Qwen"}
 
@@ -27,22 +30,26 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     width: Annotated[int, Meta(ge=16, le=8192)] = 64
     heads: Annotated[int, Meta(ge=1, le=128)] = 4
     context: Annotated[int, Meta(ge=8, le=8192)] = 64  # tokens in a sample
-    kv_heads: Annotated[int, Meta(ge=0, le=128)] = 0  # for keys and values (arXiv 2305.13245); 0: as many as heads
+    # Heads for keys and values (arXiv 2305.13245). 0 means as many as `heads`.
+    kv_heads: Annotated[int, Meta(ge=0, le=128)] = 0
 
     @property
     def inside(self) -> int:
-        """The width inside a gated feed-forward: three matrices, each a third smaller than without a gate."""
+        """The width inside the gated feed-forward.
+
+        Its three matrices are each a third smaller than the two without a gate.
+        """
         return -(-self.width // 3) * 8
 
     @property
     def keys(self) -> int:
-        """Width of the keys, and of the values."""
+        """The total width of the keys, and also of the values."""
         return self.width // self.heads * (self.kv_heads or self.heads)
 
 
 @register
 class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
-    """GPT-2, Llama or Qwen trained from scratch on one text. A sample is `context` tokens of it."""
+    """GPT-2, Llama or Qwen trained from scratch on text. A sample is `context` tokens of the text."""
 
     summaries = ("a {name} language model of {layers} layers of width {width}, context {context}, {vocab} tokens",)
 
@@ -69,14 +76,17 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
     )
 
     model: Model = Model()
-    end: Annotated[int, Meta(ge=0, le=65_535)] = 0  # the token that ends a text, set from the tokenizer
+    end: Annotated[int, Meta(ge=0, le=65_535)] = 0  # the token after each document, set from the tokenizer
 
     @property
     def stretch(self) -> int:
         return self.model.context
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the bounds of the loss units: all tokens but each sample's first. A shard's last may be short."""
+        """Return the least and the most loss units: all tokens but each sample's first.
+
+        A shard's last sample may be shorter.
+        """
         each = self.model.context - 1
         return (samples - 1) * each + 1, samples * each
 
@@ -86,7 +96,7 @@ class CausalLM(TextRecipe, frozen=True, kw_only=True, tag="causal_lm"):
             return (self.vocab + model.context + 2) * width + model.layers * (12 * width + 13) * width
         norms = 2 * width + (2 * (width // model.heads) if model.family == "qwen3" else 0)
         layer = 2 * width * (width + model.keys) + 3 * width * model.inside + norms
-        embeddings = 2 if model.family == "llama" else 1  # input and output embeddings, unless tied
+        embeddings = 2 if model.family == "llama" else 1  # input and output embeddings; one matrix serves both if tied
         return (embeddings * self.vocab + 1) * width + model.layers * layer
 
     def operations(self, samples: int) -> float:

@@ -1,4 +1,4 @@
-"""A causal language model in torch: transformers' GPT-2, Llama and Qwen, initialised here."""
+"""Training of a causal language model: transformers' GPT-2, Llama and Qwen, with our initial values."""
 
 import math
 from collections.abc import Mapping
@@ -24,8 +24,9 @@ from peer_agent.recipes.training import Batch, Place, Samples
 
 __all__ = ["load_shard", "loss_units_in", "sample_of", "size_of", "summed_loss", "written"]
 
-SPREAD = 0.02  # standard deviation of fresh matrices, as in GPT-2
-INTO_RESIDUAL = ("c_proj.weight", "o_proj.weight", "down_proj.weight")  # scaled by depth, as in GPT-2
+SPREAD = 0.02  # standard deviation of initial matrices, as in GPT-2
+# Matrices whose initial values are scaled by depth, as in GPT-2.
+INTO_RESIDUAL = ("c_proj.weight", "o_proj.weight", "down_proj.weight")
 
 # The model
 
@@ -47,7 +48,7 @@ def _gpt2(recipe: CausalLM) -> PreTrainedModel:
         n_embd=shape.width,
         n_layer=shape.layers,
         n_head=shape.heads,
-        # Dropout cannot be keyed by sample, so a round would not equal one large batch (rule 33).
+        # No dropout: it cannot be keyed by sample, so a round would differ from one large batch (rule 33).
         resid_pdrop=0.0,
         embd_pdrop=0.0,
         attn_pdrop=0.0,
@@ -64,13 +65,13 @@ def _llama(recipe: CausalLM) -> PreTrainedModel:
 
 
 def _qwen(recipe: CausalLM) -> PreTrainedModel:
-    """Normalize keys and queries and tie the embeddings, like Qwen's small models."""
+    """Build a Qwen model that normalizes keys and queries and ties its embeddings, like Qwen's small models."""
     return Qwen3ForCausalLM(Qwen3Config(**_gated(recipe), tie_word_embeddings=True))
 
 
 def _gated(recipe: CausalLM) -> dict[str, Any]:
     shape = recipe.model
-    # No padding token: its embedding would never learn, and here it is the end-of-text token.
+    # No padding token. Its embedding would never learn, and here it would be the end-of-text token.
     return {
         "vocab_size": recipe.vocab,
         "max_position_embeddings": shape.context,
@@ -89,7 +90,7 @@ def _gated(recipe: CausalLM) -> dict[str, Any]:
 
 
 def batch_of(recipe: CausalLM, shard: Tokens, samples: Samples, place: Place) -> Batch:
-    """Return ids and labels, both [samples, context]."""
+    """Return token ids and labels of the samples, both [samples, context]."""
     del place  # nothing here is random
     return rows_of(samples, tokens=shard, context=recipe.model.context)
 
@@ -105,7 +106,7 @@ def figures_of(
 
 
 def save_model(recipe: CausalLM, model: PreTrainedModel, data: Path, out: Path) -> tuple[str, ...]:
-    """Write a transformers model with settings for sampling text, and its tokenizer."""
+    """Write a transformers model with settings for generating text, and its tokenizer."""
     settings: Any = model.generation_config
     settings.update(do_sample=True, temperature=0.8, top_k=50, pad_token_id=recipe.end, max_length=recipe.model.context)
     model.save_pretrained(out)

@@ -1,6 +1,6 @@
-"""Low-rank adapters for the matrices of an existing language model (LoRA, arXiv 2106.09685).
+"""The recipe for low-rank adapters of an existing language model's matrices (LoRA, arXiv 2106.09685).
 
-The base never changes. Only adapters are trained, sent and averaged. A release has them merged in.
+The base model never changes. Only adapters are trained, sent and averaged. A release merges them into the base model.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,18 +14,20 @@ from peer_agent.recipes.finetune_lora.preparation import AdaptedText
 from peer_agent.recipes.text.recipe import kept_floats, recomputed_floats, samples_in, shard_bytes, usage_of_writer
 
 Family = Literal["gpt2", "llama", "mistral", "qwen2", "qwen3"]
-KEPT = {"gpt2": 39.0, "llama": 27.0, "mistral": 27.0, "qwen2": 28.0, "qwen3": 32.0}  # as in causal_lm
+KEPT = {"gpt2": 39.0, "llama": 27.0, "mistral": 27.0, "qwen2": 28.0, "qwen3": 32.0}  # as in `causal_lm`
 NAMES = {"gpt2": "GPT-2", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen 2", "qwen3": "Qwen 3"}
 MOST_VOCAB = 1 << 20
 Size = Annotated[int, Meta(ge=1, le=1 << 20)]
-Shape = tuple[int, int]  # of a matrix: inputs, outputs
+Shape = tuple[int, int]  # inputs and outputs of a matrix
 
 
 class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The base model, read from its files and never chosen. `file` is None before one was added."""
+    """The base model's shape, which the site reads from the model's files. `file` is None until a base model is
+    added.
+    """
 
     file: ModelFile | None = None
-    name: Annotated[str, Meta(max_length=120)] = ""  # for people
+    name: Annotated[str, Meta(max_length=120)] = ""  # shown to people
     family: Family = "llama"
     layers: Size = 2
     width: Size = 64
@@ -33,13 +35,13 @@ class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     kv_heads: Size = 4
     head: Size = 16  # width of one head
     inside: Size = 172  # width inside the feed-forward
-    context: Size = 64  # the longest input in tokens
+    context: Size = 64  # the longest input, in tokens
     vocab: Annotated[int, Meta(ge=2, le=MOST_VOCAB)] = 512
-    is_tied: bool = True  # input and output share one matrix of embeddings
+    is_tied: bool = True  # True if input and output embeddings share one matrix
 
     @property
     def attention(self) -> dict[str, Shape]:
-        """The matrices of a layer's attention, by the ends of their names."""
+        """The matrices of a layer's attention, by the ends of the matrices' names."""
         queries, keys = self.heads * self.head, self.kv_heads * self.head
         if self.family == "gpt2":
             return {"attn.c_attn": (self.width, 3 * self.width), "attn.c_proj": (self.width, self.width)}
@@ -48,7 +50,7 @@ class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def rest(self) -> dict[str, Shape]:
-        """The matrices of a layer's feed-forward, by the ends of their names."""
+        """The matrices of a layer's feed-forward, by the ends of the matrices' names."""
         into, out = (self.width, self.inside), (self.inside, self.width)
         if self.family == "gpt2":
             return {"mlp.c_fc": into, "mlp.c_proj": out}
@@ -61,7 +63,7 @@ class _Read(Struct, frozen=True):
 
 @register
 class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
-    """Adapters of `rank` for a base's matrices, trained on a text. A sample is `context` tokens of it."""
+    """Adapters of `rank` for a base model's matrices, trained on text. A sample is `context` tokens of the text."""
 
     summaries = (
         (
@@ -111,11 +113,11 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
         return (samples - 1) * (self.context - 1) + 1, samples * (self.context - 1)
 
     def parameters(self) -> int:
-        """Return the size of the adapters: two narrow matrices for each adapted one."""
+        """Return the adapters' parameters: two narrow matrices for each adapted matrix."""
         return self.base.layers * sum(self.rank * (into + out) for into, out in self.adapted.values())
 
     def fixed_parameters(self) -> int:
-        """Return the size of the base: embeddings, matrices, norms and biases."""
+        """Return the base model's parameters: embeddings, matrices, norms and biases."""
         base, both = self.base, {**self.base.attention, **self.base.rest}
         is_gpt2 = base.family == "gpt2"
         embeddings = base.vocab * (1 if base.is_tied else 2) + (base.context if is_gpt2 else 0)
@@ -144,7 +146,7 @@ class FinetuneLoRA(Recipe, frozen=True, kw_only=True, tag="finetune_lora"):
         return replace(self, base=base, context=min(self.context, base.context))
 
     def shard_bytes(self, size: int) -> int:
-        """Return the most bytes of a shard. Large vocabularies take four bytes a token."""
+        """Return the most bytes that a shard can take. With a large vocabulary, a token takes four bytes."""
         return 2 * shard_bytes(size)
 
     def usage(self, model: str) -> str:

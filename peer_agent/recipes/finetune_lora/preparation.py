@@ -1,4 +1,4 @@
-"""Preparation of a text for an existing model, with that model's tokenizer."""
+"""Preparation of a text for an existing model, with the model's own tokenizer."""
 
 from typing import ClassVar, Literal
 
@@ -7,7 +7,9 @@ from peer_agent.recipes.text.preparation import TextPreparation
 
 
 class AdaptedText(Preparation, frozen=True, tag="adapted_text"):
-    """Shards of the base's tokens, beside its tokenizer and its parameters."""
+    """Shards of tokens from the base model's tokenizer. Files beside the shards hold this tokenizer and the
+    parameters.
+    """
 
     material: ClassVar[Material] = TextPreparation.material._replace(
         takes=None,

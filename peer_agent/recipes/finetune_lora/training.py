@@ -1,4 +1,4 @@
-"""Adapters in torch: peft's, on a transformers model with fixed parameters from one file."""
+"""Training of adapters with peft, on a transformers model whose fixed parameters come from one file."""
 
 import json
 import warnings
@@ -22,36 +22,38 @@ from peer_agent.recipes.training import Batch, Place, Samples
 __all__ = ["load_shard", "loss_units_in", "sample_of", "size_of", "summed_loss", "written"]
 
 load_shard = load_wide_shard
-CONFIG = "config"  # metadata of the base's file: its transformers configuration
-ADAPTER = "default"  # peft's name of the only adapter
+CONFIG = "config"  # in the metadata of the base model's file: its transformers configuration
+ADAPTER = "default"  # peft's name for the only adapter
 DROPOUTS = ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout")
 
 # The model
 
 
 def build_model(recipe: FinetuneLoRA, files: Path) -> PeftModel:
-    """Return the base with fixed parameters, and fresh adapters that change nothing yet."""
+    """Return the base model with fixed parameters, and with new adapters that do not change its output yet."""
     settings = LoraConfig(
         task_type="CAUSAL_LM",
         r=recipe.rank,
-        lora_alpha=recipe.alpha,  # type: ignore[arg-type] # a number; peft declares an integer
+        lora_alpha=recipe.alpha,  # type: ignore[arg-type] # a fraction, though peft declares an integer
         lora_dropout=0.0,  # dropout cannot be keyed by sample (rule 33)
         target_modules=list(recipe.adapted),
         fan_in_fan_out=recipe.base.family == "gpt2",
     )
     base = base_model(recipe, files)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # peft reads a name that transformers deprecates
+        warnings.simplefilter("ignore", FutureWarning)  # peft reads a name that transformers has deprecated
         model: PeftModel = get_peft_model(base, settings)
     for name, parameter in model.named_parameters():
         if f"lora_A.{ADAPTER}" in name:
-            # The standard deviation of peft's own uniform values.
+            # The standard deviation of the uniform values that peft itself draws.
             draw_normal(parameter, seed=recipe.seed, name=name, spread=(3 * parameter.shape[1]) ** -0.5)
     return model
 
 
 def base_model(recipe: FinetuneLoRA, files: Path) -> PreTrainedModel:
-    """Load the base in fp32, in memory once. Raises Problem E111 if the file does not match the recipe."""
+    """Load the base model in fp32, with one copy in memory. Raises Problem E111 if the file does not match the
+    recipe.
+    """
     assert recipe.base.file is not None
     path = files / f"{recipe.base.file.digest}.safetensors"
     try:
@@ -72,7 +74,10 @@ def base_model(recipe: FinetuneLoRA, files: Path) -> PreTrainedModel:
 
 
 def empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
-    """Return a model of transformers' own classes for a configuration, without dropout. Raises KeyError, ValueError."""
+    """Return a model of transformers' own classes for a configuration, without dropout.
+
+    Raises KeyError or ValueError if the configuration is unusable.
+    """
     settings = {**config, **{name: 0.0 for name in DROPOUTS if name in config}}
     kind = CONFIG_MAPPING[settings.pop("model_type")]
     made: Any = AutoModelForCausalLM
@@ -84,7 +89,7 @@ def empty_model(config: Mapping[str, Any]) -> PreTrainedModel:
 
 
 def batch_of(recipe: FinetuneLoRA, shard: Tokens, samples: Samples, place: Place) -> Batch:
-    """Return ids and labels, both [samples, context]."""
+    """Return token ids and labels of the samples, both [samples, context]."""
     del place  # nothing here is random
     return rows_of(samples, tokens=shard, context=recipe.context)
 
@@ -100,7 +105,7 @@ def figures_of(
 
 
 def save_model(recipe: FinetuneLoRA, model: PeftModel, data: Path, out: Path) -> tuple[str, ...]:
-    """Write a transformers model: the base with its adapters merged in."""
+    """Write a transformers model: the base model with the adapters merged into it."""
     whole: Any = model.merge_and_unload()
     whole.save_pretrained(out)
     copy_tokenizer(data / "tokenizer", out, context=recipe.base.context)

@@ -1,4 +1,4 @@
-"""An image classifier, trained from scratch: a ResNet and a layer that names the class."""
+"""The recipe of an image classifier trained from scratch: a ResNet and a layer that scores the classes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -15,14 +15,14 @@ ClassName = Annotated[str, Meta(min_length=1, max_length=60)]
 
 @register
 class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_classification"):
-    """A ResNet on labelled images. A sample is an image, optionally shifted by a few pixels."""
+    """A ResNet trained on labelled images. A sample is an image, which may be shifted by a few pixels and mirrored."""
 
     summaries = (
         "a {trunk} image classifier of width {width}, {side} by {side} pixels, {classes} classes",
         "a {trunk} image classifier of width {width}, {side} by {side} pixels",
     )
 
-    usual_passes = 30  # augmentation differs each time
+    usual_passes = 30  # images differ in each pass, because they are augmented
     title = "Image classifier"
     about = "Learns to name what a picture shows."
     training = "peer_agent.recipes.image_classification.training"
@@ -54,7 +54,7 @@ class ImageClassification(ImageRecipe, frozen=True, kw_only=True, tag="image_cla
         return samples * self.kept_of(self.side)
 
     def rules(self) -> Iterable[Rule]:
-        """Require two images or more: the batch statistics of one are meaningless."""
+        """Require micro-batches of at least two images, because batch statistics of one image are meaningless."""
         yield Rule("micro_batch", "a micro batch of images has 2 of them or more", self.micro_batch < 2)
 
     def fitted(self, data: Mapping[str, Any]) -> Self:

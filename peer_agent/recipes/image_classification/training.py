@@ -1,4 +1,4 @@
-"""An image classifier in torch."""
+"""Training of an image classifier."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +32,7 @@ def build_model(recipe: ImageClassification) -> PreTrainedModel:
 
 
 def batch_of(recipe: ImageClassification, shard: Images, samples: Samples, place: Place) -> Batch:
-    """Return shifted images [samples, side, side, 3], and their classes [samples]."""
+    """Return augmented images [samples, side, side, 3], and their classes [samples]."""
     by = int(recipe.shift * recipe.side)
     images = [
         moved(shard.pixels[sample], chance_of(place, int(sample)), by=by, may_flip=bool(recipe.flip))
@@ -57,7 +57,7 @@ def summed_loss(
 def figures_of(
     recipe: ImageClassification, model: torch.nn.Module, heldout: Images, loss: float, most: int
 ) -> Mapping[str, float]:
-    """Return the share of images classified correctly, without augmentation."""
+    """Return the accuracy on held-out images, without augmentation."""
     del loss
     named = [model(pixel_values=pixels).logits.argmax(dim=-1) for pixels in whole_images(recipe, heldout, most)]
     found = torch.cat(named).numpy()

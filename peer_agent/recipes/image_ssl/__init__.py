@@ -1,4 +1,6 @@
-"""SwAV (arXiv 2006.09882): a ResNet learns from unlabelled images what crops of one image have in common."""
+"""The recipe of SwAV (arXiv 2006.09882): a ResNet learns from unlabelled images what crops of one image have in
+common.
+"""
 
 from collections.abc import Iterable
 from typing import Annotated, ClassVar, Self
@@ -12,11 +14,11 @@ from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.recipe import LARC, OF_TRUNK, ImageRecipe
 from peer_agent.recipes.images.trunk import Trunk
 
-LARGE = 2  # crops assigned to prototypes, which the other crops predict
+LARGE = 2  # large crops per image; other crops predict their assignment to prototypes
 
 
 class Multicrop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Two large crops of each image and some small ones. Sides are in pixels; areas are fractions of the image."""
+    """Two large crops of each image, and some small ones. Sides are in pixels; areas are fractions of the image."""
 
     large_side: Annotated[int, Meta(ge=8, le=512)] = 32
     large_least: Part = 0.3
@@ -33,10 +35,10 @@ class Multicrop(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 @register
 class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
-    """A ResNet, two layers behind it, and prototypes. A sample is an image, in several crops.
+    """A ResNet with a head of two layers, and prototypes. A sample is an image, seen in several crops.
 
-    Assignments are made among a unit's images, so `micro_batch` affects what is learned. Schedules depend on committed
-    steps only, and a unit needs no earlier results (rule 33).
+    Images are assigned to prototypes within a unit, so `micro_batch` affects what the model learns. Schedules depend
+    only on committed steps, and a unit needs no result of an earlier unit (rule 33).
     """
 
     summaries = (
@@ -46,7 +48,7 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         ),
     )
 
-    usual_passes = 100  # crops differ each time (arXiv 2006.09882, section 4)
+    usual_passes = 100  # crops differ in each pass (arXiv 2006.09882, section 4)
     title = "Images without labels"
     about = "Learns from unlabelled pictures (SwAV). For researchers."
     training = "peer_agent.recipes.image_ssl.training"
@@ -99,11 +101,11 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
     queue_from: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
 
     def at(self, step: int) -> Self:
-        """Return the recipe at a step: without the queue before `queue_from`."""
+        """Return the recipe as it applies at a step: without the queue before step `queue_from`."""
         return replace(self, queue=0) if self.queue and step < self.queue_from else self
 
     def frozen(self, step: int) -> tuple[str, ...]:
-        """Return the parameters frozen at a step: the prototypes, at the start."""
+        """Return the names of parameters that stay fixed at a step: the prototypes, in the first steps."""
         return self.unit_rows if step < self.frozen_steps else ()
 
     def preparation(self) -> ImagePreparation:
@@ -120,7 +122,7 @@ class ImageSSL(ImageRecipe, frozen=True, kw_only=True, tag="image_ssl"):
         return samples * (crops + self.crops.count * behind)
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the pairs of a large crop and any other crop of its image."""
+        """Return the number of pairs of a large crop with another crop of its image, as the least and the most."""
         pairs = samples * LARGE * (self.crops.count - 1)
         return pairs, pairs
 
@@ -154,7 +156,7 @@ PAPER = ImageSSL(
     projection=128,
     prototypes=3000,
     sharpness=0.03,
-    frozen_steps=40,  # an epoch of ImageNet
+    frozen_steps=40,  # one epoch of ImageNet
     optimizer=replace(LARC, weight_decay=1e-6, final_ratio=0.002),
     target_batch=32_768,
     micro_batch=64,

@@ -1,4 +1,4 @@
-"""Training with SwAV in torch."""
+"""Training with SwAV (arXiv 2006.09882)."""
 
 import math
 from collections.abc import Mapping
@@ -41,14 +41,17 @@ from peer_agent.recipes.images.resnet import (
 from peer_agent.recipes.initial import draw_directions, draw_normal
 from peer_agent.recipes.training import Batch, Place, Samples, chance_of
 
-# Crops are cut and coloured on the model's device.
+# Crops are cut and recoloured on the model's device.
 
-WIDE = 3  # sigmas, beyond which a blur is invisible
+WIDE = 3  # in sigmas: a blur has no visible effect farther away
 
 
 def cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
-    """Cut each crop [n, columns] from its image [n, 3, s, s] (0 to 1), as [n, 3, side, side] from -1 to 1."""
-    with torch.autocast(images.device.type, enabled=False):  # crops do not depend on the device's precision
+    """Cut each crop [n, columns] from its image [n, 3, s, s]. Return [n, 3, side, side].
+
+    Input values are from 0 to 1, output values from -1 to 1.
+    """
+    with torch.autocast(images.device.type, enabled=False):  # so that crops do not depend on the device's precision
         return _coloured(_boxes(images, crops, side), crops, side) * 2 - 1
 
 
@@ -73,7 +76,7 @@ def _coloured(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Ten
 
 
 def _blurred(images: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-    """Blur by `sigma` pixels; 0 leaves an image unchanged."""
+    """Blur each image by its `sigma` in pixels. 0 leaves the image unchanged."""
     radius = math.ceil(WIDE * SIGMA_MOST * images.shape[-1])
     wide = sigma.clamp(min=1e-3).unsqueeze(1).expand(-1, 2)
     blurred = kornia.filters.gaussian_blur2d(images, 2 * radius + 1, wide)
@@ -84,24 +87,24 @@ def _each(values: torch.Tensor) -> torch.Tensor:
     return values.view(-1, 1, 1, 1)
 
 
-# A linear probe (arXiv 1610.01644): how well a linear classifier finds the classes from features.
+# A linear probe (arXiv 1610.01644) measures how well a linear classifier finds the classes from features.
 
-DECAY = 1e-4  # of weights, added to the mean loss
+DECAY = 1e-4  # weight decay, added to the mean loss
 MOST_STEPS = 200
 
 
 class Labelled(NamedTuple):
-    """Features [images, features], and the class of each image."""
+    """Features [images, features], and the class of each image [images]."""
 
     features: NDArray[np.float32]
     labels: NDArray[np.int64]
 
 
 def probe_accuracy(learned: Labelled, held: Labelled) -> float:
-    """Return the accuracy on `held` of a softmax regression trained on `learned`. Deterministic.
+    """Return the accuracy on `held` of a softmax regression that was trained on `learned`. The result is deterministic.
 
-    Standardizes features by the mean and deviation of `learned`. Time: images x features x classes, at most MOST_STEPS
-    times. Raises ValueError if either set is empty.
+    Features are standardized with the mean and deviation in `learned`. The time is proportional to images x features x
+    classes, for at most MOST_STEPS steps. Raises ValueError if either set is empty.
     """
     if not learned.labels.size or not held.labels.size:
         raise ValueError("a probe needs images to learn from, and others to name")
@@ -114,7 +117,7 @@ def probe_accuracy(learned: Labelled, held: Labelled) -> float:
 def _scaled(
     features: NDArray[np.float32], mean: NDArray[np.float32], deviation: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    """Standardize features and append a column of ones. A constant feature becomes 0."""
+    """Standardize features and append a column of ones. A feature that is constant becomes 0."""
     steady = np.where(deviation > 0, deviation, np.inf)
     return np.hstack([(features - mean) / steady, np.ones((len(features), 1))]).astype(np.float64)
 
@@ -142,13 +145,13 @@ __all__ = ["load_shard", "size_of"]
 
 
 class SwAV(nn.Module):
-    """A trunk, two layers behind it, and prototypes [prototypes, projection] of length 1."""
+    """A ResNet trunk, a head of two layers, and prototypes [prototypes, projection] of length 1."""
 
     def __init__(self, recipe: ImageSSL) -> None:
         super().__init__()
         self.trunk = ResNetModel(config_of(recipe))
         self.head = nn.Sequential(
-            nn.Linear(recipe.trunk.features, recipe.hidden, bias=False),  # redundant before a normalization
+            nn.Linear(recipe.trunk.features, recipe.hidden, bias=False),  # a bias is redundant before a normalization
             nn.BatchNorm1d(recipe.hidden),
             nn.ReLU(),
             nn.Linear(recipe.hidden, recipe.projection),
@@ -156,7 +159,10 @@ class SwAV(nn.Module):
         self.prototypes = nn.Linear(recipe.projection, recipe.prototypes, bias=False)
 
     def forward(self, crops: list[torch.Tensor]) -> torch.Tensor:
-        """Return scores [n, prototypes] of crops [., 3, side, side], one tensor and normalization batch per size."""
+        """Return the scores [n, prototypes] of crops. `crops`: one tensor [crops, 3, side, side] for each size.
+
+        The trunk normalizes each size as a separate batch.
+        """
         features = [self.trunk(pixel_values=of_a_size).pooler_output.flatten(1) for of_a_size in crops]
         scores: torch.Tensor = self.prototypes(functional.normalize(self.head(torch.cat(features))))
         return scores
@@ -171,7 +177,10 @@ def build_model(recipe: ImageSSL) -> SwAV:
 
 
 def _initialise_projection(head: nn.Sequential, seed: int) -> None:
-    """Initialise with torch's spread, biases too: a zero bias has norm 0, and LARC's step would be unbounded."""
+    """Initialise the head's linear layers, biases too, with torch's standard deviation.
+
+    Biases may not start at zero: their norm would be 0, and LARC's step would have no limit.
+    """
     for name, values in head.named_parameters(prefix="head"):
         layer = head[int(name.split(".")[1])]
         if isinstance(layer, nn.Linear):
@@ -179,13 +188,19 @@ def _initialise_projection(head: nn.Sequential, seed: int) -> None:
 
 
 def batch_of(recipe: ImageSSL, shard: Images, samples: Samples, place: Place) -> Batch:
-    """Return images [samples, 1 + queue, side, side, 3], own first, and crops [samples, crops + queue, columns]."""
+    """Return images and crops of the samples: [samples, 1 + queue, side, side, 3], [samples, crops + queue, columns].
+
+    Each sample's own image comes first, then its queued images.
+    """
     drawn = [_drawn(recipe, int(sample), len(shard.labels), place) for sample in samples]
     return shard.pixels[np.stack([images for images, _ in drawn])], np.stack([crops for _, crops in drawn])
 
 
 def _drawn(recipe: ImageSSL, sample: int, images: int, place: Place) -> tuple[Samples, Crops]:
-    """Return a sample's image numbers and crops: large ones, small ones, then one per queued image."""
+    """Return the numbers of a sample's own image and queued images, and its crops.
+
+    The crops are the large ones, the small ones, then one for each queued image.
+    """
     chance, of, looks = chance_of(place, sample), recipe.crops, recipe.looks
     large = drawn_crops(chance, LARGE, of.large_least, of.large_most, looks)
     small = drawn_crops(chance, of.small, of.small_least, of.small_most, looks)
@@ -195,13 +210,13 @@ def _drawn(recipe: ImageSSL, sample: int, images: int, place: Place) -> tuple[Sa
 
 
 def loss_units_in(batch: Batch) -> int:
-    """Return the pairs of a large crop and another one of its image."""
+    """Return the number of pairs of a large crop with another crop of its image."""
     (samples, images, *_), (_, crops, _) = (part.shape for part in batch)
     return int(samples * LARGE * (crops - (images - 1) - 1))
 
 
 def summed_loss(recipe: ImageSSL, model: SwAV, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Return summed nats of each large crop's assignment, predicted by every other crop's scores."""
+    """Return the summed loss in nats. Each crop's scores predict the assignments of the image's other large crops."""
     pixels, crops = (torch.from_numpy(part).to(device) for part in batch)
     images = pixels.permute(0, 1, 4, 2, 3).float().div(255)
     own, count = images[:, 0], recipe.crops.count
@@ -219,13 +234,16 @@ def summed_loss(recipe: ImageSSL, model: SwAV, batch: Batch, device: torch.devic
 
 
 def _cut(images: torch.Tensor, crops: torch.Tensor, side: int) -> torch.Tensor:
-    """Cut crops [n, c, columns] of images [n, 3, s, s], all first ones first: [c * n, 3, side, side]."""
+    """Cut crops [n, c, columns] of images [n, 3, s, s].
+
+    Return [c * n, 3, side, side]: the first crops of all images, then the second crops, and so on.
+    """
     count = crops.shape[1]
     return cut(images.repeat(count, 1, 1, 1), crops.transpose(0, 1).flatten(0, 1), side)
 
 
 def _queue(recipe: ImageSSL, model: SwAV, images: torch.Tensor, crops: torch.Tensor) -> torch.Tensor:
-    """Return scores of the queued images, which only take part in the assignment."""
+    """Return the scores of the queued images' crops. Queued images only take part in the assignment."""
     if not images.shape[1]:
         return crops.new_zeros(0, recipe.prototypes)
     with torch.no_grad():
@@ -235,7 +253,10 @@ def _queue(recipe: ImageSSL, model: SwAV, images: torch.Tensor, crops: torch.Ten
 
 @torch.no_grad()
 def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
-    """Assign rows to prototypes with equal totals, by Sinkhorn (arXiv 2006.09882, listing 1)."""
+    """Assign each row to prototypes, so that all prototypes have equal totals (arXiv 2006.09882, listing 1).
+
+    `scores`: [rows, prototypes]. Uses Sinkhorn's algorithm.
+    """
     rows, columns = scores.shape
     found = ((scores - scores.max()) / recipe.sharpness).exp()
     found = found / found.sum()
@@ -247,7 +268,9 @@ def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float, most: int) -> Mapping[str, float]:
-    """Return a linear probe's accuracy, trained on every other image; nothing without classes."""
+    """Return a linear probe's accuracy. Every other held-out image trains the probe. Return {} if there is one
+    class.
+    """
     del loss
     if heldout.labels.max() == heldout.labels.min():
         return {}
@@ -259,7 +282,7 @@ def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float, most
 
 
 def save_model(recipe: ImageSSL, model: SwAV, data: Path, out: Path) -> tuple[str, ...]:
-    """Write a transformers model that extracts features: only the trunk."""
+    """Write a transformers model that extracts features. It contains only the trunk."""
     recalibrate(model.trunk, shards_of(data / "shards"))
     model.trunk.save_pretrained(out)
     write_preprocessing(recipe, out)

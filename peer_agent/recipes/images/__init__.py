@@ -1,1 +1,1 @@
-"""Shared parts of recipes that learn from images."""
+"""Code that the recipes for images share."""

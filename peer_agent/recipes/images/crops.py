@@ -1,4 +1,4 @@
-"""Random crops with colour changes, for learning without labels (arXiv 2006.09882, 2002.05709)."""
+"""Random crops of images with changed colours, for learning without labels (arXiv 2006.09882, 2002.05709)."""
 
 from typing import Annotated
 
@@ -9,31 +9,38 @@ from numpy.typing import NDArray
 Part = Annotated[float, Meta(gt=0, le=1)]
 Chance = Annotated[float, Meta(ge=0, le=1)]
 
-TRIES = 10  # to find a box that fits into its image; else the whole image
-NARROWEST = 3 / 4  # its width / height, or the reverse
-SIGMA_LEAST, SIGMA_MOST = 0.1 / 224, 2.0 / 224  # of a blur, relative to a crop's side: usual for 224 pixels
-DRAWS = 2 * TRIES + 11  # random numbers per crop
+TRIES = 10  # how many boxes to try for one that fits into the image; otherwise the whole image
+NARROWEST = 3 / 4  # of a box: width / height, or height / width
+SIGMA_LEAST, SIGMA_MOST = 0.1 / 224, 2.0 / 224  # of a blur, relative to the crop's side; usual values for 224 pixels
+DRAWS = 2 * TRIES + 11  # random numbers used per crop
 
 
-# The columns of a crop. Lengths are fractions of the image's side. Brightness, contrast and saturation are factors; 1
-# changes nothing. Hue is a rotation; 1 is a full turn. Sigma is a blur's, relative to the crop's side; 0 is none.
+# The columns of a crop. Lengths are fractions of the image's side. Brightness, contrast and saturation are factors: 1
+# changes nothing. Hue is a rotation: 1 is a full turn. Sigma is the width of a blur, relative to the crop's side: 0
+# means no blur.
 LEFT, TOP, WIDTH, HEIGHT, MIRRORED, BRIGHTNESS, CONTRAST, SATURATION, HUE, GREY, SIGMA = range(11)
 COLUMNS = 11
 Crops = NDArray[np.float32]  # [..., COLUMNS]
 
 
 class Looks(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The strength and probability of colour changes. Defaults are SwAV's."""
+    """Probabilities and strength of changes to a crop. The defaults are SwAV's."""
 
     flip: Chance = 0.5
     jitter: Chance = 0.8  # probability that brightness, contrast, saturation and hue change ...
-    strength: Chance = 0.8  # ... and by how much; hue by a quarter of it
+    strength: Chance = 0.8  # ... and by how much; hue changes by a quarter of this
     grey: Chance = 0.2
     blur: Chance = 0.5
 
 
 def drawn_crops(chance: np.random.Generator, count: int, least: float, most: float, looks: Looks) -> Crops:
-    """Draw crops [count, columns] like RandomResizedCrop, with areas from `least` to `most`, colours in one order."""
+    """Draw random crops [count, columns], like torchvision's RandomResizedCrop.
+
+    Colours always change in the same order.
+
+
+    `least`, `most`: limits of a crop's area, as fractions of the image.
+    """
     numbers = chance.random((count, DRAWS))
     crops = np.zeros((count, COLUMNS))
     width, height = _sizes(numbers[:, :TRIES], numbers[:, TRIES : 2 * TRIES], least, most)
@@ -53,7 +60,7 @@ def drawn_crops(chance: np.random.Generator, count: int, least: float, most: flo
 def _sizes(
     areas: NDArray[np.float64], shapes: NDArray[np.float64], least: float, most: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return width and height of the first box in each row that fits."""
+    """For each row, return width and height of the first box that fits into the image. If none fits: 1 and 1."""
     area, ratio = least + (most - least) * areas, NARROWEST ** (1 - 2 * shapes)
     width, height = np.sqrt(area * ratio), np.sqrt(area / ratio)
     fits = (width <= 1) & (height <= 1)

@@ -1,4 +1,4 @@
-"""Shards of images, and images as model input."""
+"""Shards of images, and conversion of images to model input."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +14,14 @@ Pixels = NDArray[np.uint8]  # [images, side, side, 3]
 
 
 class Images(NamedTuple):
-    """Images, and the class number of each."""
+    """Images, and the class number of each image."""
 
     pixels: Pixels
     labels: NDArray[np.uint16]
 
 
 def load_shard(path: Path) -> Images:
-    """Return the images of a shard file. Raises Problem E111 if it is malformed."""
+    """Return the images in a shard's file. Raises Problem E111 if the file is malformed."""
     try:
         with safe_open(path, framework="numpy") as file:
             images = Images(file.get_tensor("pixels"), file.get_tensor("labels"))
@@ -49,12 +49,15 @@ def shards_of(folder: Path) -> Iterator[Images]:
 
 
 def as_floats(pixels: Pixels) -> NDArray[np.float32]:
-    """Return [images, 3, side, side] with values from -1 to 1."""
+    """Return images as model input: [images, 3, side, side], with values from -1 to 1."""
     return (pixels.astype(np.float32).transpose(0, 3, 1, 2) / np.float32(127.5) - np.float32(1)).copy()
 
 
 def moved(image: Pixels, chance: np.random.Generator, *, by: int, may_flip: bool) -> Pixels:
-    """Shift an image [side, side, 3] by a few pixels each way, repeating its edge, and perhaps mirror it."""
+    """Shift an image [side, side, 3] at random by up to `by` pixels in each direction, and repeat its edge.
+
+    `may_flip`: True to mirror the image with probability 0.5.
+    """
     down, right = (int(chance.random() * (2 * by + 1)) for _ in range(2))
     is_flipped = may_flip and chance.random() < 0.5
     side = len(image)

@@ -6,10 +6,10 @@ from peer_agent.protocol.recipe import Material, Preparation
 
 
 class ImagePreparation(Preparation, frozen=True, tag="images"):
-    """Shards of square RGB images of `side` pixels, one byte per colour, and the class of each.
+    """Shards of square RGB images with `side` pixels a side, one byte per colour, and the class of each image.
 
-    The shorter side is scaled to `side`, and the centre of the longer one is kept. `fewest_classes` is the least number
-    of folders needed to learn.
+    The shorter side is scaled to `side`, and the centre of the longer side is kept. `fewest_classes`: the least number
+    of classes, and so of folders, that a recipe needs.
     """
 
     material: ClassVar[Material] = Material(

@@ -1,4 +1,4 @@
-"""Shared parts of image recipes: samples of one size, computed a whole unit at a time."""
+"""The base of recipes for images: samples of one size, and units that are always computed whole."""
 
 from typing import Annotated, ClassVar
 
@@ -9,7 +9,7 @@ from peer_agent.recipes.images.preparation import ImagePreparation
 from peer_agent.recipes.images.trunk import COLOURS, Convolution, Trunk, convolutions_of
 
 HEADER_BYTES, LABEL_BYTES = 64 * 1024, 2
-# Floats kept by forward and backward per float of a convolution's output: measured with torch 2.13 on a CPU.
+# Floats kept for the backward pass, per float of a convolution's output. Measured with torch 2.13 on a CPU.
 KEPT, KEPT_OF_BOTTLENECKS = 3.6, 2.6
 
 
@@ -17,14 +17,14 @@ OF_TRUNK = (
     Words("family", "trunk.family", "Family", "ResNet-18 suits small images and laptops; ResNet-50 needs a GPU."),
     Words("width", "trunk.width", "Width", "Channels of the first stage; 64 is usual."),
 )
-LARC = Optimizer(name="larc", learning_rate=2.4, beta1=0.9, epsilon=1e-8, clip_norm=0.0, warmup_steps=500)  # like SwAV
+LARC = Optimizer(name="larc", learning_rate=2.4, beta1=0.9, epsilon=1e-8, clip_norm=0.0, warmup_steps=500)  # as in SwAV
 
 
 class ImageRecipe(Recipe, frozen=True, kw_only=True):
-    """A recipe on images, whose model normalizes by batch statistics.
+    """A recipe on images. The model normalizes by batch statistics.
 
-    The batch is always one unit, on any machine. So every unit has `micro_batch` samples, except a small shard's only
-    one.
+    On every machine, the batch is one whole unit. So every unit has `micro_batch` samples, except in a small shard,
+    which is a single smaller unit.
     """
 
     prepares: ClassVar[type[Preparation]] = ImagePreparation
@@ -36,13 +36,16 @@ class ImageRecipe(Recipe, frozen=True, kw_only=True):
     side: Annotated[int, Meta(ge=8, le=512)] = 32  # pixels
 
     def samples_in(self, size: int) -> int:
-        """Return a shard's samples without an incomplete unit. A small shard is one unit, of two images or more."""
+        """Return how many samples of a shard are used: whole units only.
+
+        A small shard of two or more images is one unit.
+        """
         if size < self.micro_batch:
             return size if size >= 2 else 0
         return size - size % self.micro_batch
 
     def kept_of(self, side: int) -> float:
-        """Return the floats that the trunk keeps for an image of `side` pixels until its gradient is computed."""
+        """Return the floats that the trunk keeps for the backward pass, for one image of `side` pixels."""
         kept = KEPT_OF_BOTTLENECKS if self.trunk.has_bottlenecks else KEPT
         return kept * sum(layer.outputs for layer in convolutions_of(self.trunk, side))
 
@@ -50,7 +53,7 @@ class ImageRecipe(Recipe, frozen=True, kw_only=True):
         return list(convolutions_of(self.trunk, self.side))
 
     def least_size(self) -> int:
-        """Return 2: batch statistics need two images."""
+        """Return 2, because batch statistics need two images."""
         return 2
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""A transformers ResNet, initialised here. It normalizes by batch statistics until it is released."""
+"""A transformers ResNet with our initial values. It normalizes by batch statistics until it is released."""
 
 import itertools
 import math
@@ -18,9 +18,9 @@ from peer_agent.recipes.images.trunk import COLOURS, DEPTHS
 from peer_agent.recipes.initial import draw_normal
 from peer_agent.recipes.training import write_json
 
-AT_A_TIME = 64  # images in a batch ...
-JUDGED = 4096  # held-out images, at most, for evaluation
-RECALIBRATED = ImagePreparation.least_beside // AT_A_TIME  # ... and batches that determine a release's statistics
+AT_A_TIME = 64  # images in a batch for a release's running statistics ...
+JUDGED = 4096  # held-out images to evaluate at most
+RECALIBRATED = ImagePreparation.least_beside // AT_A_TIME  # ... and how many batches these statistics use
 
 
 def config_of(recipe: ImageRecipe, **more: Any) -> ResNetConfig:
@@ -36,7 +36,7 @@ def config_of(recipe: ImageRecipe, **more: Any) -> ResNetConfig:
 
 
 def initialise(model: torch.nn.Module, seed: int) -> None:
-    """Initialise: He's for convolutions (arXiv 1502.01852), small values for matrices, zeros for biases."""
+    """Set initial values: He's for convolutions (arXiv 1502.01852), small ones for matrices, zeros for biases."""
     for name, parameter in model.named_parameters():
         if parameter.ndim == 4:
             kernel = parameter.shape[0] * parameter.shape[2] * parameter.shape[3]
@@ -54,16 +54,21 @@ def _norms_of(model: torch.nn.Module) -> list[_BatchNorm]:
 
 
 def whole_images(recipe: ImageRecipe, images: Images, most: int) -> Iterator[torch.Tensor]:
-    """Yield the first images as units, each with its own statistics: [micro batch, 3, side, side]."""
+    """Yield the first held-out images in whole units, [micro batch, 3, side, side]. Each unit has its own
+    statistics.
+    """
     for start in range(0, min(recipe.samples_in(len(images.labels)), JUDGED, most), recipe.micro_batch):
         yield torch.from_numpy(as_floats(images.pixels[start : start + recipe.micro_batch]))
 
 
 def recalibrate(model: PreTrainedModel, shards: Iterable[Images]) -> None:
-    """Set running statistics for single images: a mean over fixed batches, so repeats agree except for rounding."""
+    """Set running statistics, so that the model works on single images.
+
+    They are means over fixed batches, so that repeated calls agree except for rounding.
+    """
     for norm in _norms_of(model):
         norm.reset_running_stats()
-        norm.track_running_stats, norm.momentum = True, None  # a plain mean over batches
+        norm.track_running_stats, norm.momentum = True, None  # take a plain mean over batches
     model.train()
     with torch.no_grad():
         for batch in itertools.islice(_batches(shards), RECALIBRATED):
@@ -80,11 +85,11 @@ def _batches(shards: Iterable[Images]) -> Iterable[Any]:
 
 
 PREPROCESSING = "preprocessor_config.json"
-BICUBIC = 3  # of Pillow's filters
+BICUBIC = 3  # the number of this filter in Pillow
 
 
 def write_preprocessing(recipe: ImageRecipe, out: Path) -> None:
-    """Write the preprocessing that the site uses: shorter side, centre crop, values from -1 to 1."""
+    """Write the settings of the site's preprocessing: scale the shorter side, crop the centre, values from -1 to 1."""
     middle = [0.5] * COLOURS
     write_json(
         out / PREPROCESSING,

@@ -1,4 +1,4 @@
-"""The shape of a ResNet (arXiv 1512.03385, as transformers builds it) in plain numbers."""
+"""The shape of a ResNet in plain numbers (arXiv 1512.03385, as transformers builds it)."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple
@@ -13,11 +13,11 @@ DEPTHS: dict[Family, tuple[int, int, int, int]] = {
     "resnet50": (3, 4, 6, 3),
 }
 COLOURS = 3
-REDUCTION = 4  # of the width inside a bottleneck
+REDUCTION = 4  # by how much a bottleneck reduces the width inside it
 
 
 class Trunk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A ResNet without its head. `width` is the channels of the first stage; each further stage doubles it."""
+    """A ResNet without its head. `width`: the channels of the first stage. Each further stage has twice as many."""
 
     family: Family = "resnet18"
     width: Annotated[int, Meta(ge=8, le=256)] = 32
@@ -28,23 +28,23 @@ class Trunk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def has_bottlenecks(self) -> bool:
-        """True if its layers have three convolutions instead of two."""
+        """True if a layer has three convolutions instead of two."""
         return self.family == "resnet50"
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Output channels of each stage."""
+        """The number of output channels of each stage."""
         first = self.width * (REDUCTION if self.has_bottlenecks else 1)
         return tuple(first * 2**stage for stage in range(len(DEPTHS[self.family])))
 
     @property
     def features(self) -> int:
-        """Numbers that it computes per image."""
+        """How many features the trunk returns for an image."""
         return self.sizes[-1]
 
 
 class Convolution(NamedTuple):
-    """A convolution and the normalization behind it. `side` is that of its square output."""
+    """A convolution and the normalization after it. `side`: the side of the square output."""
 
     kernel: int
     channels_in: int
@@ -53,17 +53,17 @@ class Convolution(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Weights of its kernels and of the normalization."""
+        """The number of weights in the convolution and its normalization."""
         return self.kernel**2 * self.channels_in * self.channels_out + 2 * self.channels_out
 
     @property
     def outputs(self) -> int:
-        """Floats of its output for one image."""
+        """The number of floats in the output for one image."""
         return self.channels_out * self.side**2
 
 
 def convolutions_of(trunk: Trunk, side: int) -> Iterator[Convolution]:
-    """Yield a trunk's convolutions for images of `side` pixels, in order."""
+    """Yield a trunk's convolutions in order, for images of `side` pixels."""
     side = _halved(side)
     yield Convolution(7, COLOURS, trunk.width, side)
     side, came = _halved(side), trunk.width

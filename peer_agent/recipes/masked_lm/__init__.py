@@ -1,4 +1,4 @@
-"""A masked language model: predicts hidden words from both sides, and the order of two parts."""
+"""The recipe of a masked language model, which predicts hidden words from both sides and the order of two parts."""
 
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -12,29 +12,30 @@ from peer_agent.recipes.text.recipe import TextRecipe, even_heads, kept_floats, 
 
 Token = Annotated[int, Meta(ge=0, le=65_535)]
 
-SPECIAL = 3  # tokens of a sample that are not text: [CLS] A [SEP] B [SEP]
-# Floats that forward keeps for backward, per layer, token and unit of width. With transformers 5 torch saves 28.0 and
-# 16.0 of them. An agent takes 1.39 times that, like GPT-2 (saved 28.1, taken 39); 1.28 times with one shared layer.
+SPECIAL = 3  # special tokens in a sample: [CLS] A [SEP] B [SEP]
+# Floats kept for the backward pass, per layer, token and unit of width. torch saves 28.0 (ALBERT) and 16.0 (BERT) of
+# them with transformers 5. BERT needs 1.39 times what is saved, like GPT-2 (28.1 saved, 39 needed). With one shared
+# layer, as in ALBERT, the factor is 1.28.
 KEPT = {"albert": 36.0, "bert": 22.0}
 
 
 class Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An encoder built from a transformers configuration. ALBERT uses one layer repeatedly."""
+    """The shape of an encoder. ALBERT uses one layer repeatedly."""
 
     family: Literal["albert", "bert"] = "albert"
     layers: Annotated[int, Meta(ge=1, le=64)] = 4
     width: Annotated[int, Meta(ge=16, le=8192)] = 128
     heads: Annotated[int, Meta(ge=1, le=128)] = 4
-    context: Annotated[int, Meta(ge=16, le=8192)] = 64  # tokens in a sample, including special ones
-    embedding: Annotated[int, Meta(ge=8, le=4096)] = 64  # width of a token's embedding before projection: ALBERT
+    context: Annotated[int, Meta(ge=16, le=8192)] = 64  # tokens in a sample, including special tokens
+    embedding: Annotated[int, Meta(ge=8, le=4096)] = 64  # width of a token's embedding before projection, in ALBERT
 
 
 @register
 class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
-    """ALBERT or BERT trained from scratch: masked words and, optionally, the order of two parts.
+    """ALBERT or BERT trained from scratch: predict masked words and, optionally, the order of two parts.
 
-    A sample is as much text as fits beside special tokens. The number of masked words in it is fixed, so that means
-    over masked words and over samples have one ratio everywhere.
+    A sample is as much text as fits with the special tokens. All samples have the same number of masked words. So a
+    mean over masked words and a mean over samples are in the same ratio on every machine.
     """
 
     summaries = (
@@ -72,7 +73,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
     lowercase: Literal[0, 1] = 0
     masked: Annotated[float, Meta(ge=0.01, le=0.5)] = 0.15
     order: Literal[0, 1] = 1
-    # Padding, unknown, [CLS], [SEP] and [MASK], set from the tokenizer.
+    # Padding, unknown, [CLS], [SEP] and [MASK]. Set from the tokenizer.
     special: tuple[Token, Token, Token, Token, Token] = (0, 1, 2, 3, 4)
 
     @property
@@ -83,12 +84,17 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         return max(1, round(self.masked * tokens))
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
-        """Return the bounds of masked words. A shard's last sample may be short, but has one."""
+        """Return the least and the most masked words.
+
+        A shard's last sample may be short, but has at least one masked word.
+        """
         each = self.masked_of(self.stretch)
         return (samples - 1) * each + 1, samples * each
 
     def parameters(self) -> int:
-        """Return the size: embeddings, and 12 width^2 a layer, of which ALBERT has one."""
+        """Return the model's parameters: embeddings, and about 12 width^2 per layer. ALBERT has one layer's
+        parameters.
+        """
         model = self.model
         if model.family == "bert":
             return (self.vocab + model.context) * model.width + (12 * model.layers + 2) * model.width**2
@@ -96,7 +102,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         return embeddings + 13 * model.width**2
 
     def operations(self, samples: int) -> float:
-        """Return a transformer's operations; only masked words have logits."""
+        """Return the floating-point operations of a transformer that computes logits only for masked words."""
         return operations(self.model, vocab=self.vocab, samples=samples, predicted=self.masked)
 
     def kept_floats(self, samples: int) -> float:
@@ -136,7 +142,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         )
 
 
-# arXiv 2106.10207, section 4.2, with the values of its published code.
+# From arXiv 2106.10207, section 4.2, with the values in its published code.
 PAPER = MaskedLM(
     model=Model(layers=24, width=1024, heads=16, context=512, embedding=128),
     optimizer=Optimizer(

@@ -1,4 +1,4 @@
-"""A masked language model in torch: transformers' ALBERT and BERT, initialised here."""
+"""Training of a masked language model: transformers' ALBERT and BERT, with our initial values."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +15,9 @@ from peer_agent.recipes.masked_lm import MaskedLM
 from peer_agent.recipes.text.tokens import IGNORED, TOKENIZER_FILES, Sentences, copy_tokenizer, load_sentences
 from peer_agent.recipes.training import Batch, Place, Samples, chance_of, heldout_batches
 
-JUDGED = 2048  # held-out samples, about, for evaluation
-SPREAD = 0.02  # standard deviation of fresh matrices
-KEPT_SHARE, RANDOM_SHARE = 0.1, 0.1  # of masked words: left unchanged, and replaced by a random word
+JUDGED = 2048  # held-out samples to evaluate, about
+SPREAD = 0.02  # standard deviation of initial matrices
+KEPT_SHARE, RANDOM_SHARE = 0.1, 0.1  # fractions of masked words: left unchanged, and replaced by a random word
 
 # The model
 
@@ -33,7 +33,7 @@ def build_model(recipe: MaskedLM) -> PreTrainedModel:
     return model
 
 
-# No dropout: it cannot be keyed by sample, so a round would not equal one large batch (rule 33).
+# No dropout: it cannot be keyed by sample, so a round would differ from one large batch (rule 33).
 
 
 def _albert(recipe: MaskedLM) -> PreTrainedModel:
@@ -79,7 +79,7 @@ def _bert(recipe: MaskedLM) -> PreTrainedModel:
 
 
 def load_shard(path: Path) -> Sentences:
-    """Return tokens and the starts of sentences. Raises Problem E111."""
+    """Return a shard's tokens and the starts of its sentences. Raises Problem E111."""
     return load_sentences(path)
 
 
@@ -88,23 +88,28 @@ def size_of(shard: Sentences) -> int:
 
 
 class Sample(NamedTuple):
-    """One row: [context] each, and its order label."""
+    """One sample as a row: vectors [context], and 1 if its parts are swapped."""
 
     ids: NDArray[np.int64]
-    labels: NDArray[np.int64]  # masked tokens, IGNORED elsewhere
-    kinds: NDArray[np.int64]  # 1 in the second part
-    mask: NDArray[np.int64]  # 0 at padding
+    labels: NDArray[np.int64]  # the original token at masked words, IGNORED elsewhere
+    kinds: NDArray[np.int64]  # 1 in the second part, 0 elsewhere
+    mask: NDArray[np.int64]  # 0 at padding, 1 elsewhere
     is_swapped: int
 
 
 def batch_of(recipe: MaskedLM, shard: Sentences, samples: Samples, place: Place) -> Batch:
-    """Return ids, labels, kinds and mask, [samples, context] each, and which samples are swapped, [samples]."""
+    """Return ids, labels, kinds and mask, [samples, context] each, and for each sample whether its parts are
+    swapped.
+    """
     rows = [_sample(recipe, shard, int(sample), place) for sample in samples]
     return tuple(np.stack(column).astype(np.int64) for column in zip(*rows, strict=True))
 
 
 def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sample:
-    """Return text as `[CLS] A [SEP] B [SEP]`, cut at the start of a sentence, parts swapped half of the time."""
+    """Return one sample as `[CLS] A [SEP] B [SEP]`. Parts A and B are swapped half of the time.
+
+    The text is cut into its two parts at the start of a sentence.
+    """
     chance = chance_of(place, sample)
     padding, _, cls, sep, _ = recipe.special
     start = sample * recipe.stretch
@@ -128,7 +133,9 @@ def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sa
 
 
 def _cut(shard: Sentences, start: int, size: int, chance: np.random.Generator) -> int:
-    """Return where the second part begins: at a random sentence of the stretch, else anywhere."""
+    """Return where the second part begins: at a random sentence of the sample, or anywhere if no sentence begins
+    there.
+    """
     first, stop = np.searchsorted(shard.starts, [start + 1, start + size])
     if stop > first:
         return int(shard.starts[first + int(chance.random() * (stop - first))]) - start
@@ -138,7 +145,10 @@ def _cut(shard: Sentences, start: int, size: int, chance: np.random.Generator) -
 def _masked(
     recipe: MaskedLM, ids: NDArray[np.int64], places: NDArray[np.int64], chance: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Mask words: most become [MASK], some a random word, some stay (arXiv 1810.04805, section 3.1)."""
+    """Mask words: most become [MASK], some become a random word, some stay (arXiv 1810.04805, section 3.1).
+
+    Returns the changed ids, and labels with the original tokens.
+    """
     hidden = np.sort(places[np.argsort(chance.random(len(places)))[: recipe.masked_of(len(places))]])
     labels = np.full(len(ids), IGNORED, np.int64)
     labels[hidden] = ids[hidden]
@@ -151,7 +161,7 @@ def _masked(
 
 
 def _word(recipe: MaskedLM, number: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return tokens by their number among those that are not special."""
+    """Return the tokens with these numbers, counted without the special tokens."""
     for special in sorted(recipe.special):
         number = number + (number >= special)
     return number
@@ -165,9 +175,9 @@ def loss_units_in(batch: Batch) -> int:
 
 
 def summed_loss(recipe: MaskedLM, model: torch.nn.Module, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Return summed nats of masked words, plus each sample's order loss times its masked words.
+    """Return the summed loss of masked words, plus each sample's order loss times its number of masked words.
 
-    So the mean over masked words is the sum of both means, as in the paper.
+    Divided by the number of masked words, this is the sum of the two mean losses, as in the paper.
     """
     found = _found(recipe, model, batch, device)
     words = functional.cross_entropy(found.words, found.masked, reduction="sum")
@@ -179,16 +189,19 @@ def summed_loss(recipe: MaskedLM, model: torch.nn.Module, batch: Batch, device: 
 
 
 class _Found(NamedTuple):
-    """A model's output for a batch. Masked words follow each other, sample by sample."""
+    """A model's output for a batch. Masked words are in the order of the samples."""
 
-    words: torch.Tensor  # logits: [masked words, vocabulary]
-    masked: torch.Tensor  # their tokens: [masked words]
-    masked_each: torch.Tensor  # masked words per sample: [samples]
-    order: torch.Tensor  # logits: [samples, 2]
+    words: torch.Tensor  # logits, [masked words, vocabulary]
+    masked: torch.Tensor  # original tokens, [masked words]
+    masked_each: torch.Tensor  # number of masked words in each sample, [samples]
+    order: torch.Tensor  # logits, [samples, 2]
 
 
 def _found(recipe: MaskedLM, model: Any, batch: Batch, device: torch.device) -> _Found:
-    """Run the model, with logits of masked words only: for all words they cost a layer or more."""
+    """Run the model on a batch.
+
+    Compute logits only for masked words, since all logits would cost a layer's time or more.
+    """
     ids, labels, kinds, mask, _ = (torch.from_numpy(part).to(device) for part in batch)
     is_albert = recipe.model.family == "albert"
     encoder = model.albert if is_albert else model.bert

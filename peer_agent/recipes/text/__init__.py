@@ -1,1 +1,1 @@
-"""Shared parts of recipes that learn from text."""
+"""Code that the recipes for text share."""

@@ -1,4 +1,4 @@
-"""Shared parts of models that predict every token of a sample, except the first, from those before it."""
+"""Code for models that predict each token of a sample, except the first, from those before it."""
 
 import math
 import time
@@ -15,9 +15,9 @@ from peer_agent.recipes.text.tokens import IGNORED, Tokens
 from peer_agent.recipes.training import Batch
 
 SAMPLE_TOKENS, SAMPLE_SEED = 120, 0
-WRITTEN_TOKENS, WRITING_S = 48, 120.0  # after a prompt, and seconds for all prompts
+WRITTEN_TOKENS, WRITING_S = 48, 120.0  # tokens written after a prompt, and seconds for all prompts
 SAFELY = {"local_files_only": True, "trust_remote_code": False}
-LARGEST_LOSS = 700.0  # above it, a perplexity overflows
+LARGEST_LOSS = 700.0  # the perplexity of a larger loss overflows
 
 
 def size_of(shard: Tokens) -> int:
@@ -25,13 +25,13 @@ def size_of(shard: Tokens) -> int:
 
 
 def loss_units_in(batch: Batch) -> int:
-    """Return the number of labelled tokens, except each sample's first."""
+    """Return the number of tokens with a loss: all labelled tokens except each sample's first."""
     _, labels = batch
     return int(np.count_nonzero(labels[:, 1:] != IGNORED))
 
 
 def summed_loss(recipe: Any, model: torch.nn.Module, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Return the summed nats of every token of a sample except the first."""
+    """Return the summed loss in nats of every token of a sample except the first."""
     del recipe
     ids, labels = (torch.from_numpy(part).to(device) for part in batch)
     logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
@@ -45,14 +45,17 @@ def perplexity(loss: float) -> float:
 
 
 def sample_of(folder: Path) -> str:
-    """Return a short text by a released model, without a prompt; deterministic."""
+    """Return a short text that a released model writes without a prompt. The text is deterministic."""
     model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     return _continued(model, tokenizer, [_start(tokenizer)], SAMPLE_TOKENS).strip()
 
 
 def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list[str]:
-    """Return a continuation of each prompt, deterministic; fewer if slow. `data` has the tokenizer."""
+    """Return a deterministic continuation of each prompt, or of fewer prompts if the model is slow.
+
+    `data`: the folder with the tokenizer.
+    """
     del recipe
     tokenizer: Any = AutoTokenizer.from_pretrained(data / "tokenizer", local_files_only=True)
     context, until, texts = model.config.max_position_embeddings, time.monotonic() + WRITING_S, list[str]()
@@ -65,7 +68,10 @@ def written(recipe: Any, model: Any, data: Path, prompts: Sequence[str]) -> list
 
 
 def continuation(folder: Path, prompt: str, *, most: int, seconds: float, seed: int) -> tuple[str, bool]:
-    """Return the text after a prompt, and False if only the prompt's end was read. Takes about `seconds` at most."""
+    """Return a model's continuation of a prompt, and False if the prompt was too long and only its end was read.
+
+    Takes at most about `seconds`.
+    """
     model: Any = AutoModelForCausalLM.from_pretrained(folder, **SAFELY, use_safetensors=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, **SAFELY)
     context = model.config.max_position_embeddings
@@ -88,7 +94,7 @@ def _continued(
     seed: int = SAMPLE_SEED,
     max_time: float | None = None,
 ) -> str:
-    """Return the text that follows `ids`: at most `most` tokens, within the model's context."""
+    """Return the text after `ids`: at most `most` tokens, within the model's context."""
     begins = torch.tensor([list(ids)])
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)

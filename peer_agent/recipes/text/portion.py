@@ -1,6 +1,7 @@
-"""A shard whose texts stay on the Hub: a description of row groups of a file there, and how to tokenize them.
+"""Shards whose texts stay on the Hub. A portion describes row groups of a file there, and how to tokenize them.
 
-The file is safetensors without tensors; its metadata hold the description as JSON. A machine builds the shard from it.
+A portion's file is safetensors without tensors, with the description as JSON in its metadata. A machine builds the
+shard from it.
 """
 
 from pathlib import Path
@@ -13,9 +14,9 @@ from safetensors import SafetensorError, safe_open
 from peer_agent.protocol.errors import Problem
 
 METADATA = "portion"
-MOST_GROUPS = 10_000  # of one portion
-MOST_PARTS = 1000  # into which row groups are dealt
-MOST_TOKENS = 1 << 25  # of a portion's shard
+MOST_GROUPS = 10_000  # in one portion
+MOST_PARTS = 1000  # parts into which row groups are divided
+MOST_TOKENS = 1 << 25  # tokens in the shard of a portion
 
 Commit = Annotated[str, Meta(pattern="^[0-9a-f]{40}$")]
 Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
@@ -24,7 +25,7 @@ Count = Annotated[int, Meta(ge=0, le=1 << 48)]
 
 
 class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
-    """How texts become tokens: the tokenizer's sha256, and the `end` token after each document, unless in sentences."""
+    """How texts become tokens. `tokenizer`: its sha256. `end`: the token after each document, unless `sentences`."""
 
     tokenizer: Digest
     end: Annotated[int, Meta(ge=0, lt=1 << 32)]
@@ -32,9 +33,12 @@ class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Portion(Struct, frozen=True, forbid_unknown_fields=True):
-    """One column of row groups `first` to `first + groups` of a file. They are dealt into `parts`; this is one of them.
+    """One part of one column, in row groups `first` to `first + groups` of a file.
 
-    `size` is the file's bytes. `tokens` is the shard's length, however many the rows give.
+    The documents there are dealt into `parts`.
+
+
+    `size`: the file's bytes. `tokens`: the shard's length, regardless of how many tokens the rows give.
     """
 
     repository: Name
@@ -51,12 +55,15 @@ class Portion(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def portion_in(path: Path) -> Portion | None:
-    """Return a shard's description, or None if the file is a built shard or malformed. Raises Problem E414."""
+    """Return the portion that a shard's file describes. Return None if the file is a built shard or malformed.
+
+    Raises Problem E414 if the description is invalid.
+    """
     try:
         with safe_open(path, framework="numpy") as file:
             said = (file.metadata() or {}).get(METADATA)
     except SafetensorError:
-        return None  # its reader reports the fault
+        return None  # the shard's reader reports the malformed file
     if said is None:
         return None
     try:

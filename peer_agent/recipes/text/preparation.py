@@ -1,4 +1,4 @@
-"""Preparation of a text: its tokenizer, and what shards contain besides tokens."""
+"""Preparation of a text: which tokenizer is trained, and what shards contain besides tokens."""
 
 from typing import ClassVar, Literal
 
@@ -9,10 +9,10 @@ Language = Literal["any", "bengali"]
 
 
 class TextPreparation(Preparation, frozen=True, tag="text"):
-    """Shards of tokens by a tokenizer trained on the text itself, with at most `vocab` tokens.
+    """Shards of tokens. The tokenizer, with at most `vocab` tokens, is trained on the text itself.
 
-    `bpe` works on bytes and is lossless. `unigram` is for models that only read, and normalizes text as usual for the
-    language. `sentences`: shards also mark where sentences begin.
+    `bpe` works on bytes and is lossless. `unigram` is for models that do not write, and normalizes text for the
+    language. `sentences`: True if shards also record where sentences begin.
     """
 
     material: ClassVar[Material] = Material(

@@ -1,4 +1,4 @@
-"""Shared parts of text recipes: samples are stretches of a text, tokenized by its own tokenizer."""
+"""The base of recipes for text. Samples are pieces of a text, in tokens of the text's own tokenizer."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from peer_agent.protocol.recipe import Preparation, Recipe, Rule
 from peer_agent.recipes.text.preparation import TextPreparation
 
-# A sample is `context` tokens of a shard. The tail is a shorter sample if it has two tokens or more.
+# A sample is `context` tokens of a shard. The rest of a shard is a shorter sample if it has two or more tokens.
 
-HEADER_BYTES = 64 * 1024  # besides the tokens
+HEADER_BYTES = 64 * 1024  # in addition to the tokens
 
 
 def samples_in(tokens: int, context: int) -> int:
@@ -20,7 +20,10 @@ def samples_in(tokens: int, context: int) -> int:
 
 
 def shard_bytes(tokens: int, *, sentences: bool = False) -> int:
-    """Return the most bytes of a shard. Each sentence, whose start takes 4 bytes, has a token at least."""
+    """Return the most bytes that a shard can take.
+
+    With sentences, each token may begin one, and each start takes 4 bytes.
+    """
     return HEADER_BYTES + tokens * (2 + 4 * sentences)
 
 
@@ -34,7 +37,7 @@ class TextRecipe(Recipe, frozen=True, kw_only=True):
     @property
     @abstractmethod
     def stretch(self) -> int:
-        """Tokens of text in a sample."""
+        """How many tokens of text a sample has."""
 
     def samples_in(self, size: int) -> int:
         return samples_in(size, self.stretch)
@@ -46,7 +49,7 @@ class TextRecipe(Recipe, frozen=True, kw_only=True):
         return TextPreparation(self.vocab)
 
     def fitted(self, data: Mapping[str, Any]) -> Self:
-        """Take the tokenizer's vocabulary: a small text may have fewer tokens than requested."""
+        """Return the recipe with the tokenizer's vocabulary, which a small text may make smaller than requested."""
         return replace(self, vocab=data["vocab"])
 
     def shard_bytes(self, size: int) -> int:
@@ -54,7 +57,7 @@ class TextRecipe(Recipe, frozen=True, kw_only=True):
 
 
 def usage_of_writer(model: str) -> str:
-    """Return Python lines that generate text with a released model; `model` is its folder or name, quoted."""
+    """Return Python lines that generate text with a released model. `model`: the model's folder or name, in quotes."""
     return (
         "from transformers import pipeline\n"
         f'write = pipeline("text-generation", model={model})\n'
@@ -62,11 +65,11 @@ def usage_of_writer(model: str) -> str:
     )
 
 
-KEPT_LOGITS = 3.2  # per token and vocabulary entry: logits, their logarithms, a gradient
+KEPT_LOGITS = 3.2  # floats per token and vocabulary entry: logits, their logarithms, a gradient
 
 
 class Shape(Protocol):
-    """The shape of a transformer."""
+    """The shape of a transformer, as far as estimates need it."""
 
     @property
     def layers(self) -> int: ...
@@ -82,25 +85,29 @@ class Shape(Protocol):
 
 
 def kept_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
-    """Estimate the floats that forward keeps for backward: `a_layer` per layer, token and unit of width.
+    """Estimate the floats kept for the backward pass. `a_layer`: per layer, token and unit of width.
 
-    `predicted` is the fraction of tokens with logits. torch's attention kernels keep no square of the context.
+    `predicted`: the fraction of tokens that have logits. Nothing grows with the square of the context, because torch's
+    attention kernels keep no such matrix.
     """
     return samples * shape.context * (shape.layers * shape.width * a_layer + predicted * vocab * KEPT_LOGITS)
 
 
 def recomputed_floats(shape: Shape, *, vocab: int, samples: int, a_layer: float, predicted: float = 1.0) -> float:
-    """Estimate the floats if each layer keeps only its input, and one at a time everything."""
+    """Estimate the floats kept for the backward pass if layers are computed again.
+
+    These are the input of every layer, and all values of one layer at a time.
+    """
     return samples * shape.context * (shape.width * (shape.layers + a_layer) + predicted * vocab * KEPT_LOGITS)
 
 
 def operations(shape: Shape, *, vocab: int, samples: int, predicted: float = 1.0) -> float:
-    """Estimate floating-point operations: 6 per weight and token, and attention (arXiv 2001.08361, section 2.1)."""
+    """Estimate floating-point operations: 6 per weight and token, plus attention (arXiv 2001.08361, section 2.1)."""
     matrices = 12 * shape.layers * shape.width**2 + predicted * vocab * shape.width
     return 6.0 * samples * shape.context * (matrices + 2 * shape.layers * shape.context * shape.width)
 
 
 def even_heads(shape: Shape) -> Rule:
-    """Return the rule that the width is a multiple of the heads."""
+    """Return the rule that the width must be a multiple of the heads."""
     uneven = f"width {shape.width} is not a multiple of heads {shape.heads}"
     return Rule("model.width", uneven, shape.width % shape.heads != 0)

@@ -1,4 +1,4 @@
-"""Shards of tokens, and rows of samples from them."""
+"""Shards of tokens, and samples as rows of tokens."""
 
 import json
 from pathlib import Path
@@ -11,27 +11,27 @@ from safetensors import SafetensorError, safe_open
 from peer_agent.protocol.errors import Problem
 from peer_agent.recipes.training import write_json
 
-IGNORED = -100  # label of a position without loss
+IGNORED = -100  # label of a position that has no loss
 
 Tokens = NDArray[np.uint16] | NDArray[np.uint32]
 Rows = tuple[NDArray[np.int64], NDArray[np.int64]]  # ids and labels, both [samples, context]
 
 
 class Sentences(NamedTuple):
-    """Tokens, and the positions of sentence starts in ascending order."""
+    """Tokens, and the ascending indexes at which sentences start."""
 
     tokens: Tokens
     starts: NDArray[np.uint32]
 
 
 def load_shard(path: Path) -> Tokens:
-    """Return the tokens of a shard file. Raises Problem E111 if it is malformed."""
+    """Return the tokens in a shard's file. Raises Problem E111 if the file is malformed."""
     tokens: Tokens = _vectors(path, tokens=np.uint16)[0]
     return tokens
 
 
 def load_wide_shard(path: Path) -> Tokens:
-    """Return the tokens of a shard file with 16 or 32 bits each. Raises Problem E111."""
+    """Return the tokens in a shard's file, which may have 16 or 32 bits per token. Raises Problem E111."""
     try:
         return load_shard(path)
     except Problem:
@@ -40,7 +40,7 @@ def load_wide_shard(path: Path) -> Tokens:
 
 
 def load_sentences(path: Path) -> Sentences:
-    """Return tokens and sentence starts of a shard file. Raises Problem E111."""
+    """Return the tokens and sentence starts in a shard's file. Raises Problem E111."""
     return Sentences(*_vectors(path, tokens=np.uint16, starts=np.uint32))
 
 
@@ -56,7 +56,10 @@ def _vectors(path: Path, **kinds: Any) -> list[Any]:
 
 
 def rows_of(samples: NDArray[np.int64], *, tokens: Tokens, context: int) -> Rows:
-    """Return ids and labels of samples by number. A short last sample is padded with id 0, labelled IGNORED."""
+    """Return ids and labels of the samples with these numbers.
+
+    A short last sample is padded with id 0 and label IGNORED.
+    """
     at = samples[:, None] * context + np.arange(context)
     inside = at < len(tokens)
     ids = np.where(inside, tokens[np.minimum(at, len(tokens) - 1)], 0).astype(np.int64)
@@ -67,7 +70,7 @@ TOKENIZER_FILES = ("special_tokens_map.json", "tokenizer.json", "tokenizer_confi
 
 
 def copy_tokenizer(folder: Path, out: Path, *, context: int) -> None:
-    """Copy a tokenizer, for a model that takes `context` tokens."""
+    """Copy a tokenizer to a model's folder. `context`: the longest input of the model, in tokens."""
     for name in ("tokenizer.json", "special_tokens_map.json"):
         (out / name).write_bytes((folder / name).read_bytes())
     config = json.loads((folder / "tokenizer_config.json").read_text())
