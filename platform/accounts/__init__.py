@@ -1,1 +1,4 @@
-"""People, and the machines that act for them. Knows nothing of runs beyond the id in a credential."""
+"""People, and the machines that act for them.
+
+This package knows nothing of runs except the run's id in a credential.
+"""
