@@ -1,1 +1,4 @@
-"""A run as people see it: purpose, data, recipe, snapshots, release, ledger. Decides nothing about rounds."""
+"""A run as people see it: purpose, data, recipe, snapshots, release and ledger.
+
+The coordinator decides about its rounds.
+"""

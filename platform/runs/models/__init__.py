@@ -1,4 +1,7 @@
-"""Tables of runs. A run is a replicated log: `LogEntry` is the log, `Head` its end, `Snapshot` where replicas begin."""
+"""Tables of runs.
+
+A run is a replicated log: `LogEntry` is the log, `Head` its end, `Snapshot` a state to begin from.
+"""
 
 from runs.models.datasets import Dataset, Shard, Upload
 from runs.models.log import (
