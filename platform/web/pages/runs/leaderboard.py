@@ -1,4 +1,4 @@
-"""The full leaderboard of a run."""
+"""The page with the full leaderboard of a run."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -36,7 +36,10 @@ MOST_PAGES = 1_000_000
 
 @require_safe
 def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show people, machines, teams, or people of a day or week; with a line for the reader who is not among them."""
+    """Show the people, machines or teams of a run, or the people of a day or week.
+
+    A reader who is not among the rows shown gets an extra line.
+    """
     run = run_or_404(access_run, request, slug)
     of, period = _of(request), _period(request)
     page = _page_number(request)
@@ -69,7 +72,10 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _removal(request: HttpRequest, run: Run, of: str, names: Collection[str]) -> dict[str, Any]:
-    """Return whether the reader may remove people here, whom not, and whom they have just removed."""
+    """Return what the page needs for removing people.
+
+    This is whether the reader may remove people, which names are protected, and whom the reader has just removed.
+    """
     role = role_of(run, request.user)
     if of != "people" or run.state == Run.State.FINISHED or role is None:
         return {"removes": False}
