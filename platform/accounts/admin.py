@@ -56,9 +56,7 @@ class PersonAdmin(Kept):
 
     @admin.action(description="Close: end sessions, revoke machines and tokens")
     def close(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
-        """Close the chosen accounts, but not the account of the operator who asks, nor the account that owns the
-        relay.
-        """
+        """Close the chosen accounts, except those of the operator who asks and of the relay's owner."""
         for person in chosen.exclude(username=request.user.get_username()).exclude(username=RELAY_KEEPER):
             deactivation.close_account(person=person)
             self.message_user(request, f"The account of {person} is closed.")

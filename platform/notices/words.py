@@ -62,10 +62,7 @@ def _joins(letter: str) -> bool:
 
 
 def quoted(name: str) -> str:
-    """Return a name in quotes.
-
-    Right-to-left text is enclosed in Unicode isolates, so that it cannot reorder its surroundings.
-    """
+    """Return a name in quotes. Unicode isolates keep a right-to-left name from reordering the line."""
     line = one_line(name)
     turns = any(unicodedata.bidirectional(letter) in RIGHT_TO_LEFT for letter in line)
     return f"“\u2068{line}\u2069”" if turns else f"“{line}”"
