@@ -134,7 +134,7 @@ def _outline(plan: Any) -> Outline | None:
 
 
 def links(run: Run) -> dict[PeerId, Link]:
-    """Return the measured links of connected machines, by machine. They are for its owner and the organizer."""
+    """Return the measured links of connected machines. Only a machine's owner and the organizer may see its link."""
     fresh = Presence.objects.filter(run=run, run__state__in=HOSTED, at__gte=timezone.now() - FRESH)
     return links_in(fresh.values_list("links", flat=True).first() or {})
 

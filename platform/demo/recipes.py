@@ -89,7 +89,7 @@ def _of_file(path: Path) -> Iterator[str]:
 
 
 class Material(NamedTuple):
-    """A file to upload. `words` says in words what it contains."""
+    """A file to upload. `words` describes its content."""
 
     name: str
     content: Callable[[], bytes]

@@ -26,7 +26,7 @@ class Refused(Exception):
 
 class Target(NamedTuple):
     is_secure: bool
-    host: str  # "https", not "http"
+    host: str  # as in certificates: lower case, ASCII
     port: int
     path: str  # includes the query
 

@@ -100,7 +100,7 @@ def claim(now: datetime) -> list[Notice]:
 def prepared(claimed: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
     """Return the notices that can be sent, each with a function that sends it without using the database.
 
-    Mark notices that no longer can be sent as failed.
+    Mark notices that can no longer be sent as failed.
     """
     found = [(notice, sender(notice, now)) for notice in claimed]
     for notice, send in found:

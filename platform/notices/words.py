@@ -152,7 +152,7 @@ def payload(service: str, words: Words, facts: Facts, *, secret: str, now: datet
 
 
 def for_discord(words: Words, address: str) -> dict[str, Any]:
-    """Return the message for Discord. `allowed_mentions` prevents that a name in the text mentions anyone."""
+    """Return the message for Discord. `allowed_mentions` keeps a name in the text from mentioning anyone."""
     headline, text = (MARKDOWN.sub(r"\\\1", part) for part in words)
     lines = [f"**{headline}**", text, f"<{address}>"]
     return {"content": "\n".join(lines)[:LONGEST_ON_DISCORD], "allowed_mentions": {"parse": []}, "flags": NO_PREVIEWS}

@@ -108,7 +108,7 @@ def contributions(person: Person, viewer: Viewer) -> Contributions:
 def runs_shown(person: Person, viewer: Viewer) -> QuerySet[Run]:
     """Return the runs to show on a person's page.
 
-    People see all runs that are visible to them on their own page. Others see the runs on their own lists.
+    The person sees all runs that they may see anywhere. Other viewers see only runs that are on their own list.
     """
     return visible_runs(viewer) if viewer == person else listed_runs(viewer)
 

@@ -1,4 +1,4 @@
-"""Names of tasks. Callers use these instead of importing `runs.tasks`."""
+"""Names of tasks. Callers use these names instead of importing `runs.tasks`."""
 
 from enum import StrEnum
 from uuid import UUID

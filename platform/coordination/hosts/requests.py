@@ -23,8 +23,8 @@ from peer_agent.protocol.identifiers import PeerId
 from runs.access import participants
 from runs.models import Run
 
-STOPPED_AFTER = timedelta(minutes=5)  # the machine has been gone for this time
-NEEDED_AFTER = timedelta(minutes=15)  # the run has had no trainer for this time
+STOPPED_AFTER = timedelta(minutes=5)  # a stopped machine's owner is notified after this time
+NEEDED_AFTER = timedelta(minutes=15)  # people are notified when the run has had no trainer for this time
 OLD = timedelta(hours=1)  # a record of presence older than this does not tell when a machine stopped
 COMPUTING = (Role.TRAINER.value, Role.AUXILIARY.value)
 

@@ -86,7 +86,7 @@ class Publication(models.Model):
         Person, models.PROTECT, null=True, related_name="+"
     )  # the person whose token is used; null: the organizer
     published_at = models.DateTimeField(null=True, blank=True)
-    # No push has succeeded since then; null: the last push succeeded.
+    # No push has succeeded since then; null: pushes are not failing.
     failing_since = models.DateTimeField(null=True, blank=True)
     checkpoint_every = models.IntegerField(default=0)  # in steps; 0: publish only the release
     in_branches = models.BooleanField(default=False)  # each checkpoint gets its own branch

@@ -1,4 +1,4 @@
-"""Making of a release. It is made in a workspace and stored once it is complete.
+"""Functions that make a release in a workspace and store it once it is complete.
 
 A release holds the model of the last step. If the run has overfitted, it holds the model with the lowest held-out loss
 instead. The organizer may choose otherwise.

@@ -173,10 +173,7 @@ def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
 
 @router.post("devices/poll", response=POLLED, summary="Check approval")
 def poll(request: HttpRequest, body: PollIn) -> dict[str, str]:
-    """Return the machine's id once, after a person has approved it.
-
-    Before that, return an error that says how it stands.
-    """
+    """Return the machine's id once, after a person's approval. Before that, answer with an error (E220, E221, E222)."""
     asked = devices.asked_with(body.device_code)
     rate_limits.spend("polls", str(asked.request.pk))
     machine = devices.collect_machine(

@@ -165,7 +165,7 @@ class Admitted(NamedTuple):
 def admit_snapshot(
     *, slug: str, step: int, authorization: str | None, content_length: str | None, site: str
 ) -> Admitted:
-    """Return the machine and its election.
+    """Decide whether a machine may upload a snapshot, and return the machine, its election and the announced size.
 
     Raises Problem E201, E202, E203, E101, E214, E305, E324, E410, E213, E311, E304, E355, E356.
     """

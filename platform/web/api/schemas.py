@@ -122,7 +122,7 @@ class LeaderboardLineOut(Schema):
 
 
 class AveragedOut(Schema):
-    """Bytes that a person's machines, except relays, averaged for other machines. They give no rank."""
+    """Bytes that a person's machines, except relays, averaged for other machines. These bytes give no rank."""
 
     name: str
     bytes_averaged: int

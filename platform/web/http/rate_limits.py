@@ -1,6 +1,6 @@
 """Rate limits. `settings.RATES` has the limits, Django's cache the counts.
 
-A person's window begins with the person's first use, and ends after its fixed length.
+The window of a requester begins with the first use, and ends after a fixed time.
 """
 
 import hashlib

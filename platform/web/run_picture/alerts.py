@@ -136,7 +136,7 @@ def _all(seen: Seen, verification: Verification | None, publication: Publication
 
 
 def _unpublished(publication: Publication, seen: Seen) -> Iterator[Fault]:
-    """Yield the error that keeps the model from the Hub. After a while, also yield since when this is so."""
+    """Yield the error that keeps the model from the Hub. After a while, also yield E383, which says since when."""
     is_there = publication.state == Publication.State.PUBLISHED
     fault = "" if is_there else publication.fault
     if seen.run.run.state in LIVE and publication.checkpoint_fault:

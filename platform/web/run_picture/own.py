@@ -1,4 +1,7 @@
-"""Parts of a run's page for its reader alone: the reader's place, links of their machines, and progress of these."""
+"""Parts of a run's page for its reader alone.
+
+These are the reader's place, and the links and the progress of the reader's machines.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

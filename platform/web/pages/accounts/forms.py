@@ -74,7 +74,7 @@ class LoginForm(AuthenticationForm):
     def get_invalid_login_error(self) -> forms.ValidationError:
         """Return the error for a failed login.
 
-        Who knows a closed account's password is told that the account is closed.
+        A person who knows the password of a closed account is told that the account is closed.
         """
         closed = Person.objects.filter(username=self.cleaned_data["username"], is_active=False).first()
         if closed is not None and closed.check_password(self.cleaned_data["password"]):

@@ -189,7 +189,7 @@ def standing_facts(live: Picture, names: Sequence[str]) -> dict[str, str]:
 
 
 def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[str, Any]:
-    """Return the facts for downloading the model. `samples` is the number of all people together."""
+    """Return the facts for downloading the model. `samples` is the number of samples from all people together."""
     publication = getattr(run, "publication", None)
     published = publication if publication is not None and publication.url and not publication.private else None
     return {
