@@ -1,4 +1,1 @@
-"""People, and the machines that act for them.
-
-This package knows nothing of runs except the run's id in a credential.
-"""
+"""People, and the machines that act for them. The only fact about runs here is the run's id in a credential."""

@@ -1,7 +1,4 @@
-"""Admin pages for people and machines.
-
-They delete no row, so contributions stay counted under the contributor's name.
-"""
+"""Admin pages for people and machines. They delete no row, so contributions keep the contributor's name."""
 
 from typing import Any
 
@@ -29,7 +26,6 @@ class Kept(admin.ModelAdmin):  # type: ignore[type-arg] # Django's class takes n
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: no row may be deleted, so that contributions stay counted."""
         del request, obj
         return False
 
@@ -47,10 +43,7 @@ class PersonAdmin(Kept):
     actions = ("close", "open", "password_link")
 
     def save_model(self, request: HttpRequest, obj: Person, form: Any, change: bool) -> None:  # noqa: FBT001
-        """Save the person with `is_staff` equal to `is_superuser`.
-
-        Django's admin and the approval of relays read `is_staff`.
-        """
+        """Save with `is_staff` equal to `is_superuser`. Django's admin and relay approvals read `is_staff`."""
         obj.is_staff = obj.is_superuser
         super().save_model(request, obj, form, change)
 

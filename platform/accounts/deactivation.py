@@ -36,10 +36,7 @@ def set_password(*, person: Person, password: str) -> None:
 
 
 def change_password(*, person: Person, current: str, password: str) -> None:
-    """Set a new password if `current` is correct. A person without a password needs no current one.
-
-    Raises ValidationError, with the faults listed by form field.
-    """
+    """Set a password, given the current one if there is one. Raises ValidationError, with faults by form field."""
     if person.has_usable_password() and not person.check_password(current):
         raise ValidationError({"current": gettext("That's not your current password.")})
     try:
@@ -49,10 +46,7 @@ def change_password(*, person: Person, current: str, password: str) -> None:
 
 
 def reset_path(*, username: str) -> str:
-    """Return the path of a link for a new password. The link works once, within a day.
-
-    Raises Problem E331 (no such person), E332 (closed account).
-    """
+    """Return the path of a link for a new password: once, within a day. Raises Problem E331, E332 (closed)."""
     person = Person.objects.filter(username__iexact=username).exclude(username=RELAY_KEEPER).first()
     if person is None:
         raise Problem.of("E331", name=username)
@@ -62,10 +56,7 @@ def reset_path(*, username: str) -> str:
 
 
 def person_of_reset(*, person_id: str, token: str) -> Person:
-    """Return the person for whom a password link was made.
-
-    Raises Problem E333 if the link was used, is over a day old, or was made before the person's last login.
-    """
+    """Return a password link's person. Raises Problem E333 after its use, a later login, or a day."""
     try:
         person = Person.objects.filter(pk=int(urlsafe_base64_decode(person_id)), is_active=True).first()
     except (ValueError, OverflowError):

@@ -67,10 +67,7 @@ def forget_dead(now: datetime) -> None:
 
 
 def _make_room(now: datetime) -> None:
-    """If too many requests are stored, delete some.
-
-    Delete the oldest expired requests. If none has expired, delete the oldest request of the address that sent most.
-    """
+    """If too many requests are stored, delete expired ones, or else the oldest of the address that sent most."""
     if DeviceRequest.objects.count() < MOST:
         return
     dead = DeviceRequest.objects.filter(expires_at__lt=now).order_by("expires_at").values_list("pk", flat=True)
@@ -99,10 +96,7 @@ def find_request(text: str) -> DeviceRequest | None:
 
 
 def require_answerable(*, request: DeviceRequest, person: Person, now: datetime) -> None:
-    """Check that this person may answer the request, or has answered it.
-
-    Raises Problem E225 (the request has expired), E226 (another person has answered).
-    """
+    """Check that this person may answer, or has. Raises Problem E225 (expired), E226 (another person answered)."""
     if request.state == State.WAITING and request.expires_at <= now:
         raise Problem.of("E225", shown=request.shown_code, minutes=round(LIFETIME.total_seconds() / 60))
     if request.state != State.WAITING and request.person_id != person.pk:
@@ -110,10 +104,7 @@ def require_answerable(*, request: DeviceRequest, person: Person, now: datetime)
 
 
 def may_approve(*, request: DeviceRequest, person: Person) -> bool:
-    """Return True if the person may approve the request.
-
-    Only operators may approve a relay, because other people's gradients pass through a relay.
-    """
+    """Return True if the person may approve. Only operators may approve a relay, which sees others' gradients."""
     return request.kind != Machine.Kind.RELAY or person.is_staff
 
 

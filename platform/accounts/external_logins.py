@@ -16,17 +16,13 @@ from peer_agent.protocol.errors import Problem
 
 
 def person_known_as(*, provider: str, uid: str) -> Person | None:
-    """Return the person here who logs in with this account of another site."""
     account = SocialAccount.objects.select_related("user").filter(provider=provider, uid=uid).first()
     return account.user if account else None
 
 
 @transaction.atomic
 def join_from_outside(*, provider: str, uid: str, username: str) -> Person:
-    """Create a person without a password, who logs in through another site. Raises ValidationError.
-
-    If a person already logs in with that account, return that person.
-    """
+    """Create a person without a password for an account of another site, or return it. Raises ValidationError."""
     if known := person_known_as(provider=provider, uid=uid):
         return known
     require_free(username)
@@ -77,5 +73,4 @@ def disconnect(*, person: Person, provider: str, name: str, open_here: Collectio
 
 
 def forget_details(*, provider: str, uid: str) -> None:
-    """Delete the details about a person that the other site has sent."""
     SocialAccount.objects.filter(provider=provider, uid=uid).update(extra_data={})

@@ -69,10 +69,7 @@ def _report_in(row: MachineControl) -> MachineReport | None:
 
 
 def change(*, machine: Machine, to: Callable[[Instructions], Instructions]) -> Instructions:
-    """Change a machine's instructions. `to` gets the present instructions and returns the new ones.
-
-    A connected machine receives the change at once.
-    """
+    """Change a machine's instructions: `to` turns the present ones into new ones, which are sent at once."""
     with transaction.atomic():
         MachineControl.objects.get_or_create(machine=machine)
         row = MachineControl.objects.select_for_update().get(machine=machine)
@@ -87,10 +84,7 @@ def _packed(wanted: Instructions) -> str:
 
 
 class Taken(NamedTuple):
-    """The instructions for a machine that has reported, and the time when its report was stored.
-
-    `forget_report` needs that time.
-    """
+    """The instructions for a machine that has reported. `at` is the time of the report, for `forget_report`."""
 
     wanted: Instructions
     at: datetime
@@ -114,10 +108,7 @@ def take_report(*, machine_id: str, report: MachineReport, is_first: bool = Fals
 
 
 def forget_report(*, machine_id: str, at: datetime) -> None:
-    """Mark the machine as disconnected, unless it has sent a later report on another connection.
-
-    `at` is the time of the last report on the connection that has ended.
-    """
+    """Mark a machine as disconnected, unless it has reported on another connection since `at`."""
     MachineControl.objects.filter(machine=UUID(machine_id), reported_at=at).update(reported_at=None)
 
 

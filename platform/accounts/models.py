@@ -71,10 +71,7 @@ class Person(AbstractBaseUser, PermissionsMixin):
         return self.username
 
     def get_session_auth_hash(self) -> str:
-        """Return the hash that a session must match to stay valid.
-
-        It changes with the password and with `session_epoch`.
-        """
+        """Return the hash that a session must match. A new password or `session_epoch` changes the hash."""
         secret = f"{self.password}:{self.session_epoch}"
         return salted_hmac("accounts.models.Person.session", secret, algorithm="sha256").hexdigest()
 
@@ -207,10 +204,7 @@ class Token(models.Model):
 
 
 class Team(models.Model):
-    """A team: people whose contributions are counted together.
-
-    Of the secret in the team's joining link, only the sha256 is stored.
-    """
+    """A team: people whose contributions are counted together. Its link's secret is stored as sha256 only."""
 
     slug = models.SlugField(max_length=40, unique=True)
     name = models.CharField(max_length=40)
@@ -232,10 +226,7 @@ class Team(models.Model):
 
 
 class TeamMember(models.Model):
-    """The time that a person spends in a team, in days of UTC.
-
-    The team counts the samples that the person contributes in that time.
-    """
+    """A person's time in a team, in days of UTC. The team counts the samples that the person gave then."""
 
     team = models.ForeignKey(Team, models.CASCADE, related_name="members")
     person = models.ForeignKey(Person, models.CASCADE, related_name="in_teams")

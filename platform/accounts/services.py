@@ -127,10 +127,7 @@ def admit_machine(*, person: Person, name: str, public_key: bytes, kind: Machine
 
 
 def require_welcome(machine: Machine) -> None:
-    """Check that a known machine may be admitted.
-
-    Raises Problem E227 (revoked), E228 (the present owner or a former one has a closed account).
-    """
+    """Check that a known machine may be admitted. Raises Problem E227 (revoked), E228 (a closed account)."""
     if machine.revoked_at:
         raise Problem.of("E227")
     if not machine.person.is_active or machine.past_owners.filter(person__is_active=False).exists():
@@ -209,10 +206,7 @@ def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
 
 
 def _add_person(person: Person, password: str) -> Person:
-    """Create a person with a password.
-
-    Raises ValidationError, which lists faults of the name and the password together.
-    """
+    """Create a person. Raises ValidationError, which lists faults of name and password together."""
     faults: dict[str, list[str]] = {}
     try:
         person.full_clean(exclude=["password"])
@@ -246,10 +240,7 @@ def _usable_token(secret: str, purpose: Token.Purpose, now: datetime) -> Token:
 
 
 class CredentialRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request for a credential. `issued_at` is in seconds of UTC.
-
-    Agents that use protocol 1 leave `protocol` out.
-    """
+    """The body of a request for a credential. `issued_at` is in seconds of UTC. Protocol 1 has no `protocol`."""
 
     machine: Peer
     role: Role

@@ -59,10 +59,7 @@ def team_by_link(*, slug: str, secret: str) -> Team:
 
 @transaction.atomic
 def join_team(*, slug: str, secret: str, person: Person) -> Team:
-    """Add a person to a team by its joining link. The person leaves their present team.
-
-    Raises Problem E330 (the link does not work), E340 (the team is full).
-    """
+    """Move a person to the team of a joining link. Raises Problem E330 (it does not work), E340 (full)."""
     team = Team.objects.select_for_update().get(pk=team_by_link(slug=slug, secret=secret).pk)
     if members_of(team).filter(person=person).exists():
         return team
@@ -77,10 +74,7 @@ def join_team(*, slug: str, secret: str, person: Person) -> Team:
 
 @transaction.atomic
 def leave_team(*, person: Person) -> None:
-    """Remove the person from their team. The team keeps their samples.
-
-    If the person leads the team, the member of longest standing becomes its leader.
-    """
+    """End the person's membership. The team keeps their samples. The oldest member succeeds a leader."""
     for place in TeamMember.objects.filter(person=person, left_day=None):
         _leave(place)
 

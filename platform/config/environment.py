@@ -25,10 +25,7 @@ YEAR_S = 31_536_000
 
 
 def text(name: str, default: str = "", *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the value of the variable `name`, or the content of the file that the variable `name`_FILE names.
-
-    Raises Problem E405 if the file cannot be read.
-    """
+    """Return the value of `name`, or the content of the file that `name`_FILE names. Raises Problem E405."""
     if file := environ.get(f"{name}_FILE"):
         try:
             return Path(file).read_text().strip()
@@ -60,10 +57,7 @@ def folder(name: str, default: Path, *, environ: Mapping[str, str] = os.environ)
 
 
 def folders(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """Return the absolute paths of folders, which are separated as in PATH.
-
-    Raises Problem E405 if one does not exist.
-    """
+    """Return absolute folders; the value separates them as PATH does. Raises Problem E405 if one is missing."""
     found = [Path(part).expanduser().resolve() for part in text(name, environ=environ).split(os.pathsep) if part]
     for path in found:
         if not path.is_dir():
@@ -72,10 +66,7 @@ def folders(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Path]
 
 
 def networks(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Network]:
-    """Return IP networks from a list separated by commas.
-
-    Each entry is an address or a network such as 10.0.0.0/8. Raises Problem E405 on any other entry.
-    """
+    """Return IP addresses and networks (10.0.0.0/8) from a list with commas. Raises Problem E405."""
     try:
         parts = [part.strip() for part in text(name, environ=environ).split(",")]
         return [ipaddress.ip_network(part) for part in parts if part]
@@ -146,10 +137,7 @@ def sqlite(path: str) -> dict[str, Any]:
 
 
 def postgresql(url: str) -> dict[str, Any]:
-    """Return Django's settings for PostgreSQL, with psycopg's connection pool.
-
-    `?host=/folder` names a Unix socket. Other parameters of the URL go to libpq.
-    """
+    """Return PostgreSQL with psycopg's pool. `?host=/folder` is a Unix socket; other parameters go to libpq."""
     parts = urlsplit(url)
     options: dict[str, Any] = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     host = options.pop("host", parts.hostname or "")
@@ -170,10 +158,7 @@ def postgresql(url: str) -> dict[str, Any]:
 
 
 def kept_secret(path: Path) -> bytes:
-    """Return the 32 random bytes that a file holds in hexadecimal. The first call creates the file.
-
-    Processes that call this at the same time all get the same bytes.
-    """
+    """Return a file's 32 random bytes, kept in hexadecimal. The first of concurrent calls creates the file."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")

@@ -46,10 +46,7 @@ class Election(models.Model):
 
 
 class Admission(models.Model):
-    """The hash of the state at an entry of the log, as most people's machines report it.
-
-    The site rejects files with another hash.
-    """
+    """The hash of the state at a log entry that most people have. The site rejects files with another one."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="admissions")
     index = models.BigIntegerField()
@@ -66,10 +63,7 @@ class Admission(models.Model):
 
 
 class PendingSnapshot(models.Model):
-    """A file from an elected keeper that waits until its hash is admitted.
-
-    It is stored as `runs/<run>/pending/<sha256>`.
-    """
+    """An elected keeper's file that waits until its hash is admitted: `runs/<run>/pending/<sha256>`."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="pending_snapshots")
     index = models.BigIntegerField()

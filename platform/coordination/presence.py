@@ -24,11 +24,7 @@ FRESH = timedelta(seconds=15)  # an older record means that the run has no livin
 
 
 class OnlinePeer(NamedTuple):
-    """One connected peer.
-
-    `done` counts samples of the present step. `name` is the name of the peer's person. `way` is what `way_of` returns,
-    and may be empty.
-    """
+    """A connected peer. `done` counts samples of this step, `name` is a person's, `way` from `way_of`."""
 
     peer: str
     name: str
@@ -67,10 +63,7 @@ class Crowd(NamedTuple):
 
 
 class Here(NamedTuple):
-    """The present state of a run.
-
-    `links` is as stored; `links_in` decodes it. `crowd` has the changes of the number of trainers, the newest last.
-    """
+    """The present state of a run. `links` is as stored (see `links_in`); `crowd` ends with the newest change."""
 
     peers: list[OnlinePeer]
     phase: str  # empty if no host drives the run
@@ -214,10 +207,7 @@ def way_of(member: Member, direct: frozenset[PeerId]) -> str:
 
 @transaction.atomic
 def show(run: Run, shown: Shown) -> Before:
-    """Write the state of the run for pages, and return what was written before.
-
-    Without a plan, the stored plan stays.
-    """
+    """Write the run's state for pages, and return the members before. Without a plan, the old plan stays."""
     plan = {"plan": shown.plan} if shown.plan is not None else {}
     now = timezone.now()
     here: list[float] = [round(now.timestamp(), 1), sum(each.role == TRAINER for each in shown.members)]

@@ -97,10 +97,7 @@ def commit(run: Run, sealed: Entry, record: Record, *, duration_s: float, attemp
 
 
 def roll_back(run: Run, sealed: Entry, record: Record) -> Outcome:
-    """Write an entry that undoes others.
-
-    The outcome is "refused" if the rollback is no longer wanted or its file is gone.
-    """
+    """Write an entry that undoes others. Return "refused" if that is no longer wanted, or its file is gone."""
     return _outcome(partial(write_rollback, run, sealed, record), run, sealed, record)
 
 
@@ -192,10 +189,7 @@ def decide(run: Run, sealed: Entry, record: Record) -> Outcome:
 
 
 def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> None:
-    """Raise lease marks, which must happen before any lease under them is granted (rule 11). Raises Stale.
-
-    A mark is never lowered.
-    """
+    """Raise lease marks before any lease under them is granted (rule 11). Never lower one. Raises Stale."""
     asked = {(mark.epoch, mark.shard): mark.mark for mark in marks}
     with fenced(run, fence):
         held = {(row.epoch, row.shard): row.mark for row in run.marks.filter(epoch__in={epoch for epoch, _ in asked})}
@@ -276,10 +270,7 @@ def last_index(run: Run) -> int:
 
 
 def write_rollback(run: Run, sealed: Entry, record: Record) -> None:
-    """Store the state at the rollback's entry, then write the rows.
-
-    Raises Stale, Refused and DatabaseError, without changing a row.
-    """
+    """Store the state, then the rows. Raises Stale, Refused, DatabaseError, without changing a row."""
     assert record.restored
     target = run.snapshots.filter(index=record.restored.index, file=record.restored.file, is_undone=False).first()
     if target is None:  # the rollback was written, but its answer was lost; or another rollback undid this snapshot

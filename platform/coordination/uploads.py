@@ -51,10 +51,7 @@ def require_asked(*, run: Run, peer: PeerId, step: int, size: int) -> Election:
 
 
 def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
-    """Read an elected keeper's body, of at most `size` bytes.
-
-    Raises Problem E356 (the file differs from most people's copies), E310.
-    """
+    """Read an elected keeper's body of at most `size` bytes. Raises Problem E356 (a minority's copy), E310."""
     run = election.run
     with storage.workspace() as work:
         path = work / "offered"
@@ -68,10 +65,7 @@ def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
 
 
 def _known(run: Run, election: Election, file: str) -> Taken | None:
-    """Return the snapshot if the site has this file already; None if not.
-
-    Raises Problem E356 if another file is expected.
-    """
+    """Return the snapshot if the site has this file, else None. Raises Problem E356 if it expects another."""
     stored = Snapshot.objects.filter(run=run, index=election.index).first()
     admission = admitted_at(run, election.index)
     expected = stored.file if stored else admission.sha256 if admission else file
@@ -86,10 +80,7 @@ def _place(run: Run, election: Election) -> Place:
 
 
 def _wait(run: Run, election: Election, taken: Taken) -> Taken:
-    """Keep the file until its hash is admitted, which may be at once.
-
-    Raises Problem E356 if another hash is admitted.
-    """
+    """Keep the file until its hash is admitted, perhaps at once. Raises Problem E356 if another hash is."""
     for before in PendingSnapshot.objects.filter(run=run, index=election.index).exclude(sha256=taken.file):
         storage.pending_path(run, before.sha256).unlink(missing_ok=True)  # of a keeper that was replaced
     facts = {"step": taken.step, "sha256": taken.file, "size": taken.size, "state_digest": taken.state_digest}
@@ -103,10 +94,7 @@ def _wait(run: Run, election: Election, taken: Taken) -> Taken:
 
 
 class Slot:
-    """A machine's permission for one upload, renewed while bytes arrive.
-
-    After `SLOT` without a byte, the machine may begin another upload.
-    """
+    """A machine's one upload at a time, renewed while bytes arrive. After `SLOT` without a byte, it lapses."""
 
     def __init__(self, machine: Machine) -> None:
         """Reserve the machine's upload. Raises Problem E357 while the machine has another upload."""

@@ -205,10 +205,7 @@ class Demo:
 
 
 def committed_samples(relay: Path) -> int:
-    """Return the number of samples in all commit records of a relay's log.
-
-    The first line of a record is JSON, which anyone can read.
-    """
+    """Return the samples in all commit records of a relay's log. Each record's first line is JSON."""
     return sum(
         json.loads(path.read_bytes().split(b"\n", 1)[0])["samples"] for path in sorted(relay.glob("**/records/*.json"))
     )

@@ -57,10 +57,7 @@ class Visitor:
         *,
         action: str = "",
     ) -> str:
-        """Submit the form at `path` and return the page that follows. Raises Refused.
-
-        `action` is the path to post to, if it is not `path`.
-        """
+        """Submit the form at `path`, to `action` if given. Return the page that follows. Raises Refused."""
         csrf = CSRF.search(self.read(path))
         if csrf is None:
             raise Refused(f"there is no form at {path}")

@@ -77,10 +77,7 @@ def service_of(target: Target) -> Webhook.Service:
 
 
 def resolved(target: Target) -> list[IP]:
-    """Return the IP addresses of the target's host.
-
-    Raises OSError, or Refused if the site must not reach one of them.
-    """
+    """Return the host's IP addresses. Raises OSError, or Refused if the site must not reach one of them."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     except UnicodeError as error:
@@ -109,10 +106,7 @@ def is_public(address: IP) -> bool:
 
 
 def embedded(address: IP) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address inside an IPv6 address, or None.
-
-    It may be mapped, 6to4, Teredo, NAT64, or in the old compatible form.
-    """
+    """Return the IPv4 address inside an IPv6 one (mapped, 6to4, Teredo, NAT64 or compatible), or None."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address in NAT64 or address.packed[:12] == bytes(12):

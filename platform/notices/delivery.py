@@ -98,10 +98,7 @@ def claim(now: datetime) -> list[Notice]:
 
 
 def prepared(claimed: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
-    """Return the notices that can be sent, each with a function that sends it without using the database.
-
-    Mark notices that can no longer be sent as failed.
-    """
+    """Return notices with functions that send them without the database. Mark those that cannot be sent."""
     found = [(notice, sender(notice, now)) for notice in claimed]
     for notice, send in found:
         if send is None:
@@ -190,10 +187,7 @@ def retry_in(failing: timedelta) -> timedelta:
 
 
 def _hook_failing_since(notice: Notice, reason: str, now: datetime) -> datetime | None:
-    """Record that posting to the webhook failed, and return when the failures began.
-
-    Return None if the owner has removed or replaced the webhook meanwhile.
-    """
+    """Record a failure, and return when failures began; None if the webhook has been replaced meanwhile."""
     hook = Webhook.objects.select_for_update().filter(person=notice.person_id).first()
     tried = getattr(notice.person, "webhook", None)
     if hook is None or tried is None or hook.saved_at != tried.saved_at:

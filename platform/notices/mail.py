@@ -36,10 +36,7 @@ def link(mailbox: Mailbox, purpose: str) -> str:
 
 
 def bearer(token: str, purpose: str) -> Bearer:
-    """Return the person and the address of a link.
-
-    Raises Problem E358 if this site did not sign the link or it expired.
-    """
+    """Return a link's person and address. Raises Problem E358 if it has expired, or this site did not sign it."""
     try:
         person_id, address = signing.loads(token, salt=purpose, max_age=CONFIRM_S if purpose == CONFIRM else None)
     except (signing.BadSignature, ValueError, TypeError) as error:
@@ -48,10 +45,7 @@ def bearer(token: str, purpose: str) -> Bearer:
 
 
 def mailbox_of(token: str, purpose: str) -> Mailbox | None:
-    """Return the mailbox for which a link was sent; None if its person has another address by now.
-
-    Raises Problem E358.
-    """
+    """Return a link's mailbox; None if the person has another address by now. Raises Problem E358."""
     found = bearer(token, purpose)
     mailbox = Mailbox.objects.select_related("person").filter(person=found.person_id, person__is_active=True).first()
     return mailbox if mailbox is not None and digest_of(mailbox.address) == found.address else None

@@ -31,10 +31,7 @@ class Words(NamedTuple):
 
 
 def one_line(name: str, most: int = LONGEST) -> str:
-    """Return a name on one line, without invisible characters or piles of combining marks.
-
-    Zero-width joiners stay where a script needs them.
-    """
+    """Return a name on one line, without invisible characters or piles of marks; needed joiners stay."""
     kept: list[str] = []
     marks = 0
     composed = unicodedata.normalize("NFC", name)
@@ -69,10 +66,7 @@ def quoted(name: str) -> str:
 
 
 def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
-    """Return the headline and text of a notice.
-
-    `title` is the run's title; for SWITCHED_OFF, it is the last problem.
-    """
+    """Return a notice's headline and text. `title` is the run's title, or for SWITCHED_OFF the last problem."""
     run = quoted(title)
     match event:
         case Event.NEEDED:
@@ -159,10 +153,7 @@ def for_discord(words: Words, address: str) -> dict[str, Any]:
 
 
 def for_slack(words: Words, address: str) -> dict[str, Any]:
-    """Return the message for Slack.
-
-    With three characters escaped, Slack shows `<!channel>` as text. Other characters are not markup for Slack here.
-    """
+    """Return the message for Slack. Escaping three characters shows `<!channel>` as text."""
     text = f"{words.headline}\n{words.text}\n{address}"
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return {"text": escaped, "mrkdwn": False, "unfurl_links": False, "unfurl_media": False}
@@ -183,10 +174,7 @@ def generic(words: Words, facts: Facts) -> dict[str, Any]:
 
 
 def signature(secret: str, body: bytes, at: int) -> str:
-    """Return the signature of a body, `t=SECONDS,v1=HEX`: the HMAC-SHA256 of `SECONDS.BODY`.
-
-    `SECONDS` lets the receiver detect an old message that is replayed.
-    """
+    """Return `t=SECONDS,v1=HEX`: HMAC-SHA256 of `SECONDS.BODY`. The time exposes a replayed old message."""
     digest = hmac.new(secret.encode(), str(at).encode() + b"." + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={digest}"
 

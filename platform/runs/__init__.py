@@ -1,4 +1,1 @@
-"""A run as people see it: purpose, data, recipe, snapshots, release and ledger.
-
-The coordinator decides about its rounds.
-"""
+"""A run as people see it: purpose, data, recipe, snapshots, release, ledger. Rounds are decided elsewhere."""

@@ -61,10 +61,7 @@ def _is_member(person: Person) -> Q:
 
 
 def access_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return the run at this address if the viewer may see it.
-
-    Raises Problem E305 if not, or if there is no such run.
-    """
+    """Return the run at this address. Raises Problem E305 if there is none, or the viewer may not see it."""
     run = visible_runs(viewer).select_related(*BESIDE).filter(slug=slug).first()
     if run is None:
         raise Problem.of("E305", address=f"/runs/{slug}/")
@@ -87,10 +84,7 @@ def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
 
 
 def helped_runs(person: Person) -> QuerySet[Run]:
-    """Return the visible runs that the person may help train.
-
-    The person must not have been removed. A run by request also requires membership or a role.
-    """
+    """Return the runs that a person may help: visible, not removed from, and joined if run by request."""
     others = Q(visibility=Run.Visibility.REQUEST) & ~_has_role(person) & ~_is_member(person)
     return visible_runs(person).exclude(Exists(_removals(person))).exclude(others)
 
@@ -100,10 +94,7 @@ def _removals(person: Person) -> QuerySet[Member]:
 
 
 def participants(run: Run) -> QuerySet[Person]:
-    """Return the people who take part in a run, without those who were removed.
-
-    These are the organizer, the members and, if the run is open to all, the contributors.
-    """
+    """Return the organizer, members and, if the run is open to all, contributors, unless removed."""
     members = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     taking_part = Q(pk=run.organizer_id) | Q(pk__in=members)
@@ -152,23 +143,17 @@ def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
 
 
 def access_managed_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run that the viewer may open and change, as organizer or co-organizer.
-
-    Raises Problem E305, PermissionDenied.
-    """
+    """Return a run that the viewer manages, as organizer or co-organizer. Raises Problem E305, PermissionDenied."""
     return _access_as(*MANAGING, slug=slug, viewer=viewer)
 
 
 def access_moderated_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run in which the viewer may admit and remove people, with any role.
-
-    Raises Problem E305, PermissionDenied.
-    """
+    """Return a run in which the viewer has any role. Raises Problem E305, PermissionDenied."""
     return _access_as(*MANAGING, Run.Role.MODERATOR, slug=slug, viewer=viewer)
 
 
 def access_own_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run that the viewer may delete, as its organizer. Raises Problem E305, PermissionDenied."""
+    """Return a run that the viewer organizes. Raises Problem E305, PermissionDenied."""
     return _access_as(Run.Role.ORGANIZER, slug=slug, viewer=viewer)
 
 
@@ -180,10 +165,7 @@ def _access_as(*roles: Run.Role, slug: str, viewer: Viewer) -> Run:
 
 
 def access_joinable_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run that the viewer's machines can join now.
-
-    Raises Problem E305, E306 (finished), E308 (not open), E324 (removed), E410 (members only).
-    """
+    """Return a run to join now. Raises Problem E305, E306 (finished), E308 (not open), E324, E410 (members)."""
     run = access_run(slug=slug, viewer=viewer)
     person = person_of(viewer)
     if person is not None:

@@ -1,7 +1,4 @@
-"""Access of child processes to the Hugging Face Hub.
-
-A token leaves the database only through a child's standard input.
-"""
+"""Child processes' access to the Hugging Face Hub. A token leaves the database only into a child's input."""
 
 import os
 from pathlib import Path

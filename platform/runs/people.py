@@ -106,10 +106,7 @@ def contributions(person: Person, viewer: Viewer) -> Contributions:
 
 
 def runs_shown(person: Person, viewer: Viewer) -> QuerySet[Run]:
-    """Return the runs to show on a person's page.
-
-    The person sees all runs that they may see anywhere. Other viewers see only runs that are on their own list.
-    """
+    """Return the runs on a person's page: all visible ones for the person, listed ones for other viewers."""
     return visible_runs(viewer) if viewer == person else listed_runs(viewer)
 
 

@@ -153,10 +153,7 @@ def disk_fault(error: BaseException | None) -> Fault | None:
 
 @contextmanager
 def turn(lock: threading.Lock) -> Iterator[bool]:
-    """Try to acquire the lock, and yield whether that succeeded.
-
-    Never wait for the lock, so that the thread stays free.
-    """
+    """Try to acquire the lock, and yield whether it worked. Never wait, so that the thread stays free."""
     is_mine = lock.acquire(blocking=False)
     try:
         yield is_mine
@@ -167,10 +164,7 @@ def turn(lock: threading.Lock) -> Iterator[bool]:
 
 @contextmanager
 def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
-    """Pass a failure of the block to `record`. `code` is the error for an unforeseen failure.
-
-    The shutdown of the site does not count as a failure.
-    """
+    """Pass a failure of the block to `record`, unforeseen ones as `code`. A shutdown is no failure."""
     try:
         yield
     except ChildStopped:

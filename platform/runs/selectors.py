@@ -172,10 +172,7 @@ def run_head(run: Run) -> RunPicture:
 
 
 def _head(run: Run, sums: Totals) -> RunPicture:
-    """Return the head of a run's page.
-
-    The loss curve has all of the newest entries, so the pace comes from its points.
-    """
+    """Return the head of a run's page. Its curve has the newest entries, which also show the pace."""
     recipe, points = run.parsed_recipe, loss_points(run)
     return RunPicture(
         run=run,
@@ -220,10 +217,7 @@ def pace(newest_first: list[datetime]) -> float | None:
 
 
 def loss_points(run: Run, *, most: int = POINTS) -> list[Point]:
-    """Return the loss curve with at most `most` points. Only the rows of these points are read.
-
-    Undone steps are left out, so that each step has one loss.
-    """
+    """Return the loss curve with at most `most` points, without undone steps. Reads only these rows."""
     rows = run.log.filter(IN_MODEL, step__in=places(run.head.step, most)).order_by("step")
     names = ("step", "loss", "at", "samples", "duration_s", "peers", "learning_rate", "bytes_averaged")
     return [_point(*row) for row in rows.values_list(*names)]
@@ -260,10 +254,7 @@ def _current(run: Run) -> QuerySet[Snapshot]:
 
 
 def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
-    """Return the held-out losses in order, always with the newest and the best.
-
-    The database thins the others evenly.
-    """
+    """Return held-out losses in order, thinned by the database, but always with the newest and the best."""
     newer = Window(RowNumber(), order_by=F("index").desc()) - 1
     best = Window(RowNumber(), order_by=(F("heldout_loss").asc(), F("index").asc()))
     stride = (Window(Count("pk")) - 1) / most + 1
@@ -308,10 +299,7 @@ SINCE_BEST = 2  # snapshots measured since the best one
 
 
 class Overfitting(NamedTuple):
-    """The best and the newest measured snapshots of an overfitting run.
-
-    Its held-out loss has risen while its training loss has fallen.
-    """
+    """The best and newest snapshot of a run whose held-out loss rose while its training loss fell."""
 
     best: Measured
     newest: Measured

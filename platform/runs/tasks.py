@@ -81,10 +81,7 @@ def publish_checkpoint(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def remake_release(self: "Task[..., None]", run_id: str) -> None:
-    """Make an outdated release again, and send it to the Hub again.
-
-    Retry if that failed, or if another release is wanted meanwhile.
-    """
+    """Make an outdated release again, also on the Hub. Retry if that failed or became outdated."""
     releases = Release.objects.select_related("run__head")
     before = releases.get(run=UUID(run_id))
     if not is_stale(before):
@@ -99,10 +96,7 @@ def remake_release(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def verify_snapshots(self: "Task[..., None]", run_id: str) -> None:
-    """Replay the log up to each snapshot that waits, one after another.
-
-    Then enqueue work that waited for the result.
-    """
+    """Replay the log up to each waiting snapshot in turn; then enqueue work that waited for that."""
     match verification.verify_next(UUID(run_id)):
         case verification.Outcome.BUSY:
             raise self.retry(countdown=BUSY_S)

@@ -46,10 +46,7 @@ def activity_of(run: Run, group: str = "") -> QuerySet[ActivityLine]:
 
 
 def trail_of(run: Run) -> QuerySet[ActivityLine]:
-    """Return the actions of the organizer, other managers and operators in a run, newest first.
-
-    Not for everyone to see.
-    """
+    """Return what organizer, managers and operators did to a run, newest first. Only managers may see it."""
     return run.activity.filter(by__isnull=False).select_related("by", "on").order_by("-pk")
 
 

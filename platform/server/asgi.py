@@ -1,7 +1,4 @@
-"""The ASGI application.
-
-Django answers pages and API behind the length guard; WebSockets go to coordination and feed.
-"""
+"""The ASGI application. Django answers pages and API; WebSockets go to `coordination` and `web.feed`."""
 
 import os
 import warnings

@@ -75,10 +75,7 @@ class LengthGuard:
 
 
 class Refused(Exception):
-    """A body that is rejected unread.
-
-    This is not a Problem: Django might handle a Problem itself, after its answer has begun.
-    """
+    """A body rejected unread. Not a Problem, which Django might handle after its answer has begun."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -98,10 +95,7 @@ async def _held(sender: Person | Slot | None, receive: Receive) -> AsyncIterator
 
 
 async def check(scope: Scope) -> Person | Slot | None:
-    """Return who sends a long body: a person, or an upload slot for a snapshot. Return None for a short body.
-
-    Raises Refused if the body must stay unread.
-    """
+    """Return who sends a long body: a person or a slot; None if short. Raises Refused to leave it unread."""
     try:
         return await _checked(scope, headers_of(scope))
     except Problem as problem:

@@ -85,10 +85,7 @@ def pending_changes() -> int:
 
 
 def back_up_before_changes(data: Path, *, now: datetime | None = None) -> Path | None:
-    """Copy the database before migrations and return the copy.
-
-    Return None if no migration is due, or if the database is not SQLite or has no data.
-    """
+    """Copy SQLite's file before migrations and return its path; None without a migration or data."""
     if connection.vendor != "sqlite":
         return None
     source = Path(connection.settings_dict["NAME"])

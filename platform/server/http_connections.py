@@ -1,7 +1,4 @@
-"""uvicorn's HTTP connections, with limits on heads, bodies and answers.
-
-Without limits, a client could stall forever.
-"""
+"""uvicorn's HTTP connections, with limits on heads, bodies and answers that could otherwise last forever."""
 
 import asyncio
 from collections.abc import Callable

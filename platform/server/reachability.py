@@ -55,10 +55,7 @@ def holder_of(port: int) -> str:
 
 
 def checked_public(url: str) -> str:
-    """Return a warning about the public address, or an empty string.
-
-    Raises Problem E334 if the address is plain http on the internet.
-    """
+    """Return a warning about the address, or "". Raises Problem E334 for plain http on the internet."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme == "https" or is_loopback(host):
@@ -103,10 +100,7 @@ def is_of_network(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> boo
 
 
 def relay_port_for(public: str, host: str, asked: int) -> int:
-    """Return the port for the relay: `asked` if given. 0 leaves the choice to the relay.
-
-    If other machines need to reach the relay, return a free port.
-    """
+    """Return the relay's port: `asked`, or a free one if other machines need it. 0: the relay chooses."""
     if asked or is_loopback(urlsplit(public).hostname or ""):
         return asked
     with bound_socket(host, 0) as free:

@@ -50,10 +50,7 @@ def enrolment() -> dict[str, str]:
 
 
 def advertised(public_url: str, port: int) -> str:
-    """Return the address at which other machines reach the relay.
-
-    Return an empty string if only this machine uses the site, or if the relay's port is not fixed.
-    """
+    """Return where other machines reach the relay; "" if only this one does, or its port is not fixed."""
     parts = urlsplit(public_url)
     if not port or parts.hostname in ("127.0.0.1", "localhost", "::1"):
         return ""
@@ -67,10 +64,7 @@ def _command(site: str, host: str, port: int, advertise: str) -> list[str]:
 
 
 async def _run_once(command: list[str], place: Place, stop: asyncio.Event) -> int:
-    """Run the relay once and return its exit status.
-
-    The relay's standard input is a pipe from this process, so the relay exits however this process ends.
-    """
+    """Run the relay and return its status. Its input is our pipe, so it exits however this process ends."""
     place.relay_home.mkdir(mode=0o700, parents=True, exist_ok=True)
     token = await sync_to_async(enrolment)()
     environment = {**child_environment(), "MANYHANDS_HOME": str(place.relay_home), **token}

@@ -1,7 +1,4 @@
-"""Limits for clients that have not authenticated: bytes, seconds, and number of connections.
-
-Relays have similar ones.
-"""
+"""Limits for clients that have not authenticated: bytes, seconds and number of connections, as at relays."""
 
 import resource
 from collections.abc import Hashable
@@ -26,10 +23,7 @@ MOST_FILES = 65_536
 
 
 class Limits(Struct, frozen=True):
-    """Time limits in seconds, and numbers of connections. A short body must arrive within `body_s`.
-
-    A longer body must arrive at the rate `slowest` or faster.
-    """
+    """Seconds, and numbers of connections. A short body has `body_s` in all; a longer one needs `slowest`."""
 
     head_s: float = 10.0  # from the connection, or the first byte of a later request, to the end of the head
     proof_s: float = 10.0  # from the end of the head to the proof, on an agent's connection

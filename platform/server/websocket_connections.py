@@ -19,10 +19,7 @@ HANDSHAKE_BYTES = HEAD_BYTES + 2 * MAX_HANDSHAKE  # bytes in all before the proo
 
 
 class Sockets(WebSocketsSansIOProtocol):
-    """A WebSocket that limits the size of messages, by what its client may send at that time.
-
-    A longer message closes the WebSocket with 1009.
-    """
+    """A WebSocket that closes with 1009 after a message longer than its client may send at that time."""
 
     config: Config
     owner = ""

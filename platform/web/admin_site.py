@@ -41,19 +41,13 @@ class OperatorsSite(AdminSite):
         return self.turned_away(request, reverse("admin:index"))
 
     def turned_away(self, request: HttpRequest, wanted: str) -> HttpResponse:
-        """Redirect a visitor without a login to the login page.
-
-        Raises PermissionDenied for a person who is logged in.
-        """
+        """Redirect a visitor to the login page. Raises PermissionDenied if the person is logged in."""
         if request.user.is_authenticated:
             raise PermissionDenied("These pages are for the operators of this site.")
         return redirect(f"{reverse('web:login')}?{urlencode({'next': wanted})}")
 
 
 class OperatingConfig(AdminConfig):
-    """The configuration of the admin app.
-
-    It keeps Django's label, so that templates and log table of the admin still work.
-    """
+    """The admin app's configuration. It keeps Django's label, on which templates and log table depend."""
 
     default_site = "web.admin_site.OperatorsSite"

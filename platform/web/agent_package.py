@@ -124,10 +124,7 @@ def is_near(request: HttpRequest) -> bool:
 
 
 def likely_system(agent: str) -> str:
-    """Return the operating system that the visitor's browser reports.
-
-    This only decides which command lines the page shows first.
-    """
+    """Return the operating system that the browser reports. It decides only what the page shows first."""
     if "Windows" in agent:
         return "Windows"
     return "macOS" if "Macintosh" in agent else "Linux"

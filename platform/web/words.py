@@ -1,7 +1,4 @@
-"""Texts of the agent's packages in a page's language.
-
-Errors and reasons have their own catalogue; recipes use the site's.
-"""
+"""Texts of the agent's packages in a page's language, from the agent's catalogue and the site's."""
 
 from functools import cache
 from gettext import NullTranslations

@@ -31,10 +31,7 @@ class PeerLost(Struct, frozen=True, tag_field="type", tag="peer.lost"):
 
 
 class HostAnnounced(Struct, frozen=True, tag_field="type", tag="host.announced"):
-    """The host of a run, and the channel that this host reads.
-
-    With `again`, messages to the host may have been lost.
-    """
+    """A run's host, and the channel that it reads. With `again`, messages to it may have been lost."""
 
     run: RunId
     fence: int

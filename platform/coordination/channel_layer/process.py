@@ -48,10 +48,7 @@ class Channel:
         return len(self._waiting)
 
     def put(self, message: LayerMessage) -> bool:
-        """Append a message and return True. Return False if the queue is full, or has overflowed before.
-
-        After an overflow, the reader has to begin anew.
-        """
+        """Append a message. Return False once the queue has overflowed: its reader must then begin anew."""
         if self._is_over or self._is_full(message):
             self._overflow()
             return False
@@ -61,10 +58,7 @@ class Channel:
         return True
 
     def put_first(self, message: object) -> None:
-        """Put a message of the reader itself at the front, however full the queue is.
-
-        The reader limits their number.
-        """
+        """Put the reader's own message at the front, however full the queue is. The reader limits these."""
         self._first.append(message)
         self._arrived.set()
 
@@ -181,10 +175,7 @@ class ProcessLayer:
         self.groups: dict[str, set[str]] = {}
 
     async def new_channel(self, prefix: str = "specific.") -> str:
-        """Create a channel in this process and return its name.
-
-        Messages queue in the channel until `forget` is called.
-        """
+        """Create a channel in this process. Messages queue in the channel until `forget` is called."""
         name = f"{prefix}{self.process}!{uuid.uuid4().hex}"
         self.channel(name)
         return name
@@ -211,10 +202,7 @@ class ProcessLayer:
             self._leave(group, name)
 
     async def receive(self, channel: str) -> Any:
-        """Return the next message of a channel. If the call is cancelled, forget the channel.
-
-        Channels ends a consumer by cancelling this call.
-        """
+        """Return a channel's next message. If cancelled, as Channels ends consumers, forget the channel."""
         try:
             return await self.channel(channel).get()
         except asyncio.CancelledError:

@@ -34,10 +34,7 @@ GONE = (RedisError, OSError, TimeoutError)
 
 
 class Parcel(msgspec.Struct, array_like=True):
-    """A message between processes, to the named channels or to a group.
-
-    The process `origin` has already delivered a group's message to its own channels.
-    """
+    """A message between processes: to channels, or to a group, which `origin` has already served locally."""
 
     origin: str
     channels: list[str]
@@ -46,10 +43,7 @@ class Parcel(msgspec.Struct, array_like=True):
 
 
 class RedisLayer(ProcessLayer):
-    """The channel layer of a site whose processes share Redis.
-
-    `hosts` has one address, that of Redis. `prefix` is the beginning of all names in Redis.
-    """
+    """The channel layer of several processes. `hosts` has one Redis address; all names begin with `prefix`."""
 
     def __init__(
         self,
@@ -71,10 +65,7 @@ class RedisLayer(ProcessLayer):
         self._redis: Any = None
 
     async def new_channel(self, prefix: str = "specific.") -> str:
-        """Create a channel and return its name, as soon as messages of other processes can arrive here.
-
-        If Redis is away, do not wait for it.
-        """
+        """Create a channel. Wait until messages of other processes can arrive, unless Redis is away."""
         self._start()
         if self.is_up and not self._subscribed.is_set():
             await asyncio.wait([asyncio.ensure_future(self._subscribed.wait())], timeout=ANSWER_S)

@@ -36,10 +36,7 @@ def unclaimed() -> QuerySet[Head]:
 
 
 def claim(run: Run, owner: str) -> int | None:
-    """Claim the run for `owner`, a channel name, and return the new fence.
-
-    Return None if another host has the claim.
-    """
+    """Claim the run for `owner`, a channel name. Return the new fence; None if another host has the claim."""
     taken = unclaimed().filter(run=run).update(fence=F("fence") + 1, owner=owner, claim_expires=Now() + CLAIM)
     if taken != 1:
         return None
@@ -59,10 +56,7 @@ def release(run: Run, owner: str, fence: int) -> None:
 
 
 def forget_the_dead() -> None:
-    """End all claims.
-
-    Only a process that knows it is the only one may do so; its restart then need not wait for expiry.
-    """
+    """End all claims at once. Only a process that knows that it is the site's only one may do so."""
     Head.objects.exclude(claim_expires=None).update(claim_expires=None, owner="")
 
 
@@ -71,10 +65,7 @@ def is_live(run: Run) -> bool:
 
 
 def hosts_of(run_id: str | None = None) -> dict[str, tuple[str, int]]:
-    """Return the channel and the fence of each claimed run's host, by run id.
-
-    With `run_id`, look at this run only.
-    """
+    """Return channel and fence of each claimed run's host, by run id. With `run_id`, look at one run only."""
     held = Head.objects.filter(claim_expires__gt=Now(), run__state__in=LIVE)
     if run_id is not None:
         held = held.filter(run_id=run_id)
@@ -141,10 +132,7 @@ class Holding:
                 self.is_lost = True
 
     async def insist(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Call `write` until it succeeds or the claim is lost.
-
-        Retry while the database is away. If `write` raises Stale, mark the claim as lost.
-        """
+        """Write while the claim is held; retry if the database is away. Stale means a lost claim."""
         while self.is_held():
             try:
                 await write()
@@ -168,10 +156,7 @@ class Holding:
 async def hold(
     run: Run, owner: str, threads: ThreadPoolExecutor, clock: Callable[[], float] = elapsed_s
 ) -> Holding | None:
-    """Claim a run. Return None if another host has the claim or the database is away.
-
-    `threads` must serve claims only, so that no other work delays a renewal.
-    """
+    """Claim a run; return None if that fails. Only claims may use `threads`, so that nothing delays renewal."""
     asked_at = clock()
     try:
         fence = await in_thread_of(threads, claim)(run, owner)

@@ -58,10 +58,7 @@ HostMessage = ToHost | Answered | PageRead | requests.Wishes  # messages from so
 
 
 class Faulty(Exception):
-    """An error that the coordinator raised. Its state is half changed and must be dropped.
-
-    `peer` is the sender of the message that caused the error, or None.
-    """
+    """An error of the coordinator, whose state must be dropped. `peer` sent the message that caused the error."""
 
     def __init__(self, peer: PeerId | None) -> None:
         super().__init__(peer)
@@ -86,10 +83,7 @@ class Host:
         self._tick_at = 0.0
 
     async def drive(self, stop: asyncio.Event) -> None:
-        """Drive the run until the host is stopped, loses its claim, or finishes the run.
-
-        Raises Faulty, and errors of the database.
-        """
+        """Drive the run until stopped, finished, or the claim is lost. Raises Faulty, DatabaseError."""
         writing, looking = asyncio.create_task(self.writer.work()), asyncio.create_task(self._look())
         try:
             await self._drive(stop, (writing, looking))
@@ -116,10 +110,7 @@ class Host:
             await self._close()
 
     async def announce(self, *, again: bool = False) -> None:
-        """Tell the run's sockets and all relays that this is the run's host.
-
-        `again` means that messages may be lost.
-        """
+        """Tell the run's sockets and all relays who the host is. With `again`, messages were lost."""
         note = HostAnnounced(self.state.run, self.holding.fence, self.holding.owner, again)
         for group in (group_of(self.state.run), RELAYS):
             await self.layer.group_send(group, note)
@@ -144,10 +135,7 @@ class Host:
                 self.writer.ask(e.Note("lost words", f"{name} says more than the site takes; some of it was lost"))
 
     async def _next(self, wait_s: float) -> HostMessage | None:
-        """Return the next message, or None if no message comes in time.
-
-        A message that is already there is returned even if the time is over.
-        """
+        """Return the next message, or None after `wait_s`. A message already there is always returned."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 message: HostMessage = await self.mailbox.get()
@@ -233,10 +221,7 @@ class Host:
                 self.mailbox.put_first(found)
 
     async def _looked(self, found: requests.Wishes) -> None:
-        """Apply people's requests: disconnect machines that were revoked or whose owners were removed.
-
-        The round continues.
-        """
+        """Apply people's requests, such as revoked machines and removed owners. The round continues."""
         await self.handle(found.directed)
         self.unwanted = found.unwanted
         await self._judge()
@@ -283,10 +268,7 @@ class Host:
             await self._send_away(peer, codes.BROKE_HOST, rest_s)
 
     async def _close(self) -> None:
-        """Disconnect all machines, since the run was returned to a draft.
-
-        Relays are told that the run is finished, so that they release what they store for it.
-        """
+        """Disconnect all machines: the run was returned to a draft. Relays release what they store for it."""
         ended = encode(m.State(run=self.state.run, state="finished", reason=""))
         relays = [member.peer for member in self.state.members.values() if member.role is Role.RELAY]
         await self._say(relays, ended)
@@ -333,10 +315,7 @@ class Host:
         return []
 
     async def _announce_plan(self, command: e.Announce) -> list[e.Event]:
-        """Send the whole plan to the keepers, and to each other peer the plan's head with the peer's part.
-
-        The site signs the head once for all.
-        """
+        """Send keepers the whole plan, and other peers its head with their part. The head is signed once."""
         plan = seal_plan(self.key, command.plan)
         lost = await self._say(command.keepers, encode(planned_whole(plan)))
         for peer in command.peers:
@@ -349,10 +328,7 @@ class Host:
             self.holding.is_lost = True
 
     async def _say(self, peers: Iterable[PeerId], data: bytes) -> list[e.Event]:
-        """Send the same data to all these peers.
-
-        Return a Lost event for each peer whose socket does not accept the data.
-        """
+        """Send data to all these peers. Return a Lost event for each peer whose socket is full or gone."""
         channels = {self.channels[peer]: peer for peer in peers if peer in self.channels}
         lost = [channels[channel] for channel in await self.layer.send_many(channels, self._said(data))]
         for peer in lost:

@@ -1,7 +1,4 @@
-"""Quarantine of machines whose messages broke a host.
-
-Processes share the list, because any process may claim the run next.
-"""
+"""Quarantine of machines whose messages broke a host. Processes share it, since any may claim the run next."""
 
 import logging
 import time
@@ -54,10 +51,7 @@ class Quarantine:
                 self._known[peer] = Sentence(times, until + later)
 
     def share(self, peer: PeerId, now: float) -> None:
-        """Share a machine's quarantine with other processes.
-
-        If two processes share at the same time, one entry may be lost.
-        """
+        """Share a machine's quarantine with other processes. Concurrent calls may lose one entry."""
         known = self._known[peer]
         others = {other: found for other, found in _read().items() if other != peer}
         while len(others) >= SHARED:

@@ -1,7 +1,4 @@
-"""A host's regular poll of the database.
-
-It reads what people and keepers have requested since the last poll, and writes what pages show of the run.
-"""
+"""A host's regular poll of the database: it reads requests, and writes what pages show of the run."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
@@ -38,10 +35,7 @@ def is_needed(state: RunState) -> bool:
 
 
 def tell_need(run: Run, *, needed: bool) -> None:
-    """Notify people that the run needs volunteers, or withdraw that notice.
-
-    Call this in the transaction that writes the run's presence.
-    """
+    """Notify people that the run needs volunteers, or withdraw that, in the transaction of `presence.show`."""
     if not needed:
         outbox.withdraw(Event.NEEDED, [run.run_id])
         return
@@ -104,10 +98,7 @@ class Asked(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """The result of a poll: requests of people and news of snapshots.
-
-    `unwanted` has the machines to disconnect, each with an error number.
-    """
+    """Requests of people and news of snapshots, as a poll found them. `unwanted`: error number by machine."""
 
     directed: e.Directed
     news: snapshots.News
@@ -117,10 +108,7 @@ class Wishes(NamedTuple):
 def asked_of(
     state: RunState, unwanted: Mapping[PeerId, str], *, left: Collection[PeerId], needed: bool | None
 ) -> Asked:
-    """Return the facts for a poll.
-
-    They include machines that were disconnected, so that the poll finds out when people admit such a machine again.
-    """
+    """Return the facts for a poll, with disconnected machines, since people may want these again."""
     trainers = {member.peer for member in state.trainers()}
     trainers |= {peer for peer, code in unwanted.items() if code == codes.REMOVED}
     members = {*state.members} | {peer for peer, code in unwanted.items() if code == codes.REVOKED}

@@ -101,10 +101,7 @@ async def run_hosts(stop: asyncio.Event) -> None:
 
 
 async def _unhosted() -> list[Run]:
-    """Return live runs without a host.
-
-    Return none while the database is away, so that the site survives its restart.
-    """
+    """Return live runs without a host. Return none while the database is away: the site must survive that."""
     try:
         return await in_thread(claims.live_runs)()
     except DatabaseError:

@@ -38,10 +38,7 @@ class Answered(Struct, frozen=True):
 
 
 class PageRead(Struct, frozen=True):
-    """A message from the writer to the host, with encoded commits for `peer`.
-
-    `last` is the index of the last commit.
-    """
+    """Encoded commits for `peer`, sent from the writer to the host. `last` is the index of the last commit."""
 
     peer: PeerId
     page: list[bytes]

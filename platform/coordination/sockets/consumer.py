@@ -91,10 +91,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             self.layer.forget(self.channel_name)
 
     async def dispatch(self, message: dict[str, Any] | LayerMessage) -> None:
-        """Handle an event of the server or a message of the channel layer.
-
-        Channels would clean up database connections here, which is not needed.
-        """
+        """Handle an event of the server or a message, without Channels' cleanup of database connections."""
         if isinstance(message, dict):
             await getattr(self, get_handler_name(message))(message)
         elif isinstance(message, ToSocket):
@@ -209,10 +206,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self.layer.group_send(sessions, SessionReplaced(self.channel_name))
 
     async def _replaced(self, newer: str) -> None:
-        """Close this socket, because the machine has a newer one.
-
-        Two agents that keep replacing each other both get E131.
-        """
+        """Close this socket for a newer one. Two agents that keep replacing each other both get E131."""
         if self.credential is None or self.is_over or newer == self.channel_name:
             return
         if TAKEOVERS.count(self.credential.peer, self.credential.run, time.monotonic()):
@@ -268,20 +262,14 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 await in_thread(forget_report)(machine_id=known.machine, at=self.reported_at)
 
     async def instruct(self, wanted: m.Instructions) -> None:
-        """Queue new instructions from the machine's owner.
-
-        Another task calls this, so the instructions go through this socket's channel.
-        """
+        """Queue the owner's new instructions in this socket's channel, since another task calls this."""
         if wanted.revision > self.told_revision:
             self.told_revision = wanted.revision
             with contextlib.suppress(ChannelFull):
                 await self.layer.send(self.channel_name, HostSaid(encode(wanted)))
 
     def _placed(self, hello: m.Hello, data: bytes) -> bytes:
-        """Return the hello with the address from which the site sees this socket.
-
-        A relay's address stays as its operator has set it.
-        """
+        """Return the hello with the address at which the site sees this socket. A relay's stays as set."""
         if self.credential is None or self.credential.role is Role.RELAY or not is_dialled(hello):
             return data
         scope: Any = self.scope
@@ -292,10 +280,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             return encode(silenced(hello))
 
     async def _post(self, run: str, message: ToHost) -> None:
-        """Forward a message to the host.
-
-        If that fails, the message is lost, and the host is looked up again at once.
-        """
+        """Forward a message to the host. If that fails, drop the message and look the host up again."""
         try:
             await self.layer.send(self.following.hosts[run], message)
         except ChannelFull:
@@ -347,10 +332,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self._say(message.data)
 
     async def _revoked(self, note: MachineRevoked) -> None:
-        """Close a link whose machine is no longer welcome.
-
-        Its owner revoked the machine (E214), the organizer cut it off (E308, E324), or it is in quarantine (E371).
-        """
+        """Close a link that the owner (E214) or organizer (E308, E324) ended, or quarantine (E371)."""
         await self._refuse(Fault.of(note.code), note.retry_after_s)
 
     async def _overflowed(self) -> None:

@@ -52,10 +52,7 @@ class Takeovers:
 
 
 def say_proved(scope: dict[str, Any], owner: str) -> None:
-    """Tell the server that the socket belongs to `owner`, so that the server accepts longer messages.
-
-    Do nothing if the server does not support this.
-    """
+    """Tell the server, if it supports this, that the socket is `owner`'s. It then accepts longer messages."""
     said = (scope.get("extensions") or {}).get(PROVED)
     if said is not None:
         said(owner)

@@ -33,18 +33,12 @@ def placed(hello: Hello, seen: str) -> Hello:
 
 
 def silenced(hello: Hello) -> Hello:
-    """Return the hello without an address and without roles that need one.
-
-    A member to which no peer can connect cannot reduce, and no peer could fetch a log from it.
-    """
+    """Return the hello without an address. A member that cannot be reached cannot reduce or serve a log."""
     return replace(hello, url="", fingerprint="", reduces=False, keeps_log=False)
 
 
 def _port_of(url: str) -> int:
-    """Return the port of an address.
-
-    Raises Problem E376 unless the address is encrypted and has only a host and a port.
-    """
+    """Return an address's port. Raises Problem E376 unless the address is wss:// with host and port only."""
     try:
         parts = urlsplit(url)
         port = HTTPS if parts.port is None else parts.port

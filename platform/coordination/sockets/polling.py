@@ -50,10 +50,7 @@ class Hello(Struct):
 
 
 class Following:
-    """The hosts of the runs that one socket belongs to.
-
-    If a method finds a new host, it says so, since the peer must then send that host a hello.
-    """
+    """The hosts of one socket's runs. After a method reports a new host, the peer must send a hello."""
 
     def __init__(self) -> None:
         self.hosts: dict[str, str] = {}

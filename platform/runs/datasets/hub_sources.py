@@ -46,10 +46,7 @@ class OnHub(NamedTuple):
 
 
 def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
-    """Return the repository and the files within it that a person has named.
-
-    `words` is `owner/name/folder` or the address of a page on the Hub.
-    """
+    """Return repository and files from `owner/name/folder`, or from the address of a page on the Hub."""
     path = words.removeprefix(settings.HUB_ENDPOINT).strip("/ ")
     if kind != "dataset":
         return path.removesuffix("/tree/main"), ""
@@ -70,10 +67,7 @@ def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "")
 
 
 def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub) -> Dataset:
-    """Create a dataset whose files are fetched later. Raises Problem E365.
-
-    Without `licence`, the licence on the repository's card is used.
-    """
+    """Create a dataset to fetch later, with `licence` or that of the repository. Raises Problem E365."""
     names = ("repository", "kind", "files", "commit")
     origin = {name: getattr(found, name) for name in names} | ({"streamed": found.size} if found.streamed else {})
     size = found.fetched_size

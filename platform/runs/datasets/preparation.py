@@ -67,10 +67,7 @@ def _prepare(dataset: Dataset) -> None:
 
 @transaction.atomic
 def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path) -> bool:
-    """Write the prepared data into rows.
-
-    Return False if another worker was faster, or if the data are no longer wanted.
-    """
+    """Write the prepared data into rows. Return False if another worker was faster, or nothing is wanted."""
     dataset = sources[0]
     names = ("vocab", "characters", "unigram_entropy", "pieces", "heldout")
     facts = {"tokens": made["size"]} | {name: made[name] for name in names if name in made}

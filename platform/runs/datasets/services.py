@@ -28,10 +28,7 @@ from runs.storage import link, release_path, text_path
 def store_upload(
     *, organizer: Person, title: str, licence: str, filename: str, size: int | None, chunks: Iterable[bytes]
 ) -> Dataset:
-    """Store an uploaded file.
-
-    Raises Problem E311, E303, E304, E365 before the first chunk is read, and E302 if the content is wrong.
-    """
+    """Store a file. Raises Problem E311, E303, E304, E365 before reading; E302 if a text is not UTF-8."""
     if size is None:
         raise Problem.of("E311")
     if size == 0:
@@ -186,10 +183,7 @@ def source_lines(run: Run) -> list[SourceLine]:
 
 
 def shares_used(run: Run, count: int) -> list[float]:
-    """Return which fraction of the committed samples each of the `count` sources has.
-
-    This may differ from the present weights, which can change during the run.
-    """
+    """Return each source's fraction of the committed samples. The present weights may differ."""
     sources = list(run.dataset.shards.order_by("position").values_list("source", flat=True))
     used = [0] * count
     for unit in settled_units(run):

@@ -29,10 +29,7 @@ FORM_ALLOWANCE = MEGABYTE  # for the form's other fields
 
 
 def is_text(filename: str) -> bool:
-    """Return True if a file with this name is checked as UTF-8 text.
-
-    The suffix decides: no recipe reads it as another kind of material.
-    """
+    """Return True if a file of this name is checked as UTF-8: no recipe reads its suffix as anything else."""
     materials = [kind.prepares.material for kind in KINDS.values()]
     brought = [*materials, *(material.adapts for material in materials if material.adapts is not None)]
     suffixes = {suffix for material in brought for suffix in material.suffixes}
@@ -77,10 +74,7 @@ def write_file(chunks: Iterable[bytes], target: Path, *, size: int, is_text: boo
 
 
 def utf8_checked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the chunks unchanged, and check that together they are UTF-8.
-
-    Raises Problem E302, which names the first wrong byte.
-    """
+    """Yield the chunks, checking that together they are UTF-8. Raises Problem E302 with the wrong byte."""
     pending = b""
     start = 0  # offset of the next chunk
     for chunk in chunks:
@@ -146,10 +140,7 @@ def upload_of(person: Person, upload_id: UUID) -> Upload:
 
 @transaction.atomic
 def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
-    """Append a piece to an upload.
-
-    Raises Problem E318 (the upload is gone), E319 (wrong offset, or beyond the announced size), E302 (not UTF-8).
-    """
+    """Append a piece. Raises Problem E318 (upload gone), E319 (wrong offset or size), E302 (not UTF-8)."""
     now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
     if now is None:
         raise Problem.of("E318")
@@ -167,10 +158,7 @@ def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
 
 
 def _write(path: Path, offset: int, piece: bytes) -> None:
-    """Write a piece at its offset. Delete any bytes after the piece, which were never acknowledged.
-
-    Raises Problem E318 if the file is gone.
-    """
+    """Write a piece at its offset and cut the file there. Raises Problem E318 if the file is gone."""
     try:
         with path.open("r+b") as file:
             file.seek(offset)

@@ -133,10 +133,7 @@ def _head_faults(run: Run, steps: int, digest: str) -> Iterator[str]:
 
 
 def _coverage_faults(run: Run, ranges: dict[Place, Ranges]) -> Iterator[str]:
-    """Yield a fault wherever coverage differs from the records.
-
-    Coverage matters, because a restart leases the samples that coverage leaves out.
-    """
+    """Yield a fault wherever coverage differs from the records. A restart leases what coverage leaves out."""
     held = {(row.epoch, row.shard): row.ranges for row in run.coverage.iterator(chunk_size=AT_ONCE) if row.ranges}
     for epoch, shard in sorted(place for place in held.keys() | ranges.keys() if held.get(place) != ranges.get(place)):
         yield f"epoch {epoch}, shard {shard}: the coverage is not what the records say"

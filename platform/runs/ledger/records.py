@@ -33,20 +33,14 @@ def sealed_of(entry: LogEntry) -> Entry:
 
 
 def last_head(run: Run) -> RecordHead | None:
-    """Return the head of the newest record, without contributions; None before the first record.
-
-    Raises Problem E218.
-    """
+    """Return the newest record's head; None before the first record. Raises Problem E218."""
     rows = SealedRecord.objects.filter(entry__run=run, entry__index=run.head.index)
     row = rows.values_list("payload", "signature").first()
     return read_head(Signed(*map(bytes, row))) if row is not None else None
 
 
 def with_records(run: Run, *, first: int = 0) -> QuerySet[LogEntry]:
-    """Return entries from the index `first` on, in order, with their records.
-
-    Iterate in parts: one record may take 54 kB.
-    """
+    """Return entries from index `first` on with their records. Iterate in parts: one may take 54 kB."""
     return LogEntry.objects.filter(run=run, index__gte=first).select_related("sealed").order_by("index")
 
 
@@ -57,10 +51,7 @@ def with_records(run: Run, *, first: int = 0) -> QuerySet[LogEntry]:
 
 
 def add_range(ranges: Ranges, start: int, stop: int) -> None:
-    """Add [start, stop) to the ranges in place. Merge it with each range that it overlaps or touches.
-
-    The cost is two binary searches.
-    """
+    """Add [start, stop) in place, merged with the ranges that it touches. Costs two binary searches."""
     first = bisect_left(ranges, start, key=lambda known: known[1])
     behind = bisect_right(ranges, stop, key=lambda known: known[0])
     if first < behind:

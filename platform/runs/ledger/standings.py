@@ -40,10 +40,7 @@ IN_IT = Q(person__in_teams__joined_day__lte=F("day")) & (
 
 
 class LeaderboardLine(NamedTuple):
-    """One row of the leaderboard. People with equal samples share a rank.
-
-    `moved` is the number of ranks gained since the day began (UTC); 0 for a newcomer.
-    """
+    """One row. Equal samples share a rank. `moved` is ranks gained since the day began (UTC); 0 if new."""
 
     rank: int
     name: str
@@ -93,10 +90,7 @@ class Place(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """Samples contributed in the last `steps` steps.
-
-    `given` has, by name, the sums over stretches of equal length, the oldest first.
-    """
+    """Samples of the last `steps` steps. `given` has sums over equal stretches by name, the oldest first."""
 
     steps: int
     given: dict[str, list[int]]
@@ -121,10 +115,7 @@ def totals(run: Run) -> Totals:
 
 
 def leaderboard(run: Run, *, offset: int = 0, limit: int = 10, today: int | None = None) -> list[LeaderboardLine]:
-    """Return people ordered by samples. Among equals, the earliest contributor is first.
-
-    Without `today`, `moved` is 0 in each line.
-    """
+    """Return people by samples; among equals, the earliest first. Without `today`, `moved` is always 0."""
     names = BOARD if today is None else (*BOARD, *MOVED)
     return [_line(row) for row in _board(run, today).values_list(*names)[offset : offset + limit]]
 
@@ -206,10 +197,7 @@ def shares(run: Run, *, steps: int, limit: int) -> Shares:
 
 
 def _board(run: Run, today: int | None = None) -> Any:
-    """Return one row per person in leaderboard order, with the columns `BOARD`.
-
-    With `today`, add the columns `MOVED`.
-    """
+    """Return one row per person in leaderboard order: columns `BOARD`, and `MOVED` if `today` is given."""
     ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), machines=Count("pk"))
     sums = ranked.annotate(read=Sum("tokens"), made=Sum("person_rounds"), first=Min("pk"))
     if today is not None:
@@ -235,10 +223,7 @@ class _SumOf(Func):
 
 
 def _people(run: Run) -> Any:
-    """Return one row per person, with the person's samples as `given`.
-
-    The type is Any, because type checkers do not follow annotated columns across functions.
-    """
+    """Return one row per person, with samples as `given`. Any: type checkers cannot follow annotated columns."""
     return run.totals.order_by().values("person").annotate(given=Sum("samples"))
 
 

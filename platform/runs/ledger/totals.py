@@ -18,10 +18,7 @@ SUMS = ("samples", "tokens", "credit", "rounds", "person_rounds", "last_step")
 
 
 def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
-    """Add the ledger rows of one entry to the totals.
-
-    Call this in the commit's transaction, behind the head's fence.
-    """
+    """Add an entry's ledger rows to the totals. Call it in the commit's transaction, behind the head's fence."""
     known = MachineTotal.objects.filter(run=run, machine__in=[row.machine_id for row in rows])
     held = {total.machine_id: total for total in known}
     count(run, held, rows)
@@ -34,7 +31,7 @@ def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
 
 
 def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
-    """Add the ledger rows of one entry to their day. Call this in the commit's transaction, behind the head's fence."""
+    """Add an entry's ledger rows to their day. Call it in the commit's transaction, behind the head's fence."""
     day = day_of(at)
     known = DailyTotal.objects.filter(run=run, day=day, person__in={row.person_id for row in rows})
     held = {total.person_id: total for total in known}
@@ -51,10 +48,7 @@ def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
 
 
 def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry]) -> None:
-    """Add the rows of one entry, in order, to totals in memory.
-
-    A person's round counts once, with the first of their machines in the round.
-    """
+    """Add an entry's rows to totals in memory. A person's round counts once, for their first machine in it."""
     counted: set[int] = set()
     for row in rows:
         fresh = MachineTotal(run=run, machine_id=row.machine_id, person_id=row.person_id)
@@ -82,10 +76,7 @@ class AveragedLine(NamedTuple):
 
 
 def add_averaged(run: Run, given: Mapping[PeerId, int]) -> None:
-    """Add the bytes that an entry's reducers averaged.
-
-    Call this in the commit's transaction, behind the head's fence.
-    """
+    """Add the bytes that an entry's reducers averaged, in the commit's transaction, behind the head's fence."""
     fresh = {UUID(peer): size for peer, size in given.items() if size}
     held = {row.machine_id: row for row in AveragedTotal.objects.filter(run=run, machine__in=list(fresh))}
     known = Machine.objects.filter(pk__in=list(fresh)).values_list("pk", "person_id")

@@ -193,10 +193,7 @@ def take_back(*, run: Run, by: Person | None = None) -> None:
 
 
 def forget_text(dataset: Dataset) -> None:
-    """Delete a text that no run uses, with its further texts and its base model.
-
-    Files go when the transaction commits.
-    """
+    """Delete a text that no run uses, and what belongs to it. Files go when the transaction commits."""
     if dataset.runs.exists():
         return
     for text in [*reversed(dataset.sources()), *filter(None, [dataset.base])]:
@@ -244,10 +241,7 @@ def set_base(*, run: Run, base: Dataset, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_base(*, run: Run, by: Person | None = None) -> None:
-    """Remove a draft's base model or tokenizer.
-
-    Without a tokenizer, one is learned from the text. Raises Problem E315.
-    """
+    """Remove a draft's base model or tokenizer; then the text's own tokenizer is learned. Raises Problem E315."""
     draft = require_draft(run)
     if (before := draft.dataset.base) is None:
         return
@@ -329,10 +323,7 @@ def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None)
 
 
 def state_weights(run: Run) -> None:
-    """Give weights to texts that are mixed by size.
-
-    Call this before the run opens, since an open run must have weights.
-    """
+    """Give weights to texts mixed by size, before the run opens: an open run must have weights."""
     lines, recipe = source_lines(run), run.parsed_recipe
     if len(lines) > 1 and not recipe.mix:
         weights = tuple(round(line.share, 6) for line in lines)

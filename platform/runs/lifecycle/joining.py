@@ -125,10 +125,7 @@ def take_back(*, run: Run, person: Person) -> None:
 
 @transaction.atomic
 def accept(*, request: JoinRequest, by: Person | None = None) -> None:
-    """Make the requester a member, unless the request was answered meanwhile.
-
-    Raises PermissionDenied if `by` has no role in the run.
-    """
+    """Make the requester a member, unless already answered. Raises PermissionDenied if `by` has no role."""
     run, person = _answerable(request, by), request.person
     if not JoinRequest.objects.filter(pk=request.pk, declined_at=None).delete()[0] or is_removed(run, person):
         return
@@ -140,10 +137,7 @@ def accept(*, request: JoinRequest, by: Person | None = None) -> None:
 
 @transaction.atomic
 def decline(*, request: JoinRequest, by: Person | None = None) -> None:
-    """Decline a waiting request and delete the message in it.
-
-    Raises PermissionDenied if `by` has no role in the run.
-    """
+    """Decline a waiting request; delete its message. Raises PermissionDenied if `by` has no role."""
     run, person = _answerable(request, by), request.person
     waiting = JoinRequest.objects.filter(pk=request.pk, declined_at=None)
     if not waiting.update(declined_at=timezone.now(), message=""):
@@ -154,10 +148,7 @@ def decline(*, request: JoinRequest, by: Person | None = None) -> None:
 
 
 def _answerable(request: JoinRequest, by: Person | None) -> Run:
-    """Return the run of a request, locked.
-
-    Raises PermissionDenied if `by` has no role in the run, or no longer has one.
-    """
+    """Return a request's run, locked. Raises PermissionDenied if `by` has no role in the run."""
     run = held_run(request.run_id)
     if run.role_of(by or run.organizer) is None:
         raise PermissionDenied
@@ -170,10 +161,7 @@ def _tell(event: Event, run: Run, person: Person) -> None:
 
 
 def _tell_managers(run: Run) -> None:
-    """Notify the managers of new requests, at most once an hour.
-
-    The notice names no requester, so that it stays true for all requests until a manager reads it.
-    """
+    """Notify managers at most once an hour, naming no requester, so that the notice stays true until read."""
     now = timezone.now()
     people = [run.organizer_id, *run.roles.exclude(accepted_at=None).values_list("person", flat=True)]
     path, about = f"/runs/{run.slug}/manage/#requests", _about(run, now.hour)

@@ -57,10 +57,7 @@ def open_invitations(run: Run, now: datetime | None = None) -> QuerySet[Invitati
 def create_invitation(
     *, run: Run, most_uses: int | None = None, lifetime: timedelta | None = None, by: Person | None = None
 ) -> IssuedInvitation:
-    """Create an invitation link with a secret of 256 random bits.
-
-    Without limits, the link works until it is revoked.
-    """
+    """Create an invitation link. Its secret has 256 random bits. Without limits, it works until revoked."""
     secret = secrets.token_urlsafe(32)
     expires_at = timezone.now() + lifetime if lifetime else None
     invitation = Invitation.objects.create(
@@ -174,10 +171,7 @@ def forget_request(run: Run, person: Person) -> None:
 
 
 def held_run(run: UUID) -> Run:
-    """Lock the run's row until the transaction ends, so that roles and removals are checked one at a time.
-
-    Return the run.
-    """
+    """Lock and return the run's row until the transaction ends: roles and removals then change one by one."""
     return Run.objects.select_for_update(of=("self",)).select_related("organizer").get(pk=run)
 
 

@@ -32,10 +32,7 @@ def roles_of(person: Person) -> QuerySet[RunRole]:
 
 
 def role_offered(*, slug: str, person: Person) -> RunRole:
-    """Return the person's role in a run, or the invitation to a role.
-
-    Raises Problem E305 if there is neither, or no such run.
-    """
+    """Return the person's role in a run, or the invitation to one. Raises Problem E305 if there is neither."""
     offered = RunRole.objects.select_related("run__organizer", "invited_by").filter(run__slug=slug, person=person)
     found = offered.first()
     if found is None:
@@ -45,10 +42,7 @@ def role_offered(*, slug: str, person: Person) -> RunRole:
 
 @transaction.atomic
 def invite(*, run: Run, name: str, role: Run.Role, by: Person | None = None) -> RunRole:
-    """Invite a person to a role.
-
-    Raises Problem E314, E359, or PermissionDenied unless `role` is below the role of `by`.
-    """
+    """Invite a person to a role below that of `by`. Raises Problem E314, E359, PermissionDenied."""
     now = held_run(run.pk)
     who, person = by or now.organizer, person_called(name)
     if role not in MOST or not outranks(now.role_of(who), role):
@@ -77,10 +71,7 @@ def _why_not(run: Run, person: Person, role: Run.Role) -> str | None:
 
 @transaction.atomic
 def accept(*, offered: RunRole) -> None:
-    """Accept a role and become a member.
-
-    Repeating the call changes nothing. Raises Problem E305 if it was withdrawn.
-    """
+    """Accept a role and become a member. Raises Problem E305 if the invitation was withdrawn."""
     run, person, role = held_run(offered.run_id), offered.person, Run.Role(offered.role)
     if not RunRole.objects.filter(pk=offered.pk, role=role).exists():
         raise Problem.of("E305", address=f"/runs/{run.slug}/")
@@ -106,10 +97,7 @@ def give_up(*, offered: RunRole, why: str = "") -> None:
 
 @transaction.atomic
 def take_back(*, given: RunRole, by: Person | None = None) -> None:
-    """End a person's role or withdraw the invitation to it.
-
-    Raises PermissionDenied unless it is below the role of `by`.
-    """
+    """End a role that is below that of `by`, or withdraw its invitation. Raises PermissionDenied."""
     run, person, role = held_run(given.run_id), given.person, Run.Role(given.role)
     if not outranks(run.role_of(by or run.organizer), role):
         raise PermissionDenied

@@ -251,10 +251,7 @@ def end_run(*, run: Run, by: Person | None = None) -> None:
 
 
 def rollback_targets(run: Run) -> list[Snapshot]:
-    """Return the snapshots to which a run can be rolled back, the newest first.
-
-    They are verified, before the present step, and their files are on disk.
-    """
+    """Return targets for a rollback, newest first: verified, before the present step, with files on disk."""
     rows = run.snapshots.filter(
         state=Snapshot.State.VERIFIED, is_stored=True, is_undone=False, step__lt=run.head.step
     ).order_by("-index")
@@ -275,10 +272,7 @@ def can_roll_back(run: Run) -> bool:
 
 @transaction.atomic
 def ask_rollback(*, run: Run, index: int, by: Person | None = None) -> None:
-    """Request a rollback of the run to the snapshot of this entry.
-
-    Repeating the call changes nothing. Raises Problem E412.
-    """
+    """Request a rollback to the snapshot of this entry. Repeating it changes nothing. Raises Problem E412."""
     now = Run.objects.select_for_update().select_related("head").get(pk=run.pk)
     if now.rollback_index == index:
         return

@@ -1,7 +1,4 @@
-"""Tables of runs.
-
-A run is a replicated log: `LogEntry` is the log, `Head` its end, `Snapshot` a state to begin from.
-"""
+"""Tables of runs. A run is a replicated log: `LogEntry` the log, `Head` its end, `Snapshot` a place to begin."""
 
 from runs.models.datasets import Dataset, Shard, Upload
 from runs.models.log import (

@@ -163,10 +163,7 @@ class LedgerEntry(models.Model):
 
 
 class MachineTotal(models.Model):
-    """A machine's work in a run.
-
-    Each commit updates it (`ledger.totals`), and the audit compares it with the ledger.
-    """
+    """A machine's work in a run. Each commit updates this sum over the ledger, and the audit checks it."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="totals")
     machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="totals")

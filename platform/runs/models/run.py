@@ -97,10 +97,7 @@ class Run(models.Model):
         return self.prompts.splitlines()[:MOST_PROMPTS] or [""]
 
     def role_of(self, person: Any) -> Role | None:
-        """Return the person's role in this run.
-
-        Return None without a role, or if the person has not accepted it yet.
-        """
+        """Return the person's role in this run; None without one, or before the person accepts it."""
         if person.pk == self.organizer_id:
             return self.Role.ORGANIZER
         held = self.roles.filter(person=person).exclude(accepted_at=None).values_list("role", flat=True).first()

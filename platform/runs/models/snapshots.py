@@ -8,10 +8,7 @@ from runs.models.run import Run
 
 
 class Snapshot(models.Model):
-    """A state of the model at `step`, from which a newcomer can begin.
-
-    Its file is `runs/<run>/snapshots/<file>.safetensors`.
-    """
+    """A state at `step`, where a newcomer can begin: `runs/<run>/snapshots/<file>.safetensors`."""
 
     class State(models.TextChoices):
         ADMITTED = "admitted"  # most people's copies have this hash
@@ -64,10 +61,7 @@ class Verification(models.Model):
 
 
 class ReplayRequest(models.Model):
-    """A state that the coordinator wants replayed, or that contradicts the log.
-
-    `state_digest` is empty until it is replayed.
-    """
+    """A state that the coordinator wants replayed, or that the log contradicts. Its digest is the answer."""
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="replays")
     index = models.BigIntegerField()
@@ -84,10 +78,7 @@ class ReplayRequest(models.Model):
 
 
 class RefusedSnapshot(models.Model):
-    """A file that most people's copies agreed on, but whose state does not match the log.
-
-    The site has deleted the file.
-    """
+    """An admitted file whose state does not match the log. The site has deleted the file."""
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="refused_snapshots")
     index = models.BigIntegerField()
@@ -104,10 +95,7 @@ class RefusedSnapshot(models.Model):
 
 
 class RelayAddress(models.Model):
-    """The last known address of a relay that stores logs, used to fetch averaged bytes.
-
-    `peer` is the relay's machine.
-    """
+    """The last address of a relay that stores logs, for fetching averaged bytes. `peer` is its machine."""
 
     peer = models.CharField(max_length=32, primary_key=True)
     url = models.CharField(max_length=200)

@@ -22,10 +22,7 @@ REMAKE_S = 20  # delay in seconds, so that a quick change of mind causes no work
 
 
 def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Return the facts of a release's snapshot, with its digests.
-
-    Work is counted up to the snapshot's step. For the newest snapshot, all work counts.
-    """
+    """Return the facts of a snapshot with its digests, counting work up to its step, or all for the newest."""
     is_newest = not run.snapshots.filter(index__gt=snapshot.index).exists()
     known = _with_digests(facts_at(run, run.head.step if is_newest else snapshot.step), run, snapshot)
     return msgspec.structs.replace(known, **_later_facts(run, snapshot))
@@ -162,10 +159,7 @@ def people_of(run: Run, step: int) -> tuple[Person, ...]:
 
 @transaction.atomic
 def set_named(*, run: Run, person: Account, agreed: bool) -> None:
-    """Agree to be named on a run's model card, or withdraw that. A card that this affects is made again.
-
-    Repeating the call changes nothing.
-    """
+    """Agree to be named on the card, or withdraw that. An affected card is made again."""
     if agreed:
         NamedVolunteer.objects.get_or_create(run=run, person=person)
     else:

@@ -40,10 +40,7 @@ def due(publication: Publication) -> Snapshot | None:
 
 
 def push_checkpoint(run_id: UUID) -> Literal["away", "busy", "done"]:
-    """Send the checkpoint that is due.
-
-    Return `AWAY` if the Hub did not answer: try again later. Return `BUSY` if another checkpoint is being sent.
-    """
+    """Send the due checkpoint. Return `AWAY` if the Hub did not answer, `BUSY` if another one is being sent."""
     if _due_now(run_id) is None:
         return "done"
     with processes.turn(processes.packing) as is_mine:

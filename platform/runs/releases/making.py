@@ -78,10 +78,7 @@ def _told(known: CardFacts, snapshot: Snapshot) -> dict[str, Any]:
 
 @transaction.atomic
 def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
-    """Store the release in its row.
-
-    Return False if another worker was faster, or if another snapshot is wanted by now.
-    """
+    """Store the release in its row; return False if another worker was faster or the choice has changed."""
     before = release.folder
     same = {"folder": before, "wanted_index": release.wanted_index}
     if not Release.objects.filter(pk=release.pk, **same).update(
@@ -144,10 +141,7 @@ def is_stale(release: Release) -> bool:
 
 @transaction.atomic
 def choose_by_default(*, run: Run) -> None:
-    """Choose the snapshot to release: the best one if the run has overfitted, else the last one.
-
-    A choice that the organizer has made stays.
-    """
+    """Choose the best snapshot if the run has overfitted, else the last one. An organizer's choice stays."""
     release = Release.objects.select_for_update().filter(run=run, is_chosen=False).first()
     if release is None:
         return
@@ -166,10 +160,7 @@ def choose_by_default(*, run: Run) -> None:
 
 @transaction.atomic
 def release_best(*, run: Run, best: bool, by: Person | None = None) -> None:
-    """Release the model of the best snapshot, or that of the last one again.
-
-    Raises Problem E315 if there is no such choice.
-    """
+    """Release the best snapshot's model, or the last one's again. Raises Problem E315 if neither is possible."""
     release = Release.objects.select_for_update().filter(run=run, state=Release.State.READY).first()
     wanted = better_snapshot(run) if best else None
     if release is None or (best and wanted is None):

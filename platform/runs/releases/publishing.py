@@ -46,10 +46,7 @@ def progress_of(run: Run) -> dict[str, Any] | None:
 
 
 def push_release(run_id: UUID) -> Literal["away", "done"]:
-    """Send the release to the Hub. A repeated call sends no file twice.
-
-    Return `AWAY` if the Hub did not answer: try again later.
-    """
+    """Send the release, no file twice. Return `AWAY` if the Hub did not answer: try again later."""
     publication = waiting().filter(run=run_id).select_related("run__organizer", "run__release", "asked_by").first()
     if publication is None:
         return "done"
@@ -61,10 +58,7 @@ def push_release(run_id: UUID) -> Literal["away", "done"]:
 
 
 def token_for(publication: Publication) -> str:
-    """Return the Hub token of the person who asked for the publication, if that person still manages the run.
-
-    Raises Problem E351, E352.
-    """
+    """Return the Hub token of the person who asked, if they still manage the run. Raises Problem E351, E352."""
     who = publication.asked_by or publication.run.organizer
     if publication.run.role_of(who) not in MANAGING:
         raise Problem.of("E351")
@@ -149,10 +143,7 @@ def _progress_path(run: Run) -> Path:
 
 
 def send_again(run_id: UUID) -> bool:
-    """Request that a new version of a release replaces the one on the Hub.
-
-    Return False if no release was published or being sent.
-    """
+    """Request that a remade release replaces the one on the Hub. Return False if none was sent there."""
     told = (Publication.State.PUBLISHED, Publication.State.SENDING)
     published = Publication.objects.filter(run=run_id, state__in=told)
     return bool(published.update(state=Publication.State.WAITING, fault=""))

@@ -44,10 +44,7 @@ class Outcome(StrEnum):
 
 
 def is_allowed(run: Run) -> bool:
-    """Return True if visitors may try the released model.
-
-    The site's limit, the organizer's choice and the model's size decide.
-    """
+    """Return True if visitors may try the model, by the site's limit, the organizer's choice and its size."""
     if not may_be_allowed(run):
         return False
     return size_of(run) <= SMALL if run.can_be_tried is None else run.can_be_tried
@@ -90,10 +87,7 @@ def before(trial: Trial) -> int:
 
 @transaction.atomic
 def ask(*, run: Run, asker: str, prompt: str) -> Trial:
-    """Enqueue a prompt.
-
-    Raises NotNow if the last prompt of this person or address still waits, or the queue is full.
-    """
+    """Enqueue a prompt. Raises NotNow if the asker's last prompt still waits, or the queue is full."""
     forget_old(timezone.now())
     taken = dict(waiting().values_list("slot", "asker"))
     if asker in taken.values():

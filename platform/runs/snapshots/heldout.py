@@ -35,10 +35,7 @@ def unmeasured() -> QuerySet[Snapshot]:
 
 
 def measure_newest(run_id: UUID, then: Callable[..., object] | None = None) -> Outcome:
-    """Measure a run's newest snapshot, unless a release or another measurement comes first.
-
-    `then` is called with the run, in the transaction that writes the loss.
-    """
+    """Measure a run's newest snapshot if nothing else comes first. `then` runs in the same transaction."""
     if not unmeasured().filter(run=run_id).exists():
         return Outcome.DONE
     packing = Release.objects.filter(state=Release.State.PREPARING).exclude(run__in=unverified())

@@ -38,10 +38,7 @@ def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[
 
 
 def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
-    """Delete snapshot files that retention no longer needs.
-
-    Also delete files without a row, which interrupted deletions or uploads have left.
-    """
+    """Delete superfluous snapshot files, and files without a row that interrupted work has left."""
     run = Run.objects.get(pk=run_id)
     before = (time.time() if now is None else now) - ASKED_FOR_S
     with transaction.atomic():

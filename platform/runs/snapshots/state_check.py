@@ -91,10 +91,7 @@ def first_layout(run: Run) -> str:
 
 
 def check_state(path: Path, *, elements: int, layout: str, place: Place) -> str:
-    """Return a snapshot's state digest.
-
-    Raises Problem E310 if place, layout or size is wrong, or a value is not finite.
-    """
+    """Return a snapshot's state digest. Raises Problem E310 if place, layout, size or a value is wrong."""
     header, start = read_header(path, step=place.step)
     described = header.metadata
     if Place(int(described.index), int(described.step), described.log_digest) != place or described.layout != layout:
@@ -149,10 +146,7 @@ class Restated(NamedTuple):
 
 
 def restate(source: Path, target: Path, *, step: int, index: int, log_digest: str) -> Restated:
-    """Write the state in `source` to `target`, for another place in the log.
-
-    Raises OSError, or Problem E310 if `source` is not a snapshot.
-    """
+    """Write `source` to `target` for another log entry. Raises OSError, Problem E310 (not a snapshot)."""
     header, start = read_header(source, step=step)
     described = replace(header.metadata, index=str(index), log_digest=log_digest)
     sha256 = hashlib.sha256()

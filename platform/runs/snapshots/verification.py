@@ -68,10 +68,7 @@ def _trusted(run: Run) -> QuerySet[Snapshot]:
 
 
 def next_goal(run: Run) -> Goal | None:
-    """Return the next state to verify, or None.
-
-    States are verified in log order: a replay begins where the last one ended.
-    """
+    """Return the next state to verify, in log order: each replay begins where the last one ended."""
     start = newest_verified(run)
     if start is None:
         return None

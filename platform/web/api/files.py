@@ -97,10 +97,7 @@ def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
 
 @router.get("runs/{slug:slug}/states/{int:made}", response={**FETCHING, 410: FaultOut})
 def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponseBase:
-    """Download the state after the step `made`: one file with parameters and moments.
-
-    Needs no role, only access to the run.
-    """
+    """Download the state after the step `made`, as one file with parameters and moments."""
     run = run_for(request, slug)
     found = run.snapshots.filter(step=made, state=Snapshot.State.VERIFIED).order_by("-index").first()
     if found is None:
@@ -113,10 +110,7 @@ def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponse
 
 @router.put("runs/{slug:slug}/snapshots/{int:step}", response=OFFERING, openapi_extra=SAFETENSORS_BODY)
 def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]:
-    """Upload the state at `step`, if the site has asked for it.
-
-    The site keeps a state whose sha256 most machines report.
-    """
+    """Upload the state at `step` when asked for it. The site keeps what most machines have."""
     authorization, site = request.headers.get("Authorization"), site_of(request)
     length = request.META.get("CONTENT_LENGTH") or None
     asked = admit_snapshot(slug=slug, step=step, authorization=authorization, content_length=length, site=site)
@@ -125,10 +119,7 @@ def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]
 
 
 def _runs_of(credential: Credential) -> QuerySet[Run]:
-    """Return the runs that a credential covers.
-
-    The credential of the site's relay covers all runs. Any other covers its run, while its person may take part.
-    """
+    """Return a credential's runs: all for the site's relay, else its run, while its person may help."""
     if credential.run == ANY_RUN:
         return Run.objects.all()
     machine = working_machine(credential.machine, site="")

@@ -55,10 +55,7 @@ def credential_of(request: HttpRequest) -> Credential:
 
 
 def credential_in(header: str | None, *, site: str) -> Credential:
-    """Return the valid credential in a header.
-
-    Its machine must be one that may work. Raises Problem E201, E202, E203, E101, E214.
-    """
+    """Return a header's valid credential of a working machine. Raises Problem E201, E202, E203, E101, E214."""
     credential = verify(_signed(header), public_bytes(site_key()), time.time())
     if isinstance(credential, Fault):
         raise Problem(credential)

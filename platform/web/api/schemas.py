@@ -54,10 +54,7 @@ class RunOut(Schema):
 
 
 class SourceOut(Schema):
-    """A file that a run learns from.
-
-    `share` (0 to 1) is its fraction of new samples. `tokens` is null until prepared.
-    """
+    """A file that a run learns from. `share` (0 to 1) is its part of new samples. `tokens` may be unknown."""
 
     filename: str
     size: int
@@ -361,10 +358,7 @@ class MachineOut(Schema):
 
 
 class DeviceIn(Schema):
-    """A machine that asks to be approved in a browser.
-
-    `system` is for people, such as “Linux x86_64, NVIDIA RTX 4090”.
-    """
+    """A machine that asks for approval in a browser. `system` describes it: “Linux x86_64, NVIDIA RTX 4090”."""
 
     name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
     public_key: Hex64

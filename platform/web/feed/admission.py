@@ -51,10 +51,7 @@ def language_of(scope: Scope) -> str:
 
 
 def comes_from_here(scope: Scope) -> bool:
-    """Return True if a page of this site opened the WebSocket.
-
-    Also return True for a program other than a browser, which sends no Origin and no cookie.
-    """
+    """Return True for a page of this site, or a program, which sends no Origin and no cookie."""
     host = header(scope, b"host")
     name, _ = split_domain_port(host)
     if not validate_host(name, settings.ALLOWED_HOSTS):

@@ -1,7 +1,4 @@
-"""A watcher's WebSocket, which sends the messages of a subscription.
-
-It accepts one word from the client, at a limited rate.
-"""
+"""A watcher's WebSocket, which sends a subscription's messages and accepts one word, at a limited rate."""
 
 import asyncio
 import contextlib

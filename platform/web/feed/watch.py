@@ -87,10 +87,7 @@ class Watch:
             await layer.group_discard(group, channel)
 
     async def _listen(self, layer: Any, channel: str) -> None:
-        """Note each announcement of a step.
-
-        Never cancel this while watching: a cancelled `receive` forgets the channel.
-        """
+        """Note announcements of steps. Never cancelled while watching: that would forget the channel."""
         while True:
             await layer.receive(channel)
             self._moved.set()
@@ -103,10 +100,7 @@ class Watch:
         self._moved.clear()
 
     async def _look(self) -> bool:
-        """Load the picture and send subscriptions the change.
-
-        Return False if the run is gone or its visibility has changed.
-        """
+        """Send subscriptions what has changed; return False if the run is gone or its visibility changed."""
         self._began = asyncio.get_running_loop().time()
         try:
             found = await in_thread(look)(self.run_id, self.language)

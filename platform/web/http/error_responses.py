@@ -1,7 +1,4 @@
-"""Django's error views: not found, not allowed, malformed, broken.
-
-They answer with pages, and under /api/ with JSON.
-"""
+"""Django's error views: not found, not allowed, malformed, broken. They answer pages, or JSON under /api/."""
 
 import sys
 

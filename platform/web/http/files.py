@@ -1,7 +1,4 @@
-"""Files over HTTP, with their sha256 and at most one byte range (RFC 9110, section 14).
-
-No file is held whole in memory.
-"""
+"""Files over HTTP, with sha256 and at most one byte range (RFC 9110, section 14), never whole in memory."""
 
 import asyncio
 import re
@@ -31,10 +28,7 @@ class Unsatisfiable(Exception):
 
 
 def requested_span(header: str | None, size: int) -> Span | None:
-    """Return the range that a header requests. Raises Unsatisfiable.
-
-    Return None for the whole file, which is also the answer to an invalid header.
-    """
+    """Return a header's range; None for the whole file, as for an invalid header. Raises Unsatisfiable."""
     match = RANGE.match(header.strip()) if header else None
     if match is None or match.group(0) == "bytes=-":
         return None

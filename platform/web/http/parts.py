@@ -24,10 +24,7 @@ class Part(NamedTuple):
 
 
 class Older(NamedTuple):
-    """The newest rows of a table, or the rows before a given one.
-
-    `older` is the key to ask for the next older rows with; None if there are none.
-    """
+    """The newest rows of a table, or those before a given row. `older` is the key to continue from."""
 
     rows: list[Any]
     is_older: bool
@@ -35,10 +32,7 @@ class Older(NamedTuple):
 
 
 def rows_before(rows: QuerySet[Any], request: HttpRequest, size: int = ROWS) -> Older:
-    """Return at most `size` rows, newest first, in one query.
-
-    `?before=KEY` in the address asks for rows before that key.
-    """
+    """Return at most `size` rows, newest first, in one query: those before the key in `?before=`, if given."""
     said = request.GET.get("before", "")
     is_older = BEFORE.fullmatch(said) is not None
     found = list((rows.filter(pk__lt=int(said)) if is_older else rows).order_by("-pk")[: size + 1])

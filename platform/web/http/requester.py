@@ -29,10 +29,7 @@ def address_of(request: HttpRequest) -> str:
 
 
 def household(ip: str) -> str:
-    """Return an IPv4 address as it is.
-
-    Of an IPv6 address, return the network that belongs to one household (64 bits).
-    """
+    """Return an IPv4 address as it is, or the 64-bit network of an IPv6 address: one household."""
     if ":" not in ip:
         return ip
     return str(ipaddress.ip_network(f"{ip.partition('%')[0]}/{HOME_BITS}", strict=False))
@@ -44,10 +41,7 @@ def site_of(request: HttpRequest) -> str:
 
 
 def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
-    """Return the run that the function `access` gives.
-
-    Raises Http404 if the viewer may not see the run, as for a missing run.
-    """
+    """Return the run that `access` gives. Raises Http404 if it is missing or the viewer may not see it."""
     try:
         run: Run = access(slug=slug, viewer=request.user)
     except Problem as problem:

@@ -1,7 +1,4 @@
-"""Alerts for a run's managers, as numbered errors: stalled, few machines, a jump of the loss, failed publishing.
-
-Pure functions.
-"""
+"""Alerts for a run's managers, as numbered errors: stalled, few machines, a loss that jumped. Pure functions."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -34,10 +31,7 @@ RISE = 0.25  # … and at least this fraction of the median above it
 
 
 class Watch(NamedTuple):
-    """Facts that alerts need besides the picture.
-
-    These are changes of the number of trainers, and when the run was last resumed.
-    """
+    """Facts for alerts besides the picture: changes of the number of trainers, and the last resumption."""
 
     crowd: Sequence[Crowd] = ()
     resumed_at: Callable[[], datetime | None] = lambda: None
@@ -59,10 +53,7 @@ def since_words(at: datetime) -> str:
 
 
 def _stalled(seen: Seen, watch: Watch) -> Iterator[Fault]:
-    """Yield E421 if a step takes too long.
-
-    The time counts from the last step, the opening of the run, or the arrival of trainers, whichever is latest.
-    """
+    """Yield E421 if a step takes too long since the last one, the opening, or the arrival of trainers."""
     pace_s, last = seen.run.pace_s, seen.run.points[-1] if seen.run.points else None
     manned = _since(watch.crowd, lambda trainers: trainers > 0)
     if manned is None or seen.run.step >= seen.run.target_steps:

@@ -155,10 +155,7 @@ def _phrase(limit: Bottleneck) -> str:
 
 
 def names_of(who: Participant) -> tuple[str, str]:
-    """Return the names of person and machine that everyone may see.
-
-    For a relay, return a general name, since its names may reveal the site's computers.
-    """
+    """Return the names that everyone may see. A relay's own names might reveal the site's computers."""
     return (RELAY, "") if who.role == Role.RELAY else (who.person, who.machine)
 
 
@@ -173,10 +170,7 @@ def _name(who: Participant) -> str:
 
 
 def linked(plan: dict[str, Any]) -> list[tuple[Line, Line]]:
-    """Return both ends of each link, from each sender to each other averager.
-
-    Links that limit averaging come last, so that they are drawn on top.
-    """
+    """Return both ends of each link from a sender to another averager. Limiting links come last, on top."""
     ends = [
         (one, other)
         for one in plan["senders"]

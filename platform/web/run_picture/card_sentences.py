@@ -70,10 +70,7 @@ def given_by(people: int, machines: int) -> str:
 
 
 def without_curve(unigram: float | None) -> str:
-    """Return the text that replaces the curve before the first step.
-
-    `unigram` is the unigram entropy of the data, in nats per token.
-    """
+    """Return the text shown before the curve begins. `unigram` is the data's entropy in nats per token."""
     begins = _("The curve will start with the first step.")
     if not unigram:
         return begins

@@ -44,10 +44,7 @@ def loss_chart(
     unit: str = "token",
     as_perplexity: bool = False,
 ) -> str:
-    """Return an `<svg>` of the loss curve; empty without points.
-
-    The unigram entropy is a dotted line, held-out losses are circles.
-    """
+    """Return an `<svg>` of the curve: unigram entropy dotted, held-out losses as circles. "" without points."""
     layout = laid_out(points, entropy, frame, heldout, as_perplexity=as_perplexity)
     return chart_svg(layout, summary(points, entropy, heldout, unit=unit)) if layout else ""
 

@@ -185,10 +185,7 @@ class Pen:
         self.draw.ellipse(box, fill=SHEET if hollow else ink, outline=ink, width=TWICE * 3)
 
     def text(self, place: tuple[float, float], words: str, size: int, ink: str, anchor: str) -> float:
-        """Draw words on a blank box and return their width.
-
-        `anchor` is one of Pillow's: l, m or r for the side, and s for the baseline.
-        """
+        """Draw words on a blank box; return their width. `anchor`: l, m or r, and s for the baseline."""
         scaled, font = (TWICE * place[0], TWICE * place[1]), letters(TWICE * size)
         self.draw.rectangle(self.draw.textbbox(scaled, words, font=font, anchor=anchor), fill=SHEET)
         self.draw.text(scaled, words, fill=ink, font=font, anchor=anchor)

@@ -1,7 +1,4 @@
-"""Parts of a run's page for its reader alone.
-
-These are the reader's place, and the links and the progress of the reader's machines.
-"""
+"""Parts of a run's page for its reader alone: their place, and the links and progress of their machines."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,10 +51,7 @@ def links_for(run: Run, viewer: Viewer) -> list[OwnLink]:
 def _links(
     run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, sees_all: bool, most: int | None = None
 ) -> list[OwnLink]:
-    """Return the links. `stored` has those that the caller has read already.
-
-    `most` is the largest number to return; relays are dropped first.
-    """
+    """Return the links. `stored` spares a query. At most `most` are returned; relays are dropped first."""
     person = person_of(viewer)
     if person is None:
         return []
@@ -72,10 +66,7 @@ def _links(
 
 
 def _names(machine: Machine, person: Person) -> tuple[str, str]:
-    """Return the names of person and machine.
-
-    A relay may have the name of a computer of the site, so only its owner sees that name.
-    """
+    """Return person and machine. Only its owner sees a relay's name, which may be a computer of the site."""
     if machine.kind != Machine.Kind.RELAY:
         return machine.person.username, machine.name
     return RELAY, machine.name if machine.person == person else ""
@@ -189,10 +180,7 @@ def _own_trainers(own: Own, peers: Sequence[OnlinePeer]) -> list[OnlinePeer]:
 
 
 def own_words(own: Own, shown: Collection[str]) -> str:
-    """Return a text such as “you: 14th, 212 samples short of 13th”.
-
-    Return an empty string if the viewer is in the shown rows or has contributed nothing.
-    """
+    """Return “you: 14th, 212 samples short of 13th”; "" if the viewer is shown anyway or gave nothing."""
     person = person_of(own.viewer)
     if person is None or person.username in shown:
         return ""

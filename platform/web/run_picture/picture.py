@@ -261,10 +261,7 @@ def step_sums(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepSu
 
 
 def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) -> list[dict[str, Any]]:
-    """Return the bars of the first trainers by name.
-
-    Their keys do not reveal machines; `share` is a percentage of the batch.
-    """
+    """Return bars of the first trainers by name, with opaque keys. `share` is a percentage of the batch."""
     return [
         {
             "key": key_of(peer.peer),
@@ -279,10 +276,7 @@ def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) ->
 
 
 def with_own(picture: dict[str, Any], own: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the picture with the reader's own bars below the others.
-
-    If short steps are shown by person, return the picture unchanged.
-    """
+    """Return the picture with the reader's bars below the others, if it shows machines and not people."""
     if not picture["target"]:
         return picture
     known = {bar["key"] for bar in picture["bars"]}

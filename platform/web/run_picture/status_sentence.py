@@ -1,7 +1,4 @@
-"""The sentence at the top of a run's page: what the run does, or what it waits for and what would help.
-
-Pure functions.
-"""
+"""The sentence at the top of a run's page: what it does, or what it waits for. Pure functions."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -170,10 +167,7 @@ def to_go(picture: RunPicture) -> str:
 
 
 def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
-    """Return how the loss has changed, such as “↓ 0.11 in the last hour”.
-
-    For a young or slow run, this is over the last steps instead of an hour.
-    """
+    """Return “↓ 0.11 in the last hour”, or the change over the last steps of a young or slow run."""
     if len(points) < 2:
         return ""
     last, places = points[-1], range(len(points) - 1, -1, -1)
@@ -192,10 +186,7 @@ def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
 
 
 def _before_hour(points: Sequence[Point]) -> int | None:
-    """Return the index of the newest point before the last hour of steps.
-
-    Return None if there is none, or if fewer than `FEW` steps were made since.
-    """
+    """Return the index of the newest point an hour before the last; None if it is under `FEW` steps away."""
     last = points[-1]
     if last.at is None:
         return None

@@ -135,10 +135,7 @@ def check_parts(options: Mapping[str, Any]) -> None:
 async def serve(
     bound: socket.socket, ready: Announcement, *, inner: str, host: str, relay_port: int | None, attached: bool
 ) -> None:
-    """Run all parts of the site until one of them ends or a stop is requested; then end all of them.
-
-    With `relay_port` None, run no relay.
-    """
+    """Run all parts until one ends or a stop is requested; then end all. No relay if `relay_port` is None."""
     from coordination.hosts.supervisor import run_hosts
     from server.asgi import application
 

@@ -38,10 +38,7 @@ class Command(BaseCommand):
                 raise CommandError("The worker has ended by itself; what it said stands above.")
 
     async def _is_asked(self, worker: threading.Thread, *, attached: bool) -> bool:
-        """Wait for a signal, the end of standard input, or the end of the worker.
-
-        Return False if the worker ended by itself.
-        """
+        """Wait until a stop is requested or the worker ends. Return False if it ended by itself."""
         stop = asyncio.Event()
         stop_on_signals(stop)
         self.stdout.write("The worker is ready. Ctrl-C stops it.")

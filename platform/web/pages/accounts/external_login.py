@@ -65,10 +65,7 @@ def login_providers() -> list[LoginProvider]:
 
 
 def connections(person: Person) -> list[Connection]:
-    """Return the logins that a person can connect, and those already connected.
-
-    A connected login is returned even if the operator no longer offers it.
-    """
+    """Return logins to connect, and connected ones, even if the operator no longer offers them."""
     names = {provider.provider: provider.name for provider in login_providers()}
     known = external_logins.connected(person)
     shown = {**names, **{provider: names.get(provider, provider) for provider in known}}
@@ -112,16 +109,10 @@ class CheckedOpenID(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # allauth
 
 
 class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allauth has no types
-    """The hook that takes over from allauth once the other site has identified the person.
-
-    It replaces allauth's own pages and tables.
-    """
+    """The hook that replaces allauth's pages and tables once the other site has identified the person."""
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
-        """Log the person in or connect the login.
-
-        Always raises ImmediateHttpResponse, which skips allauth's own pages.
-        """
+        """Log the person in, or connect the login. Always raises ImmediateHttpResponse, for allauth."""
         account, wanted = sociallogin.account, sociallogin.state.get("next") or ""
         external_logins.forget_details(provider=account.provider, uid=account.uid)
         if sociallogin.state.get("process") == CONNECT:
@@ -144,10 +135,7 @@ class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allau
 @rate_limits.limited(COUNTED, address_of, methods=("GET",))
 @require_safe
 def start(request: HttpRequest, provider_id: str) -> HttpResponse:
-    """Redirect to the other site for login.
-
-    To connect a login, a fresh link from the account page is needed; without one, redirect to that page.
-    """
+    """Redirect to the other site. Connecting needs a fresh link from the account page, or leads back there."""
     if request.GET.get("process") == CONNECT and not _may_connect(request, provider_id):
         return redirect("web:account")
     return _ask(request, provider_id, OAuth2LoginView)

@@ -72,10 +72,7 @@ class LoginForm(AuthenticationForm):
         self.fields["username"].label = gettext_lazy("Name")
 
     def get_invalid_login_error(self) -> forms.ValidationError:
-        """Return the error for a failed login.
-
-        A person who knows the password of a closed account is told that the account is closed.
-        """
+        """Tell a person who knows a closed account's password that the account is closed."""
         closed = Person.objects.filter(username=self.cleaned_data["username"], is_active=False).first()
         if closed is not None and closed.check_password(self.cleaned_data["password"]):
             return forms.ValidationError(self.error_messages["inactive"], code="inactive")

@@ -175,10 +175,7 @@ def _told(notice: Notice) -> dict[str, Any]:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
-    """Confirm an e-mail address, by the link that was sent to it.
-
-    Confirming takes a click on a button, since mail scanners follow links.
-    """
+    """Confirm an address by the link sent to it. This takes a button, since mail scanners follow links."""
     try:
         mailbox = services.confirmable(token=token)
         if request.method == "POST":

@@ -154,10 +154,7 @@ def _drawn(figure: str, unit: str, below: str, name: str) -> bytes:
 
 
 class Square(NamedTuple):
-    """One day in the calendar.
-
-    `column` is the week, `row` the day of the week from Monday. `level` goes from 0 (no samples) to 4.
-    """
+    """A day in the calendar: its week, its weekday from Monday, and its `level` from 0 (no samples) to 4."""
 
     column: int
     row: int

@@ -62,10 +62,7 @@ def too_often(request: HttpRequest) -> HttpResponse | None:
 def stored_beside(
     person: Person, form: SourceForm, run: Run, require: Callable[[Run, str, str], object], found: OnHub | None
 ) -> Dataset:
-    """Store a further file of a draft, after the function `require` has checked it.
-
-    Raises the Problems of `require` and of `stored_text`.
-    """
+    """Store a further file of a draft after `require` has checked it. Raises the Problems of both steps."""
     brought = _brought(person, form, found)
     require(run, brought.filename, found.kind if found else "")
     dataset = _kept(person, form, brought, title=run.title)
@@ -105,10 +102,7 @@ def _kept(person: Person, form: forms.Form, brought: _Brought, *, title: str) ->
 
 
 def upload_facts(person: Person, form: forms.Form) -> dict[str, Any]:
-    """Return the facts that a page with an upload form shows.
-
-    These are limits, usage, and the complete upload if the form had errors.
-    """
+    """Return what an upload form shows: limits, usage, and the complete upload of a form with errors."""
     too_long = Fault.of("E304", size="SIZE", limit=f"{settings.UPLOAD_LIMIT_MB:,}")  # the page fills in the size
     return {
         "form": form,

@@ -36,10 +36,7 @@ MOST_PAGES = 1_000_000
 
 @require_safe
 def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the people, machines or teams of a run, or the people of a day or week.
-
-    A reader who is not among the rows shown gets an extra line.
-    """
+    """Show people, machines, teams, or people of a period, with a line for a reader who is not among them."""
     run = run_or_404(access_run, request, slug)
     of, period = _of(request), _period(request)
     page = _page_number(request)
@@ -72,10 +69,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _removal(request: HttpRequest, run: Run, of: str, names: Collection[str]) -> dict[str, Any]:
-    """Return what the page needs for removing people.
-
-    This is whether the reader may remove people, which names are protected, and whom the reader has just removed.
-    """
+    """Return whether the reader may remove people here, which names are protected, and who was just removed."""
     role = role_of(run, request.user)
     if of != "people" or run.state == Run.State.FINISHED or role is None:
         return {"removes": False}

@@ -54,10 +54,7 @@ ACTIONS: dict[str, Callable[..., object]] = {
 @login_required
 @require_http_methods(["GET", "POST"])
 def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the manage page.
-
-    A POST opens, pauses or resumes the run, returns it to a draft, or allows or forbids trials.
-    """
+    """Show the manage page. A POST opens, pauses, resumes or takes back the run, or switches trials."""
     if request.method != "POST":
         return manage_page(request, run_or_404(access_moderated_run, request, slug))
     run = run_or_404(access_managed_run, request, slug)
@@ -163,10 +160,7 @@ def _place(request: HttpRequest, run: Run, removed: Member | None = None) -> str
 
 
 def just_removed(request: HttpRequest, run: Run) -> Member | None:
-    """Return the member whom the last request removed, for the message that offers to undo that.
-
-    Return None if there is none, or if the member has been restored.
-    """
+    """Return the member removed by the last request, unless restored, for a message that offers to undo it."""
     said = request.GET.get("undo", "")
     is_number = said.isascii() and said.isdigit() and len(said) < MOST_DIGITS
     return membership.removed_from(run).filter(pk=int(said)).first() if is_number else None

@@ -49,10 +49,7 @@ def take_back(request: HttpRequest, slug: str, role_id: int) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def own_role(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show a person their role in a run, or the invitation to a role, with what it allows.
-
-    A POST accepts or gives it up.
-    """
+    """Show the reader's role in a run, or the invitation to one. A POST accepts it or gives it up."""
     person = person_in(request)
     try:
         offered = roles.role_offered(slug=slug, person=person)

@@ -1,7 +1,4 @@
-"""A run on other sites: badge, frame, preview images, the curve as a table, and a notebook.
-
-Images are drawn one at a time.
-"""
+"""A run on other sites: badge, frame, preview images (drawn one at a time), the curve as CSV, a notebook."""
 
 import csv
 import io
@@ -80,10 +77,7 @@ def _words(run: Run) -> str:
 
 
 def badge_svg(words: str) -> str:
-    """Return an SVG of two boxes, with this site's name and the given words.
-
-    The words must not come from a stranger.
-    """
+    """Return an SVG of two boxes: this site's name, and words that must not come from a stranger."""
     left, right = (round(LETTER * len(text)) + 16 for text in (NAME, words))
     text = '<text x="{x}" y="14" textLength="{length}" fill="#fff">{text}</text>'
     parts = (
@@ -265,10 +259,7 @@ def _people(run: Run, trainers: list[OnlinePeer]) -> str:
 
 
 def who_trains() -> str:
-    """Return a text such as “12 people on 19 machines are training 3 models now”, about listed runs.
-
-    Return an empty string if no one trains.
-    """
+    """Return “12 people on 19 machines are training 3 models now” about listed runs, or "" if no one trains."""
     here = presence.online_in(selectors.hosted_runs(None))
     training = {run: [peer for peer in peers if peer.role == TRAINER] for run, peers in here.items()}
     peers = [peer for found in training.values() for peer in found]

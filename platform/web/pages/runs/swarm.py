@@ -167,10 +167,7 @@ def _link_words(link: Link | None) -> dict[str, str]:
 
 
 def _name(asking: Asking, machine: Known) -> str:
-    """Return the machine's name if the reader may see it.
-
-    A relay may have the name of a computer of the site, so only its owner sees that name.
-    """
+    """Return the machine's name. Only its owner sees a relay's, which may be a computer of the site."""
     if machine.is_relay:
         return machine.name if machine.is_own else ""
     return machine.name if machine.is_own or asking.manages or machine.is_public else ""

@@ -87,10 +87,7 @@ def go_on(request: HttpRequest, upload_id: UUID) -> HttpResponse:
 
 
 def _take(upload: Upload, request: HttpRequest) -> Upload:
-    """Append a piece to an upload. Raises Problem E369, E319, E302.
-
-    If the piece is not UTF-8 but the file should be text, delete the upload.
-    """
+    """Append a piece; delete an upload that is not UTF-8 but should be. Raises Problem E369, E319, E302."""
     require_piece(request)
     offset = byte_count(request, OFFSET)
     if offset is None:
@@ -134,10 +131,7 @@ def byte_count(request: HttpRequest, header: str) -> int | None:
 
 
 def metadata(request: HttpRequest) -> dict[str, str]:
-    """Return the metadata of an upload. The header lists names with values in base64, separated by commas.
-
-    Raises Problem E375.
-    """
+    """Return an upload's metadata: names with values in base64, separated by commas. Raises Problem E375."""
     given = request.headers.get(METADATA, "")
     if len(given) > MOST_METADATA:
         raise Problem.of("E375", reason=f"{METADATA} has more than {MOST_METADATA} letters")

@@ -152,10 +152,7 @@ def _by_need(card: Card) -> tuple[int, int]:
 
 
 def small_curve(losses: Sequence[float]) -> str:
-    """Return an SVG path in a box of `WIDE` x `HIGH`, scaled from the highest to the lowest loss.
-
-    Return an empty string for fewer than two points.
-    """
+    """Return an SVG path in a box of `WIDE` x `HIGH`, scaled to the losses; "" for fewer than two points."""
     if len(losses) < 2:
         return ""
     low, spread = min(losses), (max(losses) - min(losses)) or 1.0

@@ -261,10 +261,7 @@ def field_about(form: forms.Form, problem: Problem) -> str | None:
 
 
 def usual_recipe(request: HttpRequest, otherwise: Recipe | None = None) -> Recipe:
-    """Return the recipe with which the form begins, as the address requests.
-
-    If the address requests none, return `otherwise` or the default recipe.
-    """
+    """Return the recipe that the form begins with: what the address asks for, `otherwise`, or the default."""
     kind = KINDS.get(request.POST.get("objective") or request.GET.get("recipe", ""))
     if kind is None or (otherwise is not None and kind is type(otherwise) and "recipe" not in request.GET):
         return otherwise or KINDS[USUAL_OBJECTIVE]()
