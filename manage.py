@@ -1,4 +1,4 @@
-"""The site's command line. `platform/` is put first on the path before Django looks for the packages in it."""
+"""The site's command line. It puts `platform/` first on the path, so that Django finds the packages there."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ sys.path.insert(0, str(ROOT / "platform"))
 
 
 def main() -> int:
-    """Run a management command; print a numbered error without a traceback."""
+    """Run a management command and return its exit status. Print a numbered error without a traceback."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     from django.core.management import execute_from_command_line
 

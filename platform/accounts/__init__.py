@@ -1,1 +1,1 @@
-"""People, and the machines that act for them. Knows nothing of runs beyond the id in a credential."""
+"""People, and the machines that act for them. The only fact about runs here is the run's id in a credential."""

@@ -1,4 +1,4 @@
-"""People and machines in Django's admin. No row is deleted, so contributions stay counted under their name."""
+"""Admin pages for people and machines. They delete no row, so contributions keep the contributor's name."""
 
 from typing import Any
 
@@ -13,26 +13,26 @@ from accounts import deactivation, services
 from accounts.models import RELAY_KEEPER, Machine, Person
 from peer_agent.protocol.errors import Problem
 
-# There are only two levels of permission: operator, and everyone. allauth's tables are empty or set in the environment.
+# This site has only two levels of permission, operator and everyone else, so it needs no groups. The tables of allauth
+# are empty, or the environment sets what they would hold.
 admin.site.unregister([Group, EmailAddress, SocialAccount, SocialApp, SocialToken])
 
 
 class Kept(admin.ModelAdmin):  # type: ignore[type-arg] # Django's class takes no parameters at run time
-    """Rows that cannot be created or deleted here."""
+    """Admin pages on which no row can be created or deleted."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         del request
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False, so that history stays."""
         del request, obj
         return False
 
 
 @admin.register(Person)
 class PersonAdmin(Kept):
-    """Close or reopen accounts, make operators, and create links for new passwords."""
+    """Close or reopen accounts, make people operators, and create links for new passwords."""
 
     list_display = ("username", "is_active", "is_superuser", "date_joined", "last_login")
     list_filter = ("is_active", "is_superuser")
@@ -43,13 +43,13 @@ class PersonAdmin(Kept):
     actions = ("close", "open", "password_link")
 
     def save_model(self, request: HttpRequest, obj: Person, form: Any, change: bool) -> None:  # noqa: FBT001
-        """Save, and keep `is_staff` equal to `is_superuser`, as Django and relays need it."""
+        """Save with `is_staff` equal to `is_superuser`. Django's admin and relay approvals read `is_staff`."""
         obj.is_staff = obj.is_superuser
         super().save_model(request, obj, form, change)
 
     @admin.action(description="Close: end sessions, revoke machines and tokens")
     def close(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
-        """Close accounts, except the operator's own and the relay's."""
+        """Close the chosen accounts, except those of the operator who asks and of the relay's owner."""
         for person in chosen.exclude(username=request.user.get_username()).exclude(username=RELAY_KEEPER):
             deactivation.close_account(person=person)
             self.message_user(request, f"The account of {person} is closed.")
@@ -62,7 +62,7 @@ class PersonAdmin(Kept):
 
     @admin.action(description="Create a link for a new password")
     def password_link(self, request: HttpRequest, chosen: QuerySet[Person]) -> None:
-        """Show the link that `manage.py reset_password` prints. It works once, within a day."""
+        """For each chosen person, show a link for a new password. The link works once, within a day."""
         for person in chosen:
             try:
                 link = request.build_absolute_uri(deactivation.reset_path(username=person.username))

@@ -1,4 +1,4 @@
-"""Days of UTC as numbers since 1970. Numbers mean the same in every database."""
+"""Days in UTC, counted from 1 January 1970. Every database stores such a number alike."""
 
 from datetime import date, datetime, timedelta
 

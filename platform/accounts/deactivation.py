@@ -1,4 +1,7 @@
-"""Ends of sessions, passwords and accounts. A session lives as long as its hash matches (models.Person)."""
+"""Functions that end sessions, set passwords and close accounts.
+
+A session is valid while its hash equals the hash that `models.Person` computes.
+"""
 
 import secrets
 
@@ -19,13 +22,13 @@ from peer_agent.protocol.errors import Problem
 
 
 def end_sessions(*, person: Person) -> None:
-    """End every session of the person. A view that keeps its own must renew the session's hash."""
+    """End every session of the person. To keep its own session, a view must renew that session's hash afterwards."""
     Person.objects.filter(pk=person.pk).update(session_epoch=F("session_epoch") + 1)
     person.refresh_from_db(fields=["session_epoch"])
 
 
 def set_password(*, person: Person, password: str) -> None:
-    """Set a password and end all sessions. Raises ValidationError with what is wrong with it."""
+    """Set a password and end all sessions of the person. Raises ValidationError if the password is too weak."""
     validate_password(password, person)
     person.set_password(password)
     person.save(update_fields=["password"])
@@ -33,7 +36,7 @@ def set_password(*, person: Person, password: str) -> None:
 
 
 def change_password(*, person: Person, current: str, password: str) -> None:
-    """Set a password, given the present one if there is one. Raises ValidationError by field."""
+    """Set a password, given the current one if there is one. Raises ValidationError, with faults by form field."""
     if person.has_usable_password() and not person.check_password(current):
         raise ValidationError({"current": gettext("That's not your current password.")})
     try:
@@ -43,7 +46,7 @@ def change_password(*, person: Person, current: str, password: str) -> None:
 
 
 def reset_path(*, username: str) -> str:
-    """Return the path of a link that sets a new password once, within a day. Raises Problem E331, E332."""
+    """Return the path of a link for a new password: once, within a day. Raises Problem E331, E332 (closed)."""
     person = Person.objects.filter(username__iexact=username).exclude(username=RELAY_KEEPER).first()
     if person is None:
         raise Problem.of("E331", name=username)
@@ -53,7 +56,7 @@ def reset_path(*, username: str) -> str:
 
 
 def person_of_reset(*, person_id: str, token: str) -> Person:
-    """Return the person of a reset link. Raises Problem E333 after its use, a later login, or a day."""
+    """Return a password link's person. Raises Problem E333 after its use, a later login, or a day."""
     try:
         person = Person.objects.filter(pk=int(urlsafe_base64_decode(person_id)), is_active=True).first()
     except (ValueError, OverflowError):
@@ -65,9 +68,10 @@ def person_of_reset(*, person_id: str, token: str) -> Person:
 
 @transaction.atomic
 def close_account(*, person: Person) -> None:
-    """Close an account: no login, session, machine or token works any more. Contributions stay counted.
+    """Close an account: its logins, sessions, machines and tokens stop working. Contributions stay counted.
 
-    An approved machine that was not told yet is declined, so reopening the account does not let it in.
+    If a machine has not yet collected its approval, the approval is withdrawn. Reopening the account then does not
+    admit that machine.
     """
     now = timezone.now()
     person.is_active = False
@@ -81,9 +85,9 @@ def close_account(*, person: Person) -> None:
 
 @transaction.atomic
 def forget_person(*, person: Person) -> None:
-    """Close the account for good and delete its name, password, logins and tokens; contributions stay counted.
+    """Close the account for good, and delete its name, password, logins and tokens. Contributions stay counted.
 
-    Keys of machines stay, because signatures need them.
+    The public keys of its machines stay, because old signatures cannot be checked without them.
     """
     close_account(person=person)
     teams.leave_team(person=person)
@@ -100,6 +104,6 @@ def forget_person(*, person: Person) -> None:
 
 
 def open_account(*, person: Person) -> None:
-    """Reopen an account. Its owner may then restore machines."""
+    """Reopen a closed account. The person may then restore the account's machines."""
     person.is_active = True
     person.save(update_fields=["is_active"])

@@ -1,4 +1,4 @@
-"""Approval of machines in a browser: they ask, a person answers, they collect the answer (RFC 8628)."""
+"""Approval of machines in a browser (RFC 8628): a machine asks, a person answers, the machine collects the answer."""
 
 import secrets
 from datetime import datetime, timedelta
@@ -13,9 +13,9 @@ from peer_agent.protocol.errors import Problem
 
 LIFETIME = timedelta(minutes=15)
 INTERVAL_S = 2
-GRACE = timedelta(seconds=60)  # for a machine to collect an approval of the last moment
-MEMORY = timedelta(days=1)  # for which an expired code differs from an unknown one
-MOST = 20_000  # requests of all machines, expired ones too
+GRACE = timedelta(seconds=60)  # time for a machine to collect an approval that came at the last moment
+MEMORY = timedelta(days=1)  # for this long, an expired code is told apart from an unknown one
+MOST = 20_000  # most requests stored, of all machines together, expired ones included
 LETTERS = "BCDFGHJKMNPRSTVWXZ"  # no vowels, so no words; no L and Q, which look like I and O
 CODE_LENGTH = 8
 ATTEMPTS = 5
@@ -24,7 +24,7 @@ State = DeviceRequest.State
 
 
 class Asked(NamedTuple):
-    """A request and its device code, which only its machine knows."""
+    """A request for approval, with its device code. Only the machine that asked knows the code."""
 
     request: DeviceRequest
     device_code: str
@@ -40,7 +40,7 @@ def request_approval(
     now: datetime,
     kind: Machine.Kind = Machine.Kind.AGENT,
 ) -> Asked:
-    """Record that a machine asks for approval. Raises Problem E227, E228 if it can never be approved."""
+    """Store a machine's request for approval. Raises Problem E227, E228 if no one may approve this machine."""
     if (known := Machine.objects.select_related("person").filter(public_key=public_key).first()) is not None:
         require_welcome(known)
     forget_dead(now)
@@ -54,7 +54,7 @@ def request_approval(
                 request = DeviceRequest.objects.create(
                     device_digest=digest_of(device_code), user_code=new_user_code(), **facts, **times
                 )
-        except IntegrityError:  # another request has the same code: once in billions
+        except IntegrityError:  # another request has the same code, which happens once in billions
             if attempt == ATTEMPTS - 1:
                 raise
         else:
@@ -67,7 +67,7 @@ def forget_dead(now: datetime) -> None:
 
 
 def _make_room(now: datetime) -> None:
-    """If there are too many requests, delete the oldest expired ones, else the oldest of the address with most."""
+    """If too many requests are stored, delete expired ones, or else the oldest of the address that sent most."""
     if DeviceRequest.objects.count() < MOST:
         return
     dead = DeviceRequest.objects.filter(expires_at__lt=now).order_by("expires_at").values_list("pk", flat=True)
@@ -82,12 +82,12 @@ def _make_room(now: datetime) -> None:
 
 
 def new_user_code() -> str:
-    """Return eight letters that a person can read aloud and type."""
+    """Return a random code of eight letters, which a person can read aloud and type."""
     return "".join(secrets.choice(LETTERS) for _ in range(CODE_LENGTH))
 
 
 def typed_code(text: str) -> str:
-    """Return a typed code as it is stored: any case, with or without its dash."""
+    """Return a code in the form in which it is stored. People may type a code in any case, with or without its dash."""
     return "".join(letter for letter in text.upper() if letter.isalnum())[: CODE_LENGTH + 1]
 
 
@@ -96,7 +96,7 @@ def find_request(text: str) -> DeviceRequest | None:
 
 
 def require_answerable(*, request: DeviceRequest, person: Person, now: datetime) -> None:
-    """Check that this person may still answer, or has. Raises Problem E225 (expired), E226 (another person did)."""
+    """Check that this person may answer, or has. Raises Problem E225 (expired), E226 (another person answered)."""
     if request.state == State.WAITING and request.expires_at <= now:
         raise Problem.of("E225", shown=request.shown_code, minutes=round(LIFETIME.total_seconds() / 60))
     if request.state != State.WAITING and request.person_id != person.pk:
@@ -104,12 +104,12 @@ def require_answerable(*, request: DeviceRequest, person: Person, now: datetime)
 
 
 def may_approve(*, request: DeviceRequest, person: Person) -> bool:
-    """Return True if the person may approve. Only operators approve relays, through which others' gradients pass."""
+    """Return True if the person may approve. Only operators may approve a relay, which sees others' gradients."""
     return request.kind != Machine.Kind.RELAY or person.is_staff
 
 
 def answer_request(*, request: DeviceRequest, person: Person, approve: bool, now: datetime) -> None:
-    """Approve or decline, once; repeating it changes nothing. Raises Problem E225, E226, E127."""
+    """Approve or decline a request. Repeating the call changes nothing. Raises Problem E225, E226, E127."""
     require_answerable(request=request, person=person, now=now)
     if approve and not may_approve(request=request, person=person):
         raise Problem.of("E127")
@@ -121,7 +121,7 @@ def answer_request(*, request: DeviceRequest, person: Person, approve: bool, now
 
 
 def asked_with(device_code: str) -> Asked:
-    """Return the request of a device code. Raises Problem E222."""
+    """Return the request to which a device code belongs. Raises Problem E222 if the code is unknown."""
     request = DeviceRequest.objects.select_related("person").filter(device_digest=digest_of(device_code)).first()
     if request is None:
         raise Problem.of("E222")
@@ -129,9 +129,11 @@ def asked_with(device_code: str) -> Asked:
 
 
 def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> Machine:
-    """Return the approved machine, once. `proof` signs the device code for the purpose REQUEST.
+    """Return the approved machine, once only.
 
-    `url` is where people approve. Raises Problem E216 (proof), E221, E222 (expired, used), E220, E227, E228.
+    `proof` is the machine's signature of the device code, for the purpose REQUEST. `url` is the page where people
+    approve. Raises Problem E216 (wrong proof), E221 (declined), E222 (expired or used), E220 (not answered yet), E227,
+    E228.
     """
     request, key = asked.request, bytes(asked.request.public_key)
     if not is_proof(secret=asked.device_code, public_key=key, proof=proof):
@@ -144,7 +146,7 @@ def collect_machine(*, asked: Asked, proof: bytes, url: str, now: datetime) -> M
 
 
 def _who_approved(request: DeviceRequest, url: str, now: datetime) -> Person:
-    """Return the person who approved. Raises Problem E221, E222, E220."""
+    """Return the person who approved the request. Raises Problem E221, E222, E220."""
     if request.state == State.DECLINED:
         raise Problem.of("E221")
     if request.state == State.USED or request.expires_at <= now:

@@ -1,6 +1,7 @@
-"""Logins through another site, of which only its name and its id for the person are stored.
+"""Logins through another site. For each, this site stores only the other site's name and its id for the person.
 
-Accounts are connected by coming from there first, or while logged in here; never by an equal name or e-mail.
+The other site's account is connected to a person in two ways only: the person signs up through the other site, or
+connects the account while logged in here. An equal name or e-mail address never connects two accounts.
 """
 
 from collections.abc import Collection
@@ -15,14 +16,13 @@ from peer_agent.protocol.errors import Problem
 
 
 def person_known_as(*, provider: str, uid: str) -> Person | None:
-    """Return the person who logs in with this account of another site."""
     account = SocialAccount.objects.select_related("user").filter(provider=provider, uid=uid).first()
     return account.user if account else None
 
 
 @transaction.atomic
 def join_from_outside(*, provider: str, uid: str, username: str) -> Person:
-    """Return a new person without a password; the same account always gives the same one. Raises ValidationError."""
+    """Create a person without a password for an account of another site, or return it. Raises ValidationError."""
     if known := person_known_as(provider=provider, uid=uid):
         return known
     require_free(username)
@@ -44,7 +44,10 @@ def connected(person: Person) -> list[str]:
 
 @transaction.atomic
 def connect(*, person: Person, provider: str, uid: str, name: str) -> None:
-    """Connect an account at `provider`, named `name`. Raises E337 (another person's), E338 (another account there)."""
+    """Connect a person to an account of another site; `name` is that site's name as shown.
+
+    Raises Problem E337 (another person uses that account), E338 (the person has another account there).
+    """
     Person.objects.select_for_update().get(pk=person.pk)
     known = person_known_as(provider=provider, uid=uid)
     if known == person:
@@ -58,7 +61,10 @@ def connect(*, person: Person, provider: str, uid: str, name: str) -> None:
 
 @transaction.atomic
 def disconnect(*, person: Person, provider: str, name: str, open_here: Collection[str]) -> None:
-    """Disconnect a provider; `open_here` can be used for logins. Raises Problem E339 if no way to log in is left."""
+    """Remove a person's login through another site. `open_here` lists the sites through which people can log in.
+
+    Raises Problem E339 if the person would have no way left to log in.
+    """
     now = Person.objects.select_for_update().get(pk=person.pk)
     others = set(connected(now)) & set(open_here) - {provider}
     if not now.has_usable_password() and not others:
@@ -67,5 +73,4 @@ def disconnect(*, person: Person, provider: str, name: str, open_here: Collectio
 
 
 def forget_details(*, provider: str, uid: str) -> None:
-    """Delete the details that the other site sent about the person."""
     SocialAccount.objects.filter(provider=provider, uid=uid).update(extra_data={})

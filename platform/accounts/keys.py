@@ -1,4 +1,4 @@
-"""The site's signing key, and encryption at rest of people's secrets that the site must use again."""
+"""The site's signing key, and encryption of stored secrets, such as access tokens, that the site must read again."""
 
 import base64
 
@@ -18,7 +18,7 @@ def site_key() -> Ed25519PrivateKey:
 
 
 class Unreadable(Exception):
-    """The text was sealed under another secret, or is damaged."""
+    """A secret that cannot be decrypted: it is damaged, or was encrypted under another key."""
 
 
 def seal(secret: str) -> str:
@@ -26,7 +26,7 @@ def seal(secret: str) -> str:
 
 
 def unseal(sealed: str) -> str:
-    """Decrypt a sealed secret. Raises Unreadable."""
+    """Decrypt a secret. Raises Unreadable."""
     try:
         return _fernet().decrypt(sealed.encode()).decode()
     except InvalidToken as error:

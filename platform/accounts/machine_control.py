@@ -1,4 +1,4 @@
-"""Owners' limits for their machines, and the machines' reports."""
+"""Instructions that owners give their machines, and the reports that machines send back."""
 
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
@@ -14,20 +14,20 @@ from accounts.models import Machine, MachineControl
 from peer_agent.machine.resting import Rest
 from peer_agent.protocol.messages import Instructions, MachineReport
 
-SPARED = timedelta(seconds=30)  # in which an equal report is not written again
-MOST_CHANGED = 10_000  # rows of one look; a machine beyond them hears with its next report
+SPARED = timedelta(seconds=30)  # a report equal to the last one is not written again within this time
+MOST_CHANGED = 10_000  # most rows of one query; a machine beyond them gets its instructions with its next report
 FRESH = timedelta(seconds=150)  # a machine reports at least once a minute
 
 
 class Control(NamedTuple):
-    """A machine's row as structs of the protocol. `report`: None without a recent one."""
+    """A machine's instructions and its last report. `report` is None if no report has come lately."""
 
     wanted: Instructions
     report: MachineReport | None
 
     @property
     def is_heard(self) -> bool:
-        """True if the connected machine has confirmed the latest instructions."""
+        """True if the machine has lately confirmed the latest instructions."""
         return self.report is not None and self.report.revision >= self.wanted.revision
 
     @property
@@ -57,7 +57,7 @@ def wanted_in(row: MachineControl) -> Instructions:
     try:
         said = msgspec.json.decode(row.instructions)
         return msgspec.convert({"type": "Instructions", **said, "revision": row.revision}, Instructions)
-    except (msgspec.DecodeError, TypeError):  # another version wrote it
+    except (msgspec.DecodeError, TypeError):  # another version of the site wrote the row
         return Instructions(revision=row.revision)
 
 
@@ -69,7 +69,7 @@ def _report_in(row: MachineControl) -> MachineReport | None:
 
 
 def change(*, machine: Machine, to: Callable[[Instructions], Instructions]) -> Instructions:
-    """Change a machine's instructions, starting from the present ones; it hears of them at once."""
+    """Change a machine's instructions: `to` turns the present ones into new ones, which are sent at once."""
     with transaction.atomic():
         MachineControl.objects.get_or_create(machine=machine)
         row = MachineControl.objects.select_for_update().get(machine=machine)
@@ -84,16 +84,17 @@ def _packed(wanted: Instructions) -> str:
 
 
 class Taken(NamedTuple):
-    """The instructions for a machine that reported, and the time of the report, by which it can be forgotten."""
+    """The instructions for a machine that has reported. `at` is the time of the report, for `forget_report`."""
 
     wanted: Instructions
     at: datetime
 
 
 def take_report(*, machine_id: str, report: MachineReport, is_first: bool = False) -> Taken:
-    """Store a report and return the instructions; `is_first` on its link: write it even if it is the same.
+    """Store a machine's report and return the machine's instructions.
 
-    One-time instructions are cleared once confirmed, so that the machine's next process does not repeat them.
+    `is_first` marks the first report on a connection, which is stored even if it equals the last one. One-time
+    instructions are deleted once the machine confirms them, so that its next process does not repeat them.
     """
     row, _ = MachineControl.objects.get_or_create(machine_id=UUID(machine_id))
     wanted, now, packed = wanted_in(row), timezone.now(), msgspec.json.encode(report).decode()
@@ -107,11 +108,11 @@ def take_report(*, machine_id: str, report: MachineReport, is_first: bool = Fals
 
 
 def forget_report(*, machine_id: str, at: datetime) -> None:
-    """Mark a report as over when its link ends, unless a later one came on another link."""
+    """Mark a machine as disconnected, unless it has reported on another connection since `at`."""
     MachineControl.objects.filter(machine=UUID(machine_id), reported_at=at).update(reported_at=None)
 
 
 def changed_since(then: datetime) -> dict[str, Instructions]:
-    """Return instructions changed since then, by the machines' names on the wire."""
+    """Return the instructions that have changed since `then`, keyed by the machines' ids in messages."""
     rows = MachineControl.objects.filter(changed_at__gte=then).order_by("-changed_at")[:MOST_CHANGED]
     return {row.machine_id.hex: wanted_in(row) for row in rows}

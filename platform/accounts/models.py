@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy
 from peer_agent.protocol.identifiers import PeerId
 
 KEY_BYTES = 32
-RELAY_KEEPER = "operator"  # owns the relay that `serve` starts; it has no login
+RELAY_KEEPER = "operator"  # the person who owns the relay that `serve` starts; this person cannot log in
 FORMER = "former-volunteer-"  # prefix of the name of a deleted account
 NAME_RULE = RegexValidator(
     r"^\w[\w.-]{1,29}\Z",
@@ -25,7 +25,7 @@ NAME_RULE = RegexValidator(
 
 class PersonManager(BaseUserManager["Person"]):
     def create_user(self, username: str, password: str | None = None, **fields: Any) -> "Person":
-        """Create a person, who cannot log in if there is no password."""
+        """Create a person. Without a password, the person cannot log in."""
         person = self.model(username=self.model.normalize_username(username), **fields)
         person.set_password(password)
         person.save(using=self._db)
@@ -36,7 +36,7 @@ class PersonManager(BaseUserManager["Person"]):
 
 
 class Person(AbstractBaseUser, PermissionsMixin):
-    """A person. `username` is the public name; nothing else is asked for."""
+    """A person. `username` is the public name, and the only fact that the site asks of a person."""
 
     username = models.CharField(
         "name",
@@ -48,8 +48,9 @@ class Person(AbstractBaseUser, PermissionsMixin):
     is_staff = models.BooleanField(default=False)  # an operator of this site
     is_active = models.BooleanField(default=True)
     date_joined = models.DateTimeField(default=timezone.now)
-    has_public_page = models.BooleanField(default=True)  # at /people/<name>/; else only they see it
-    session_epoch = models.PositiveIntegerField(default=0, editable=False)  # raising it ends all sessions
+    # At /people/<name>/; if False, only the person can see the page.
+    has_public_page = models.BooleanField(default=True)
+    session_epoch = models.PositiveIntegerField(default=0, editable=False)  # raising this number ends all sessions
 
     objects = PersonManager()
 
@@ -70,13 +71,13 @@ class Person(AbstractBaseUser, PermissionsMixin):
         return self.username
 
     def get_session_auth_hash(self) -> str:
-        """Return what a session must match to stay valid. It changes with the password and with the epoch."""
+        """Return the hash that a session must match. A new password or `session_epoch` changes the hash."""
         secret = f"{self.password}:{self.session_epoch}"
         return salted_hmac("accounts.models.Person.session", secret, algorithm="sha256").hexdigest()
 
 
 class Machine(models.Model):
-    """A device that a person has approved. Protocol messages name it by `peer_id`."""
+    """A device that a person has approved. Protocol messages name the device by its `peer_id`."""
 
     class Kind(models.TextChoices):
         AGENT = "agent"
@@ -90,7 +91,7 @@ class Machine(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
     last_seen_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
-    is_barred = models.BooleanField(default=False)  # revoked by an operator: its owner cannot restore it
+    is_barred = models.BooleanField(default=False)  # revoked by an operator, so that its owner cannot restore it
 
     class Meta:
         ordering = ("created_at",)
@@ -100,15 +101,15 @@ class Machine(models.Model):
 
     @property
     def peer_id(self) -> PeerId:
-        """The machine's name on the wire: 32 hexadecimal digits."""
+        """The machine's id in protocol messages: 32 hexadecimal digits."""
         return PeerId(self.id.hex)
 
 
 class MachineControl(models.Model):
-    """An owner's instructions for a machine, and its report; without a row it works as it was started.
+    """An owner's instructions for a machine, and the machine's report. Without a row, the owner has changed nothing.
 
-    The owner's pages write `instructions`, its socket `report`: JSON of the protocol's `Instructions` and
-    `MachineReport`.
+    The owner's pages write `instructions`; the machine's connection writes `report`. Both are JSON, of the protocol's
+    structs `Instructions` and `MachineReport`.
     """
 
     machine = models.OneToOneField(Machine, models.CASCADE, primary_key=True, related_name="control")
@@ -116,14 +117,14 @@ class MachineControl(models.Model):
     instructions = models.TextField(default="{}")
     changed_at = models.DateTimeField(default=timezone.now, db_index=True)
     report = models.TextField(blank=True)
-    reported_at = models.DateTimeField(null=True, blank=True)  # None: it has left since
+    reported_at = models.DateTimeField(null=True, blank=True)  # None: the machine has disconnected since
 
     def __str__(self) -> str:
         return f"what is wanted of {self.machine_id}"
 
 
 class PastOwner(models.Model):
-    """A former owner of a machine. A ban of theirs also applies to its key."""
+    """A former owner of a machine. If this person's account is closed, the machine's key is refused too."""
 
     machine = models.ForeignKey(Machine, models.CASCADE, related_name="past_owners")
     person = models.ForeignKey(Person, models.CASCADE, related_name="+")
@@ -137,13 +138,13 @@ class PastOwner(models.Model):
 
 
 class DeviceRequest(models.Model):
-    """A machine that asks for approval (RFC 8628). Only the sha256 of its device code is stored."""
+    """A machine's request for approval (RFC 8628). Of its device code, only the sha256 is stored."""
 
     class State(models.TextChoices):
         WAITING = "waiting"
         APPROVED = "approved"
         DECLINED = "declined"
-        USED = "used"  # approved, and the machine has been told
+        USED = "used"  # approved, and the machine has collected the approval
 
     device_digest = models.CharField(max_length=64, unique=True)
     user_code = models.CharField(max_length=8, unique=True)  # without its dash
@@ -151,12 +152,13 @@ class DeviceRequest(models.Model):
     public_key = models.BinaryField(max_length=KEY_BYTES)
     system = models.CharField(max_length=80)
     kind = models.CharField(max_length=8, choices=Machine.Kind.choices, default=Machine.Kind.AGENT)
-    run = models.CharField(max_length=80, blank=True)  # the slug that the machine sent; it may not exist
+    # The slug of a run, as the machine sent it; the run may not exist.
+    run = models.CharField(max_length=80, blank=True)
     address = models.CharField(max_length=45, blank=True)
     state = models.CharField(max_length=8, choices=State.choices, default=State.WAITING)
     person = models.ForeignKey(
         Person, models.CASCADE, related_name="device_requests", null=True, blank=True
-    )  # who answered
+    )  # the person who answered
     created_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField(db_index=True)
 
@@ -174,16 +176,16 @@ class DeviceRequest(models.Model):
 
     @property
     def shown_code(self) -> str:
-        """The code as people read it: BCDF-GHJK."""
+        """The code in the form that people read: BCDF-GHJK."""
         return f"{self.user_code[:4]}-{self.user_code[4:]}"
 
 
 class Token(models.Model):
-    """A secret that was shown once. Only its sha256 is stored, which suffices for 256 random bits."""
+    """A secret that the site showed once. Only its sha256 is stored; for 256 random bits, a plain hash is safe."""
 
     class Purpose(models.TextChoices):
-        MACHINE = "machine"  # enrols one machine, once
-        API = "api"  # reads and writes as the person
+        MACHINE = "machine"  # admits one machine, once
+        API = "api"  # reads and writes through the API as the person
 
     person = models.ForeignKey(Person, models.CASCADE, related_name="tokens")
     purpose = models.CharField(max_length=8, choices=Purpose.choices)
@@ -202,12 +204,12 @@ class Token(models.Model):
 
 
 class Team(models.Model):
-    """People who are counted together. Only the sha256 of its joining link's secret is stored."""
+    """A team: people whose contributions are counted together. Its link's secret is stored as sha256 only."""
 
     slug = models.SlugField(max_length=40, unique=True)
     name = models.CharField(max_length=40)
     leader = models.ForeignKey(Person, models.PROTECT, related_name="teams_led")
-    link_digest = models.CharField(max_length=64, blank=True)  # empty: the link lets no one in
+    link_digest = models.CharField(max_length=64, blank=True)  # empty: the link admits no one
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -224,12 +226,12 @@ class Team(models.Model):
 
 
 class TeamMember(models.Model):
-    """A person's time in a team, from one day of UTC to another. Their samples of that time count for it."""
+    """A person's time in a team, in days of UTC. The team counts the samples that the person gave then."""
 
     team = models.ForeignKey(Team, models.CASCADE, related_name="members")
     person = models.ForeignKey(Person, models.CASCADE, related_name="in_teams")
-    joined_day = models.IntegerField()  # since 1970; it counts
-    left_day = models.IntegerField(null=True, blank=True)  # it does not
+    joined_day = models.IntegerField()  # since 1970; the team counts samples of this day
+    left_day = models.IntegerField(null=True, blank=True)  # the team does not count samples of this day
 
     class Meta:
         ordering = ("pk",)

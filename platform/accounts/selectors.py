@@ -23,7 +23,7 @@ def open_tokens_of(person: Person) -> QuerySet[Token]:
 
 
 def working_machine(peer_id: str, *, site: str) -> Machine:
-    """Return a machine that may make requests. Raises Problem E101 (unknown), E214 (revoked, or its person banned)."""
+    """Return a working machine. Raises Problem E101 (unknown), E214 (revoked, or its owner's account closed)."""
     machine = Machine.objects.select_related("person").filter(pk=peer_id).first()
     if machine is None:
         raise Problem.of("E101", site=site)
@@ -33,13 +33,13 @@ def working_machine(peer_id: str, *, site: str) -> Machine:
 
 
 def person_with_page(name: str, *, viewer: object) -> Person | None:
-    """Return the person with this page if the viewer may see it: always their own, others' if public."""
+    """Return the person with this page: the viewer's own, or another person's that is public."""
     person = Person.objects.filter(username=name, is_active=True).exclude(username=RELAY_KEEPER).first()
     return person if person is not None and (person.has_public_page or person == viewer) else None
 
 
 def names_with_page(names: Collection[str]) -> set[str]:
-    """Return those of these names whose page everyone may see."""
+    """Return which of these names belong to people with a public page."""
     people = Person.objects.filter(username__in=names, is_active=True, has_public_page=True)
     return set(people.exclude(username=RELAY_KEEPER).values_list("username", flat=True))
 

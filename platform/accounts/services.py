@@ -1,4 +1,4 @@
-"""Changes of people, machines and tokens; also the requests for credentials, and their signing."""
+"""Functions that change people, machines and tokens, check requests for credentials, and sign credentials."""
 
 import hashlib
 import secrets
@@ -33,30 +33,31 @@ from peer_agent.protocol.identifiers import Peer, PeerId, RunId
 from peer_agent.protocol.messages import PROTOCOL
 
 MACHINE_TOKEN_LIFETIME = timedelta(hours=24)
-ASKED_FOR = (Role.TRAINER, Role.AUXILIARY, Role.RELAY)  # the site gives other roles only to itself
+# Machines may ask for these roles; the site gives all others only to itself.
+ASKED_FOR = (Role.TRAINER, Role.AUXILIARY, Role.RELAY)
 
 
 class IssuedToken(NamedTuple):
-    """A token and its secret, which is shown only once."""
+    """A token with its secret, which is shown only once."""
 
     token: Token
     secret: str
 
 
 def sign_up(*, username: str, password: str) -> Person:
-    """Create a person. Raises ValidationError with the invalid fields."""
+    """Create a person. Raises ValidationError, which lists the invalid fields."""
     require_free(username)
     return _add_person(Person(username=Person.normalize_username(username)), password)
 
 
 def require_free(username: str) -> None:
-    """Refuse names reserved for the site and for deleted accounts. Raises ValidationError."""
+    """Raise ValidationError if the site reserves this name for itself or for deleted accounts."""
     if username.lower() == RELAY_KEEPER or username.lower().startswith(FORMER):
         raise ValidationError({"username": gettext("That name is taken.")})
 
 
 def make_first_operator(*, username: str, password: str) -> Person:
-    """Create the site's first superuser. Raises ValidationError; PermissionError if there is one."""
+    """Create the site's first operator. Raises ValidationError, or PermissionError if the site has an operator."""
     if Person.objects.filter(is_superuser=True).exists():
         raise PermissionError("this site has an operator")
     return _add_person(Person(username=Person.normalize_username(username), is_staff=True, is_superuser=True), password)
@@ -70,7 +71,7 @@ def relay_keeper() -> Person:
 def create_token(
     *, person: Person, purpose: Token.Purpose, label: str = "", lifetime: timedelta | None = None
 ) -> IssuedToken:
-    """Create a token of `mh_` and 256 random bits; without a lifetime it works until revoked."""
+    """Create a token, whose secret is `mh_` and 256 random bits. Without `lifetime`, it works until it is revoked."""
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
     expires_at = timezone.now() + lifetime if lifetime else None
     token = Token.objects.create(
@@ -95,9 +96,10 @@ def digest_of(secret: str) -> str:
 def enrol_machine(
     *, secret: str, name: str, public_key: bytes, proof: bytes, kind: Machine.Kind = Machine.Kind.AGENT
 ) -> Machine:
-    """Approve the machine that holds `public_key` for the token's person. A known key keeps machine and history.
+    """Admit the machine that holds `public_key`, for the person who created the token.
 
-    `proof` signs the token's secret for the purpose REQUEST. Raises Problem E215 (token), E216 (proof), E227, E228.
+    A machine whose key is known keeps its row and its history. `proof` is the machine's signature of `secret`, for the
+    purpose REQUEST. Raises Problem E215 (token), E216 (proof), E227, E228.
     """
     now = timezone.now()
     token = _usable_token(secret, Token.Purpose.MACHINE, now)
@@ -110,7 +112,10 @@ def enrol_machine(
 
 @transaction.atomic
 def admit_machine(*, person: Person, name: str, public_key: bytes, kind: Machine.Kind) -> Machine:
-    """Make the machine with this key, whose proof the caller has checked, the person's. Raises Problem E227, E228."""
+    """Create the person's machine with this key, or give a known machine to this person. Raises Problem E227, E228.
+
+    The caller has checked that the machine holds the key.
+    """
     known = Machine.objects.select_for_update().select_related("person").filter(public_key=public_key).first()
     if known is not None:
         require_welcome(known)
@@ -122,7 +127,7 @@ def admit_machine(*, person: Person, name: str, public_key: bytes, kind: Machine
 
 
 def require_welcome(machine: Machine) -> None:
-    """Check that a known key may be approved. Raises Problem E227 (revoked), E228 (of a closed account)."""
+    """Check that a known machine may be admitted. Raises Problem E227 (revoked), E228 (a closed account)."""
     if machine.revoked_at:
         raise Problem.of("E227")
     if not machine.person.is_active or machine.past_owners.filter(person__is_active=False).exists():
@@ -130,13 +135,13 @@ def require_welcome(machine: Machine) -> None:
 
 
 def is_proof(*, secret: str, public_key: bytes, proof: bytes) -> bool:
-    """Return True if the key's holder signed this token's secret."""
+    """Return True if `proof` is the signature of `secret` by the holder of `public_key`."""
     signed = Signed(secret.encode(), proof)
     return len(public_key) == KEY_BYTES and credentials.is_signed_by(public_key, credentials.REQUEST, signed)
 
 
 def person_of_token(*, secret: str, now: datetime | None = None) -> Person:
-    """Return the person of a personal access token. Raises Problem E215."""
+    """Return the person to whom a personal access token belongs. Raises Problem E215."""
     now = now or timezone.now()
     token = _usable_token(secret, Token.Purpose.API, now)
     Token.objects.filter(pk=token.pk).update(used_at=now)
@@ -150,29 +155,29 @@ def rename_machine(*, machine: Machine, name: str) -> None:
 
 
 def revoke_machine(*, machine: Machine) -> None:
-    """Revoke a machine: no credential and no approval of its key, until it is restored."""
+    """Revoke a machine. Until it is restored, it gets no credential and its key cannot be approved."""
     Machine.objects.filter(pk=machine.pk, revoked_at=None).update(revoked_at=timezone.now())
 
 
 def bar_machine(*, machine: Machine) -> None:
-    """Revoke a machine so that its owner cannot restore it."""
+    """Revoke a machine on an operator's behalf, so that its owner cannot restore it."""
     revoke_machine(machine=machine)
     Machine.objects.filter(pk=machine.pk).update(is_barred=True)
 
 
 def let_back_machine(*, machine: Machine) -> None:
-    """Restore an owner's machine. Raises Problem E227 if an operator revoked it."""
+    """Restore a machine on its owner's behalf. Raises Problem E227 if an operator revoked it."""
     if not Machine.objects.filter(pk=machine.pk, is_barred=False).update(revoked_at=None):
         raise Problem.of("E227")
 
 
 def unbar_machine(*, machine: Machine) -> None:
-    """Restore a machine as an operator, even one that an operator revoked."""
+    """Restore a machine on an operator's behalf, even if an operator revoked it."""
     Machine.objects.filter(pk=machine.pk).update(revoked_at=None, is_barred=False)
 
 
 def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> Signed:
-    """Issue a credential: for an hour, this machine acts for its person in this run (or `*`: every run)."""
+    """Return a signed credential: for an hour, the machine may act for its owner in `run`. `*` means every run."""
     credential = Credential(
         person=machine.person.username,
         machine=machine.peer_id,
@@ -187,7 +192,7 @@ def issue_credential(*, machine: Machine, run: RunId, role: Role, now: int) -> S
 
 
 def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
-    """Issue a credential: for an hour, the key's holder reads a run's log at relays on the site's behalf."""
+    """Return a signed credential: for an hour, the holder of `key` may read a run's log from relays, for the site."""
     credential = Credential(
         person=RELAY_KEEPER,
         machine=peer,
@@ -201,7 +206,7 @@ def issue_reader(*, key: bytes, peer: PeerId, run: RunId, now: int) -> Signed:
 
 
 def _add_person(person: Person, password: str) -> Person:
-    """Check name and password together, so that both faults are reported at once."""
+    """Create a person. Raises ValidationError, which lists faults of name and password together."""
     faults: dict[str, list[str]] = {}
     try:
         person.full_clean(exclude=["password"])
@@ -220,7 +225,7 @@ def _add_person(person: Person, password: str) -> Person:
 
 
 def _usable_token(secret: str, purpose: Token.Purpose, now: datetime) -> Token:
-    """Return a token that is neither used up nor expired. Raises Problem E215."""
+    """Return a token that works: not used up, expired or revoked. Raises Problem E215."""
     token = Token.objects.select_related("person").filter(digest=digest_of(secret), purpose=purpose).first()
     if token is None or token.revoked_at or not token.person.is_active:
         raise Problem.of("E215")
@@ -231,11 +236,11 @@ def _usable_token(secret: str, purpose: Token.Purpose, now: datetime) -> Token:
     return token
 
 
-# Requests that a machine signs with its own key: machine, role, and time
+# Requests for a credential. A machine signs its id, the role and the time with its own key.
 
 
 class CredentialRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request for a credential. `issued_at` is in seconds of UTC. Protocol 1 does not name `protocol`."""
+    """The body of a request for a credential. `issued_at` is in seconds of UTC. Protocol 1 has no `protocol`."""
 
     machine: Peer
     role: Role
@@ -246,9 +251,10 @@ class CredentialRequest(Struct, frozen=True, forbid_unknown_fields=True):
 def verified_request(
     *, body: bytes, signature: str, site: str, now: float, upgrade: Callable[[], str]
 ) -> tuple[Machine, Role]:
-    """Return machine and role of a request. Raises Problem E206, E205, E101, E214, E216, E204, E213, in this order.
+    """Check a request for a credential and return its machine and role.
 
-    `upgrade` returns the line that updates an agent too old for this site's messages.
+    Raises Problem E206, E205, E101, E214, E216, E204, E213, checked in this order. `upgrade` returns the command that
+    updates an agent whose protocol this site does not support.
     """
     request = _parsed(body)
     if request.protocol != PROTOCOL:
@@ -261,7 +267,7 @@ def verified_request(
         raise Problem.of("E216") from error
     if not is_signed_by(bytes(machine.public_key), REQUEST, signed):
         raise Problem.of("E216")
-    # Checked last: a wrong clock in another party's request would mislead the machine's owner.
+    # Check the clock last: only the machine itself may cause a message about its clock.
     if abs(now - request.issued_at) > CLOCK_TOLERANCE_S:
         raise Problem.of("E204", minutes=round(abs(now - request.issued_at) / 60))
     if request.role not in ASKED_FOR:

@@ -1,4 +1,4 @@
-"""Teams: creating one, joining by its link, leaving. A person is in one team at a time."""
+"""Functions to create, join and leave teams. A person is in one team at a time."""
 
 import secrets
 
@@ -15,7 +15,7 @@ from accounts.services import digest_of
 from peer_agent.protocol.errors import Problem
 
 MOST_MEMBERS = 1000
-RESERVED = {"new", "leave", ""}  # addresses of the site's own
+RESERVED = {"new", "leave", ""}  # these names are pages of the site
 
 
 def team_of(person: Person) -> Team | None:
@@ -28,21 +28,21 @@ def members_of(team: Team) -> QuerySet[TeamMember]:
 
 @transaction.atomic
 def make_team(*, leader: Person, name: str) -> Team:
-    """Create a team with its leader, who leaves their present one. Raises ValidationError."""
+    """Create a team. Its leader leaves the team that they are in. Raises ValidationError."""
     name = " ".join(name.split())
     team = Team(name=name, slug=_free_slug(name), leader=leader)
     team.full_clean(exclude=["link_digest"])
     try:
         with transaction.atomic():
             team.save()
-    except IntegrityError as error:  # two at once
+    except IntegrityError as error:  # two requests at once
         raise ValidationError({"name": gettext("That name is taken.")}) from error
     _move(leader, team)
     return team
 
 
 def new_link(*, team: Team) -> str:
-    """Replace the team's joining link and return its secret, which is shown only once."""
+    """Replace the team's joining link and return the new link's secret, which is shown only once."""
     secret = secrets.token_urlsafe(32)
     team.link_digest = digest_of(secret)
     team.save(update_fields=["link_digest"])
@@ -50,7 +50,7 @@ def new_link(*, team: Team) -> str:
 
 
 def team_by_link(*, slug: str, secret: str) -> Team:
-    """Return the team of a link. Raises Problem E330."""
+    """Return the team to which a joining link belongs. Raises Problem E330 if the link does not work."""
     team = Team.objects.filter(slug=slug, link_digest=digest_of(secret)).first()
     if team is None:
         raise Problem.of("E330")
@@ -59,7 +59,7 @@ def team_by_link(*, slug: str, secret: str) -> Team:
 
 @transaction.atomic
 def join_team(*, slug: str, secret: str, person: Person) -> Team:
-    """Join a team by its link, and leave the present one. Raises Problem E330, E340 (full)."""
+    """Move a person to the team of a joining link. Raises Problem E330 (it does not work), E340 (full)."""
     team = Team.objects.select_for_update().get(pk=team_by_link(slug=slug, secret=secret).pk)
     if members_of(team).filter(person=person).exists():
         return team
@@ -74,14 +74,14 @@ def join_team(*, slug: str, secret: str, person: Person) -> Team:
 
 @transaction.atomic
 def leave_team(*, person: Person) -> None:
-    """Leave the team. Samples stay the team's; a leader is succeeded by the longest-standing member."""
+    """End the person's membership. The team keeps their samples. The oldest member succeeds a leader."""
     for place in TeamMember.objects.filter(person=person, left_day=None):
         _leave(place)
 
 
 @transaction.atomic
 def remove_member(*, team: Team, person: Person) -> None:
-    """Remove a member, and disable the joining link, which they may know."""
+    """Remove a member, and disable the team's joining link, since the member may know it."""
     for place in members_of(team).filter(person=person):
         _leave(place)
         Team.objects.filter(pk=team.pk).update(link_digest="")
@@ -92,7 +92,7 @@ def _move(person: Person, team: Team) -> None:
     try:
         with transaction.atomic():
             TeamMember.objects.create(team=team, person=person, joined_day=day_of(timezone.now()))
-    except IntegrityError as error:  # two at once
+    except IntegrityError as error:  # two requests at once
         raise ValidationError({"name": gettext("You joined another team at this moment.")}) from error
 
 
@@ -109,7 +109,7 @@ def _leave(place: TeamMember) -> None:
 
 
 def _free_slug(name: str) -> str:
-    """Return a free slug, with four random characters if the name is taken or has no Latin letters."""
+    """Return a slug that is free. If the name is taken or has no Latin letters, append four random characters."""
     wanted = slugify(name)[:34].strip("-")
     slug = wanted
     while slug in RESERVED or Team.objects.filter(slug=slug).exists():

@@ -1,4 +1,4 @@
-"""Settings from the environment, proxies, the task queue: the base of every package. Decides nothing about runs."""
+"""Settings from the environment, trusted proxies, and the task queue. Every other package builds on this one."""
 
 import os
 

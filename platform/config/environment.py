@@ -1,4 +1,4 @@
-"""Typed values from the environment and from secret files. An invalid one stops the site at once (E405)."""
+"""Typed values from the environment and from secret files. An invalid value stops the site at its start (E405)."""
 
 import ipaddress
 import os
@@ -12,7 +12,7 @@ from peer_agent.protocol.errors import Problem
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# FULL, not NORMAL: an announced commit must survive a power cut (rule 16).
+# Use FULL, not NORMAL: a commit that was announced must survive a power cut (rule 16).
 SQLITE_OPTIONS = {
     "transaction_mode": "IMMEDIATE",
     "timeout": 20,
@@ -25,7 +25,7 @@ YEAR_S = 31_536_000
 
 
 def text(name: str, default: str = "", *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the value of NAME, or the content of the file that NAME_FILE names. Raises Problem E405."""
+    """Return the value of `name`, or the content of the file that `name`_FILE names. Raises Problem E405."""
     if file := environ.get(f"{name}_FILE"):
         try:
             return Path(file).read_text().strip()
@@ -35,7 +35,7 @@ def text(name: str, default: str = "", *, environ: Mapping[str, str] = os.enviro
 
 
 def number(name: str, default: int, *, least: int, most: int, environ: Mapping[str, str] = os.environ) -> int:
-    """Return a whole number within [least, most]. Raises Problem E405."""
+    """Return a whole number from `least` to `most`. Raises Problem E405."""
     value = text(name, environ=environ)
     if not value:
         return default
@@ -45,7 +45,7 @@ def number(name: str, default: int, *, least: int, most: int, environ: Mapping[s
 
 
 def flag(name: str, *, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return True for 1, False for 0 or nothing. Raises Problem E405 on anything else."""
+    """Return True for "1", False for "0" or an empty value. Raises Problem E405 on any other value."""
     value = text(name, environ=environ)
     if value not in ("", "0", "1"):
         raise Problem.of("E405", name=name, reason=f"“{value}” is neither 0 nor 1")
@@ -57,7 +57,7 @@ def folder(name: str, default: Path, *, environ: Mapping[str, str] = os.environ)
 
 
 def folders(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """Return absolute folders, separated as in PATH. Raises Problem E405 if one does not exist."""
+    """Return absolute folders; the value separates them as PATH does. Raises Problem E405 if one is missing."""
     found = [Path(part).expanduser().resolve() for part in text(name, environ=environ).split(os.pathsep) if part]
     for path in found:
         if not path.is_dir():
@@ -66,7 +66,7 @@ def folders(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Path]
 
 
 def networks(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Network]:
-    """Return IP addresses and networks (10.0.0.0/8), separated by commas. Raises Problem E405 if one is neither."""
+    """Return IP addresses and networks (10.0.0.0/8) from a list with commas. Raises Problem E405."""
     try:
         parts = [part.strip() for part in text(name, environ=environ).split(",")]
         return [ipaddress.ip_network(part) for part in parts if part]
@@ -75,7 +75,7 @@ def networks(name: str, *, environ: Mapping[str, str] = os.environ) -> list[Netw
 
 
 def address(name: str, default: str, *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return an http(s) address without a path. Raises Problem E405."""
+    """Return an http(s) address without a path. Raises Problem E405 on any other value."""
     value = text(name, default, environ=environ).rstrip("/")
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
@@ -84,7 +84,7 @@ def address(name: str, default: str, *, environ: Mapping[str, str] = os.environ)
 
 
 def broker(name: str, *, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a Redis address, or an empty string for the embedded default. Raises Problem E405."""
+    """Return a Redis address, or an empty string if none is set. Raises Problem E405."""
     value = text(name, environ=environ)
     if value and not value.startswith(("redis://", "rediss://")):
         raise Problem.of("E405", name=name, reason="it does not begin with redis:// or rediss://")
@@ -92,9 +92,9 @@ def broker(name: str, *, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def mail_server(name: str, *, sender: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return Django's settings for the SMTP server of a URL; none without one. Raises Problem E405.
+    """Return Django's settings for the SMTP server at a URL; an empty dict if no URL is set. Raises Problem E405.
 
-    `sender` is the address that e-mail comes from. `smtps://` is TLS from the first byte. `smtp://` uses STARTTLS,
+    `sender` is the address from which e-mail is sent. `smtps://` uses TLS from the first byte. `smtp://` uses STARTTLS,
     except for a server on this machine.
     """
     value = text(name, environ=environ)
@@ -120,7 +120,7 @@ def mail_server(name: str, *, sender: str, environ: Mapping[str, str] = os.envir
 
 
 def database(name: str, data: Path, *, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return Django's database settings: SQLite in the data folder, or the URL's database. Raises Problem E405."""
+    """Return Django's database settings: the database of the URL, else SQLite in `data`. Raises Problem E405."""
     value = text(name, environ=environ)
     if not value:
         return sqlite(str(data / "db.sqlite3"))
@@ -137,7 +137,7 @@ def sqlite(path: str) -> dict[str, Any]:
 
 
 def postgresql(url: str) -> dict[str, Any]:
-    """Return PostgreSQL with psycopg's pool. `?host=/folder` names a Unix socket; other parameters go to libpq."""
+    """Return PostgreSQL with psycopg's pool. `?host=/folder` is a Unix socket; other parameters go to libpq."""
     parts = urlsplit(url)
     options: dict[str, Any] = {key: values[-1] for key, values in parse_qs(parts.query).items()}
     host = options.pop("host", parts.hostname or "")
@@ -149,16 +149,16 @@ def postgresql(url: str) -> dict[str, Any]:
         "HOST": host,
         "PORT": parts.port or "",
         "CONN_MAX_AGE": 0,
-        "CONN_HEALTH_CHECKS": True,  # replaces connections from before a restart
+        "CONN_HEALTH_CHECKS": True,  # replaces connections that a restart of the database broke
         "OPTIONS": {**options, "pool": dict(POOL)},
     }
 
 
-# Secrets that this site keeps for itself: files of mode 0600 under the data folder, made when first needed
+# Secrets that only this site uses. Each is a file with mode 0600 in the data folder, created at first use.
 
 
 def kept_secret(path: Path) -> bytes:
-    """Return the 32 random bytes of a hexadecimal file; the first caller creates it, and all read the same."""
+    """Return a file's 32 random bytes, kept in hexadecimal. The first of concurrent calls creates the file."""
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
@@ -173,15 +173,15 @@ def kept_secret(path: Path) -> bytes:
     return bytes.fromhex(path.read_text())
 
 
-# Other sites for logging in. None are there by default
+# Other sites through which people can log in. By default, there are none.
 
 HUGGING_FACE = "https://huggingface.co"
-# RFC 7636: an intercepted code is useless.
+# Use PKCE (RFC 7636): an intercepted code is then useless.
 SAFE = {"oauth_pkce_enabled": True}
 
 
 def login_providers(*, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return allauth's SOCIALACCOUNT_PROVIDERS. Raises Problem E405 if only half of a pair is set."""
+    """Return allauth's SOCIALACCOUNT_PROVIDERS. Raises Problem E405 if a client's id or secret is missing."""
     found: dict[str, Any] = {}
     openid = [app for app in (hugging_face(environ), own_provider(environ)) if app]
     if openid:
@@ -192,13 +192,16 @@ def login_providers(*, environ: Mapping[str, str] = os.environ) -> dict[str, Any
 
 
 def hugging_face(environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return Hugging Face by OpenID Connect, from HUGGINGFACE_CLIENT_ID and HUGGINGFACE_CLIENT_SECRET."""
+    """Return the app for Hugging Face, from HUGGINGFACE_CLIENT_ID and HUGGINGFACE_CLIENT_SECRET; None without them."""
     found = client("HUGGINGFACE", environ)
     return openid_app(found, "huggingface", "Hugging Face", HUGGING_FACE) if found else None
 
 
 def own_provider(environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return a school's or lab's own, from MANYHANDS_OIDC_CLIENT_ID, …_CLIENT_SECRET, …_URL and …_NAME (its button)."""
+    """Return the app for the OpenID Connect provider of a school or lab; None if none is set.
+
+    MANYHANDS_OIDC_CLIENT_ID, …_CLIENT_SECRET, …_URL and …_NAME configure it. …_NAME is the text of the login button.
+    """
     found = client("MANYHANDS_OIDC", environ)
     if found is None:
         return None
@@ -210,7 +213,7 @@ def own_provider(environ: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def client(prefix: str, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """Return a client's id and secret; None if neither is set. Raises Problem E405."""
+    """Return an OAuth client's id and secret; None if neither is set. Raises Problem E405 if only one is set."""
     name, secret = (text(f"{prefix}_CLIENT_{part}", environ=environ) for part in ("ID", "SECRET"))
     if bool(name) != bool(secret):
         missing = f"{prefix}_CLIENT_{'SECRET' if name else 'ID'}"
@@ -223,7 +226,7 @@ def openid_app(found: dict[str, str], provider_id: str, name: str, url: str) -> 
     return {**found, "provider_id": provider_id, "name": name, "settings": settings}
 
 
-# Settings that follow from the site's public address. `serve` applies them again once it knows its port
+# Settings that depend on the site's public address. `serve` applies them again once it knows its port.
 
 
 def public_settings(url: str) -> dict[str, Any]:

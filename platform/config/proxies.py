@@ -1,4 +1,7 @@
-"""Trusted proxies, whose word about a visitor's address counts: those on this machine, and the operator's."""
+"""Trusted proxies: those on this machine, and those that the operator lists.
+
+The site believes what a trusted proxy says about a visitor's address.
+"""
 
 import ipaddress
 from typing import Any
@@ -9,7 +12,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def parsed(text: str) -> Address | None:
-    """Return an IP address; sockets for both kinds show IPv4 mapped into IPv6, which is undone."""
+    """Return an IP address, or None. An IPv4 address that a socket shows mapped into IPv6 becomes plain IPv4."""
     try:
         address = ipaddress.ip_address(text.strip())
     except ValueError:
@@ -25,10 +28,10 @@ def is_trusted(ip: str) -> bool:
 
 
 def visitor_of(peer: str, forwarded: str) -> str:
-    """Return the visitor's address: the last untrusted one of `forwarded` (X-Forwarded-For) and the `peer`.
+    """Return the visitor's address: the last address in `forwarded` and `peer` that is not a trusted proxy.
 
-    Each proxy appends its client's address, so addresses left of the first untrusted hop are only claims. Empty if no
-    address is known.
+    `forwarded` is the header X-Forwarded-For, to which each proxy appends its client's address. A visitor can forge the
+    addresses left of the first untrusted one. Return an empty string if no address is known.
     """
     hop = parsed(peer)
     hops = forwarded.split(",") if forwarded else []

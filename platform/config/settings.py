@@ -1,4 +1,4 @@
-"""All settings of the site. Those that differ between sites come from the environment (docs/reference/settings.md)."""
+"""All settings of the site. The environment sets those that differ between sites (docs/reference/settings.md)."""
 
 from pathlib import Path
 
@@ -9,27 +9,28 @@ from config.environment import kept_secret, login_providers, public_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# From the environment
+# Settings from the environment
 DATA = environment.folder("MANYHANDS_DATA", ROOT / "var" / "data")  # database, storage, keys
-RELAY_FOLDERS = environment.folders("MANYHANDS_RELAY_FOLDERS")  # homes of other relays on readable disks
-PUBLIC_URL = environment.address("MANYHANDS_PUBLIC_URL", "http://127.0.0.1:8000")  # as people's browsers see it
+RELAY_FOLDERS = environment.folders("MANYHANDS_RELAY_FOLDERS")  # homes of other relays, on readable disks
+PUBLIC_URL = environment.address("MANYHANDS_PUBLIC_URL", "http://127.0.0.1:8000")  # the one that browsers use
 UPLOAD_LIMIT_MB = environment.number("MANYHANDS_UPLOAD_LIMIT_MB", 512, least=1, most=1_000_000)
-PEOPLE_PER_ADDRESS = environment.number("MANYHANDS_PEOPLE_PER_ADDRESS", 300, least=1, most=1_000_000)  # a school
-TRUSTED_PROXIES = environment.networks("MANYHANDS_TRUSTED_PROXIES")  # besides those on this machine
+# Enough for a school.
+PEOPLE_PER_ADDRESS = environment.number("MANYHANDS_PEOPLE_PER_ADDRESS", 300, least=1, most=1_000_000)
+TRUSTED_PROXIES = environment.networks("MANYHANDS_TRUSTED_PROXIES")  # in addition to those on this machine
 HUB_ENDPOINT = environment.address("MANYHANDS_HUB_ENDPOINT", "https://huggingface.co")
 HUB_LIMIT_MB = environment.number("MANYHANDS_HUB_LIMIT_MB", 4_096, least=1, most=1_000_000)
-# E-mail: Django's EMAIL_… settings
+# Django's EMAIL_… settings, for sending e-mail
 MAIL_FROM = environment.text("MANYHANDS_MAIL_FROM")
 MAIL_SERVER = environment.mail_server("MANYHANDS_SMTP_URL", sender=MAIL_FROM)
-SENDS_MAIL = bool(MAIL_SERVER)  # else e-mail is not offered
+SENDS_MAIL = bool(MAIL_SERVER)  # if False, the pages do not offer e-mail
 globals().update(MAIL_SERVER)
-# Parameters of the largest model that visitors may try on its run's page (runs.releases.trials); 0: none
+# The largest model that visitors may try on its run's page, in parameters (runs.releases.trials). 0 means no model.
 TRY_PARAMETERS = environment.number("MANYHANDS_TRY_PARAMETERS", 200_000_000, least=0, most=2**31)
-REDIS_URL = environment.broker("REDIS_URL")  # without it one process has channel layer and task queue
+REDIS_URL = environment.broker("REDIS_URL")  # if empty, one process has the channel layer and the task queue in memory
 DATABASES = {"default": environment.database("DATABASE_URL", DATA)}
-DOWNLOADS = environment.folder("MANYHANDS_DOWNLOADS", ROOT / "var" / "download")  # the wheel that setup has built
+DOWNLOADS = environment.folder("MANYHANDS_DOWNLOADS", ROOT / "var" / "download")  # holds the wheel that setup has built
 DEBUG = environment.flag("MANYHANDS_DEBUG")
-# Made when first needed, so that a lint or a type check leaves no keys behind.
+# Evaluate lazily: a lint or a type check then leaves no key file behind.
 SECRET_KEY = lazy(
     lambda: environment.text("MANYHANDS_SECRET_KEY") or kept_secret(DATA / "keys" / "django").hex(), str
 )()
@@ -63,7 +64,7 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "web.http.middleware.compressed",
     "web.http.middleware.content_security_policy",
-    "django.middleware.locale.LocaleMiddleware",  # before what may fail, so that errors are translated
+    "django.middleware.locale.LocaleMiddleware",  # before all that may fail, so that error pages are translated
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -108,7 +109,7 @@ SOCIALACCOUNT_ADAPTER = "web.pages.accounts.external_login.OutsideAdapter"
 SOCIALACCOUNT_STORE_TOKENS = False  # allauth would store them unencrypted
 SOCIALACCOUNT_LOGIN_ON_GET = True  # form-action 'self' stops a form's redirect to another site
 SOCIALACCOUNT_ONLY = SOCIALACCOUNT_EMAIL_REQUIRED = SOCIALACCOUNT_QUERY_EMAIL = False
-ACCOUNT_EMAIL_VERIFICATION = "none"  # the site stores no e-mail for logins
+ACCOUNT_EMAIL_VERIFICATION = "none"  # the site stores no e-mail address for logins
 ACCOUNT_USER_MODEL_EMAIL_FIELD = None
 ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
 PASSWORD_RESET_TIMEOUT = 86_400  # lifetime of an operator's link for a new password, in seconds
@@ -121,11 +122,11 @@ SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 CSRF_FAILURE_VIEW = "web.http.error_responses.csrf_failure"
 
-# Uploads go to disk; only short bodies are held in memory
+# Django writes uploads to disk, and keeps only short request bodies in memory.
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
 FILE_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
 
-# Words and times
+# Language and time
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English"), ("bn", "বাংলা")]
 if DEBUG:  # pseudo-languages of scripts/messages.py, in which unmarked text stands out
@@ -139,41 +140,42 @@ USE_TZ = True
 # Static files
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [ROOT / "frontend" / "static"]
-WHITENOISE_USE_FINDERS = True  # nothing has to be collected before `serve`
-WHITENOISE_IMMUTABLE_FILE_TEST = r"^.*/built/assets/[^/]+-[\w-]{8}\.(js|css)$"  # named by content
+WHITENOISE_USE_FINDERS = True  # so that no one has to collect static files before `serve`
+WHITENOISE_IMMUTABLE_FILE_TEST = r"^.*/built/assets/[^/]+-[\w-]{8}\.(js|css)$"  # their names depend on their content
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 
-# Rate limits before E223: uses within seconds (web.http.rate_limits). Without a login the address counts, and many
-# people may share one: a class signs up within minutes. A code has 34 bits, so ten guesses in 15 minutes are harmless.
+# Rate limits: at most this many uses within this many seconds, then E223 (web.http.rate_limits). Requests without a
+# login count per address. Many people may share an address, and a class signs up within minutes. A user code has 34
+# bits, so ten guesses in 15 minutes are harmless.
 RATES = {
     "sign-ups": (PEOPLE_PER_ADDRESS, 3600),  # per address
     "log-ins of this name": (10, 900),  # failed ones, per address and name
     "log-ins": (PEOPLE_PER_ADDRESS, 900),  # failed ones, per address
     "requests of machines": (PEOPLE_PER_ADDRESS, 900),  # per address
     "polls": (30, 15),  # per device code; agents poll every two seconds
-    "wrong codes": (10, 900),  # per person
+    "wrong codes": (10, 900),  # user codes, per person
     "uploads": (30, 3600),  # per person
-    "uploads in pieces": (60, 3600),  # per person, when announced
-    "requests to join": (30, 3600),  # per person, withdrawn ones too
+    "uploads in pieces": (60, 3600),  # per person, counted when an upload is announced
+    "requests to join": (30, 3600),  # per person, including requests that the person withdrew
     "wrong invitations": (30, 900),  # per person
-    "wrong invitations of one address": (PEOPLE_PER_ADDRESS, 900),  # without a login
-    "log-ins by another site": (2 * PEOPLE_PER_ADDRESS, 900),  # per address; the way there and back counts as two
-    "looks at a run": (50 * PEOPLE_PER_ADDRESS, 60),  # per address: pages without sockets ask every 1.2 seconds
-    "looks of one person": (600, 60),  # at runs, in a dozen pages
-    "teams": (10, 86_400),  # per person, who creates them
-    "e-mail addresses": (5, 86_400),  # per person; an e-mail is sent to each
-    "e-mails to one address": (3, 86_400),  # requests to confirm an address, from all people together
-    "webhooks": (20, 86_400),  # per person, when saved
+    "wrong invitations of one address": (PEOPLE_PER_ADDRESS, 900),  # for visitors without a login
+    "log-ins by another site": (2 * PEOPLE_PER_ADDRESS, 900),  # per address; leaving and returning count as two
+    "looks at a run": (50 * PEOPLE_PER_ADDRESS, 60),  # per address; a page without a WebSocket asks every 1.2 seconds
+    "looks of one person": (600, 60),  # per person, who may have a dozen pages open
+    "teams": (10, 86_400),  # per person who creates them
+    "e-mail addresses": (5, 86_400),  # per person; the site sends an e-mail to each address
+    "e-mails to one address": (3, 86_400),  # requests to confirm an address, sent by all people together
+    "webhooks": (20, 86_400),  # per person, counted when saved
     "tests of notifications": (10, 3600),  # per person
-    "exports": (10, 3600),  # per person, of all that the site stores about them
-    "texts to write": (30, 600),  # per person, by released models on trial
-    "texts to write for one address": (30, 600),  # the same without a login
-    "credentials": (60, 900),  # per machine; it needs one for each half hour, and for each start
+    "exports": (10, 3600),  # per person; an export holds all that the site stores about the person
+    "texts to write": (30, 600),  # per person, for released models that people try
+    "texts to write for one address": (30, 600),  # per address, for visitors without a login
+    "credentials": (60, 900),  # per machine, which needs one for each half hour and for each start
 }
-# Limits for one person; operators have none (runs.quotas)
+# Limits for one person (runs.quotas). Operators have no limits.
 QUOTAS = {
     "drafts": environment.number("MANYHANDS_QUOTA_DRAFTS", 20, least=1, most=1_000_000),
     "disk_mb": environment.number("MANYHANDS_QUOTA_DISK_MB", 5_000, least=1, most=1_000_000_000),
@@ -186,7 +188,7 @@ CACHES = {
     else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "OPTIONS": {"MAX_ENTRIES": 100_000}}
 }
 
-# Messages between sockets and hosts; the classes state the limits of queues, and why
+# Messages between WebSockets and hosts. The two classes state the limits of their queues.
 CHANNEL_LAYERS = {
     "default": {"BACKEND": "coordination.channel_layer.redis.RedisLayer", "CONFIG": {"hosts": [REDIS_URL]}}
     if REDIS_URL
@@ -197,7 +199,7 @@ CHANNEL_LAYERS = {
 CELERY_BROKER_URL = REDIS_URL or "memory://here"
 CELERY_BROKER_TRANSPORT_OPTIONS = {} if REDIS_URL else {"polling_interval": 0.02}  # the default polls once a second
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-CELERY_TASK_IGNORE_RESULT = True  # results are in rows
+CELERY_TASK_IGNORE_RESULT = True  # results are rows in the database
 CELERY_WORKER_REDIRECT_STDOUTS = False
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
@@ -210,8 +212,9 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {
         "celery": {"level": "WARNING"},
-        "uvicorn": {"level": "ERROR"},  # lower levels log malformed requests: a stranger could fill the disk
+        # At lower levels, uvicorn logs malformed requests, with which a stranger could fill the disk.
+        "uvicorn": {"level": "ERROR"},
         "django.request": {"level": "ERROR"},
-        "django.security": {"level": "CRITICAL"},  # the same
+        "django.security": {"level": "CRITICAL"},  # lower levels would let a stranger fill the disk
     },
 }

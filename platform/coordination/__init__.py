@@ -1,1 +1,1 @@
-"""Hosts of the pure coordinator: sockets, persistence, dispatch. Decides nothing itself."""
+"""The processes around the coordinator, which decides about a run: sockets, database writes and messages."""

@@ -1,4 +1,4 @@
-"""Rows that hosts write for the rest of the site: presence, elections, admitted hashes and pending snapshots."""
+"""Tables that hosts write for the rest of the site: presence, elections, admitted hashes and pending snapshots."""
 
 from django.db import models
 from django.utils import timezone
@@ -10,8 +10,8 @@ from runs.models import Run
 class Presence(models.Model):
     """The machines in a run and the progress of its step, written every second. Nothing is decided from it.
 
-    `plan` is the last one, also without a host. `links` is each machine's bandwidth, for its owner. `crowd` lists
-    changes of the number of trainers: [seconds of UTC, trainers from then on], the newest last.
+    `plan` is the last plan, and stays when the run has no host. `links` has each machine's bandwidth, for the machine's
+    owner. `crowd` lists changes of the number of trainers: [seconds of UTC, trainers from then on], the newest last.
     """
 
     run = models.OneToOneField(Run, models.CASCADE, primary_key=True, related_name="presence")
@@ -30,7 +30,7 @@ class Presence(models.Model):
 
 
 class Election(models.Model):
-    """The one machine that may upload the state of an entry, and until when."""
+    """The one machine that may upload the state at an entry of the log, and until when."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="elections")
     index = models.BigIntegerField()
@@ -46,7 +46,7 @@ class Election(models.Model):
 
 
 class Admission(models.Model):
-    """The hash that most people's copies have at an entry; files with another hash are rejected."""
+    """The hash of the state at a log entry that most people have. The site rejects files with another one."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="admissions")
     index = models.BigIntegerField()
@@ -63,7 +63,7 @@ class Admission(models.Model):
 
 
 class PendingSnapshot(models.Model):
-    """An elected keeper's file that waits for its hash to be admitted: `runs/<run>/pending/<sha256>` in storage."""
+    """An elected keeper's file that waits until its hash is admitted: `runs/<run>/pending/<sha256>`."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="pending_snapshots")
     index = models.BigIntegerField()
@@ -81,7 +81,7 @@ class PendingSnapshot(models.Model):
 
 
 class UploadSlot(models.Model):
-    """A machine's one upload at a time, renewed while bytes arrive."""
+    """A machine's permission for one upload at a time, renewed while bytes arrive."""
 
     machine = models.OneToOneField(Machine, models.CASCADE, primary_key=True, related_name="upload_slot")
     until = models.DateTimeField()

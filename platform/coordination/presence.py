@@ -1,4 +1,4 @@
-"""Present members of a run: written by its host, read by pages and the API. Only this module accesses it."""
+"""The machines present in a run. The run's host writes them; pages and the API read them through this module only."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -19,13 +19,12 @@ from runs.models import Run
 from runs.states import HOSTED
 
 TRAINER, AUXILIARY, RELAY = Role.TRAINER.value, Role.AUXILIARY.value, Role.RELAY.value
-CHANGES = 50  # kept changes of the number of trainers
-FRESH = timedelta(seconds=15)  # an older picture has no living host
+CHANGES = 50  # changes of the number of trainers that are kept
+FRESH = timedelta(seconds=15)  # an older record means that the run has no living host
 
 
 class OnlinePeer(NamedTuple):
-    """One connected peer. `done`: samples of the present step. `name`: its person's. `way`: see `way_of`; may be
-    empty."""
+    """A connected peer. `done` counts samples of this step, `name` is a person's, `way` from `way_of`."""
 
     peer: str
     name: str
@@ -44,14 +43,14 @@ class Step(TypedDict):
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """The rate of one direction of a link, in bytes per second. `is_floor`: a lower bound."""
+    """The rate of one direction of a link, in bytes per second. With `is_floor`, the rate is a lower bound."""
 
     bps: float
     is_floor: bool
 
 
 class Link(msgspec.Struct, frozen=True):
-    """Both directions of a member's link; None is not measured yet."""
+    """The two directions of a member's link. None means not measured yet."""
 
     role: str
     up: Carried | None
@@ -64,9 +63,7 @@ class Crowd(NamedTuple):
 
 
 class Here(NamedTuple):
-    """A run's present picture. `links` as stored, see `links_in`. `crowd`: changes of the number of trainers, newest
-    last.
-    """
+    """The present state of a run. `links` is as stored (see `links_in`); `crowd` ends with the newest change."""
 
     peers: list[OnlinePeer]
     phase: str  # empty if no host drives the run
@@ -76,7 +73,7 @@ class Here(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """Everything that a host writes for pages, as plain values."""
+    """All that a host writes for pages, as plain values."""
 
     step: Step
     members: list[OnlinePeer]
@@ -85,14 +82,14 @@ class Shown(NamedTuple):
 
 
 class Before(NamedTuple):
-    """The previous picture; `at` is when it was written, None if there was none."""
+    """The members that the host wrote last time. `at` is when it wrote them; None if it had written nothing."""
 
     members: list[OnlinePeer]
     at: datetime | None
 
 
 def here(run: Run, *, with_links: bool = False) -> Here:
-    """Return the run's picture in one query. A run that ended, or has no host, still has its last plan."""
+    """Return the run's present state, in one query. A run that has ended or has no host still has its last plan."""
     row = (Presence.objects.all() if with_links else Presence.objects.defer("links")).filter(run=run).first()
     if row is None:
         return Here([], "", None, {}, [])
@@ -107,7 +104,7 @@ def online(run: Run) -> list[OnlinePeer]:
 
 
 def online_in(runs: Iterable[Run]) -> dict[UUID, list[OnlinePeer]]:
-    """Return the peers connected to each of these runs that a host drives, in one query."""
+    """Return the connected peers of each of these runs that has a host, in one query."""
     driven = [run.pk for run in runs if run.state in HOSTED]
     fresh = Presence.objects.filter(run__in=driven, at__gte=timezone.now() - FRESH)
     return {run_id: _peers_in(members) for run_id, members in fresh.values_list("run_id", "members")}
@@ -118,19 +115,19 @@ def _peers_in(members: Iterable[Mapping[str, Any]]) -> list[OnlinePeer]:
 
 
 def last_plan(run: Run) -> Outline | None:
-    """Return the last plan that a host made, even if no host drives the run now."""
+    """Return the last plan that a host made, even if the run has no host now."""
     return _outline(Presence.objects.filter(run=run).values_list("plan", flat=True).first())
 
 
 def _outline(plan: Any) -> Outline | None:
     try:
         return msgspec.convert(plan, Outline | None)
-    except msgspec.ValidationError:  # another version of this site wrote it
+    except msgspec.ValidationError:  # another version of this site wrote the plan
         return None
 
 
 def links(run: Run) -> dict[PeerId, Link]:
-    """Return the measured links of connected machines, for each one's owner and the organizer."""
+    """Return the measured links of connected machines. Only a machine's owner and the organizer may see its link."""
     fresh = Presence.objects.filter(run=run, run__state__in=HOSTED, at__gte=timezone.now() - FRESH)
     return links_in(fresh.values_list("links", flat=True).first() or {})
 
@@ -146,7 +143,7 @@ def _crowd_in(row: Presence) -> list[Crowd]:
 
 
 def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:
-    """Append to the changes those that differ from the one before; return the newest `CHANGES`."""
+    """Append each newer entry that differs from the entry before it, and return the last `CHANGES` entries."""
     for seconds, trainers in newer:
         if not changes or changes[-1][1] != trainers:
             changes.append([seconds, trainers])
@@ -154,7 +151,7 @@ def _with(changes: list[list[float]], *newer: list[float]) -> list[list[float]]:
 
 
 def forget_plans(person: str) -> None:
-    """Delete last plans that name a person whose account was deleted; a run under way soon has another plan."""
+    """Delete stored plans that name a person whose account was deleted. A run under way soon gets a new plan."""
     for row in Presence.objects.exclude(plan=None).only("pk", "plan").iterator():
         if msgspec.json.encode(person) in msgspec.json.encode(row.plan):
             Presence.objects.filter(pk=row.pk).update(plan=None)
@@ -176,7 +173,7 @@ def _links_of(state: RunState) -> dict[PeerId, Link]:
 
 
 def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
-    """Return the step's progress and the peers. Just after each commit every peer is one step behind."""
+    """Return the progress of the step, and the peers. Just after each commit, every peer is one step behind."""
     direct = frozenset(p.peer for p in state.listening.values() if p.role is not Role.RELAY and state.may_reduce(p))
     members = sorted(state.members.values(), key=lambda p: (not p.trains, p.role, p.person, p.peer))
     seen = [
@@ -197,9 +194,9 @@ def picture_of(state: RunState) -> tuple[Step, list[OnlinePeer]]:
 
 
 def way_of(member: Member, direct: frozenset[PeerId]) -> str:
-    """Return how a member's gradients reach the reducers `direct`: “direct”, “partly” or “relayed”, by its own report.
+    """Return how the member's gradients reach the reducers in `direct`: “direct”, “partly” or “relayed”.
 
-    Empty for relays, and without a report.
+    This follows the member's own report. Return an empty string for a relay, or without a report.
     """
     if member.role is Role.RELAY or not (member.measures or member.peer in direct):
         return ""
@@ -210,7 +207,7 @@ def way_of(member: Member, direct: frozenset[PeerId]) -> str:
 
 @transaction.atomic
 def show(run: Run, shown: Shown) -> Before:
-    """Write the picture that pages read; return the previous one. Without a plan, the last host's plan stays."""
+    """Write the run's state for pages, and return the members before. Without a plan, the old plan stays."""
     plan = {"plan": shown.plan} if shown.plan is not None else {}
     now = timezone.now()
     here: list[float] = [round(now.timestamp(), 1), sum(each.role == TRAINER for each in shown.members)]

@@ -1,8 +1,8 @@
-"""Snapshots of keepers: who may upload and which hash is admitted (rule 17), by commands of the coordinator.
+"""Snapshots from keepers: which machine may upload one, and which hash is admitted (rule 17).
 
-A host passes `Elected`, `Admitted` and `Replay` to `carry_out`, and each relay's hello to `note_listener`. It polls
-`news_of` once a second: another snapshot becomes `SnapshotStored`, a higher `verified` `Verified`, a new answer
-`Replayed`.
+The coordinator decides both. A host passes the commands `Elected`, `Admitted` and `Replay` to `carry_out`, and each
+relay's hello to `note_listener`. It polls `news_of` once a second and turns news into events: another snapshot into
+`SnapshotStored`, a higher `verified` into `Verified`, the result of a replay into `Replayed`.
 """
 
 from datetime import timedelta
@@ -20,14 +20,17 @@ from runs.models import LogEntry, RefusedSnapshot, RelayAddress, ReplayRequest, 
 from runs.queue import TaskName
 from runs.snapshots.verification import ask_the_log, verified_up_to
 
-ELECTED = timedelta(minutes=10)  # in which an elected keeper may begin its upload
-PENDING = timedelta(minutes=10)  # in which a file waits for its hash to be admitted
-ANSWERS_KEPT = 16  # entries; the coordinator forgets older votes
+ELECTED = timedelta(minutes=10)  # an elected keeper may begin its upload within this time
+PENDING = timedelta(minutes=10)  # a file waits this long for its hash to be admitted
+ANSWERS_KEPT = 16  # entries of the log; the coordinator forgets older votes
 
 
 class News(NamedTuple):
-    """The site's snapshots. `verified`: index of the newest from a replay. Without `snapshot` the run is a draft
-    again."""
+    """The site's snapshots.
+
+    `snapshot` is None if the run is a draft again. `verified` is the index of the newest snapshot from a replay.
+    `replays` has the results of requested replays.
+    """
 
     snapshot: m.Snapshot | None = None
     verified: int = 0
@@ -49,7 +52,7 @@ def carry_out(run: Run, command: Elected | Admitted | Replay) -> None:
 
 
 def elect_keeper(run: Run, *, peer: PeerId, index: int, step: int) -> None:
-    """Let only this machine upload the state of this entry from now on."""
+    """Allow only this machine to upload the state at this entry of the log."""
     expire_pending()
     now = timezone.now()
     Election.objects.filter(run=run, until__lt=now).delete()
@@ -59,7 +62,7 @@ def elect_keeper(run: Run, *, peer: PeerId, index: int, step: int) -> None:
 
 
 def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> None:
-    """Admit the hash of most people's copies at this entry, unless the log has refused it before."""
+    """Admit the hash that most people's copies have at this entry, unless a replay of the log has refused it."""
     if RefusedSnapshot.objects.filter(run=run, file=sha256).exists():
         return
     facts = {"step": step, "sha256": sha256, "size": size}
@@ -68,7 +71,7 @@ def admit_hash(run: Run, *, index: int, step: int, sha256: str, size: int) -> No
 
 
 def request_replay(run: Run, *, index: int, step: int) -> None:
-    """Replay the log to this entry, because copies differ or no machine is left to upload one."""
+    """Request a replay of the log to this entry: copies differ, or no machine is left to upload one."""
     ask_the_log(run, index=index, step=step)
     queue.enqueue_on_commit(TaskName.VERIFY_SNAPSHOTS, run.pk)
 
@@ -100,7 +103,7 @@ def as_message(snapshot: Snapshot) -> m.Snapshot:
     )
 
 
-# --- Files and hashes, whichever comes first
+# --- Files and hashes, in whichever order they come
 
 
 def election_of(run: Run, peer: PeerId, step: int) -> Election | None:
@@ -113,9 +116,10 @@ def admitted_at(run: Run, index: int) -> Admission | None:
 
 
 def keep_if_admitted(run: Run, index: int) -> None:
-    """Store a pending file as a snapshot if its hash is admitted; delete it if another one is.
+    """Store a pending file as a snapshot if its hash is admitted. Delete the file if another hash is admitted.
 
-    File and hash each write their row before they look for the other's, so one of them finds both.
+    The caller for a file and the caller for a hash each write their own row before they look for the other row, so that
+    one of them finds both.
     """
     admission, pending = admitted_at(run, index), PendingSnapshot.objects.filter(run=run, index=index).first()
     if admission is None or pending is None:
@@ -143,7 +147,7 @@ def _keep(run: Run, pending: PendingSnapshot) -> None:
             for task in (TaskName.MEASURE_HELDOUT, TaskName.THIN_SNAPSHOTS, TaskName.VERIFY_SNAPSHOTS):
                 queue.enqueue_on_commit(task, run.pk)
     except IntegrityError:
-        pass  # stored already, by another keeper or from the log
+        pass  # another keeper or the site itself has stored this snapshot
 
 
 def forget_pending(pending: PendingSnapshot) -> None:

@@ -1,4 +1,4 @@
-"""A run's rows as its host reads and writes them. Every write is idempotent or one transaction."""
+"""The database access of a run's host. Every write is idempotent or one transaction."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -51,15 +51,15 @@ DONE = "Rolled back to step {step:,}: {undone} undone. Credit stays."
 
 
 class Stale(Exception):
-    """The head is not where this host left it."""
+    """The head of the run has changed: it is not where this host left it."""
 
 
 class Refused(Exception):
-    """A rollback that is no longer wanted or possible."""
+    """A rollback that is no longer wanted or no longer possible."""
 
 
 def load(run: Run, fence: int) -> RunState:
-    """Return the run's state from the database: head, snapshot, marks, coverage, and the newest records."""
+    """Return the coordinator's state, as the database has it: head, snapshot, lease marks, coverage, newest records."""
     recipe = run.parsed_recipe
     head, snapshot = run.head, run.snapshots.order_by("-index").first()
     assert snapshot is not None
@@ -92,17 +92,17 @@ def load(run: Run, fence: int) -> RunState:
 
 
 def commit(run: Run, sealed: Entry, record: Record, *, duration_s: float, attempts: int) -> Outcome:
-    """Move the head by one under this fence, and write log and ledger, in one transaction (rule 3)."""
+    """Move the head by one entry under this fence, and write log and ledger, in one transaction (rule 3)."""
     return _outcome(partial(_write, run, sealed, record, duration_s, attempts), run, sealed, record)
 
 
 def roll_back(run: Run, sealed: Entry, record: Record) -> Outcome:
-    """Write an entry that undoes others. It is refused for good if it is no longer wanted, or its file is gone."""
+    """Write an entry that undoes others. Return "refused" if that is no longer wanted, or its file is gone."""
     return _outcome(partial(write_rollback, run, sealed, record), run, sealed, record)
 
 
 def _outcome(write: Callable[[], None], run: Run, sealed: Entry, record: Record) -> Outcome:
-    """Write. If the database did not answer, decide by what it then holds."""
+    """Call `write` and return the outcome. If the database does not answer, find out what it stored."""
     try:
         write()
     except Stale:
@@ -118,7 +118,7 @@ def _outcome(write: Callable[[], None], run: Run, sealed: Entry, record: Record)
 
 @contextmanager
 def fenced(run: Run, fence: int) -> Iterator[None]:
-    """Lock the head in a transaction. Raises Stale if another host has the run, or none may have it."""
+    """Lock the head of the run in a transaction. Raises Stale if another host has the run, or no host may have it."""
     with transaction.atomic():
         if not Head.objects.select_for_update().filter(run=run, fence=fence).exists():
             raise Stale
@@ -126,7 +126,7 @@ def fenced(run: Run, fence: int) -> Iterator[None]:
 
 
 def _move_head(head: QuerySet[Head], sealed: Entry, record: Record, *, step: int) -> None:
-    """Move the head to a record that continues it under its fence. Raises Stale."""
+    """Move the head to a record that continues it under the head's fence. Raises Stale."""
     mine = head.filter(index=record.index - 1, digest=record.previous, fence=record.fence)
     if mine.update(index=record.index, step=step, digest=digest_of(sealed)) != 1:
         raise Stale
@@ -189,7 +189,7 @@ def decide(run: Run, sealed: Entry, record: Record) -> Outcome:
 
 
 def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> None:
-    """Raise lease marks before anything under them is granted (rule 11). None is ever lowered. Raises Stale."""
+    """Raise lease marks before any lease under them is granted (rule 11). Never lower one. Raises Stale."""
     asked = {(mark.epoch, mark.shard): mark.mark for mark in marks}
     with fenced(run, fence):
         held = {(row.epoch, row.shard): row.mark for row in run.marks.filter(epoch__in={epoch for epoch, _ in asked})}
@@ -204,13 +204,13 @@ def raise_marks(run: Run, fence: int, marks: Iterable[Mark]) -> None:
 
 
 def abandon(run: Run, fence: int, units: Iterable[Unit]) -> None:
-    """Record that units will be in no update. Raises Stale."""
+    """Record that these units will be in no update. Raises Stale."""
     with fenced(run, fence):
         leave_out(run, units)
 
 
 def agree(run: Run, step: int, digest: str) -> None:
-    """Write the state digest that most replicas report at a step. Step 0 has no row."""
+    """Write the state digest that most replicas report at a step. Do nothing for step 0, which has no row."""
     LogEntry.objects.filter(run=run, step=step, is_undone=False).update(state_digest=digest)
 
 
@@ -219,7 +219,7 @@ def sealed_from(run: Run, first: int, count: int) -> list[Entry]:
 
 
 def set_waiting(run: Run, reason: str) -> None:
-    """Write why nothing moves, in words, unless the run was returned to a draft meanwhile."""
+    """Write why the run does not advance, as a text, unless the run was returned to a draft meanwhile."""
     Run.objects.filter(pk=run.pk).exclude(state__in=NOT_OPEN).update(waiting_for=reason)
 
 
@@ -230,20 +230,20 @@ def goal_in(state: str, wanted: str) -> Goal:
 
 
 def directed(run: Run) -> Directed:
-    """Return the organizer's wishes as the coordinator takes them."""
+    """Return the organizer's requests as an event for the coordinator."""
     now = Run.objects.only("state", "wanted", "recipe", "rollback_index").get(pk=run.pk)
     asked = parse_recipe(now.recipe)
     return Directed(goal_in(now.state, now.wanted), asked.target_steps, asked.mix, target_of(now))
 
 
 def revoked(peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return those of these machines that were revoked or whose account is closed."""
+    """Return which of these machines were revoked, or belong to a closed account."""
     gone = Machine.objects.filter(pk__in=list(peers)).filter(Q(revoked_at__isnull=False) | Q(person__is_active=False))
     return [PeerId(machine.hex) for machine in gone.values_list("pk", flat=True)]
 
 
 def uninvited(run: Run, peers: Iterable[PeerId]) -> list[PeerId]:
-    """Return those of these machines whose people may not take part in the run (any more)."""
+    """Return which of these machines belong to people who may not take part in the run, or no longer may."""
     return [PeerId(pk.hex) for pk in shut_out(run, list(peers)).values_list("pk", flat=True)]
 
 
@@ -252,9 +252,8 @@ def run_named(run_id: RunId) -> Run:
 
 
 # Rollback to a snapshot: the entry and all its consequences, in one transaction (rule 15).
-#
-# The snapshot's state gets its own place at that entry. So newcomers, following replicas and replays begin at the
-# newest snapshot as always, and nothing undone lies after it.
+# The snapshot's state is stored again, at the rollback's own entry. So newcomers, replicas and replays begin at the
+# newest snapshot as always, and no undone entry lies after it.
 
 
 def target_of(run: Run) -> Target | None:
@@ -271,10 +270,10 @@ def last_index(run: Run) -> int:
 
 
 def write_rollback(run: Run, sealed: Entry, record: Record) -> None:
-    """Write the state at its new place, then the rows. Raises Stale, Refused and DatabaseError, changing no row."""
+    """Store the state, then the rows. Raises Stale, Refused, DatabaseError, without changing a row."""
     assert record.restored
     target = run.snapshots.filter(index=record.restored.index, file=record.restored.file, is_undone=False).first()
-    if target is None:  # written already, with its answer lost; or something else was undone
+    if target is None:  # the rollback was written, but its answer was lost; or another rollback undid this snapshot
         Run.objects.filter(pk=run.pk, rollback_index=record.restored.index).update(rollback_index=None)
         raise Stale
     try:
@@ -325,7 +324,7 @@ def _write_rollback(run: Run, sealed: Entry, record: Record, target: Snapshot, m
 
 
 def _undo(run: Run, target: Snapshot) -> None:
-    """Mark rows after the target as undone, and drop what is still awaited of those steps."""
+    """Mark rows after the target as undone, and drop elections, uploads and replays for undone steps."""
     run.log.filter(index__gt=target.index).update(is_undone=True)
     run.snapshots.filter(index__gte=target.index).update(is_undone=True)
     run.replays.filter(state_digest="").delete()

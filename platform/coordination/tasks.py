@@ -1,4 +1,4 @@
-"""Celery tasks for what hosts leave behind."""
+"""Celery tasks that clean up after hosts."""
 
 from celery import shared_task
 
@@ -13,6 +13,6 @@ def expire_pending() -> None:
 
 @shared_task
 def forget_name(name: str) -> None:
-    """Erase a deleted account's name again, which hosts may have written from memory since."""
+    """Erase a deleted account's name once more, since hosts may have written the name from memory meanwhile."""
     forget_lines(name)
     presence.forget_plans(name)

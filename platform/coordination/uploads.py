@@ -1,4 +1,7 @@
-"""Upload of an elected keeper's file: one at a time per machine, at most as long as announced, whole or not at all."""
+"""Uploads of snapshots by elected keepers.
+
+A machine may send one at a time, no longer than announced. A snapshot is stored whole or not at all.
+"""
 
 from datetime import timedelta
 from typing import NamedTuple
@@ -17,12 +20,12 @@ from runs.datasets.uploads import too_long
 from runs.models import LogEntry, RefusedSnapshot, Run, Snapshot
 from runs.snapshots.state_check import Place, Readable, check_state, first_layout, write_body
 
-SLOT = timedelta(seconds=60)  # without a byte for so long, the machine may begin anew
+SLOT = timedelta(seconds=60)  # after this time without a byte, the machine may begin another upload
 RENEWED = timedelta(seconds=10)
 
 
 class Taken(NamedTuple):
-    """A state that the site has, or keeps until its hash is admitted."""
+    """A state that the site has stored, or keeps until its hash is admitted."""
 
     step: int
     file: str
@@ -31,9 +34,10 @@ class Taken(NamedTuple):
 
 
 def require_asked(*, run: Run, peer: PeerId, step: int, size: int) -> Election:
-    """Return the machine's election, before a byte of the announced `size` is read.
+    """Return the election that allows the machine to upload this step. Call this before any byte of the body is read.
 
-    Raises Problem E355 (not elected), E304 (longer than most people's copies), E356 (shorter).
+    `size` is the announced length. Raises Problem E355 (not elected), E304 (longer than most people's copies), E356
+    (shorter).
     """
     election = election_of(run, peer, step)
     if election is None:
@@ -47,7 +51,7 @@ def require_asked(*, run: Run, peer: PeerId, step: int, size: int) -> Election:
 
 
 def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
-    """Read an elected keeper's body, at most `size` bytes. Raises Problem E356 (not most people's copy), E310."""
+    """Read an elected keeper's body of at most `size` bytes. Raises Problem E356 (a minority's copy), E310."""
     run = election.run
     with storage.workspace() as work:
         path = work / "offered"
@@ -61,7 +65,7 @@ def take_snapshot(*, election: Election, body: Readable, size: int) -> Taken:
 
 
 def _known(run: Run, election: Election, file: str) -> Taken | None:
-    """Return the file if the site has it already. Raises Problem E356 if it should have another."""
+    """Return the snapshot if the site has this file, else None. Raises Problem E356 if it expects another."""
     stored = Snapshot.objects.filter(run=run, index=election.index).first()
     admission = admitted_at(run, election.index)
     expected = stored.file if stored else admission.sha256 if admission else file
@@ -90,10 +94,10 @@ def _wait(run: Run, election: Election, taken: Taken) -> Taken:
 
 
 class Slot:
-    """A machine's one upload, held while bytes arrive. After `SLOT` without a byte another may begin."""
+    """A machine's one upload at a time, renewed while bytes arrive. After `SLOT` without a byte, it lapses."""
 
     def __init__(self, machine: Machine) -> None:
-        """Raises Problem E357 while the machine has another upload."""
+        """Reserve the machine's upload. Raises Problem E357 while the machine has another upload."""
         now = timezone.now()
         self._machine, self._until = machine, now + SLOT
         UploadSlot.objects.filter(machine=machine, until__lt=now).delete()

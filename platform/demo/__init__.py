@@ -1,1 +1,1 @@
-"""`manage.py demo`: acts over HTTP as people would, with real processes. Imports no models."""
+"""`manage.py demo`: real processes, driven over HTTP as people would. This package imports no models."""

@@ -1,4 +1,4 @@
-"""The demo's child processes. Each exits when its standard input ends, and so with this process, however that ends."""
+"""The demo's child processes. Each exits when its standard input ends, which happens however this process ends."""
 
 import os
 import signal

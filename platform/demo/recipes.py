@@ -1,6 +1,6 @@
-"""The demo's material: a small recipe of each kind, as for the form, and its training data.
+"""The demo's material: a small recipe of each kind, as values for the form, and training data.
 
-Texts are those that every CPython has; images are handwritten digits (digits/LICENCE.md).
+The texts are those that come with every CPython. The images are handwritten digits (digits/LICENCE.md).
 """
 
 import ast
@@ -19,14 +19,14 @@ from PIL import Image
 
 LICENCE = "PSF-2.0"
 LEFT_OUT = {"site-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo", "__phello__"}
-SHORTEST = 80  # characters; shorter docstrings say little
+SHORTEST = 80  # characters; a shorter docstring says little
 DIGITS_LICENCE = "CC BY 4.0"
 DATA = Path(__file__).parent / "digits" / "digits.csv.gz"
 SIDE, BRIGHTEST = 8, 16
 
 
 def digits_tar() -> bytes:
-    """Return a tar of 1,797 images of 8 by 8 pixels, always with the same bytes."""
+    """Return a tar of 1,797 images of 8 by 8 pixels. Its bytes are always the same."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for number, line in enumerate(gzip.decompress(DATA.read_bytes()).decode().splitlines()):
@@ -51,7 +51,7 @@ def python_text() -> str:
 
 
 def reference_text() -> str:
-    """Return the text about the language, half a megabyte."""
+    """Return half a megabyte of text about the Python language."""
     return "\n\n".join(_reference())
 
 
@@ -77,7 +77,7 @@ def _docstrings() -> Iterator[str]:
 
 def _of_file(path: Path) -> Iterator[str]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about escapes in other people's sources
+        warnings.simplefilter("ignore")  # about escapes in the sources
         try:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):
@@ -89,7 +89,7 @@ def _of_file(path: Path) -> Iterator[str]:
 
 
 class Material(NamedTuple):
-    """A file to upload. `words`: what it contains."""
+    """A file to upload. `words` describes its content."""
 
     name: str
     content: Callable[[], bytes]
@@ -106,15 +106,15 @@ DIGITS = Material("digits.tar", digits_tar, DIGITS_LICENCE, "images: handwritten
 
 
 class Small(NamedTuple):
-    """A recipe that shows something within minutes."""
+    """A recipe that shows something within minutes, with the data that it trains on."""
 
     title: str
     purpose: str
     fields: dict[str, str]
     learning_rate: float
-    in_few_steps: float  # the learning rate of a short run, which can take larger steps
+    in_few_steps: float  # the learning rate for a short run, which can take larger steps
     material: Material = TEXT
-    adapts: "Small | None" = None  # a causal language model to train first, which is then adapted
+    adapts: "Small | None" = None  # a causal language model that is trained first; then this recipe adapts it
 
 
 USUAL = {

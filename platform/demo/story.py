@@ -1,4 +1,4 @@
-"""The demo's course: people sign up, a run opens on real text, volunteers train it, the model is downloaded."""
+"""The course of the demo: people sign up, a run opens, volunteers train on real text, the model is downloaded."""
 
 import json
 import time
@@ -17,8 +17,8 @@ from peer_agent.site.login_token import VARIABLE
 
 PASSWORD = "many hands make light work"  # noqa: S105 (of accounts in the demo's own folder)
 NAMES = ("Amina", "Teo", "Noor", "Ines", "Bao", "Lena", "Kofi", "Yuki")
-SHORT = 100  # steps
-STEPS_BEFORE = 60  # of a run whose model is adapted
+SHORT = 100  # runs of at most this many steps are short
+STEPS_BEFORE = 60  # steps of a run whose model is then adapted
 START_S, RELEASE_S = 60.0, 240.0
 
 
@@ -38,10 +38,10 @@ class Demo:
         self.data, self.site = self.folder / "site", ""
         self.slug, self.step = "", 0
         self.people: dict[str, Visitor] = {}
-        self.committed_before = 0  # samples in the relay's log of a run made first
+        self.committed_before = 0  # samples in the relay's log that an earlier run committed
 
     def run(self, children: Children, environment: dict[str, str], *, forever: bool) -> dict[str, Any] | None:
-        """Run the demo. With `forever` it stays up until interrupted. Raises Problem E403."""
+        """Run the demo. With `forever`, the site stays up until Ctrl-C. Raises Problem E403."""
         self._start_site(children, environment)
         organizer, small = self._sign_up(NAMES[0]), RECIPES[self.recipe]
         model = self._trained_before(children, organizer, small.adapts) if small.adapts is not None else None
@@ -56,7 +56,7 @@ class Demo:
         return result
 
     def epilogue(self) -> str:
-        """Return the text after an interruption: the progress, and how to open the site again."""
+        """Return the text to show after Ctrl-C: the progress, and how to open the site again."""
         far = f"Stopped after step {self.step} of {self.steps}. " if self.step else "Stopped. "
         return f"{far}To look at it again: MANYHANDS_DATA={self.data} .venv/bin/python manage.py serve"
 
@@ -76,7 +76,7 @@ class Demo:
         return person
 
     def _trained_before(self, children: Children, organizer: Visitor, small: Small) -> Path:
-        """Train a model for another run to adapt; return its release's archive."""
+        """Train a model that another run will adapt. Return the archive of its release."""
         self.say("First a small model is trained; what it learned is then adapted.")
         self._open_run(organizer, "causal_lm", small, STEPS_BEFORE)
         names = self._start_volunteers(children, organizer, "agents-before")
@@ -116,7 +116,7 @@ class Demo:
         self._wait_for(lambda: self._state(organizer) in ("open", "finished"), RELEASE_S, ready, None)
 
     def _start_volunteers(self, children: Children, organizer: Visitor, folder: str = "agents") -> list[str]:
-        """Start the agents; return their names among the children."""
+        """Start the agents and return their names as child processes."""
         started = []
         for number in range(self.peers):
             name = NAMES[number % len(NAMES)] + (str(number // len(NAMES) + 1) if number >= len(NAMES) else "")
@@ -205,7 +205,7 @@ class Demo:
 
 
 def committed_samples(relay: Path) -> int:
-    """Return the samples in all commit records of a relay's log. A record's first line is JSON, readable by anyone."""
+    """Return the samples in all commit records of a relay's log. Each record's first line is JSON."""
     return sum(
         json.loads(path.read_bytes().split(b"\n", 1)[0])["samples"] for path in sorted(relay.glob("**/records/*.json"))
     )

@@ -1,4 +1,4 @@
-"""A person with a browser: forms, cookies, CSRF tokens, redirects. Standard library only."""
+"""A person with a browser: forms, cookies, CSRF tokens and redirects. Uses the standard library only."""
 
 import http.cookiejar
 import json
@@ -17,7 +17,7 @@ TOKEN = re.compile(r"\bmh_[A-Za-z0-9_-]{20,}")
 
 
 class Refused(Exception):
-    """The site answered with an error, or not at all."""
+    """A request that the site answered with an error, or did not answer."""
 
 
 class Visitor:
@@ -29,7 +29,7 @@ class Visitor:
 
     @property
     def slug(self) -> str:
-        """The slug in the present address, on any page of a run."""
+        """The slug of the run whose page is open."""
         return self.address.split("/runs/")[1].split("/")[0]
 
     def read(self, path: str) -> str:
@@ -57,7 +57,7 @@ class Visitor:
         *,
         action: str = "",
     ) -> str:
-        """Submit the form at a path (to `action`, if given) and return the page that follows. Raises Refused."""
+        """Submit the form at `path`, to `action` if given. Return the page that follows. Raises Refused."""
         csrf = CSRF.search(self.read(path))
         if csrf is None:
             raise Refused(f"there is no form at {path}")

@@ -1,4 +1,7 @@
-"""Allowed addresses of webhooks: https, on the public internet. A name is resolved once, and that result is used."""
+"""Checks of the addresses of webhooks: https, on the public internet.
+
+A host name is resolved once, and the notice is posted to the addresses found then.
+"""
 
 import ipaddress
 import socket
@@ -11,25 +14,25 @@ from notices.models import LONGEST_ADDRESS, Webhook
 
 IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
-MOST_LOOKED_AT = 16  # addresses of one name
+MOST_LOOKED_AT = 16  # most addresses of one name that are checked
 DISCORD = frozenset({"discord.com", "discordapp.com", "ptb.discord.com", "canary.discord.com"})
 SLACK = frozenset({"hooks.slack.com", "hooks.slack-gov.com"})
 PORTS = {"https": 443, "http": 80}
 
 
 class Refused(Exception):
-    """The site does not post to this address; the message says why."""
+    """An address to which the site does not post; the message says why."""
 
 
 class Target(NamedTuple):
     is_secure: bool
     host: str  # as in certificates: lower case, ASCII
     port: int
-    path: str  # with its query
+    path: str  # includes the query
 
 
 def parse(address: str) -> Target:
-    """Return the parts of an address. Raises Refused with what is wrong."""
+    """Return the parts of a webhook's address. Raises Refused, which says what is wrong with the address."""
     if len(address) > LONGEST_ADDRESS:
         raise Refused(f"The address is longer than {LONGEST_ADDRESS} characters.")
     if not address.isascii() or not address.isprintable() or " " in address or "\\" in address:
@@ -74,7 +77,7 @@ def service_of(target: Target) -> Webhook.Service:
 
 
 def resolved(target: Target) -> list[IP]:
-    """Return the name's addresses. Raises OSError, and Refused if any of them must not be reached."""
+    """Return the host's IP addresses. Raises OSError, or Refused if the site must not reach one of them."""
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
     except UnicodeError as error:
@@ -86,7 +89,7 @@ def resolved(target: Target) -> list[IP]:
 
 
 def may_reach(address: IP) -> bool:
-    """Return True for the public internet; in debug mode also for this machine."""
+    """Return True if the address is on the public internet, or, in debug mode, on this machine."""
     if settings.DEBUG and address.is_loopback:
         return True
     inner = embedded(address)
@@ -103,7 +106,7 @@ def is_public(address: IP) -> bool:
 
 
 def embedded(address: IP) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address inside an IPv6 one: mapped, 6to4, Teredo, NAT64, or the old compatible form."""
+    """Return the IPv4 address inside an IPv6 one (mapped, 6to4, Teredo, NAT64 or compatible), or None."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address in NAT64 or address.packed[:12] == bytes(12):

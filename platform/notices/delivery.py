@@ -1,11 +1,11 @@
 """Delivery of due notices by e-mail and webhook, at least once.
 
-A worker claims a row, sends it, and marks it as sent. If it dies in between, or the answer is lost, the row is sent
-again when its claim expires; receivers recognize it by its id. A claim is one conditional update, so only one worker
-has it.
+A worker claims a row of the outbox, sends the notice, and marks the row as sent. If the worker dies in between, or the
+receiver's answer is lost, the row is sent again when the claim expires. Receivers recognize a repeated notice by its
+id. A claim is one conditional update, so only one worker gets the row.
 
-A failure is retried after as long as it has lasted, from a minute to half an hour. After a day of it an e-mail is given
-up, and a webhook is switched off and its owner told.
+The wait before a retry equals the time for which sending has failed, but is between a minute and half an hour. After a
+day of failures, an e-mail is given up, and a webhook is switched off. Its owner is told.
 """
 
 import logging
@@ -34,16 +34,16 @@ log = logging.getLogger(__name__)
 LEASE = timedelta(minutes=5)  # of a claim: longer than the slowest lookup, connection and answer together
 BATCH = 32  # rows claimed together
 AT_ONCE = 8  # rows sent at the same time
-BUDGET_S = 60.0  # after which a call ends and leaves the rest to the next
+BUDGET_S = 60.0  # after this time a call ends, and the next call sends the rest
 FIRST_RETRY, LONGEST_RETRY = timedelta(minutes=1), timedelta(minutes=30)
 GIVE_UP = timedelta(days=1)
-NEW = 2 * LONGEST_RETRY  # a failure so long after the last try is a new one
+NEW = 2 * LONGEST_RETRY  # a failure this long after the last try counts as a new failure
 
-_turn = threading.Lock()  # hanging webhooks then hold one worker thread
+_turn = threading.Lock()  # lets hanging webhooks hold one worker thread only
 
 
 class Undelivered(Exception):
-    """The notice did not arrive; the message says why. `retry_after` is the receiver's wish."""
+    """A notice that did not arrive; the message says why. `retry_after` is the wait that the receiver asked for."""
 
     def __init__(self, reason: str, retry_after: timedelta = timedelta(0)) -> None:
         super().__init__(reason)
@@ -54,7 +54,7 @@ Send = Callable[[], None]
 
 
 def deliver_due(clock: Callable[[], datetime] = timezone.now) -> int:
-    """Send due notices and return how many arrived; 0 while another thread does it."""
+    """Send all due notices and return how many arrived. Return 0 if another thread is sending."""
     if not _turn.acquire(blocking=False):
         return 0
     try:
@@ -83,7 +83,7 @@ def _deliver(clock: Callable[[], datetime]) -> int:
 
 
 def claim(now: datetime) -> list[Notice]:
-    """Claim due rows, at most one for each webhook, so that its notices arrive in order."""
+    """Claim due rows, at most one for each webhook, so that the notices of a webhook arrive in order."""
     claimed: list[Notice] = []
     hooks: set[int] = set()
     for notice in outbox.due(now).select_related("person__mailbox", "person__webhook")[:BATCH]:
@@ -98,7 +98,7 @@ def claim(now: datetime) -> list[Notice]:
 
 
 def prepared(claimed: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
-    """Return a function for each row that sends it without the database; end rows that cannot be sent any more."""
+    """Return notices with functions that send them without the database. Mark those that cannot be sent."""
     found = [(notice, sender(notice, now)) for notice in claimed]
     for notice, send in found:
         if send is None:
@@ -107,7 +107,7 @@ def prepared(claimed: list[Notice], now: datetime) -> list[tuple[Notice, Send]]:
 
 
 def sender(notice: Notice, now: datetime) -> Send | None:
-    """Return a function that sends the notice; None if its person has left or has no such channel any more."""
+    """Return a function that sends the notice; None if its person has left or no longer has that channel."""
     if not notice.person.is_active:
         return None
     address = settings.PUBLIC_URL + notice.path
@@ -182,12 +182,12 @@ def failed(notice: Notice, problem: Undelivered, now: datetime) -> None:
 
 
 def retry_in(failing: timedelta) -> timedelta:
-    """Return the wait before the next try: as long as it has been failing, within bounds."""
+    """Return the wait before the next try: the time for which sending has failed, within the two bounds."""
     return min(max(failing, FIRST_RETRY), LONGEST_RETRY)
 
 
 def _hook_failing_since(notice: Notice, reason: str, now: datetime) -> datetime | None:
-    """Record the failure and return its beginning; None if the webhook was removed or replaced meanwhile."""
+    """Record a failure, and return when failures began; None if the webhook has been replaced meanwhile."""
     hook = Webhook.objects.select_for_update().filter(person=notice.person_id).first()
     tried = getattr(notice.person, "webhook", None)
     if hook is None or tried is None or hook.saved_at != tried.saved_at:
@@ -204,7 +204,7 @@ def _end(notice: Notice, reason: str) -> None:
 
 
 def _switch_off(person_id: int, reason: str, now: datetime) -> None:
-    """Switch the webhook off, and tell its owner by their other channels."""
+    """Switch the webhook off, and tell its owner through the other channels that the owner uses."""
     Webhook.objects.filter(person=person_id).update(off_at=now)
     waiting = Notice.objects.filter(person=person_id, way=Way.WEBHOOK, state=Notice.State.WAITING)
     waiting.update(state=Notice.State.FAILED, problem=reason)

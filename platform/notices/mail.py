@@ -13,19 +13,19 @@ from notices.models import Event, Mailbox, Notice
 from notices.words import Words
 from peer_agent.protocol.errors import Problem
 
-CONFIRM, STOP = "notices.confirm", "notices.stop"  # the purposes of links
+CONFIRM, STOP = "notices.confirm", "notices.stop"  # the purposes for which links are signed
 CONFIRM_S = 86_400  # lifetime of a link to confirm
 
 
 class Bearer(NamedTuple):
-    """The person of a link, and a digest of the address it was sent to."""
+    """The person for whom a link was signed, and a digest of the e-mail address to which it was sent."""
 
     person_id: int
     address: str
 
 
 def digest_of(address: str) -> str:
-    """Return an address's digest, which ties a link to that address."""
+    """Return a short digest of an e-mail address. A link holds it, so that the link works for this address only."""
     return hashlib.sha256(address.encode()).hexdigest()[:16]
 
 
@@ -36,7 +36,7 @@ def link(mailbox: Mailbox, purpose: str) -> str:
 
 
 def bearer(token: str, purpose: str) -> Bearer:
-    """Return the person and address of a link. Raises Problem E358 if it is not ours or expired."""
+    """Return a link's person and address. Raises Problem E358 if it has expired, or this site did not sign it."""
     try:
         person_id, address = signing.loads(token, salt=purpose, max_age=CONFIRM_S if purpose == CONFIRM else None)
     except (signing.BadSignature, ValueError, TypeError) as error:
@@ -45,7 +45,7 @@ def bearer(token: str, purpose: str) -> Bearer:
 
 
 def mailbox_of(token: str, purpose: str) -> Mailbox | None:
-    """Return the link's mailbox; None if its person has another address by now. Raises Problem E358."""
+    """Return a link's mailbox; None if the person has another address by now. Raises Problem E358."""
     found = bearer(token, purpose)
     mailbox = Mailbox.objects.select_related("person").filter(person=found.person_id, person__is_active=True).first()
     return mailbox if mailbox is not None and digest_of(mailbox.address) == found.address else None
@@ -57,14 +57,14 @@ def is_offered() -> bool:
 
 
 def message(notice: Notice, words: Words, mailbox: Mailbox, address: str) -> EmailMessage:
-    """Return the e-mail. A notice has one Message-ID for all tries, so that mailboxes show it once."""
+    """Return the notice as an e-mail. All tries use the same Message-ID, so that mail programs show the notice once."""
     host = urlsplit(settings.PUBLIC_URL).hostname
     headers = {"Auto-Submitted": "auto-generated", "Message-ID": f"<notice-{notice.pk}@{host}>"}
     if notice.event == Event.CONFIRM:
         end = link(mailbox, CONFIRM)
     else:
         stop = link(mailbox, STOP)
-        # RFC 8058: a mail program unsubscribes with one click, by a POST.
+        # RFC 8058: a mail program can unsubscribe with one click, by a POST.
         headers |= {"List-Unsubscribe": f"<{stop}>", "List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}
         why = f"You're receiving this because you turned on e-mail notifications at {settings.PUBLIC_URL}"
         end = f"{address}\n\n-- \n{why}\nUnsubscribe: {stop}"

@@ -1,4 +1,4 @@
-"""Tables of notices: choices, mailboxes, webhooks, and the outbox."""
+"""Tables of notices: people's choices, mailboxes and webhooks, and the outbox."""
 
 from django.conf import settings
 from django.db import models
@@ -8,11 +8,11 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 Person = settings.AUTH_USER_MODEL
 
 LONGEST_TITLE, LONGEST_NAME, LONGEST_PROBLEM = 120, 60, 200
-LONGEST_ADDRESS = 500  # of a webhook
+LONGEST_ADDRESS = 500  # characters in a webhook's address
 
 
 class Event(models.TextChoices):
-    """Events that notices tell of; the last three cannot be chosen."""
+    """Events of which the site notifies people. People cannot choose the last three, which the site always sends."""
 
     NEEDED = "needed", gettext_lazy("A run you are in needs volunteers")
     FINISHED = "finished", gettext_lazy("A run you are in is finished")
@@ -35,7 +35,7 @@ CHOSEN = (Event.NEEDED, Event.FINISHED, Event.STOPPED, Event.REQUEST, Event.ACCE
 
 
 class Choice(models.Model):
-    """A person's choice of an event and a channel. Without a row nothing is sent."""
+    """A person's choice to be notified of an event through a channel. Without a row, the site sends nothing."""
 
     person = models.ForeignKey(Person, models.CASCADE, related_name="notice_choices")
     event = models.CharField(max_length=8, choices=Event.choices)
@@ -49,7 +49,7 @@ class Choice(models.Model):
 
 
 class Mailbox(models.Model):
-    """A person's e-mail address. Until it is confirmed, only the confirmation request is sent there."""
+    """A person's e-mail address. Until the person confirms it, the site sends only the request to confirm it."""
 
     person = models.OneToOneField(Person, models.CASCADE, primary_key=True, related_name="mailbox")
     address = models.EmailField(max_length=254)
@@ -61,7 +61,7 @@ class Mailbox(models.Model):
 
 
 class Webhook(models.Model):
-    """A person's webhook. Address and secret are sealed: anyone with the address can post there."""
+    """A person's webhook. Address and secret are stored encrypted, because anyone with the address can post there."""
 
     class Service(models.TextChoices):
         DISCORD = "discord", "Discord"
@@ -76,7 +76,7 @@ class Webhook(models.Model):
     saved_at = models.DateTimeField(default=timezone.now)
     tried_at = models.DateTimeField(null=True, blank=True)
     failing_since = models.DateTimeField(null=True, blank=True)
-    problem = models.CharField(max_length=LONGEST_PROBLEM, blank=True)  # of the last try
+    problem = models.CharField(max_length=LONGEST_PROBLEM, blank=True)  # the problem of the last try
     off_at = models.DateTimeField(null=True, blank=True)
 
     def __str__(self) -> str:
@@ -84,31 +84,31 @@ class Webhook(models.Model):
 
 
 class Notice(models.Model):
-    """One message to one person by one channel. `about` is its subject, told once a day (UTC).
+    """One notice to one person through one channel. `about` names its subject, which is sent once a day (UTC).
 
-    A WAITING row is tried from `due_at` on; a claim moves `due_at`, so that no other worker tries meanwhile. Browser
-    notices wait for an open page and are never claimed.
+    A WAITING row is tried from `due_at` on. A claim moves `due_at`, so that no other worker tries at the same time.
+    Notices for the browser wait for an open page and are never claimed.
     """
 
     class State(models.TextChoices):
         WAITING = "waiting"
         SENT = "sent"
-        FAILED = "failed"  # and not tried again
+        FAILED = "failed"  # not tried again
 
     person = models.ForeignKey(Person, models.CASCADE, related_name="notices")
     event = models.CharField(max_length=8, choices=Event.choices)
     way = models.CharField(max_length=8, choices=Way.choices)
     about = models.CharField(max_length=80)
     day = models.IntegerField()  # since 1970
-    title = models.CharField(max_length=LONGEST_TITLE, blank=True)  # the run's
-    machine = models.CharField(max_length=LONGEST_NAME, blank=True)  # its name
-    path = models.CharField(max_length=200)  # of the page to open
+    title = models.CharField(max_length=LONGEST_TITLE, blank=True)  # the title of the run
+    machine = models.CharField(max_length=LONGEST_NAME, blank=True)  # the name of the machine
+    path = models.CharField(max_length=200)  # the path of the page to open
     at = models.DateTimeField(default=timezone.now)
     due_at = models.DateTimeField(default=timezone.now)
     state = models.CharField(max_length=8, choices=State.choices, default=State.WAITING)
     tries = models.PositiveIntegerField(default=0)
     sent_at = models.DateTimeField(null=True, blank=True)
-    problem = models.CharField(max_length=LONGEST_PROBLEM, blank=True)  # of the last try
+    problem = models.CharField(max_length=LONGEST_PROBLEM, blank=True)  # the problem of the last try
 
     class Meta:
         constraints = (

@@ -1,4 +1,4 @@
-"""The outbox: notices as rows, written in the transaction of what they tell, and sent by other modules."""
+"""The outbox: notices stored as rows, in the same transaction as the event. Other modules send them."""
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
@@ -10,11 +10,11 @@ from django.utils import timezone
 from accounts.days import day_of
 from notices.models import LONGEST_NAME, LONGEST_TITLE, Choice, Event, Notice, Way
 
-MOST_A_DAY = 50  # notices to one person of one event by one channel; more are dropped
-KEPT = timedelta(days=7)  # after which a notice is deleted, sent or not
-FRESH = timedelta(hours=1)  # a browser shows none older
-MOST_SHOWN = 10  # in a browser at once
-AT_ONCE = 500  # rows of one statement
+MOST_A_DAY = 50  # most notices a day to one person, of one event, through one channel; more are dropped
+KEPT = timedelta(days=7)  # a notice is deleted after this time, sent or not
+FRESH = timedelta(hours=1)  # a browser shows no older notice
+MOST_SHOWN = 10  # most notices that a browser shows at once
+AT_ONCE = 500  # rows in one SQL statement
 
 
 def note(
@@ -28,9 +28,9 @@ def note(
     after: timedelta = timedelta(0),
     now: datetime | None = None,
 ) -> int:
-    """Notify those of these people who chose the event, by their channels; return the number of notices.
+    """Store a notice for each of these people who chose the event, for each channel chosen. Return their number.
 
-    `after` delays them, so that they can be withdrawn until then. A repeated subject is not sent again on the same day.
+    `after` delays sending; until then a notice can be withdrawn. A subject is sent only once on one day.
     """
     now = now or timezone.now()
     day = day_of(now)
@@ -60,7 +60,7 @@ def _counted(told: QuerySet[Notice]) -> list[tuple[tuple[int, str], int]]:
 
 
 def note_directly(event: Event, person_id: int, way: Way, *, about: str, title: str = "", path: str) -> None:
-    """Notify one person by one channel, whatever they chose."""
+    """Store a notice to one person through one channel, whatever the person has chosen."""
     row = _row(event, person_id, way, about=about, title=title, path=path, now=timezone.now())
     Notice.objects.bulk_create([row], ignore_conflicts=True)
 
@@ -92,13 +92,13 @@ def _row(
 
 
 def withdraw(event: Event, abouts: Collection[str], *, now: datetime | None = None) -> None:
-    """Delete notices that are no longer true and not due yet."""
+    """Delete those notices of these subjects that are not due yet, because they are no longer true."""
     later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=now or timezone.now())
     later.filter(event=event, about__in=abouts).delete()
 
 
 def withdraw_all(run: str) -> None:
-    """Delete notices about an ended run and its machines that are not due yet."""
+    """Delete the notices about an ended run and its machines that are not due yet."""
     later = Notice.objects.filter(state=Notice.State.WAITING, tries=0, due_at__gt=timezone.now())
     later.filter(event__in=(Event.NEEDED, Event.STOPPED, Event.REQUEST), about__startswith=run).delete()
 
@@ -109,7 +109,7 @@ def due(now: datetime) -> QuerySet[Notice]:
 
 
 def for_browser(person_id: int, now: datetime) -> list[Notice]:
-    """Return what the person's pages show, oldest first; each page remembers what it has shown."""
+    """Return the notices that the person's open pages show, oldest first. Each page remembers which it has shown."""
     fresh = Notice.objects.filter(person=person_id, way=Way.BROWSER, due_at__lte=now, due_at__gt=now - FRESH)
     return list(fresh.order_by("-due_at", "-pk")[:MOST_SHOWN])[::-1]
 

@@ -1,6 +1,7 @@
-"""One POST to a stranger's address, limited in time and bytes, without redirects, proxies or cookies.
+"""One POST to an address that a stranger chose, limited in time and bytes, without redirects, proxies or cookies.
 
-The name is resolved once and that address is used, so that it cannot change in between. Only the answer's head is read.
+The host name is resolved once, and the connection goes to the address found, so that the name cannot be pointed
+elsewhere in between. Only the head of the answer is read.
 """
 
 import re
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from notices.addresses import IP, Refused, Target, resolved
 
 CONNECT_S = 4.0
-TOTAL_S = 10.0  # from the first connection on
+TOTAL_S = 10.0  # counted from the first connection on
 HEAD_BYTES = 16_384
 PIECE = 4_096
 LONGEST_WAIT_S = 86_400  # the longest wait that an answer may ask for
@@ -22,7 +23,7 @@ RETRY_AFTER = re.compile(rb"^retry-after:[ \t]*(\d{1,6})[ \t]*\r?$", re.IGNORECA
 
 
 class Answer(NamedTuple):
-    """The status of an answer, and the wait that it asked for; 0 without one."""
+    """The status of an answer, and the wait that the receiver asked for; 0 if none."""
 
     status: int
     retry_after_s: int
@@ -34,11 +35,11 @@ class Answer(NamedTuple):
 
 
 class Unreached(Exception):
-    """There was no answer; the message says why."""
+    """A post without an answer; the message says why."""
 
 
 def post(target: Target, body: bytes, headers: Mapping[str, str], *, total_s: float = TOTAL_S) -> Answer:
-    """Post a body. Raises Refused, Unreached."""
+    """Post a body to the target and return the answer. Raises Refused, Unreached."""
     try:
         addresses = resolved(target)
     except OSError as error:
@@ -58,7 +59,7 @@ def post(target: Target, body: bytes, headers: Mapping[str, str], *, total_s: fl
 
 
 def _left(deadline: float) -> float:
-    """Return the seconds left. Raises TimeoutError if there are none."""
+    """Return the seconds until the deadline. Raises TimeoutError if none are left."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError
@@ -66,10 +67,10 @@ def _left(deadline: float) -> float:
 
 
 def _connected(target: Target, addresses: Sequence[IP], deadline: float) -> socket.socket:
-    """Connect to the first address that accepts. Raises OSError."""
+    """Connect to the first address that accepts a connection. Raises OSError."""
     failed: OSError = OSError("no address")
     for address in addresses:
-        # `create_connection` would look names up, even for an address.
+        # `create_connection` would look the address up, as if it were a name.
         link = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6)
         try:
             link.settimeout(min(CONNECT_S, _left(deadline)))
@@ -106,7 +107,7 @@ def _request(target: Target, body: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def _answer(link: socket.socket, deadline: float) -> Answer:
-    """Read the answer's head, skipping 1xx heads. Raises OSError, Unreached."""
+    """Read the head of the answer; skip heads with a status of 1xx. Raises OSError, Unreached."""
     read = b""
     while True:
         head, end, rest = read.partition(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Changes of a person's notification settings."""
+"""Functions that change a person's notification settings."""
 
 import secrets
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from notices import addresses, mail, outbox
 from notices.models import CHOSEN, Choice, Event, Mailbox, Notice, Way, Webhook
 from peer_agent.protocol.errors import Problem
 
-UNCONFIRMED = timedelta(days=7)  # after which an unconfirmed address is deleted
+UNCONFIRMED = timedelta(days=7)  # an unconfirmed address is deleted after this time
 SECRET_PREFIX = "mhs_"  # noqa: S105 (the prefix of secrets, for programs that look for them)
 
 
@@ -30,7 +30,7 @@ def choose(*, person: Person, wanted: Collection[tuple[Event, Way]]) -> None:
 
 @transaction.atomic
 def save_address(*, person: Person, address: str) -> Mailbox:
-    """Store an address and send a confirmation request there. Raises ValidationError."""
+    """Store an e-mail address and send a request to confirm it to that address. Raises ValidationError."""
     address = address.strip()
     EmailValidator(gettext("This is not an e-mail address."))(address)
     if len(address) > 254:
@@ -43,7 +43,7 @@ def save_address(*, person: Person, address: str) -> Mailbox:
 
 
 def confirmable(*, token: str) -> Mailbox:
-    """Return the mailbox that a link confirms. Raises Problem E358 if it expired or the address changed."""
+    """Return the mailbox that a link confirms. Raises Problem E358 if the link expired or the address has changed."""
     mailbox = mail.mailbox_of(token, mail.CONFIRM)
     if mailbox is None:
         raise Problem.of("E358")
@@ -51,7 +51,7 @@ def confirmable(*, token: str) -> Mailbox:
 
 
 def confirm_address(*, token: str) -> None:
-    """Confirm an address, so that notices are sent there. Raises Problem E358."""
+    """Confirm an e-mail address, so that the site sends notices to it. Raises Problem E358."""
     mailbox = confirmable(token=token)
     Mailbox.objects.filter(pk=mailbox.pk, address=mailbox.address, confirmed_at=None).update(
         confirmed_at=timezone.now()
@@ -66,7 +66,7 @@ def remove_address(*, person: Person) -> None:
 
 @transaction.atomic
 def stop_mail(*, token: str) -> None:
-    """Unsubscribe the address by the link in every e-mail. Raises Problem E358 if the link is not ours."""
+    """Unsubscribe an address, by the link in each e-mail. Raises Problem E358 if this site did not sign the link."""
     mailbox = mail.mailbox_of(token, mail.STOP)
     if mailbox is not None:
         _end(mailbox.person_id, Way.EMAIL)
@@ -74,7 +74,7 @@ def stop_mail(*, token: str) -> None:
 
 @transaction.atomic
 def save_webhook(*, person: Person, address: str) -> str:
-    """Store a webhook and return the secret that signs its posts, shown only once. Raises Refused."""
+    """Store a webhook and return the secret that signs its posts. The secret is shown only once. Raises Refused."""
     target = addresses.parse(address.strip())
     secret = SECRET_PREFIX + secrets.token_urlsafe(32)
     Webhook.objects.update_or_create(

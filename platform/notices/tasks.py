@@ -1,4 +1,4 @@
-"""Celery tasks for notices. Rows say what is due and are polled, so a lost queue loses nothing."""
+"""Celery tasks for notices. Rows in the database say what is due, so a lost queue loses no notice."""
 
 from celery import shared_task
 

@@ -1,4 +1,7 @@
-"""A notice in words, and as each webhook takes it. Pure. Names come from strangers: they stay on one visible line."""
+"""The text of notices, and the body that each kind of webhook accepts. Pure functions.
+
+Names come from strangers, so each is reduced to one visible line.
+"""
 
 import hashlib
 import hmac
@@ -13,10 +16,10 @@ from django.utils.translation import gettext as _
 
 from notices.models import Event, Webhook
 
-LONGEST = 120  # characters of a name
-MOST_MARKS = 4  # above and below one letter
-JOINERS = "\u200c\u200d"  # used in the spelling of Bengali, Persian and Hindi
-# Letters and marks by their category that show nothing.
+LONGEST = 120  # most characters of a name
+MOST_MARKS = 4  # most combining marks on one letter
+JOINERS = "\u200c\u200d"  # zero-width characters that Bengali, Persian and Hindi spelling needs
+# Characters that Unicode classes as letters or marks, but that show nothing.
 BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | {chr(mark) for mark in range(0xE0100, 0xE01F0)}
 RIGHT_TO_LEFT = frozenset({"R", "AL"})
 NAMELESS = "untitled"
@@ -28,7 +31,7 @@ class Words(NamedTuple):
 
 
 def one_line(name: str, most: int = LONGEST) -> str:
-    """Return a name on one line without invisible characters or piles of marks; joiners stay in joining scripts."""
+    """Return a name on one line, without invisible characters or piles of marks; needed joiners stay."""
     kept: list[str] = []
     marks = 0
     composed = unicodedata.normalize("NFC", name)
@@ -48,19 +51,22 @@ def one_line(name: str, most: int = LONGEST) -> str:
 
 
 def _joins(letter: str) -> bool:
-    """Return True if a joiner beside this letter is spelling: a letter without case, or its mark."""
+    """Return True if a zero-width joiner beside this letter is part of the spelling.
+
+    This holds for letters of scripts without upper and lower case, and for their marks.
+    """
     return bool(letter) and unicodedata.category(letter) in ("Lo", "Mn", "Mc") and letter not in BLANK
 
 
 def quoted(name: str) -> str:
-    """Return a name in quotes, with Unicode isolates that contain right-to-left writing."""
+    """Return a name in quotes. Unicode isolates keep a right-to-left name from reordering the line."""
     line = one_line(name)
     turns = any(unicodedata.bidirectional(letter) in RIGHT_TO_LEFT for letter in line)
     return f"“\u2068{line}\u2069”" if turns else f"“{line}”"
 
 
 def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
-    """Return the text of a notice. `title` is the run's; for SWITCHED_OFF it is the last problem."""
+    """Return a notice's headline and text. `title` is the run's title, or for SWITCHED_OFF the last problem."""
     run = quoted(title)
     match event:
         case Event.NEEDED:
@@ -105,20 +111,20 @@ def words_of(event: str, *, title: str = "", machine: str = "") -> Words:
             return Words(_("A test from Manyhands"), _("Notifications will reach you here."))
 
 
-# The body for a webhook, by service
+# The body of a post to a webhook, by service
 
 SIGNATURE = "X-Manyhands-Signature"
-LONGEST_ON_DISCORD = 2_000  # characters that Discord takes
+LONGEST_ON_DISCORD = 2_000  # most characters that Discord accepts
 NO_PREVIEWS = 4  # Discord's SUPPRESS_EMBEDS, so that a link in a title shows no picture
 MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|>~<:@&])")
 
 
 class Facts(NamedTuple):
-    """A notice as programs receive it."""
+    """The facts of a notice, as the JSON for programs gives them."""
 
     id: int
     event: str
-    title: str  # the run's; empty without one
+    title: str  # the run's title; empty if the notice is about no run
     machine: str
     address: str
     at: datetime
@@ -140,21 +146,21 @@ def payload(service: str, words: Words, facts: Facts, *, secret: str, now: datet
 
 
 def for_discord(words: Words, address: str) -> dict[str, Any]:
-    """Return the message for Discord. No name in it can mention anyone."""
+    """Return the message for Discord. `allowed_mentions` keeps a name in the text from mentioning anyone."""
     headline, text = (MARKDOWN.sub(r"\\\1", part) for part in words)
     lines = [f"**{headline}**", text, f"<{address}>"]
     return {"content": "\n".join(lines)[:LONGEST_ON_DISCORD], "allowed_mentions": {"parse": []}, "flags": NO_PREVIEWS}
 
 
 def for_slack(words: Words, address: str) -> dict[str, Any]:
-    """Return the message for Slack. Escaping three characters shows `<!channel>` as text; the rest is no markup."""
+    """Return the message for Slack. Escaping three characters shows `<!channel>` as text."""
     text = f"{words.headline}\n{words.text}\n{address}"
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return {"text": escaped, "mrkdwn": False, "unfurl_links": False, "unfurl_media": False}
 
 
 def generic(words: Words, facts: Facts) -> dict[str, Any]:
-    """Return the JSON for other services. `id` is the same for every try."""
+    """Return the notice as JSON for services other than Discord and Slack. `id` is the same at every try."""
     return {
         "id": facts.id,
         "event": facts.event,
@@ -168,7 +174,7 @@ def generic(words: Words, facts: Facts) -> dict[str, Any]:
 
 
 def signature(secret: str, body: bytes, at: int) -> str:
-    """Return `t=SECONDS,v1=HEX`: HMAC-SHA256 of `SECONDS.BODY`, which reveals a replayed old message."""
+    """Return `t=SECONDS,v1=HEX`: HMAC-SHA256 of `SECONDS.BODY`. The time exposes a replayed old message."""
     digest = hmac.new(secret.encode(), str(at).encode() + b"." + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={digest}"
 

@@ -1,1 +1,1 @@
-"""A run as people see it: purpose, data, recipe, snapshots, release, ledger. Decides nothing about rounds."""
+"""A run as people see it: purpose, data, recipe, snapshots, release, ledger. Rounds are decided elsewhere."""

@@ -1,7 +1,7 @@
-"""Access to each object: who may see a run, and who may manage it. A missing run and a forbidden one look alike.
+"""Access rules: who may see a run, and who may manage it. A visitor cannot tell a forbidden run from a missing one.
 
-Co-organizers may do all that the organizer may, except delete the run or choose other co-organizers. Moderators let
-people in and out, and make announcements.
+Co-organizers may do all that the organizer may, except delete the run or choose other co-organizers. Moderators may
+admit and remove people, and make announcements.
 """
 
 from django.contrib.auth.models import AnonymousUser
@@ -15,7 +15,8 @@ from runs.models import Member, Run, RunRole
 from runs.states import NOT_OPEN
 
 Viewer = Person | AnonymousUser | None
-BESIDE = ("dataset", "organizer", "head", "release", "publication", "verification")  # rows that pages read with it
+# Rows that pages read together with the run.
+BESIDE = ("dataset", "organizer", "head", "release", "publication", "verification")
 LISTED = (Run.Visibility.PUBLIC, Run.Visibility.REQUEST)
 MANAGING = (Run.Role.ORGANIZER, Run.Role.CO_ORGANIZER)
 RANKS: dict[Run.Role | None, int] = {Run.Role.ORGANIZER: 3, Run.Role.CO_ORGANIZER: 2, Run.Role.MODERATOR: 1}
@@ -26,18 +27,25 @@ def person_of(viewer: Viewer) -> Person | None:
 
 
 def listed_runs(viewer: Viewer) -> QuerySet[Run]:
-    """Return the runs for a viewer's list: opened public and by-request ones, their own, and those they joined."""
+    """Return the runs for a viewer's list.
+
+    These are public and by-request runs that have been opened, and runs in which the viewer has a role. Runs by
+    invitation are listed for their members.
+    """
     opened = Q(visibility__in=LISTED) & ~Q(state=Run.State.DRAFT)
     return Run.objects.filter(opened | _joined(person_of(viewer)))
 
 
 def visible_runs(viewer: Viewer) -> QuerySet[Run]:
-    """Return the runs that a viewer with the address can open."""
+    """Return the runs that the viewer may open, knowing the address."""
     return Run.objects.filter(~Q(visibility=Run.Visibility.PRIVATE) | _joined(person_of(viewer)))
 
 
 def _joined(person: Person | None) -> Q:
-    """Return a filter for runs where the person has a role, and for runs by invitation where they are a member."""
+    """Return a filter for the runs that the person has joined.
+
+    These are runs in which the person has a role, and runs by invitation of which they are a member.
+    """
     if person is None:
         return Q(pk__in=[])
     return _has_role(person) | (Q(visibility=Run.Visibility.PRIVATE) & _is_member(person))
@@ -53,7 +61,7 @@ def _is_member(person: Person) -> Q:
 
 
 def access_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return the run at this address if the viewer may see it. Raises Problem E305."""
+    """Return the run at this address. Raises Problem E305 if there is none, or the viewer may not see it."""
     run = visible_runs(viewer).select_related(*BESIDE).filter(slug=slug).first()
     if run is None:
         raise Problem.of("E305", address=f"/runs/{slug}/")
@@ -61,10 +69,10 @@ def access_run(*, slug: str, viewer: Viewer) -> Run:
 
 
 def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
-    """Return the run of a credential if its person may help now. A relay of the site (None) serves all runs.
+    """Return the run of a credential if the credential's person may take part now.
 
-    A person removed within the credential's hour still holds one. Raises Problem E305, E324 (removed), E410 (members
-    only).
+    `person` None stands for a relay of the site, which serves all runs. A check is needed because a removed person may
+    hold a credential that is valid for up to an hour. Raises Problem E305, E324 (removed), E410 (members only).
     """
     runs = Run.objects.all() if person is None else visible_runs(person)
     run = runs.select_related("dataset", "organizer", "head").filter(which).first()
@@ -76,7 +84,7 @@ def access_peer_run(which: Q, *, person: Person | None, address: str) -> Run:
 
 
 def helped_runs(person: Person) -> QuerySet[Run]:
-    """Return the visible runs that a person may help: no removal, and membership or a role if the run is by request."""
+    """Return the runs that a person may help: visible, not removed from, and joined if run by request."""
     others = Q(visibility=Run.Visibility.REQUEST) & ~_has_role(person) & ~_is_member(person)
     return visible_runs(person).exclude(Exists(_removals(person))).exclude(others)
 
@@ -86,7 +94,7 @@ def _removals(person: Person) -> QuerySet[Member]:
 
 
 def participants(run: Run) -> QuerySet[Person]:
-    """Return the organizer, members and, if the run is open to all, contributors; not people who were removed."""
+    """Return the organizer, members and, if the run is open to all, contributors, unless removed."""
     members = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     taking_part = Q(pk=run.organizer_id) | Q(pk__in=members)
@@ -110,19 +118,22 @@ def _require_part(run: Run, person: Person) -> None:
 
 
 def require_unremoved(run: Run, machine: Machine) -> None:
-    """Stop a removed person from approving the same machine under another name. Raises Problem E229."""
+    """Stop a removed person from using the same machine under another name. Raises Problem E229."""
     if machine.person_id != run.organizer_id and _of_removed(run).filter(pk=machine.pk).exists():
         raise Problem.of("E229")
 
 
 def _of_removed(run: Run) -> QuerySet[Machine]:
-    """Return machines that belonged to a removed person before their present owner."""
+    """Return the machines that a removed person owned before their present owner."""
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     return Machine.objects.filter(pk__in=PastOwner.objects.filter(person__in=removed).values("machine"))
 
 
 def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
-    """Return those of these machines whose past or present owner was removed, or may not join a run of members."""
+    """Return which of these machines may not take part in the run.
+
+    Either a past or present owner was removed, or the run is for members only and the owner is not a member.
+    """
     invited = Member.objects.filter(run=run, removed_at=None).values("person")
     removed = Member.objects.filter(run=run, removed_at__isnull=False).values("person")
     is_open = Run.objects.filter(pk=run.pk, visibility__in=(Run.Visibility.PUBLIC, Run.Visibility.UNLISTED))
@@ -132,17 +143,17 @@ def shut_out(run: Run, machines: list[PeerId]) -> QuerySet[Machine]:
 
 
 def access_managed_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run for its organizer or co-organizers, to open or change. Raises Problem E305, PermissionDenied."""
+    """Return a run that the viewer manages, as organizer or co-organizer. Raises Problem E305, PermissionDenied."""
     return _access_as(*MANAGING, slug=slug, viewer=viewer)
 
 
 def access_moderated_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run for anyone with a role in it, to let people in or out. Raises Problem E305, PermissionDenied."""
+    """Return a run in which the viewer has any role. Raises Problem E305, PermissionDenied."""
     return _access_as(*MANAGING, Run.Role.MODERATOR, slug=slug, viewer=viewer)
 
 
 def access_own_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run for its organizer, to delete. Raises Problem E305, PermissionDenied."""
+    """Return a run that the viewer organizes. Raises Problem E305, PermissionDenied."""
     return _access_as(Run.Role.ORGANIZER, slug=slug, viewer=viewer)
 
 
@@ -154,10 +165,7 @@ def _access_as(*roles: Run.Role, slug: str, viewer: Viewer) -> Run:
 
 
 def access_joinable_run(*, slug: str, viewer: Viewer) -> Run:
-    """Return a run that takes part in rounds now.
-
-    Raises Problem E305, E306 (finished), E308 (not open), E324 (removed), E410 (members only).
-    """
+    """Return a run to join now. Raises Problem E305, E306 (finished), E308 (not open), E324, E410 (members)."""
     run = access_run(slug=slug, viewer=viewer)
     person = person_of(viewer)
     if person is not None:
@@ -175,7 +183,7 @@ def require_open(run: Run) -> None:
 
 
 def may_see(run: Run, viewer: Viewer) -> bool:
-    """Return True if the viewer may open the run: knowing the address is enough unless it is by invitation."""
+    """Return True if the viewer may open the run. Knowing the address is enough, except for a run by invitation."""
     return visible_runs(viewer).filter(pk=run.pk).exists()
 
 
@@ -184,11 +192,11 @@ def may_manage(run: Run, viewer: Viewer) -> bool:
 
 
 def role_of(run: Run, viewer: Viewer) -> Run.Role | None:
-    """Return the viewer's role in the run; None without one, also for operators."""
+    """Return the viewer's role in the run, or None. Operators of the site have no role by themselves."""
     person = person_of(viewer)
     return run.role_of(person) if person is not None else None
 
 
 def outranks(role: Run.Role | None, other: Run.Role | None) -> bool:
-    """Return True if a person with `role` may remove a person with `other`, or grant and revoke that role."""
+    """Return True if a person with `role` may remove a person with `other`, or grant and revoke the role `other`."""
     return RANKS.get(role, 0) > RANKS.get(other, 0)

@@ -1,4 +1,4 @@
-"""Runs in Django's admin. Log and ledger are read-only, because credit is read from them."""
+"""Admin pages for runs. Log and ledger are read-only, because credit is read from them."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -16,7 +16,7 @@ from runs.models import Dataset, Head, LedgerEntry, LogEntry, MachineTotal, Rele
 
 
 def pages_of(kept: Callable[[], int]) -> type[Paginator]:  # type: ignore[type-arg] # no parameters at run time
-    """Return a paginator for tables with millions of rows: it counts rows only in searches, else it calls `kept`."""
+    """Return a paginator for long tables. It counts rows only in searches; otherwise it calls `kept`."""
 
     class KnownLength(Paginator):  # type: ignore[type-arg]
         @cached_property
@@ -28,17 +28,17 @@ def pages_of(kept: Callable[[], int]) -> type[Paginator]:  # type: ignore[type-a
 
 
 def entries() -> int:
-    """Return the number of log entries, summed from the heads of runs."""
+    """Return the number of log entries, as the sum over the heads of all runs."""
     return int(Head.objects.aggregate(n=Sum("index", default=0))["n"])
 
 
 def rounds() -> int:
-    """Return the number of ledger rows, summed from the machines' totals: one row for each of a machine's rounds."""
+    """Return the number of ledger rows, as the sum over the machines' totals. Each round of a machine has one row."""
     return int(MachineTotal.objects.aggregate(n=Sum("rounds", default=0))["n"])
 
 
 class ReadOnly(Kept):
-    show_full_result_count = False  # a log has many rows
+    show_full_result_count = False  # avoids counting the rows of a long log
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         del request, obj
@@ -47,7 +47,7 @@ class ReadOnly(Kept):
 
 @admin.register(Run)
 class RunAdmin(Kept):
-    """The admin of runs: an operator may change words and visibility; everything else is the organizer's."""
+    """The admin page of runs. An operator may change title, purpose and visibility; the organizer decides the rest."""
 
     list_display = ("title", "organizer", "state", "visibility", "created_at", "finished_at")
     list_filter = ("state", "visibility")
@@ -57,7 +57,7 @@ class RunAdmin(Kept):
     readonly_fields = ("slug", "organizer", "dataset", "state", "waiting_for", "created_at")
 
     def save_model(self, request: HttpRequest, obj: Run, form: Any, change: bool) -> None:  # noqa: FBT001  (Django's)
-        """Save through the organizer's services, so that the change is on the timeline and helpers stay members."""
+        """Save through the organizer's functions, which write the timeline and keep helpers as members."""
         del form, change
         run, operator = Run.objects.get(pk=obj.pk), cast("Person", request.user)
         drafts.change_words(run=run, title=obj.title, purpose=obj.purpose, by=operator, role=Run.Role.OPERATOR)

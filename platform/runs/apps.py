@@ -9,5 +9,5 @@ class RunsConfig(AppConfig):
     name = "runs"
 
     def ready(self) -> None:
-        """Import the tasks, so that Celery knows their names in every process that enqueues one."""
+        """Import the tasks, because Celery must know their names in every process that enqueues one."""
         import_module("runs.tasks")

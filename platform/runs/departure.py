@@ -1,4 +1,4 @@
-"""Deletion of an account: what belongs to the person alone is deleted; contributions stay, without a name."""
+"""Deletion of an account. Data that belong only to the person are deleted; contributions stay, without a name."""
 
 import re
 from functools import partial
@@ -17,15 +17,15 @@ from runs.lifecycle.drafts import delete_draft
 from runs.models import ActivityLine, HubAccount, JoinRequest, Member, NamedVolunteer, Release, Run
 from runs.queue import TaskName
 
-NOBODY = "a former volunteer"  # replaces the name in timelines
+NOBODY = "a former volunteer"  # replaces the name on timelines
 SETTLED = (Run.State.DRAFT, Run.State.FINISHED)
-# Verbs after a name in timelines (runs.timeline, peer_agent.protocol.coordinator). Elsewhere the same letters may be a
-# plain word.
+# Verbs that follow a person's name on timelines (runs.timeline, peer_agent.protocol.coordinator). Elsewhere, the same
+# letters may be a plain word.
 ACTIONS = (
     "accepted|added|announced|brought|changed|chose|created|declined|extended|gave|invited|is|joined|left|let|mixes|"
     "organizes|paused|published|removed|reported|resumed|returned|revoked|set|took|turned|wants|withdrew"
 )
-PLACES = (  # text before the name, and after it
+PLACES = (  # text before the name, and text after it
     ("^", rf" (?:{ACTIONS})\b| \("),
     (r"\bof ", r"'s samples|$| is| joined| left"),
     (r" (?:added|removed|let) ", r"\.$| back in\.$| as (?:co-organizer|moderator)\.$"),
@@ -36,10 +36,10 @@ PLACES = (  # text before the name, and after it
 
 @transaction.atomic
 def delete_account(*, person: Person) -> str:
-    """Delete an account, its drafts, and its name on cards and in timelines; return the name. Raises Problem E329.
+    """Delete an account, its drafts, and its name on cards and timelines. Return the name. Raises Problem E329.
 
-    Runs with a co-organizer, drafts too, pass to the longest-standing one. Removals stay in force: their rows hold no
-    name. Hosts may write the name for some seconds more, so call `forget_lines` again then.
+    A run with a co-organizer, even a draft, passes to the longest-standing one. Removals from runs stay in force,
+    because their rows hold no name. Hosts may write the name for some seconds more, so call `forget_lines` again then.
     """
     quotas.held(person)
     for heir in roles.successors(person):
@@ -70,7 +70,7 @@ def forget_lines(name: str) -> None:
 
 
 def without_name(text: str, name: str) -> str:
-    """Replace a person's name in a line of a timeline."""
+    """Replace a person's name in a line of a timeline with “a former volunteer”."""
     replaced = text
     for before, after in PLACES:
         replaced = re.sub(f"({before}){re.escape(name)}(?={after})", rf"\1{NOBODY}", replaced)
@@ -88,9 +88,10 @@ def _require_not_needed(person: Person) -> None:
 
 
 def _remake_cards(person: Person) -> None:
-    """Remake cards that name the person, as a volunteer or as the one who said that a text may be shared."""
+    """Make model cards again that name the person, as a volunteer or as the one who said that a text may be shared."""
     vouched = Q(run__dataset__vouched_by=person) | Q(run__dataset__further__vouched_by=person)
     named = vouched | Q(run__dataset__base__vouched_by=person) | Q(run__named__person=person)
     for release in Release.objects.filter(named, state=Release.State.READY).distinct():
-        Release.objects.filter(pk=release.pk).update(named=[*release.named, ""])  # a stale card: no such name
+        # An added name that no one has, so that the card counts as stale.
+        Release.objects.filter(pk=release.pk).update(named=[*release.named, ""])
         queue.enqueue_on_commit(TaskName.REMAKE_RELEASE, release.run_id)

@@ -1,4 +1,4 @@
-"""Access of a child process to the Hugging Face Hub. A token leaves the database only into its standard input."""
+"""Child processes' access to the Hugging Face Hub. A token leaves the database only into a child's input."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ def account_of(person: Person) -> HubAccount | None:
 
 
 def token_of(person: Person) -> str:
-    """Return the person's token for the Hub. Raises Problem E351, E352."""
+    """Return the person's token for the Hub. Raises Problem E351 (no token), E352 (the token cannot be decrypted)."""
     account = account_of(person)
     if account is None:
         raise Problem.of("E351")
@@ -27,5 +27,5 @@ def token_of(person: Person) -> str:
 
 
 def hub_environment(home: Path) -> dict[str, str]:
-    """Return the environment of the Hub's client: a folder of its own, and proxy settings."""
+    """Return environment variables for the Hub's client: its own cache folder, and proxy settings."""
     return {"HF_HOME": str(home), **{name: os.environ[name] for name in PASSED_ON if name in os.environ}}

@@ -1,6 +1,7 @@
-"""Exit when the process that started this one is gone, even by SIGKILL. Standard library only: children import it.
+"""Exit when the process that started this one is gone, even if it was killed.
 
-Programs started with `--attached` watch their standard input. These cannot: theirs carries a secret.
+Only the standard library is imported, since children import this module. Programs started with `--attached` watch their
+standard input instead. Children cannot, because their standard input carries a secret.
 """
 
 import ctypes
@@ -15,7 +16,7 @@ POLL_S = 0.5
 
 
 def leave_with_parent() -> None:
-    """Exit with the parent: on Linux the kernel does it, elsewhere a thread checks twice a second."""
+    """Exit when the parent process ends. On Linux, the kernel does this; elsewhere, a thread checks twice a second."""
     parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

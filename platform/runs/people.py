@@ -1,4 +1,4 @@
-"""A person's contributions to the runs that a viewer may see: by run, by day, step by step; and their milestones."""
+"""A person's contributions, to the runs that a viewer may see: by run, by day and by step. Also milestones."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,29 +13,29 @@ from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Ru
 
 SAMPLES = (1, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 DAYS = (7, 30, 100, 365)  # days with a contribution
-GIGABYTES = (1, 100, 1_000, 10_000)  # averaged for others
-FINISHED = (1, 3, 10)  # finished runs with a contribution of theirs
+GIGABYTES = (1, 100, 1_000, 10_000)  # gigabytes averaged for others
+FINISHED = (1, 3, 10)  # finished runs to which the person has contributed
 
 
-# Milestones. Pure
+# Milestones. Pure functions
 
 
 class Milestone(NamedTuple):
-    """One milestone. `day` since 1970, if it is known."""
+    """One milestone. `day` is the day since 1970 on which it was reached, if that is known."""
 
     name: str
     day: int | None = None
 
 
 class Reached(NamedTuple):
-    """The highest milestone of each kind, and the samples missing to the next one; empty after the last."""
+    """The highest milestone of each kind, and a text on the next one. The text is empty after the last milestone."""
 
     milestones: list[Milestone]
     next_one: str
 
 
 def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: int) -> Reached:
-    """Return the milestones reached. `by_day`: samples by the day (UTC, since 1970) on which they were given."""
+    """Return the milestones reached. `by_day` has the samples by the day (UTC, since 1970) of their contribution."""
     days = sorted(by_day)
     found, so_far, passed = list[Milestone](), 0, dict[int, int]()
     for day in days:
@@ -63,7 +63,7 @@ def reached(by_day: Mapping[int, int], *, bytes_averaged: int, finished: int) ->
 
 
 class Given(NamedTuple):
-    """A person's contribution to one run. `part`: of all the run's samples."""
+    """A person's contribution to one run. `part` is the fraction of all the run's samples."""
 
     run: Run
     samples: int
@@ -73,7 +73,7 @@ class Given(NamedTuple):
 
 
 class Contributions(NamedTuple):
-    """All contributions of a person. `by_day`: samples by the day (UTC, since 1970)."""
+    """All contributions of a person. `by_day` has the samples by day (UTC, since 1970)."""
 
     runs: list[Given]
     samples: int
@@ -83,7 +83,7 @@ class Contributions(NamedTuple):
 
 
 def contributions(person: Person, viewer: Viewer) -> Contributions:
-    """Return the person's contributions to runs that the viewer may see, most samples first."""
+    """Return the person's contributions to the runs that the viewer may see, the most samples first."""
     seen = runs_shown(person, viewer)
     sums = MachineTotal.objects.filter(person=person, run__in=seen).order_by().values("run")
     rows = {row["run"]: row for row in sums.annotate(given=Sum("samples"), made=Sum("person_rounds"))}
@@ -106,7 +106,7 @@ def contributions(person: Person, viewer: Viewer) -> Contributions:
 
 
 def runs_shown(person: Person, viewer: Viewer) -> QuerySet[Run]:
-    """Return the runs to show: to the person every run they still see, to others those on their lists."""
+    """Return the runs on a person's page: all visible ones for the person, listed ones for other viewers."""
     return visible_runs(viewer) if viewer == person else listed_runs(viewer)
 
 

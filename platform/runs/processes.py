@@ -1,6 +1,6 @@
-"""Work that needs torch runs in a child process, `peer_agent.site_work`: arguments in, one JSON object out.
+"""Child processes for work that needs torch. `peer_agent.site_work` gets arguments and prints one JSON object.
 
-Also limits long work to one at a time in this process, and turns its failures into numbered errors.
+This module also limits such work to one child of a kind at a time, and turns failures into numbered errors.
 """
 
 import errno
@@ -35,17 +35,17 @@ _running: set["subprocess.Popen[str]"] = set()
 _lock = threading.Lock()
 _is_stopping = threading.Event()
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
-DISK_FULL = "53100"  # PostgreSQL's SQLSTATE for it
-# Locks for `turn`. In a run with short steps replays never pause, so measurements have a lock of their own.
+DISK_FULL = "53100"  # PostgreSQL's SQLSTATE for a full disk
+# Locks for `turn`. In a run with short steps, replays never pause, so measurements have their own lock.
 replaying = threading.Lock()
 measuring = threading.Lock()
-fetching = threading.Lock()  # texts and models from the Hub
-trying = threading.Lock()  # released models, by visitors
+fetching = threading.Lock()  # data and models from the Hub
+trying = threading.Lock()  # trials of released models by visitors
 packing = threading.Lock()  # checkpoints for the Hub
 
 
 class ChildStopped(Exception):
-    """The site is shutting down; the task is done again at the next start."""
+    """A child that was killed because the site is shutting down. The next start does its task again."""
 
 
 def run_child(
@@ -56,10 +56,10 @@ def run_child(
     more: Mapping[str, str] | None = None,
     beat: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Run a child and return the JSON object on its last line. The child reads `secret` from its standard input.
+    """Run a child process and return the JSON object on its last line. The child reads `secret` from standard input.
 
-    `beat` is called every few seconds; if it raises, the child is killed. Raises ChildStopped, and Problem with the
-    child's fault, or E327 if it dies without one or takes too long.
+    `beat` is called every few seconds; if it raises, the child is killed. Raises ChildStopped, Problem with the child's
+    fault, or E327 if the child dies without a fault or takes too long.
     """
     command = [sys.executable, "-c", BOOTSTRAP, *arguments]
     child = _start(command, {**child_environment(), **(more or {})})
@@ -80,7 +80,7 @@ def run_child(
 def _waited_for(
     child: "subprocess.Popen[str]", secret: str, timeout_s: float, beat: Callable[[], None] | None
 ) -> tuple[str, str]:
-    """Return the child's output and errors. Raises TimeoutExpired, and whatever `beat` raises."""
+    """Return the child's output and errors. Raises TimeoutExpired, or an exception that `beat` raises."""
     until, said = time.monotonic() + timeout_s, secret
     try:
         while True:
@@ -90,7 +90,7 @@ def _waited_for(
             except subprocess.TimeoutExpired:
                 if beat is None or left_s <= BEAT_S:
                     raise
-                said = ""  # already sent; output received so far is kept
+                said = ""  # the secret was sent; output received so far is kept
                 beat()
     except BaseException:
         child.kill()
@@ -107,7 +107,7 @@ def stop_children() -> None:
 
 
 def child_environment() -> dict[str, str]:
-    """Return a child's environment without the site's secrets: paths, and a limit on threads."""
+    """Return a child's environment: paths and a limit on threads, but none of the site's secrets."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "SYSTEMROOT", "TMPDIR") if name in os.environ}
     paths = (str(settings.ROOT), str(settings.ROOT / "platform"))
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 2) // 2)))
@@ -141,7 +141,7 @@ def _fault_in(errors: str, status: int) -> Fault:
 
 
 def disk_fault(error: BaseException | None) -> Fault | None:
-    """Return E328, which names no folder, if the error is about the disk."""
+    """Return error E328 if `error` shows that the disk is full or broken; else None. E328 names no folder."""
     cause = error.__cause__ if isinstance(error, DatabaseError) else error
     is_full = (
         getattr(cause, "errno", None) in NO_ROOM
@@ -153,7 +153,7 @@ def disk_fault(error: BaseException | None) -> Fault | None:
 
 @contextmanager
 def turn(lock: threading.Lock) -> Iterator[bool]:
-    """Acquire the lock if it is free, and tell the block. Long work never waits for it, so a thread stays free."""
+    """Try to acquire the lock, and yield whether it worked. Never wait, so that the thread stays free."""
     is_mine = lock.acquire(blocking=False)
     try:
         yield is_mine
@@ -164,16 +164,16 @@ def turn(lock: threading.Lock) -> Iterator[bool]:
 
 @contextmanager
 def faults_to(record: Callable[[Fault], None], code: str) -> Iterator[None]:
-    """Record the block's failure; `code` numbers unforeseen ones. A site that shuts down is no failure."""
+    """Pass a failure of the block to `record`, unforeseen ones as `code`. A shutdown is no failure."""
     try:
         yield
     except ChildStopped:
         logger.info("stopped with the site; done again at the next start")
     except Problem as problem:
         logger.warning("%s", problem)
-        # The child's text may name the folder of the disk.
+        # The child's message may name a folder of the disk.
         record(Fault.of("E328") if problem.fault.code == codes.DISK_FULL else problem.fault)
     except Exception as error:
         logger.exception("unforeseen")
-        # Other texts may name this machine's folders, and everyone can read the page.
+        # Other messages may name folders of this machine, and everyone can read the page.
         record(disk_fault(error) or Fault.of(code, reason=type(error).__name__))

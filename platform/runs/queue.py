@@ -1,4 +1,4 @@
-"""Tasks by name, so that callers need not import `runs.tasks`."""
+"""Names of tasks. Callers use these names instead of importing `runs.tasks`."""
 
 from enum import StrEnum
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Quotas of one person (`settings.QUOTAS`): drafts, disk, model size, concurrent runs. Operators have none.
+"""Limits for one person (`settings.QUOTAS`): drafts, disk, model size, runs under way. Operators have no limits.
 
 Limits that concurrent requests could exceed are checked with the person's row locked.
 """
@@ -18,7 +18,7 @@ from runs.storage import MEGABYTE
 
 
 class Quotas(NamedTuple):
-    """One person's limits; `parameters` of one run, `disk_mb` in megabytes."""
+    """One person's limits. `parameters` is for each run, `disk_mb` in megabytes."""
 
     drafts: int
     disk_mb: int
@@ -27,7 +27,7 @@ class Quotas(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A person's use and quota. `most` is None for operators."""
+    """The amounts that a person uses, and the person's limits. `most` is None for operators."""
 
     drafts: int
     disk_mb: int
@@ -54,7 +54,7 @@ def under_way(person: Person) -> int:
 
 
 def disk_of(person: Person) -> int:
-    """Return the bytes of a person's texts; unfinished uploads count at their full size."""
+    """Return the bytes of a person's texts. An unfinished upload counts with its full size."""
     kept, coming = (
         rows.filter(**{owner: OuterRef("pk")}).order_by().values(owner).annotate(total=Sum("size")).values("total")
         for rows, owner in ((Dataset.objects, "organizer"), (Upload.objects, "person"))
@@ -64,14 +64,14 @@ def disk_of(person: Person) -> int:
 
 
 def require_draft_left(person: Person) -> None:
-    """Raise Problem E364 if the person has as many drafts as they may."""
+    """Raise Problem E364 if the person has reached the limit of drafts."""
     most = quotas_of(person)
     if most is not None and (count := drafts_of(person)) >= most.drafts:
         raise Problem.of("E364", count=count, most=most.drafts)
 
 
 def require_disk(person: Person, size: int, *, given_up: int = 0) -> None:
-    """Raise Problem E365 unless there is room for `size` more bytes once `given_up` bytes are deleted."""
+    """Raise Problem E365 unless `size` more bytes fit the quota, once `given_up` bytes are deleted."""
     most = quotas_of(person)
     if most is None:
         return
@@ -81,20 +81,20 @@ def require_disk(person: Person, size: int, *, given_up: int = 0) -> None:
 
 
 def require_model(person: Person, recipe: Recipe) -> None:
-    """Raise Problem E366 if the recipe's model is too large for the person."""
+    """Raise Problem E366 if the recipe's model is larger than the person's quota allows."""
     most = quotas_of(person)
     if most is not None and recipe.parameters() > most.parameters:
         raise Problem.of("E366", parameters=f"{recipe.parameters():,}", most=f"{most.parameters:,}")
 
 
 def require_run_left(person: Person) -> None:
-    """Raise Problem E367 if the person has as many runs under way as they may."""
+    """Raise Problem E367 if the person has reached the limit of runs under way."""
     most = quotas_of(person)
     if most is not None and (count := under_way(person)) >= most.runs:
         raise Problem.of("E367", count=count, most=most.runs)
 
 
 def held(person: Person) -> None:
-    """Lock the person's row until the transaction ends, so that counts stay true. Raises PermissionDenied if closed."""
+    """Lock the person's row, so that counts stay true. Raises PermissionDenied if the account is closed."""
     if not Person.objects.select_for_update().filter(pk=person.pk, is_active=True).values_list("pk").first():
         raise PermissionDenied("This account is closed. Nothing was changed.")

@@ -1,4 +1,4 @@
-"""Queries about runs. A page needs a handful of them."""
+"""Queries about runs. A page needs only a handful of them."""
 
 import math
 from collections import defaultdict
@@ -38,18 +38,18 @@ from runs.timeline import STEP, activity_of
 
 POINTS = 360  # most points of the curve on a page
 LONG = 1200  # most points of the curve as a table or on a card
-PACED = 20  # newest steps whose median is the pace; the curve has at least these whole
+PACED = 20  # the pace is the median over this many newest steps; the curve has at least these in full
 MEASURED = 120  # most held-out losses
-WRITTEN = 3  # snapshots whose texts a page shows, beside the first
+WRITTEN = 3  # newest snapshots whose texts a page shows; it shows the first snapshot too
 SHORT_S = 3.0  # shorter steps are too quick to watch, so pages show shares …
-SHARED_STEPS, SHARED = 50, 12  # … of so many steps together, and of so many people
+SHARED_STEPS, SHARED = 50, 12  # … over this many steps together, of this many people
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-MOST_AT_ONCE = 100  # lines of one moment
-RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: other events, and the newest steps
+MOST_AT_ONCE = 100  # lines that have the same time
+RECENT, RECENT_STEPS = 14, 6  # lines of the timeline: other events, and newest steps
 
 
 class Point(NamedTuple):
-    """The loss of one committed step, and other facts of its entry; None for those it lacks."""
+    """The loss of one committed step, and other facts of its entry. A fact that the entry lacks is None."""
 
     step: int
     loss: float
@@ -61,7 +61,10 @@ class Point(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The held-out loss of the snapshot at a place of the log, in nats per loss unit, and other figures."""
+    """The held-out loss of a snapshot, in nats per token that counts for the loss, and other figures.
+
+    `place` is the index of the snapshot in the log.
+    """
 
     place: int
     step: int
@@ -88,7 +91,7 @@ class RunProgress:
 
     @property
     def passes(self) -> float | None:
-        """Average passes over the dataset; None if a mix gives its files different numbers of passes."""
+        """The average number of passes over the dataset. None if a mix gives its files different numbers of passes."""
         if not self.dataset.tokens or self.run.parsed_recipe.mix:
             return None
         return self.samples / max(self.run.parsed_recipe.samples_in(self.dataset.tokens), 1)
@@ -96,23 +99,23 @@ class RunProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class RunPicture(RunProgress):
-    """A run's page at one moment, without who is online."""
+    """The content of a run's page at one moment, without the people who are online."""
 
     step: int
     index: int
     target_steps: int
     target_batch: int
-    pace_s: float | None  # seconds per step, over the last twenty
+    pace_s: float | None  # seconds per step, over the last twenty steps
     people: int
     machines: int
     tokens: int
     release: Release | None
     leaderboard: list[LeaderboardLine] = field(default_factory=list)
     activity: list[ActivityLine] = field(default_factory=list)
-    written: list[Snapshot] = field(default_factory=list)  # whose texts are shown, newest first
+    written: list[Snapshot] = field(default_factory=list)  # the snapshots whose texts are shown, newest first
     averaged: list[AveragedLine] = field(default_factory=list)
     recent: Recent = field(default_factory=lambda: Recent(0, {}))
-    shares: Shares | None = None  # of the newest steps, if these are short
+    shares: Shares | None = None  # of the newest steps, if steps are short
 
     @property
     def loss(self) -> float | None:
@@ -121,7 +124,7 @@ class RunPicture(RunProgress):
 
 
 def run_lines(viewer: Viewer, *, offset: int = 0, limit: int = 100) -> list[RunLine]:
-    """Return runs for the front page, newest first, each with its last loss, in one query."""
+    """Return the runs for the front page, newest first, each with its last loss, in one query."""
     newest = LogEntry.objects.filter(IN_MODEL, run=OuterRef("pk")).order_by("-index").values("loss")[:1]
     runs = listed_runs(viewer).select_related("head", "organizer", "dataset").annotate(last_loss=Subquery(newest))
     return [
@@ -131,7 +134,7 @@ def run_lines(viewer: Viewer, *, offset: int = 0, limit: int = 100) -> list[RunL
 
 
 def run_progress(run: Run) -> RunProgress:
-    """Return how a run learns, in three or four queries."""
+    """Return the losses of a run and its contributed samples, in three or four queries."""
     given = totals(run).samples
     return RunProgress(
         run=run, dataset=run.dataset, points=loss_points(run), samples=given, heldout=heldout_points(run)
@@ -143,9 +146,10 @@ def last_loss(run: Run) -> float | None:
 
 
 def run_picture(run: Run, *, lines: int = 10, today: int | None = None) -> RunPicture:
-    """Return everything that rows know for a run's page: seven or eight queries, however long the run.
+    """Return all that the database has for a run's page.
 
-    `today`: the day, as `day_of` counts, since which ranks have moved; without it none has.
+    This takes seven or eight queries, however long the run. `today` is the day, as `day_of` counts, from whose
+    beginning changes of rank are counted. Without it, no rank has changed.
     """
     board, sums = board_and_totals(run, limit=lines, today=today)
     head = _head(run, sums)
@@ -163,12 +167,12 @@ def run_picture(run: Run, *, lines: int = 10, today: int | None = None) -> RunPi
 
 
 def run_head(run: Run) -> RunPicture:
-    """Return the head of a run's pages, in two queries. Its lists are empty."""
+    """Return the head of a run's page, in two queries. The lists in the result are empty."""
     return _head(run, totals(run))
 
 
 def _head(run: Run, sums: Totals) -> RunPicture:
-    """Return the head of a page. The curve holds the newest entries whole, so the pace comes from its points."""
+    """Return the head of a run's page. Its curve has the newest entries, which also show the pace."""
     recipe, points = run.parsed_recipe, loss_points(run)
     return RunPicture(
         run=run,
@@ -185,9 +189,10 @@ def _head(run: Run, sums: Totals) -> RunPicture:
 
 
 def activity(run: Run) -> list[ActivityLine]:
-    """Return the newest lines of the timeline, with few of the frequent commits, in one query.
+    """Return the newest lines of the timeline, with only a few of the frequent commits, in one query.
 
-    It reads lines since the last shown of either kind; several lines of one moment may add to it.
+    The query finds, for commits and for other lines, the time of the oldest line to show. It then reads all lines
+    since, which may include more lines of the same time.
     """
     lines = activity_of(run)
     is_step = Q(kind=STEP), ~Q(kind=STEP)
@@ -206,16 +211,13 @@ def void_rounds(run: Run) -> int:
 
 
 def pace(newest_first: list[datetime]) -> float | None:
-    """Return seconds between commits: the median, so that one long pause does not count."""
+    """Return the median of the seconds between commits. With the median, one long pause does not count."""
     gaps = sorted((late - early).total_seconds() for late, early in pairwise(newest_first))
     return gaps[len(gaps) // 2] if gaps else None
 
 
 def loss_points(run: Run, *, most: int = POINTS) -> list[Point]:
-    """Return the loss curve with at most `most` points; only these rows are read.
-
-    Undone steps are left out: two losses at one step would make its figures doubtful.
-    """
+    """Return the loss curve with at most `most` points, without undone steps. Reads only these rows."""
     rows = run.log.filter(IN_MODEL, step__in=places(run.head.step, most)).order_by("step")
     names = ("step", "loss", "at", "samples", "duration_s", "peers", "learning_rate", "bytes_averaged")
     return [_point(*row) for row in rows.values_list(*names)]
@@ -226,10 +228,10 @@ def _point(step: int, loss: float, at: datetime, samples: int, duration_s: float
 
 
 def places(last: int, most: int = POINTS) -> list[int]:
-    """Return which steps make the curve: every 2nd, 4th, 8th, … of the older steps, and all newer ones.
+    """Return the steps that make the curve: every 2nd, 4th, 8th, … of the older steps, and all newer steps.
 
-    A tenth to a fifth of `most` is whole. A new step changes few places, since whole steps leave in groups and the rest
-    is rarely thinned; so the live feed sends short changes.
+    The newer steps are a tenth to a fifth of `most`. A new step changes few points, because older steps are thinned in
+    groups and the stride rarely doubles. So the live feed sends short changes.
     """
     if last <= most:
         return list(range(1, last + 1))
@@ -242,17 +244,17 @@ def places(last: int, most: int = POINTS) -> list[int]:
 
 
 def best_snapshot(run: Run) -> Snapshot | None:
-    """Return the snapshot with the least held-out loss; among equals the first."""
+    """Return the snapshot with the lowest held-out loss; among equals, the first."""
     return _current(run).exclude(heldout_loss=None).order_by("heldout_loss", "index").first()
 
 
 def _current(run: Run) -> QuerySet[Snapshot]:
-    """Return the run's snapshots that no rollback undid."""
+    """Return the run's snapshots that no rollback has undone."""
     return run.snapshots.filter(is_undone=False)
 
 
 def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
-    """Return held-out losses in order, thinned evenly by the database, always with the newest and the best."""
+    """Return held-out losses in order, thinned by the database, but always with the newest and the best."""
     newer = Window(RowNumber(), order_by=F("index").desc()) - 1
     best = Window(RowNumber(), order_by=(F("heldout_loss").asc(), F("index").asc()))
     stride = (Window(Count("pk")) - 1) / most + 1
@@ -266,7 +268,7 @@ def heldout_points(run: Run, *, most: int = MEASURED) -> list[Measured]:
 
 
 def written_at(run: Run) -> list[Snapshot]:
-    """Return snapshots whose texts a page shows, newest first: the last ones, and the first for comparison."""
+    """Return the snapshots whose texts a page shows, newest first: the last ones, and the first for comparison."""
     known = _current(run).exclude(written=[])
     last = Coalesce(Subquery(known.order_by("-index").values("index")[WRITTEN - 1 : WRITTEN]), 0)
     first = Subquery(known.order_by("index").values("index")[:1])
@@ -275,51 +277,52 @@ def written_at(run: Run) -> list[Snapshot]:
 
 
 def ledger_rows(run: Run, *, after: int = 0) -> QuerySet[LedgerEntry]:
-    """Return contributions after the row `after`, in the order they were written."""
+    """Return the contributions after the row `after`, in the order in which they were written."""
     return run.ledger.filter(pk__gt=after).select_related("person", "machine").order_by("pk")
 
 
 def steps(run: Run, *, after: int = -1) -> QuerySet[LogEntry]:
-    """Return updates after the index `after`, in order, including undone ones."""
+    """Return the updates after the index `after`, in order, including undone ones."""
     return run.log.filter(index__gt=after, kind=LogEntry.Kind.UPDATE).order_by("index")
 
 
 def snapshots(run: Run, *, after: int = -1) -> QuerySet[Snapshot]:
-    """Return loadable snapshots after the index `after`, in order."""
+    """Return the snapshots after the index `after` that machines can load, in order."""
     return _current(run).filter(index__gt=after, is_stored=True).order_by("index")
 
 
-# Progress in losses: medians, since the loss of one step depends on its samples
+# Progress, judged by medians of losses, since the loss of one step depends on its samples
 
-TYPICAL = 9  # steps; the loss of a single one is noisy
+TYPICAL = 9  # steps; the loss of one step alone is noisy
 RISEN = 1.02  # times the best held-out loss; a smaller rise is noise
-SINCE_BEST = 2  # measured snapshots since the best
+SINCE_BEST = 2  # snapshots measured since the best one
 
 
 class Overfitting(NamedTuple):
-    """The best and newest measured snapshots of a run whose held-out loss rose while its training loss fell."""
+    """The best and newest snapshot of a run whose held-out loss rose while its training loss fell."""
 
     best: Measured
     newest: Measured
 
 
 def typical_loss(points: Sequence[Point]) -> float | None:
-    """Return the median training loss of the last steps, in nats per loss unit; None without a finite one."""
+    """Return the median training loss of the last steps, in nats per token that counts. None if no loss is finite."""
     losses = [point.loss for point in points[-TYPICAL:] if math.isfinite(point.loss)]
     return median(losses) if losses else None
 
 
 class Change(NamedTuple):
-    """A change of training loss, in nats, over a number of steps."""
+    """A change of the training loss, in nats, over a number of steps."""
 
     loss: float
     steps: int
 
 
 def change(points: Sequence[Point], before: int) -> Change | None:
-    """Return the change from the loss near the place `before` to the last loss; None if either is missing.
+    """Return the change from the loss near the point `before` to the last loss. Return None if either is missing.
 
-    Both are medians over equally many steps, none in common; `steps` is the distance of their middles.
+    Both losses are medians over the same number of steps, without a common step. `steps` is the distance between the
+    middles of the two groups.
     """
     last = max(1, min(TYPICAL, len(points) // 2, len(points) - 1 - before))
     recent, earlier = points[-last:], points[max(before + 1 - last, 0) : max(before + 1, last)]
@@ -330,7 +333,7 @@ def change(points: Sequence[Point], before: int) -> Change | None:
 
 
 def overfitting(points: Sequence[Point], heldout: Sequence[Measured]) -> Overfitting | None:
-    """Return the best and newest snapshot if the run overfits its data; None if nothing shows it."""
+    """Return the best and the newest snapshot if the run overfits its data; None if nothing shows that."""
     if not heldout:
         return None
     newest, best = heldout[-1], min(heldout, key=lambda measured: measured.loss)
@@ -342,13 +345,13 @@ def overfitting(points: Sequence[Point], heldout: Sequence[Measured]) -> Overfit
     return Overfitting(best, newest) if fell else None
 
 
-# Runs on the front page: a few queries for any number of them
+# Runs on the front page: a few queries for any number of runs
 
 CURVE = 40  # points of a curve on a card
 MOST_WORDS = 5  # most words of a search
 MOST_HOSTED = 1000  # runs whose people are counted
 SEARCHED = ("title", "purpose", "organizer__username")
-OBJECTIVE = '"objective":"{}"'  # in a stored recipe
+OBJECTIVE = '"objective":"{}"'  # as it stands in a stored recipe
 STATES = {
     "open": (Run.State.PREPARING, *LIVE, Run.State.FINISHING),
     "finished": (Run.State.FINISHED,),
@@ -356,7 +359,7 @@ STATES = {
 
 
 class Search(NamedTuple):
-    """A visitor's search; empty fields match anything. `recipe` is an objective, `state` one of `STATES`."""
+    """A visitor's search. An empty field matches anything. `recipe` is an objective, `state` a key of `STATES`."""
 
     words: str = ""
     recipe: str = ""
@@ -364,14 +367,15 @@ class Search(NamedTuple):
 
 
 def hosted_runs(viewer: Viewer) -> list[Run]:
-    """Return listed runs in which machines may be connected, with only the columns that identify them."""
+    """Return listed runs to which machines may be connected. Only the columns that identify a run are loaded."""
     return list(listed_runs(viewer).filter(state__in=HOSTED).only("pk", "state").order_by("-opened_at")[:MOST_HOSTED])
 
 
 def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -> QuerySet[Run]:
-    """Return listed runs that match, with their newest held-out loss as `heldout_loss`.
+    """Return listed runs that match a search, with their newest held-out loss as `heldout_loss`.
 
-    Open runs without trainers come first, then the `busy` ones, others under way, finished ones; each newest first.
+    First come open runs without trainers, then `busy` ones, then other runs under way, then finished runs. Each group
+    is ordered by age, the newest first.
     """
     known = Snapshot.objects.filter(run=OuterRef("pk"), is_undone=False)
     measured = known.filter(heldout_loss__isnull=False).order_by("-index")
@@ -392,7 +396,7 @@ def found_runs(viewer: Viewer, search: Search, *, busy: Collection[UUID] = ()) -
 
 
 def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:
-    """Return each run's losses at about `CURVE` of its steps, in order, in one query."""
+    """Return the losses of each run at about `CURVE` of its steps, in order, in one query."""
     wanted = [Q(run=run, step__in=places(run.head.step, CURVE)) for run in runs if run.head.step]
     found: dict[UUID, list[Point]] = defaultdict(list)
     if wanted:
@@ -403,6 +407,6 @@ def curves(runs: Sequence[Run]) -> dict[UUID, list[Point]]:
 
 
 def samples_today(viewer: Viewer, now: datetime) -> int:
-    """Return the samples added to listed runs' models since midnight (UTC)."""
+    """Return the number of samples added to listed runs since midnight (UTC)."""
     today = DailyTotal.objects.filter(day=day_of(now), run__in=listed_runs(viewer).order_by().values("pk"))
     return int(today.aggregate(given=Sum("samples", default=0))["given"])

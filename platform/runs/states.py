@@ -1,4 +1,7 @@
-"""States of a run. Only `move` writes them, by one conditional update, so one of two concurrent moves succeeds."""
+"""States of a run, and the allowed moves between them.
+
+Only `move` writes a state, by one conditional update, so that one of two concurrent moves succeeds.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -11,10 +14,10 @@ DRAFT, PREPARING, OPEN = Run.State.DRAFT, Run.State.PREPARING, Run.State.OPEN
 PAUSED, FINISHING, FINISHED = Run.State.PAUSED, Run.State.FINISHING, Run.State.FINISHED
 
 NOT_OPEN = (DRAFT, PREPARING)  # volunteers cannot take part yet
-LIVE = (OPEN, PAUSED)  # has a host; in FINISHING only the release is still to be made
-HOSTED = (*LIVE, FINISHING)  # its machines may still be shown
+LIVE = (OPEN, PAUSED)  # has a host; in FINISHING, only the release is still to be made
+HOSTED = (*LIVE, FINISHING)  # pages may still show its machines
 UNDER_WAY = (PREPARING, *HOSTED)  # counts towards its organizer's concurrent runs
-MOVING = (PREPARING, OPEN, FINISHING)  # changes by itself
+MOVING = (PREPARING, OPEN, FINISHING)  # its state changes without a person
 EXTENDABLE = (DRAFT, *LIVE)
 
 
@@ -31,7 +34,7 @@ class Why(StrEnum):
 
 
 class Move(NamedTuple):
-    """A move from any of these states to that one, and what is wanted from then on; None: as before."""
+    """A move from any of the states `before` to `after`. `wanted` is the request to store; None leaves it unchanged."""
 
     before: tuple[Run.State, ...]
     after: Run.State
@@ -54,9 +57,10 @@ MOVES: Mapping[Why, Move] = MappingProxyType(
 
 
 def move(run: Run, why: Why, **values: Any) -> bool:
-    """Change a run's state, and `values` with it, if the table allows it; refresh `run`.
+    """Change a run's state, and `values` with it, if `MOVES` allows it. Refresh `run`.
 
-    Return False, and write nothing, in another state, or for a pause once the organizer wants the run to end.
+    Return False, and write nothing, if the run is in another state. A pause also fails once the organizer has asked to
+    end the run.
     """
     step = MOVES[why]
     rows = Run.objects.filter(pk=run.pk, state__in=step.before)
@@ -70,5 +74,5 @@ def move(run: Run, why: Why, **values: Any) -> bool:
 
 
 def ending_word(run: Run) -> str:
-    """Return the run's state as an error names it."""
+    """Return the run's state as error messages name it: a run that is ending counts as finishing."""
     return "finishing" if run.wanted == Run.Wanted.FINISHED and run.state in LIVE else run.state

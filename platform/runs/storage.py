@@ -1,4 +1,4 @@
-"""Places of large files: under the data folder, named by their content."""
+"""Paths of large files, all under the data folder."""
 
 import os
 import shutil
@@ -67,23 +67,23 @@ def relative(path: Path) -> str:
 
 
 def put(source: Path, target: Path) -> None:
-    """Move a finished file or folder of this storage to its place; one already there is the same and stays."""
+    """Move a finished file or folder to its place in the storage. If one is there already, it is the same and stays."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.exists():
         source.rename(target)
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name as a hard link, which takes no space."""
+    """Give a file a second name, as a hard link, which takes no space."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
-    except OSError:  # this disk has no hard links
+    except OSError:  # this disk does not support hard links
         shutil.copyfile(source, target)
 
 
 def discard(folder: Path) -> None:
-    """Delete a folder that no row names, and its parent if that is then empty."""
+    """Delete a folder that no row names. Delete its parent too if that is then empty."""
     shutil.rmtree(folder, ignore_errors=True)
     with suppress(OSError):
         folder.parent.rmdir()
@@ -91,7 +91,7 @@ def discard(folder: Path) -> None:
 
 @contextmanager
 def workspace() -> Iterator[Path]:
-    """Yield a temporary folder beside the finished files, so that moving one is a rename."""
+    """Yield a temporary folder on the same disk as the storage, so that moving a file is only a rename."""
     folder = _workspaces() / uuid.uuid4().hex
     folder.mkdir(parents=True)
     try:
@@ -101,7 +101,7 @@ def workspace() -> Iterator[Path]:
 
 
 def clear_workspaces() -> None:
-    """Delete workspaces that a killed site has left; for a process that has the folder to itself."""
+    """Delete workspaces that a killed site has left. Only a process that is alone on the data folder may call this."""
     shutil.rmtree(_workspaces(), ignore_errors=True)
 
 

@@ -1,4 +1,7 @@
-"""Celery tasks for long work: ids in, nothing out, safe to repeat. Work lost in a restart is enqueued again."""
+"""Celery tasks for long work. Each gets an id, returns nothing, and is safe to repeat.
+
+Work that a restart has interrupted is enqueued again.
+"""
 
 from uuid import UUID
 
@@ -16,7 +19,7 @@ from runs.snapshots import heldout, retention, verification
 
 RETRY_S = 60
 BUSY_S = 5
-TRIAL_BUSY_S = 1  # a visitor waits
+TRIAL_BUSY_S = 1  # a visitor is waiting
 AFTER_VERIFYING = (
     TaskName.VERIFY_SNAPSHOTS,
     TaskName.MEASURE_HELDOUT,
@@ -26,13 +29,13 @@ AFTER_VERIFYING = (
 
 
 def _later_s(task: "Task[..., None]") -> int:
-    """Return the seconds until the next try: twice as long each time, up to half an hour."""
+    """Return the seconds until the next try, which double each time, up to half an hour."""
     return int(min(RETRY_S * 2 ** min(task.request.retries, 10), publishing.LONGEST_RETRY_S))
 
 
 @shared_task(bind=True, max_retries=None)
 def prepare_dataset(self: "Task[..., None]", dataset_id: str) -> None:
-    """Prepare a dataset, then the runs that wait for it; retry if the Hub does not answer."""
+    """Prepare a dataset, then enqueue the runs that wait for it. Retry if the Hub does not answer."""
     match preparation.prepare_dataset(UUID(dataset_id)):
         case "away":
             raise self.retry(countdown=_later_s(self))
@@ -49,26 +52,26 @@ def prepare_run(run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def make_release(self: "Task[..., None]", run_id: str) -> None:
-    """Make a release; retry a failure ever more slowly. Its model is verified first."""
+    """Make a release of a verified model. Retry after a failure, each time after a longer wait."""
     state = making.make_release(UUID(run_id))
     if state == Release.State.FAILED:
         raise self.retry(countdown=_later_s(self))
     if state == Release.State.PREPARING:
-        queue.enqueue(TaskName.VERIFY_SNAPSHOTS, UUID(run_id))  # which makes the release when it is done
+        queue.enqueue(TaskName.VERIFY_SNAPSHOTS, UUID(run_id))  # this task makes the release when it is done
     for pk in publishing.waiting().filter(run=UUID(run_id)).values_list("run_id", flat=True):
         queue.enqueue(TaskName.PUBLISH_RELEASE, pk)
 
 
 @shared_task(bind=True, max_retries=None)
 def publish_release(self: "Task[..., None]", run_id: str) -> None:
-    """Send the release to the Hub; if the Hub does not answer, retry and resume."""
+    """Send the release to the Hub. If the Hub does not answer, retry and resume."""
     if publishing.push_release(UUID(run_id)) == publishing.AWAY:
         raise self.retry(countdown=publishing.retry_in_s(UUID(run_id)))
 
 
 @shared_task(bind=True, max_retries=None)
 def publish_checkpoint(self: "Task[..., None]", run_id: str) -> None:
-    """Send the newest snapshot to the Hub if a checkpoint is due; retry if the Hub does not answer."""
+    """Send the newest snapshot to the Hub if a checkpoint is due. Retry if the Hub does not answer."""
     match checkpoints.push_checkpoint(UUID(run_id)):
         case publishing.AWAY:
             raise self.retry(countdown=publishing.retry_in_s(UUID(run_id)) + 1)
@@ -78,7 +81,7 @@ def publish_checkpoint(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def remake_release(self: "Task[..., None]", run_id: str) -> None:
-    """Remake an outdated release, also on the Hub; retry if that failed or something else is wanted meanwhile."""
+    """Make an outdated release again, also on the Hub. Retry if that failed or became outdated."""
     releases = Release.objects.select_related("run__head")
     before = releases.get(run=UUID(run_id))
     if not is_stale(before):
@@ -93,7 +96,7 @@ def remake_release(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def verify_snapshots(self: "Task[..., None]", run_id: str) -> None:
-    """Replay the log up to each waiting snapshot, one after another; then start the work that waited for it."""
+    """Replay the log up to each waiting snapshot in turn; then enqueue work that waited for that."""
     match verification.verify_next(UUID(run_id)):
         case verification.Outcome.BUSY:
             raise self.retry(countdown=BUSY_S)
@@ -109,14 +112,14 @@ def verify_snapshots(self: "Task[..., None]", run_id: str) -> None:
 
 @shared_task(bind=True, max_retries=None)
 def measure_heldout(self: "Task[..., None]", run_id: str) -> None:
-    """Measure the held-out loss of a run's newest snapshot; retry later if other work comes first."""
+    """Measure the held-out loss of a run's newest snapshot. Retry later if other work comes first."""
     if heldout.measure_newest(UUID(run_id), choose_by_default) == heldout.Outcome.BUSY:
         raise self.retry(countdown=BUSY_S)
 
 
 @shared_task(bind=True, max_retries=None)
 def write_trial(self: "Task[..., None]", trial_id: str) -> None:  # noqa: ARG001 (it takes what has waited longest)
-    """Write the text that has waited longest; each waiting trial has a task."""
+    """Write the text for the trial that has waited longest. Each waiting trial has its own task."""
     if trials.write_next() == trials.Outcome.BUSY:
         raise self.retry(countdown=TRIAL_BUSY_S)
 
@@ -127,7 +130,7 @@ def thin_snapshots(run_id: str) -> None:
 
 
 def requeue_unfinished() -> int:
-    """Enqueue all unfinished work, when the site starts; return how much there was."""
+    """Enqueue all unfinished work, when the site starts. Return the number of tasks."""
     forget_stale()
     verification.forget_delays()
     checkpoints.forget_delays()

@@ -1,4 +1,4 @@
-"""A run's timeline: what happened, one line at a time, in words."""
+"""A run's timeline: each event as one line of text."""
 
 from datetime import datetime
 
@@ -10,7 +10,7 @@ from runs.models import ActivityLine, Head, Run
 STEP = "step"  # a committed step
 VOID = "void"  # a void round
 MEMBER = "member"  # a member was let in or removed
-ROLLING_BACK, ROLLED_BACK = "rolling back", "rolled back"  # wanted; done
+ROLLING_BACK, ROLLED_BACK = "rolling back", "rolled back"  # requested; done
 GROUPS = {
     "steps": (STEP,),
     "people": ("joined", "left", MEMBER, "evicted"),
@@ -23,21 +23,22 @@ GROUPS = {
         *(ROLLING_BACK, ROLLED_BACK),
         *("announced", "publishing", "handed over", "trial", "finished", "replayed", "release", "published"),
     ),
-}  # kinds of lines, as people filter them
+}  # kinds of lines, in the groups by which people filter them
 ROLE = "role"  # a change of a role in the run
-AN_OPERATOR = "An operator of this site"  # its name in timelines
-STEPS_KEPT = 64  # lines; the log has every step, and a page shows a few
+AN_OPERATOR = "An operator of this site"  # the name that timelines show for an operator
+STEPS_KEPT = 64  # lines; the log has every step, and a page shows only a few
 
 
 def quoted(text: str) -> str:
-    """Return a person's words in quotes, with Unicode isolates that contain right-to-left writing."""
+    """Return a person's words in quotes. Unicode isolates keep right-to-left words from reordering the line."""
     return f"“\u2068{text}\u2069”"
 
 
 def activity_of(run: Run, group: str = "") -> QuerySet[ActivityLine]:
-    """Return the lines of a group, or of all, that everyone who sees the run may read.
+    """Return the lines that everyone who sees the run may read, all or those of one group.
 
-    Lines about members show only in by-invitation runs: such a run may be open to all by now.
+    Lines about members are shown only in runs by invitation. Another run may once have been by invitation, and its old
+    lines must not become public.
     """
     lines = run.activity.filter(is_internal=False)
     lines = lines.filter(kind__in=GROUPS[group]) if group else lines
@@ -45,12 +46,12 @@ def activity_of(run: Run, group: str = "") -> QuerySet[ActivityLine]:
 
 
 def trail_of(run: Run) -> QuerySet[ActivityLine]:
-    """Return what the organizer, their helpers and operators did to a run, newest first. Not for everyone."""
+    """Return what organizer, managers and operators did to a run, newest first. Only managers may see it."""
     return run.activity.filter(by__isnull=False).select_related("by", "on").order_by("-pk")
 
 
 def resumed_at(run: Run) -> datetime | None:
-    """Return when the run was last resumed after a pause; None if it never was."""
+    """Return when the run was last resumed after a pause; None if that never happened."""
     return run.activity.filter(kind="resumed").order_by("-at", "-id").values_list("at", flat=True).first()
 
 
@@ -65,10 +66,10 @@ def add_action(
     on: Person | None = None,
     is_internal: bool = False,
 ) -> None:
-    """Record what a person did to a run: “Amina” and “paused the run.” Such lines are only ever added.
+    """Record what a person did to a run, such as “Amina” and “paused the run.” Lines of this kind are never changed.
 
-    `text` replaces name and action; `by` defaults to the organizer, `role` to their present one; `is_internal`: trail
-    only.
+    `text` replaces name and action. `by` defaults to the organizer, `role` to that person's present role. A line with
+    `is_internal` is shown only to managers.
     """
     who = by or run.organizer
     acted_as = role or run.role_of(who) or ""
@@ -93,6 +94,6 @@ def _forget_old_steps(run: Run) -> None:
 
 
 def add_line_once(*, run: Run, kind: str, text: str) -> None:
-    """Add a line unless the timeline has it already, for what is tried again and again."""
+    """Add a line unless the timeline has the same line already. For events that may repeat often."""
     if not run.activity.filter(kind=kind, text=text[:300]).exists():
         add_line(run=run, kind=kind, text=text)

@@ -1,1 +1,1 @@
-"""The processes of `manage.py serve`: site, worker, relay. On top of every other package."""
+"""The processes of `manage.py serve`: site, worker and relay. This package builds on every other package."""

@@ -1,6 +1,7 @@
-"""The guard before Django, which itself would write every body to disk and only then ask who sent it.
+"""A guard that checks the length of a request's body before Django reads the body.
 
-It rejects a body unread if it is too long, over its sender's quota, or more than small without a known sender.
+Django would write every body to disk, and only then ask who sent it. The guard rejects a body unread if it is too long
+or exceeds its sender's quota, or if it is not small and its sender is unknown.
 """
 
 import re
@@ -31,18 +32,18 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-LARGE_AT_ONCE = 4  # longer bodies of one person
+LARGE_AT_ONCE = 4  # long bodies that one person may send at the same time
 BODILESS = {"GET", "HEAD", "OPTIONS", "DELETE"}
-WITH_TEXT = re.compile(r"/runs/(new|[-\w]+/(edit|texts|model))/\Z")  # forms that may carry a whole file
+WITH_TEXT = re.compile(r"/runs/(new|[-\w]+/(edit|texts|model))/\Z")  # forms that may contain a whole file
 SNAPSHOT = re.compile(r"/api/v1/runs/(?P<slug>[-\w]+)/snapshots/(?P<step>\d{1,15})\Z")
 
 
 class LengthGuard:
-    """Passes requests of a known, allowed length to `inner`."""
+    """ASGI application that passes on requests whose body has an allowed length, and rejects all others."""
 
     def __init__(self, inner: Application) -> None:
         self.inner = inner
-        self.sending: Counter[int] = Counter()  # large bodies under way, by person
+        self.sending: Counter[int] = Counter()  # long bodies being received, by person
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,7 +59,7 @@ class LengthGuard:
 
     @contextmanager
     def _counted(self, sender: Person | Slot | None) -> Iterator[None]:
-        """Count a large body while it is received and handled. Raises Refused E363."""
+        """Count a long body while it is received. Raises Refused (E363) if its sender sends too many at a time."""
         if not isinstance(sender, Person):
             yield
             return
@@ -74,7 +75,7 @@ class LengthGuard:
 
 
 class Refused(Exception):
-    """The body is rejected unread. Not a Problem, which `inner` might let pass after its answer has begun."""
+    """A body rejected unread. Not a Problem, which Django might handle after its answer has begun."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(str(problem))
@@ -83,7 +84,7 @@ class Refused(Exception):
 
 @asynccontextmanager
 async def _held(sender: Person | Slot | None, receive: Receive) -> AsyncIterator[Receive]:
-    """Hold a machine's upload slot while bytes arrive; yield the request's `receive`."""
+    """While bytes of a snapshot arrive, keep its machine's upload slot renewed. Yield the `receive` to use."""
     if not isinstance(sender, Slot):
         yield receive
         return
@@ -94,7 +95,7 @@ async def _held(sender: Person | Slot | None, receive: Receive) -> AsyncIterator
 
 
 async def check(scope: Scope) -> Person | Slot | None:
-    """Return a large body's sender, or a snapshot upload's slot; None if short. Raises Refused to leave it unread."""
+    """Return who sends a long body: a person or a slot; None if short. Raises Refused to leave it unread."""
     try:
         return await _checked(scope, headers_of(scope))
     except Problem as problem:
@@ -106,7 +107,7 @@ async def _checked(scope: Scope, headers: Mapping[str, str]) -> Person | Slot | 
     if match := SNAPSHOT.match(path) if method == "PUT" else None:
         return await sync_to_async(_with_database(_admit))(match["slug"], int(match["step"]), headers)
     if "transfer-encoding" not in headers and (length is None or method in BODILESS):
-        length = length or "0"  # no body at all
+        length = length or "0"  # the request has no body
     has_text = WITH_TEXT.match(path) is not None
     limit, allowance = (upload_limit(), FORM_ALLOWANCE) if has_text else (FORM_ALLOWANCE, 0)
     if fault := length_fault(length, limit=limit, allowance=allowance):
@@ -117,7 +118,10 @@ async def _checked(scope: Scope, headers: Mapping[str, str]) -> Person | Slot | 
 
 
 def _sender(scope: Scope, size: int) -> Person:
-    """Return the person, who may store `size` more bytes, less the form's own. Raises Problem E362, E365."""
+    """Return the person who sends a long body. Raises Problem E362 (not logged in), E365 (quota of disk).
+
+    `size` bytes are checked against the quota, less the bytes that the form itself takes.
+    """
     person = person_of(viewer_of(scope))
     if person is None:
         raise Problem.of("E362", limit=STRANGER_BYTES // 1024)
@@ -152,7 +156,7 @@ def _renewing(slot: Slot, receive: Receive) -> Receive:
 
 
 def _with_database(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function to release database connections, which Django does only for its own requests."""
+    """Wrap a function so that it releases its database connections. Django does so only for its own requests."""
 
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -164,7 +168,7 @@ def _with_database(function: Callable[P, T]) -> Callable[P, T]:
 
 
 async def _send(response: HttpResponse, send: Send) -> None:
-    # Close the connection too: further bytes of the body would be taken for the next request.
+    # Close the connection too: the server would take further bytes of the body for the next request.
     headers = [(b"connection", b"close"), (b"content-length", str(len(response.content)).encode())]
     kept = [(name.lower().encode(), value.encode()) for name, value in response.items()]
     await send(

@@ -1,4 +1,4 @@
-"""Housekeeping while a site is up, however quiet it is, and before its tables change."""
+"""Regular deletion of old rows while the site runs, and backups of SQLite before tables change."""
 
 import asyncio
 import contextlib
@@ -26,13 +26,14 @@ from runs.releases import trials
 log = logging.getLogger(__name__)
 
 EVERY_S = 3600.0
-NOTICES_S = 5.0  # between polls for notices to send
-KEPT = 5  # the newest copies
-OURS = frozenset({"accounts", "coordination", "notices", "runs"})  # apps; other apps may merge their migrations
+NOTICES_S = 5.0  # seconds between two looks for notices to send
+KEPT = 5  # the newest copies that are kept
+# Apps of this project; apps of others may replace their migrations.
+OURS = frozenset({"accounts", "coordination", "notices", "runs"})
 
 
 async def keep_house(stop: asyncio.Event) -> None:
-    """Clean up now and then every hour until `stop`. Several processes of a site may do so at once."""
+    """Delete expired rows at once and then every hour, until `stop`. Several processes of a site may do so at once."""
     while not stop.is_set():
         try:
             await in_thread(_clear)()
@@ -44,7 +45,7 @@ async def keep_house(stop: asyncio.Event) -> None:
 
 def _clear() -> None:
     now = timezone.now()
-    Session.objects.filter(expire_date__lt=now).delete()  # these are logged out already
+    Session.objects.filter(expire_date__lt=now).delete()  # their people are logged out already
     forget_dead(now)
     outbox.forget_old(now)
     forget_unconfirmed(now)
@@ -52,7 +53,7 @@ def _clear() -> None:
 
 
 async def ask_for_delivery(stop: asyncio.Event) -> None:
-    """Ask the worker to send due notices until `stop`, also those that a restart interrupted."""
+    """Every few seconds until `stop`, ask the worker to send due notices, including any that a restart interrupted."""
     while not stop.is_set():
         try:
             await in_thread(_ask_for_delivery)()
@@ -64,14 +65,14 @@ async def ask_for_delivery(stop: asyncio.Event) -> None:
 
 def _ask_for_delivery() -> None:
     if outbox.due(timezone.now()).exists():
-        deliver.apply_async(expires=NOTICES_S)  # so that a worker that is away does not accumulate them
+        deliver.apply_async(expires=NOTICES_S)  # so that requests do not pile up while the worker is down
 
 
-# Copies of SQLite before its tables change: `backups/` in the data folder, the newest five
+# Copies of SQLite's file, made before its tables change. `backups/` in the data folder keeps the newest five.
 
 
 def refuse_unknown_changes() -> None:
-    """Raise Problem E418 if the tables have a migration of ours that this version does not know."""
+    """Raise Problem E418 if a newer version has changed the tables: they have a migration unknown to this version."""
     loader = MigrationLoader(connection)
     for app, name in sorted(loader.applied_migrations.keys() - loader.disk_migrations.keys()):
         if app in OURS:
@@ -84,7 +85,7 @@ def pending_changes() -> int:
 
 
 def back_up_before_changes(data: Path, *, now: datetime | None = None) -> Path | None:
-    """Return the copy made; None if no migration is due, or there is no SQLite file with data."""
+    """Copy SQLite's file before migrations and return its path; None without a migration or data."""
     if connection.vendor != "sqlite":
         return None
     source = Path(connection.settings_dict["NAME"])
@@ -96,7 +97,7 @@ def back_up_before_changes(data: Path, *, now: datetime | None = None) -> Path |
 
 
 def copy_database(source: Path, folder: Path, now: datetime) -> Path:
-    """Make a consistent copy that includes the write-ahead log; it appears complete or not at all."""
+    """Make a consistent copy that includes the write-ahead log. The copy appears complete or not at all."""
     folder.mkdir(mode=0o700, exist_ok=True)
     target = folder / f"db-{now:%Y%m%d-%H%M%S-%f}.sqlite3"
     draft = target.with_suffix(".part")

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connections with limits on heads, bodies and answers that would otherwise last forever."""
+"""uvicorn's HTTP connections, with limits on heads, bodies and answers that could otherwise last forever."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r
 
 
 class Config(uvicorn.Config):
-    """uvicorn's settings, and what all connections of a server share."""
+    """uvicorn's settings, and the limits and counts that all connections of a server share."""
 
     limits: Limits
     strangers: Strangers
@@ -24,24 +24,24 @@ class Config(uvicorn.Config):
 
 
 class TooManyRequests(Exception):
-    """More requests wait on one connection than a client that reads the answers would send."""
+    """A client that has more requests waiting on one connection than a client that reads the answers would."""
 
 
 class Requests(HttpToolsProtocol):
-    """One connection, with the limits that uvicorn lacks: on heads, bodies, pipelining and unread answers."""
+    """One HTTP connection, with limits that uvicorn lacks: on heads, bodies, pipelining and unread answers."""
 
     config: Config
     timer: asyncio.TimerHandle | None = None
     unread: asyncio.TimerHandle | None = None
     head_left = HEAD_BYTES
     is_in_head = True
-    body_bytes = 0  # since the last check
+    body_bytes = 0  # bytes of the body since the last check
 
     def turn_out(self) -> None:
         self.transport.abort()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """Count the connection, and start its head's time limit."""
+        """Count the connection, and start the time limit for the head of its first request."""
         super().connection_made(transport)
         if len(self.connections) > self.config.limits.connections:
             self.turn_out()
@@ -53,7 +53,7 @@ class Requests(HttpToolsProtocol):
         self._set_timer(self.config.limits.head_s, self.turn_out)
 
     def data_received(self, data: bytes) -> None:
-        """Limit the head's bytes, all of which the parser would keep."""
+        """Limit the bytes of a request's head, because the parser would keep all of them."""
         while data and self.parser is not None and not self.transport.is_closing():
             part = data[: self.head_left] if self.is_in_head else data
             if not part:
@@ -69,10 +69,10 @@ class Requests(HttpToolsProtocol):
             data = data[len(part) :]
             super().data_received(part)
             if self.transport.get_protocol() is not self:
-                return  # it is a WebSocket now
+                return  # the connection is a WebSocket now
 
     def on_headers_complete(self) -> None:
-        """End the head's limit, and start the body's."""
+        """End the time limit for the request's head, and start the one for its body."""
         self.is_in_head = False
         self._forget()
         if len(self.pipeline) >= MOST_PIPELINED:
@@ -103,7 +103,7 @@ class Requests(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def pause_writing(self) -> None:
-        """Start a time limit for a client that does not read its answer."""
+        """Start a time limit, because the client does not read its answer."""
         super().pause_writing()
         self.unread = self.loop.call_later(self.config.limits.unread_s, self.turn_out)
 
@@ -129,5 +129,5 @@ class Requests(HttpToolsProtocol):
 
 
 def _length_of(headers: list[tuple[bytes, bytes]]) -> int:
-    """Return the declared length; 0 without one. The parser has rejected anything but a number."""
+    """Return the length that the headers declare; 0 if they declare none. The parser has rejected all but numbers."""
     return next((int(value) for name, value in headers if name == b"content-length"), 0)

@@ -1,4 +1,4 @@
-"""uvicorn inside our own loop, and what stops it: a signal, or the end of the parent process."""
+"""uvicorn inside our own event loop. A signal or the end of the parent process stops the server."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ GRACE_S = 2
 
 
 class Server(uvicorn.Server):
-    """Leaves signals alone. uvicorn would raise them again after serving, and skip our cleanup."""
+    """uvicorn's server without its handling of signals: uvicorn would raise a signal again and skip our cleanup."""
 
     def __init__(self, config: uvicorn.Config, started: asyncio.Event) -> None:
         super().__init__(config)
@@ -40,7 +40,7 @@ async def serve_http(
     *,
     limits: Limits | None = None,
 ) -> None:
-    """Serve until `stop`; set `started` once requests can come."""
+    """Serve HTTP until `stop`. Set `started` once the server accepts requests."""
     limits = limits or usual_limits()
     config = Config(
         application,  # type: ignore[arg-type] # uvicorn's own description of ASGI is narrower
@@ -65,7 +65,7 @@ async def serve_http(
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:
-    """Set `stop` on SIGINT and SIGTERM; a second signal ends the process at once."""
+    """Set `stop` on SIGINT or SIGTERM. A second signal ends the process at once."""
     loop = asyncio.get_running_loop()
 
     def ask(number: int, _: object) -> None:
@@ -77,11 +77,11 @@ def stop_on_signals(stop: asyncio.Event) -> None:
 
 
 def stop_with_input(stop: asyncio.Event) -> None:
-    """Set `stop` at the end of standard input: the parent process is gone, even by SIGKILL."""
+    """Set `stop` when standard input ends, which shows that the parent process is gone, even if it was killed."""
     loop = asyncio.get_running_loop()
 
     def ask() -> None:
-        with contextlib.suppress(RuntimeError):  # already stopped
+        with contextlib.suppress(RuntimeError):  # the loop has already stopped
             loop.call_soon_threadsafe(stop.set)
 
     on_end_of_input(ask)

@@ -1,7 +1,7 @@
-"""A slot of its own for each site process: a lock, an announcement, and a home for its relay.
+"""A numbered place for each site process: a lock, an announcement file, and a home for its relay.
 
-SQLite and the in-memory queue belong to one process, so they allow only the first slot. A restarted process takes the
-first free slot, with its relay's key and log. The lock ends with its process.
+SQLite and the in-memory queue belong to one process, so with them only the first place can be used. A restarted process
+takes the first free place, with the key and the log of the place's relay. A process's lock ends with the process.
 """
 
 import json
@@ -18,34 +18,38 @@ from peer_agent.protocol.errors import Problem
 
 
 class Place(NamedTuple):
-    """A resource that one process keeps for itself. `number` counts from 1."""
+    """The files in the data folder that one site process has for itself. `number` counts from 1."""
 
     folder: Path
     number: int
 
     def path(self, name: str, ending: str = "") -> Path:
-        """Return a path of this slot: `name` in the first one, `name-2` in the second."""
+        """Return the path of a file in this place: `name` in the first place, `name-2` in the second."""
         return self.folder / (f"{name}{ending}" if self.number == 1 else f"{name}-{self.number}{ending}")
 
     @property
     def announcement(self) -> Path:
-        """The file that tells other programs the site's address."""
+        """The file in which this process announces the site's address to other programs."""
         return self.path("serve", ".json")
 
     @property
     def relay_home(self) -> Path:
-        """The folder of the relay's key and its part of the log."""
+        """The folder with the relay's key and the relay's part of the log."""
         return self.path("relay")
 
     @property
     def relay_log(self) -> Path:
-        """The file of the relay's output."""
+        """The file to which the relay's output is written."""
         return self.path("relay", ".log")
 
 
 @contextmanager
 def own_place(folder: Path, *, alone: bool) -> Iterator[Place]:
-    """Lock the first free slot. Raises E106, and Problem E404 with the holder if there can be only one."""
+    """Lock the first free place for this process and yield it.
+
+    `alone` means that only one process may run; a second one raises Problem E404, which names the process that holds
+    the lock. Raises Problem E106 if the folder cannot be used.
+    """
     for number in count(1):
         place = Place(folder, number)
         with place.path("serve", ".lock").open("a+") as file:
@@ -65,7 +69,7 @@ def _try_lock(file: IO[str], folder: Path) -> bool:
 
 
 def announced_url() -> str:
-    """Return the public address of a site process on this data folder; empty without one."""
+    """Return the public address of a site process that uses this data folder; an empty string if none runs."""
     for path in sorted(Path(settings.DATA).glob("serve*.json")):
         with suppress(OSError, ValueError, KeyError):  # the process may end meanwhile
             return str(json.loads(path.read_text())["url"])

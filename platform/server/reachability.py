@@ -1,4 +1,7 @@
-"""Ports, and who can reach this site: this machine, a local network, or everyone; with warnings for the operator."""
+"""Checks of ports, and of who can reach this site: this machine, a local network, or the internet.
+
+Some functions return warnings and hints for the operator.
+"""
 
 import contextlib
 import errno
@@ -19,7 +22,7 @@ UNREACHED = "Other computers do not reach it under this address. For them: --pub
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that holds the port (0: any free one). Raises Problem E401, E405."""
+    """Return a socket that listens on the port; 0 means any free port. Raises Problem E401, E405."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -28,7 +31,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
-        bound.listen(1024)  # another process may bind the same address until one listens
+        bound.listen(1024)  # before that, another process may bind the same address
     except OSError as error:
         bound.close()
         if error.errno in (errno.EADDRINUSE, errno.EACCES):
@@ -43,7 +46,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def holder_of(port: int) -> str:
-    """Return the program that listens on the port, as far as this user may know."""
+    """Return the name of the program that listens on the port, as far as this user may see it."""
     with contextlib.suppress(psutil.Error, PermissionError):
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr[1:2] == (port,) and connection.pid:
@@ -52,7 +55,7 @@ def holder_of(port: int) -> str:
 
 
 def checked_public(url: str) -> str:
-    """Return a warning about the address, or an empty string. Raises Problem E334 for plain http on the internet."""
+    """Return a warning about the address, or "". Raises Problem E334 for plain http on the internet."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme == "https" or is_loopback(host):
@@ -63,7 +66,10 @@ def checked_public(url: str) -> str:
 
 
 def hint_for_neighbours(host: str, port: int, public: str) -> str:
-    """Return a hint with the site's local address, if it listens there but `public` is this machine's own."""
+    """Return a hint that names the site's address in the local network, or an empty string.
+
+    The hint is needed if the site listens at all addresses, but only this machine can reach `public`.
+    """
     if host not in EVERYWHERE or not is_loopback(urlsplit(public).hostname or ""):
         return ""
     address = next(iter(own_addresses()), "")
@@ -71,7 +77,7 @@ def hint_for_neighbours(host: str, port: int, public: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches the host. 127.0.0.2 is a second machine in tests."""
+    """Return True if only this machine can reach the host. Tests use 127.0.0.2 as a second machine: return False."""
     return host in ("127.0.0.1", "localhost", "::1")
 
 
@@ -94,7 +100,7 @@ def is_of_network(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> boo
 
 
 def relay_port_for(public: str, host: str, asked: int) -> int:
-    """Return the relay's port: the one asked for, or a free one if others need it; else 0, the relay's choice."""
+    """Return the relay's port: `asked`, or a free one if other machines need it. 0: the relay chooses."""
     if asked or is_loopback(urlsplit(public).hostname or ""):
         return asked
     with bound_socket(host, 0) as free:

@@ -1,4 +1,4 @@
-"""The site's own relay: a child process that is restarted when it dies."""
+"""The site's own relay: a child process, which the site restarts whenever it dies."""
 
 import asyncio
 import logging
@@ -20,12 +20,12 @@ from server.lock import Place
 
 logger = logging.getLogger(__name__)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-STEADY_S = 60.0  # after so long it is healthy, and a death starts a new count
+STEADY_S = 60.0  # a relay that has run this long is healthy; if it dies later, pauses are short again
 PATIENCE_S = 2.0
 
 
 async def keep_relay(site: str, place: Place, *, host: str, port: int, advertise: str, stop: asyncio.Event) -> None:
-    """Run the relay until `stop`, with a growing pause after each death."""
+    """Run the relay until `stop`. Restart it whenever it dies, after pauses that grow."""
     pause_s = FIRST_PAUSE_S
     while not stop.is_set():
         began = time.monotonic()
@@ -38,18 +38,19 @@ async def keep_relay(site: str, place: Place, *, host: str, port: int, advertise
 
 
 def enrolment() -> dict[str, str]:
-    """Return a new enrolment token in the environment, which other users, unlike arguments, cannot read.
+    """Return environment variables with a new enrolment token for the relay.
 
-    The relay uses it only if it is not enrolled at this address yet.
+    Other users can read a process's arguments, but not its environment. The relay uses the token only if it is not
+    enrolled at this address yet.
     """
     keeper = relay_keeper()
     keeper.tokens.exclude(used_at=None).delete()
-    keeper.tokens.filter(expires_at__lte=timezone.now()).delete()  # an unused one may be on its way to another relay
+    keeper.tokens.filter(expires_at__lte=timezone.now()).delete()  # an unused token may be on its way to another relay
     return {VARIABLE: create_machine_token(person=keeper).secret}
 
 
 def advertised(public_url: str, port: int) -> str:
-    """Return the address at which other machines reach the relay; empty if there are none, or it is unknown."""
+    """Return where other machines reach the relay; "" if only this one does, or its port is not fixed."""
     parts = urlsplit(public_url)
     if not port or parts.hostname in ("127.0.0.1", "localhost", "::1"):
         return ""
@@ -63,7 +64,7 @@ def _command(site: str, host: str, port: int, advertise: str) -> list[str]:
 
 
 async def _run_once(command: list[str], place: Place, stop: asyncio.Event) -> int:
-    """Run the relay and return its exit status. Its standard input is our pipe, so it exits however we end."""
+    """Run the relay and return its status. Its input is our pipe, so it exits however this process ends."""
     place.relay_home.mkdir(mode=0o700, parents=True, exist_ok=True)
     token = await sync_to_async(enrolment)()
     environment = {**child_environment(), "MANYHANDS_HOME": str(place.relay_home), **token}
@@ -75,7 +76,8 @@ async def _run_once(command: list[str], place: Place, stop: asyncio.Event) -> in
             stdin=asyncio.subprocess.PIPE,
             stdout=log,
             stderr=log,
-            process_group=0 if os.name == "posix" else None,  # Ctrl-C is for us; we end it
+            # Ctrl-C reaches this process only, which then ends the relay.
+            process_group=0 if os.name == "posix" else None,
         )
     ended, asked = asyncio.create_task(child.wait()), asyncio.create_task(stop.wait())
     await asyncio.wait({ended, asked}, return_when=asyncio.FIRST_COMPLETED)

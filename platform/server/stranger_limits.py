@@ -1,4 +1,4 @@
-"""Limits for unauthenticated clients, as at the relay: bytes, seconds, and number of connections."""
+"""Limits for clients that have not authenticated: bytes, seconds and number of connections, as at relays."""
 
 import resource
 from collections.abc import Hashable
@@ -11,33 +11,33 @@ from config.proxies import is_trusted
 from peer_agent.protocol.messages import MAX_HANDSHAKE
 from web.http.requester import household
 
-HEAD_BYTES = MAX_HANDSHAKE  # of a request's first line and headers
-STRANGER_BYTES = 64 * 1024  # of a body, from anyone; every form and message without a file is shorter
-MOST_PIPELINED = 8  # requests on one connection that wait for the answer before them
-MOST_FRAGMENTS = 1024  # of one message; empty ones do not add to its length
-MOST_WAITING = 16  # unread messages of a page
-MOST_UNREAD = 64 * 1024  # bytes of ping answers that the sender does not read
-PER_CREDENTIAL = 4  # control links of one machine in one run; the oldest is closed
-RESERVED_FILES = 256  # for the database, logs, storage and children
+HEAD_BYTES = MAX_HANDSHAKE  # bytes of a request's first line and headers
+STRANGER_BYTES = 64 * 1024  # bytes of a body from anyone; every form or message without a file is shorter
+MOST_PIPELINED = 8  # requests on one connection that wait for an earlier answer
+MOST_FRAGMENTS = 1024  # fragments of one message; empty ones do not add to its length
+MOST_WAITING = 16  # unread messages from a page
+MOST_UNREAD = 64 * 1024  # bytes of ping answers that the client has not read
+PER_CREDENTIAL = 4  # control connections of one machine in one run; when there are more, the oldest is closed
+RESERVED_FILES = 256  # files kept for the database, logs, storage and child processes
 MOST_FILES = 65_536
 
 
 class Limits(Struct, frozen=True):
-    """Seconds, and numbers of connections. A short body has `body_s` in all; a longer one needs a minimum rate."""
+    """Seconds, and numbers of connections. A short body has `body_s` in all; a longer one needs `slowest`."""
 
-    head_s: float = 10.0  # from the connection, or a further request's first byte, to the end of its head
-    proof_s: float = 10.0  # from the end of the head to the proof, on an agent's link
+    head_s: float = 10.0  # from the connection, or the first byte of a later request, to the end of the head
+    proof_s: float = 10.0  # from the end of the head to the proof, on an agent's connection
     body_s: float = 30.0
     keep_alive_s: float = 5.0  # between two requests
-    unread_s: float = 60.0  # in which a client must read some of its answer
-    slowest: int = 1024  # bytes a second of a long body
+    unread_s: float = 60.0  # a client must read some of its answer within this time
+    slowest: int = 1024  # bytes a second of a long body, at least
     strangers: int = 1024
     of_address: int = 300
     connections: int = 4096
 
 
 def usual_limits() -> Limits:
-    """Raise this process's limit on open files to the system's, and return limits that fit it."""
+    """Raise this process's limit on open files as far as the system allows, and return limits that fit it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
@@ -49,15 +49,15 @@ class Guest(Protocol, Hashable):
     """A connection that can be closed."""
 
     def turn_out(self) -> None:
-        """End it at once; a regular close would take as long again."""
+        """Close the connection at once, by aborting it; a regular close would take long."""
         ...
 
 
 class Strangers:
-    """Connections in a request's head or before their proof. When there are too many, the oldest is closed.
+    """Connections whose client has not finished a request's head, or has not authenticated.
 
-    Heads and proofs take a moment, so the oldest connection is most likely idle. Rejecting new ones instead would let a
-    few idle clients close the site.
+    When there are too many, the oldest is closed: a head or a proof takes a moment, so the oldest connection is most
+    likely idle. Rejecting new connections instead would let a few idle clients block the site.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -69,7 +69,7 @@ class Strangers:
         return len(self._at)
 
     def enter(self, guest: Guest, ip: str) -> None:
-        """Add a connection. `ip` is its address, or the one that a trusted proxy names."""
+        """Add a connection. `ip` is the client's address, which a trusted proxy may have named."""
         self.leave(guest)
         address = "" if is_trusted(ip) else household(ip)
         self._at[guest] = address
@@ -93,7 +93,7 @@ class Strangers:
 
 
 class Owners:
-    """Links by owner: a machine may have few. The oldest is closed, as it may be dead."""
+    """Authenticated connections by owner. Each machine may have a few; beyond that, its oldest connection is closed."""
 
     def __init__(self) -> None:
         self._links: dict[str, dict[Guest, None]] = {}

@@ -1,4 +1,4 @@
-"""uvicorn's WebSockets with limits on what clients may send before and after they authenticate."""
+"""uvicorn's WebSockets, with limits on what clients may send before and after they authenticate."""
 
 import asyncio
 from typing import Any
@@ -14,24 +14,24 @@ from server.http_connections import Config
 from server.stranger_limits import HEAD_BYTES, MOST_FRAGMENTS, MOST_UNREAD, MOST_WAITING
 
 AGENTS = "/ws/agents/"
-MAX_WORD = 256  # bytes of a page's message: it only ever says `again`
-HANDSHAKE_BYTES = HEAD_BYTES + 2 * MAX_HANDSHAKE  # in all, before the proof
+MAX_WORD = 256  # bytes of a message from a page, which only ever sends `again`
+HANDSHAKE_BYTES = HEAD_BYTES + 2 * MAX_HANDSHAKE  # bytes in all before the proof
 
 
 class Sockets(WebSocketsSansIOProtocol):
-    """Limits a message to what its sender may need by now; a longer one closes the socket with 1009."""
+    """A WebSocket that closes with 1009 after a message longer than its client may send at that time."""
 
     config: Config
     owner = ""
     is_agent = is_known = False
-    taken = 0  # bytes
+    taken = 0  # bytes received
     timer: asyncio.TimerHandle | None = None
 
     def turn_out(self) -> None:
         self.transport.abort()
 
     def handle_connect(self, event: Request) -> None:
-        """Set limits by the path, before anything else is sent."""
+        """Set the limits that belong to the requested path, before any message arrives."""
         self.is_agent = event.path.partition("?")[0] == AGENTS
         self.conn.max_message_size = MAX_HANDSHAKE if self.is_agent else MAX_WORD
         super().handle_connect(event)
@@ -46,7 +46,7 @@ class Sockets(WebSocketsSansIOProtocol):
             self.timer = self.loop.call_later(self.config.limits.proof_s, self.turn_out)
 
     def _prove(self, owner: str) -> None:
-        """Raise the limits for an authenticated peer, and count its link."""
+        """Raise the limits, since the client has authenticated, and count the connection as its owner's."""
         if self.disconnected or self.is_known:
             return
         self._forget()
@@ -55,13 +55,13 @@ class Sockets(WebSocketsSansIOProtocol):
         self.config.owners.enter(self, owner)
 
     async def send(self, message: Any) -> None:
-        """Send a message; once a page is accepted, its socket is known."""
+        """Send a message. A page's WebSocket needs no proof, so it counts as authenticated once it is accepted."""
         await super().send(message)
         if message["type"] == "websocket.accept" and not self.is_agent:
             self.is_known = True
 
     def data_received(self, data: bytes) -> None:
-        """Limit all bytes before authentication."""
+        """Pass received bytes on. Before authentication, close the WebSocket after too many bytes."""
         self.taken += len(data)
         if self.is_known or self.taken <= HANDSHAKE_BYTES:
             super().data_received(data)
@@ -69,21 +69,21 @@ class Sockets(WebSocketsSansIOProtocol):
             self.turn_out()
 
     def handle_cont(self, event: Frame) -> None:
-        """Limit the fragments of a message; empty ones could come forever."""
+        """Limit the fragments of a message, since a client could send empty ones forever."""
         if len(self.frames) >= MOST_FRAGMENTS:
             self.turn_out()
         else:
             super().handle_cont(event)
 
     def handle_ping(self) -> None:
-        """Answer a ping, while the client reads the answers."""
+        """Answer a ping, but close the WebSocket if its client does not read the answers."""
         if self.transport.get_write_buffer_size() > MOST_UNREAD:
             self.turn_out()
         else:
             super().handle_ping()
 
     def send_receive_event_to_app(self) -> None:
-        """Limit the unread messages of a page."""
+        """Pass a message on to the application. Close a page's WebSocket that has too many unread messages."""
         if not self.is_agent and self.queue.qsize() >= MOST_WAITING:
             self.turn_out()
         else:

@@ -1,4 +1,4 @@
-"""Background tasks in a thread of this process, from memory or a real broker."""
+"""A Celery worker in a thread of this process, which takes tasks from memory or from a broker."""
 
 import threading
 import warnings
@@ -14,14 +14,14 @@ from django.conf import settings
 from config import celery_app
 from runs.processes import stop_children
 
-THREADS = 4  # a replay, a measurement, a visitor's text, and one for everything else
+THREADS = 4  # one each for a replay, a measurement and a visitor's text, and one for all other tasks
 PATIENCE_S = 2.0
 
 
 @contextmanager
 def running_worker() -> Iterator[threading.Thread]:
-    """Run a worker during the block, and yield its thread; children of its tasks end with it."""
-    # Celery warns root about pickles; ours accepts only JSON.
+    """Run a worker during the block, and yield its thread. Child processes of tasks end with the block."""
+    # Celery warns about pickles if the account is root; this site accepts only JSON.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     state.should_stop = None
     worker: Worker = celery_app.Worker(pool="threads", concurrency=THREADS, quiet=True, without_heartbeat=True)
@@ -35,12 +35,12 @@ def running_worker() -> Iterator[threading.Thread]:
 
 
 def _stop(worker: Worker, thread: threading.Thread) -> None:
-    """Stop the worker: with a broker by its own thread, since closing its connection from here logs errors."""
+    """Stop the worker. With a broker, only its own thread can close the connection without logging errors."""
     if settings.REDIS_URL:
-        state.should_stop = EX_OK  # type: ignore[assignment] # looked at each second at least
+        state.should_stop = EX_OK  # type: ignore[assignment] # the worker reads it once a second or more often
         thread.join(2 * PATIENCE_S)
         return
-    stopping = threading.Thread(target=worker.stop, daemon=True)  # from memory it reads for two seconds at a time
+    stopping = threading.Thread(target=worker.stop, daemon=True)  # a queue in memory blocks for two seconds at a time
     stopping.start()
     stopping.join(PATIENCE_S)
     thread.join(PATIENCE_S)

@@ -1,1 +1,1 @@
-"""Everything that browsers and API clients see. Each view parses, checks access, calls one function and answers."""
+"""The pages and the API. Each view parses a request, checks access, calls one function and answers."""

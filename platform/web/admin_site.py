@@ -1,4 +1,4 @@
-"""Django's admin for operators, behind the site's one login page."""
+"""Django's admin for operators, reached through the site's own login page."""
 
 from functools import wraps
 from typing import Any
@@ -41,13 +41,13 @@ class OperatorsSite(AdminSite):
         return self.turned_away(request, reverse("admin:index"))
 
     def turned_away(self, request: HttpRequest, wanted: str) -> HttpResponse:
-        """Redirect a stranger to the login page. Raises PermissionDenied for a person who is logged in."""
+        """Redirect a visitor to the login page. Raises PermissionDenied if the person is logged in."""
         if request.user.is_authenticated:
             raise PermissionDenied("These pages are for the operators of this site.")
         return redirect(f"{reverse('web:login')}?{urlencode({'next': wanted})}")
 
 
 class OperatingConfig(AdminConfig):
-    """Keeps Django's label, so that the admin's templates and log table stay in place."""
+    """The admin app's configuration. It keeps Django's label, on which templates and log table depend."""
 
     default_site = "web.admin_site.OperatorsSite"

@@ -1,4 +1,4 @@
-"""Installation of the agent: the wheel that setup has built, and command lines for every system."""
+"""Installation of the agent: the wheel that setup has built, and command lines for each operating system."""
 
 import hashlib
 import ipaddress
@@ -20,53 +20,54 @@ class Wheel(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The file name, from which pip reads the version."""
+        """The name of the wheel's file, from which pip reads the version."""
         return self.path.name
 
     @property
     def version(self) -> str:
-        """The second part of the name (PEP 427)."""
+        """The version of the agent, which is the second part of the wheel's file name (PEP 427)."""
         return self.name.split("-")[1]
 
 
 class System(NamedTuple):
-    """One kind of computer. `torch` is run before `pip` if a smaller torch than the default will do.
+    """The command lines for one operating system.
 
-    Every line names the environment's own programs, so that it works in any terminal.
+    The line in `torch` is run before the line in `pip`, if a smaller torch than the default suffices. Each line names
+    the environment's own programs, so that it works in any terminal.
     """
 
     name: str
     environment: str
     pip: str
     torch: str
-    call: str  # the `manyhands` command of a pip installation
+    call: str  # the command `manyhands`, if the agent was installed with pip
 
 
 class Install(NamedTuple):
-    """All lines to copy. `requirement` is for pip and uv: the full address with its digest."""
+    """All command lines to copy. `requirement` is for pip and uv: the wheel's full address with its digest."""
 
     wheel: Wheel
     url: str
     requirement: str
     uv: str
     systems: tuple[System, ...]
-    likely: str  # the visitor's own system
+    likely: str  # the visitor's own system, as far as the browser tells
 
     @property
     def upgrade_pip(self) -> str:
-        """The line that replaces an older agent installed with pip, in its environment."""
+        """The line that replaces an older agent, if it was installed with pip in its environment."""
         return f"pip install --force-reinstall --no-deps {self.requirement}"
 
     @property
     def upgrade_uv(self) -> str:
-        """The line that replaces an older agent installed with uv."""
+        """The line that replaces an older agent, if it was installed with uv."""
         return self.uv.replace("install", "install --reinstall", 1)
 
 
 def current_wheel() -> Wheel | None:
     try:
         stats = [(path.stat(), path) for path in Path(settings.DOWNLOADS).glob("manyhands-*.whl")]
-    except FileNotFoundError:  # replaced just now; the next call finds the new one
+    except FileNotFoundError:  # the wheel has just been replaced; the next call finds the new one
         return None
     if not stats:
         return None
@@ -81,7 +82,7 @@ def _sha256(path: Path, changed_at_ns: int, size: int) -> str:  # noqa: ARG001  
 
 
 def install_lines(request: HttpRequest) -> Install | None:
-    """Return lines with this site's address in them; None without a wheel."""
+    """Return the command lines, with this site's address in them. Return None if there is no wheel."""
     wheel = current_wheel()
     if wheel is None:
         return None
@@ -93,7 +94,7 @@ def install_lines(request: HttpRequest) -> Install | None:
 
 
 def pip_call(request: HttpRequest) -> str:
-    """Return the `manyhands` command of a pip installation on the visitor's own system."""
+    """Return the command `manyhands` as it is called after installation with pip, on the visitor's system."""
     likely = likely_system(request.headers.get("User-Agent", ""))
     return next((system.call for system in _systems("") if system.name == likely), "")
 
@@ -114,7 +115,7 @@ def _systems(requirement: str) -> list[System]:
 
 
 def is_near(request: HttpRequest) -> bool:
-    """Return True if the request reached the site by an address of its local network."""
+    """Return True if the visitor reached the site by an address of the local network."""
     host = request.get_host().rpartition(":")[0] or request.get_host()
     try:
         return ipaddress.ip_address(host.strip("[]")).is_private
@@ -123,7 +124,7 @@ def is_near(request: HttpRequest) -> bool:
 
 
 def likely_system(agent: str) -> str:
-    """Return the system that the visitor's browser reports. It only decides which block is open."""
+    """Return the operating system that the browser reports. It decides only what the page shows first."""
     if "Windows" in agent:
         return "Windows"
     return "macOS" if "Macintosh" in agent else "Linux"

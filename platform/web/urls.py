@@ -32,7 +32,7 @@ from web.pages.runs import run as runs_pages
 from web.pages.runs.forms import recipe
 from web.pages.site import about, front
 
-page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login would take a PUT for a POST
+page_or_form = require_http_methods(["GET", "HEAD", "POST"])  # Django's login view would treat a PUT as a POST
 
 app_name = "web"
 urlpatterns = [

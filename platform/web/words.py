@@ -1,4 +1,4 @@
-"""Texts of the agent's packages in a page's language: errors and reasons in its catalogue, recipes in the site's."""
+"""Texts of the agent's packages in a page's language, from the agent's catalogue and the site's."""
 
 from functools import cache
 from gettext import NullTranslations
@@ -13,7 +13,7 @@ from peer_agent.protocol.recipe import Material, Recipe
 
 
 def in_words_of_page(fault: Fault) -> Fault:
-    """Return a fault in the active language, if it is translated."""
+    """Return an error in the active language, if it is translated."""
     return in_words(fault, _translated)
 
 
@@ -22,12 +22,12 @@ def title_of_page(title: str) -> str:
 
 
 def titled_in_words_of_page(fault: Fault) -> str:
-    """Return one paragraph: title, number, and full text."""
+    """Return an error as one paragraph: title, number and full text."""
     return titled(title_of_page(fault.title), fault.code, in_words_of_page(fault).text)
 
 
 def reason_in_words_of_page(reason: str) -> str:
-    """Return why a run waits, or the numbered error that is the reason."""
+    """Return, in the active language, why a run waits. The reason may be a numbered error."""
     fault = Fault.read(reason)
     return str(in_words_of_page(fault)) if fault.code in CATALOGUE else reasons.in_words(reason, _translated)
 
@@ -50,7 +50,7 @@ def summary_of_page(recipe: Recipe) -> str:
 
 
 def loss_unit_of_page(recipe: Recipe) -> tuple[str, str]:
-    """Return what the loss is a mean over, in singular and plural."""
+    """Return what a loss is averaged over, in singular and plural, such as “token” and “tokens”."""
     one, many = recipe.loss_unit
     return gettext(one), gettext(many)
 

@@ -1,7 +1,7 @@
 """Messages of the channel layer between sockets, hosts and watchers, and the names of their groups.
 
-Tags and fields stay as they are while two versions of the site run side by side. A process drops a message that it does
-not know, as any message may be lost.
+Do not rename tags and fields while two versions of the site run side by side. A process drops a message that it does
+not know, which is safe, because any message may be lost.
 """
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ RELAYS = "relays"
 
 
 class PeerSaid(Struct, frozen=True, tag_field="type", tag="peer.said"):
-    """A peer's message, forwarded by its socket to the run's host; `data` is as the peer sent it."""
+    """A peer's message, which the peer's socket forwards to the run's host. `data` is as the peer sent it."""
 
     peer: PeerId
     channel: str
@@ -24,14 +24,14 @@ class PeerSaid(Struct, frozen=True, tag_field="type", tag="peer.said"):
 
 
 class PeerLost(Struct, frozen=True, tag_field="type", tag="peer.lost"):
-    """A peer's socket has ended."""
+    """A message that tells a host that a peer's socket has ended."""
 
     peer: PeerId
     channel: str
 
 
 class HostAnnounced(Struct, frozen=True, tag_field="type", tag="host.announced"):
-    """The host of a run, and the channel it reads. `again`: messages to it may have been lost."""
+    """A run's host, and the channel that it reads. With `again`, messages to it may have been lost."""
 
     run: RunId
     fence: int
@@ -40,45 +40,48 @@ class HostAnnounced(Struct, frozen=True, tag_field="type", tag="host.announced")
 
 
 class HostSaid(Struct, frozen=True, tag_field="type", tag="host.said"):
-    """A message for peers, encoded once. `run` is empty if no host sent it."""
+    """A message for peers, encoded once for all of them. `run` is empty if no host sent the message."""
 
     data: bytes
     run: str = ""
 
 
 class HostsFound(Struct, frozen=True, tag_field="type", tag="hosts.found"):
-    """From a socket to itself: hosts of these runs wait for a hello."""
+    """A message that a socket sends to its own channel: the peer has to send a hello to the hosts of these runs."""
 
     runs: list[str]
 
 
 class MachineRevoked(Struct, frozen=True, tag_field="type", tag="machine.revoked"):
-    """Disconnect a peer with the error `code`. `retry_after_s` is in seconds; negative: it must not return."""
+    """A message that tells a socket to disconnect its peer with the error `code`.
+
+    `retry_after_s` is the wait in seconds; a negative value means that the peer must not return.
+    """
 
     code: str
     retry_after_s: float = -1.0
 
 
 class SessionReplaced(Struct, frozen=True, tag_field="type", tag="session.replaced"):
-    """The machine has a newer socket in this run, on the channel `by`."""
+    """A message that tells a socket that its machine has opened a newer socket in the run, on the channel `by`."""
 
     by: str
 
 
 class SessionContested(Struct, frozen=True, tag_field="type", tag="session.contested"):
-    """Two agents take over one machine's session from each other."""
+    """A message that tells a socket that two agents keep taking over one machine's session from each other."""
 
 
 class LayerRestored(Struct, frozen=True, tag_field="type", tag="layer.restored"):
-    """Earlier messages between processes may have been lost."""
+    """A message saying that messages between processes may have been lost while Redis was away."""
 
 
 class ChannelOverflowed(Struct, frozen=True, tag_field="type", tag="channel.overflowed"):
-    """The last message of a socket's channel, sent when the channel was full."""
+    """The last message in a socket's channel, put there when the channel was full."""
 
 
 class RunMoved(Struct, frozen=True, tag_field="type", tag="run.moved"):
-    """A step of the run was committed."""
+    """A message that tells watchers that a step of the run was committed."""
 
 
 ToHost = PeerSaid | PeerLost | LayerRestored
@@ -100,7 +103,7 @@ def peer_of(message: LayerMessage) -> str:
 
 
 def size_of(message: LayerMessage) -> int:
-    """Return the bytes of the message's data; the rest is a few names."""
+    """Return the number of bytes in the message's data. The other fields are a few short names."""
     return len(message.data) if isinstance(message, PeerSaid | HostSaid) else 0
 
 
@@ -109,10 +112,10 @@ def group_of(run: str) -> str:
 
 
 def watchers_of(run: str) -> str:
-    """Return the group that is told when a step of the run is committed."""
+    """Return the group that receives a message whenever a step of the run is committed."""
     return f"watchers.{run}"
 
 
 def sessions_of(peer: str, run: str) -> str:
-    """Return the group of one machine's sockets in one run; there should be only one."""
+    """Return the group of one machine's sockets in one run. Normally it has one socket."""
     return f"sessions.{peer}.{run}"

@@ -1,8 +1,8 @@
-"""The channel layer: messages between the sockets and hosts of a site, in one process (here) or several (`redis`).
+"""The channel layer of one process: messages between its sockets and hosts. For several processes, see `redis`.
 
-Channels' own layers drop sockets from groups after a day, copy and sweep everything with each message, or let a slow
-reader's queue grow without bound. Here a channel lives until it is forgotten. Messages may be lost: sockets, hosts and
-the protocol detect that.
+The layers that come with Channels drop sockets from groups after a day, copy and sweep all with each message, or let a
+slow reader's queue grow without limit. Here, a channel lives until its reader forgets it. Messages may be lost;
+sockets, hosts and the protocol detect the loss.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from channels.layers import get_channel_layer
 
 from coordination.channel_layer.messages import ChannelOverflowed, LayerMessage, ToHost, peer_of, size_of
 
-# A page of the log is 64 messages of at most 1 MiB together; a few rounds of broadcasts come on top.
+# A page of the log has 64 messages, of at most 1 MiB together. A few rounds of broadcasts come on top.
 CAPACITY = 1_000  # messages queued for one socket
-CAPACITY_BYTES = 32 * 1024 * 1024  # of their data: four of the longest possible messages
-EXPIRY_S = 60.0  # a socket whose oldest message is older does not read
-HOST_CAPACITY = 20_000  # messages queued for a host: ten seconds of a thousand peers with two a second each
+CAPACITY_BYTES = 32 * 1024 * 1024  # bytes of their data: four of the longest possible messages
+EXPIRY_S = 60.0  # a socket whose oldest message is older than this has stopped reading
+HOST_CAPACITY = 20_000  # messages queued for a host: ten seconds of a thousand peers that send two a second each
 HOST_CAPACITY_BYTES = 256 * 1024 * 1024
 HOST = "host."  # prefix of hosts' channels
 SLICE = 32  # sockets served in a row before other tasks may run
@@ -29,26 +29,26 @@ RESTORED = "restored"  # the group that receives `LayerRestored`
 
 
 class Undelivered(ChannelFull):
-    """The channel has no reader, is full, or cannot be reached."""
+    """A message that was not delivered: the channel has no reader, is full, or cannot be reached."""
 
 
 class Channel:
-    """A reader's queue. If it `ends` when full, it tells its reader so and accepts nothing more."""
+    """A reader's queue of messages. With `ends`, a full queue tells its reader so and accepts no more messages."""
 
     def __init__(self, *, capacity: int, capacity_bytes: int, ends: bool, clock: Callable[[], float]) -> None:
         self.capacity, self.capacity_bytes, self.ends, self.clock = capacity, capacity_bytes, ends, clock
         self._first: deque[Any] = deque()
         self._waiting: deque[tuple[float, LayerMessage]] = deque()
-        self.bytes = 0  # of the queue
+        self.bytes = 0  # bytes of the queued messages
         self._is_over = False
         self._arrived = asyncio.Event()
 
     def __len__(self) -> int:
-        """Return the number of queued messages, without the reader's own."""
+        """Return the number of queued messages. The reader's own messages are not counted."""
         return len(self._waiting)
 
     def put(self, message: LayerMessage) -> bool:
-        """Append a message; return False if the queue is or was full: then the reader has to begin anew."""
+        """Append a message. Return False once the queue has overflowed: its reader must then begin anew."""
         if self._is_over or self._is_full(message):
             self._overflow()
             return False
@@ -58,12 +58,12 @@ class Channel:
         return True
 
     def put_first(self, message: object) -> None:
-        """Put the reader's own message first, however full the queue is; the reader bounds these."""
+        """Put the reader's own message at the front, however full the queue is. The reader limits these."""
         self._first.append(message)
         self._arrived.set()
 
     async def get(self) -> Any:
-        """Return the next message, the reader's own first. A cancelled call loses none."""
+        """Return the next message; the reader's own messages come first. A cancelled call loses no message."""
         while not self._first and not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
@@ -78,7 +78,7 @@ class Channel:
 
     def _is_full(self, message: LayerMessage) -> bool:
         if not self._waiting:
-            return False  # an empty queue takes any message
+            return False  # an empty queue accepts any message
         if len(self._waiting) >= self.capacity or self.bytes + size_of(message) > self.capacity_bytes:
             return True
         return self.ends and self.clock() - self._waiting[0][0] > EXPIRY_S
@@ -92,19 +92,23 @@ class Channel:
 
 
 class Inbox(Channel):
-    """A host's queue. When it is full, the peer with the largest part of it loses its newest messages.
+    """A host's queue. When it is full, the peer with the largest share of it loses its newest messages.
 
-    Every peer has a budget (`Allowances`), but a thousand of them together may exceed what a host can handle.
+    Every peer has a budget (`Allowances`), but a thousand peers together may send more than a host can handle.
     """
 
     def __init__(self, *, capacity: int, capacity_bytes: int, clock: Callable[[], float]) -> None:
         super().__init__(capacity=capacity, capacity_bytes=capacity_bytes, ends=False, clock=clock)
-        self.dropped: Counter[str] = Counter()  # lost messages by peer, since `told`
+        self.dropped: Counter[str] = Counter()  # lost messages by peer, since the last call of `told`
         self._counts: Counter[str] = Counter()
         self._sizes: Counter[str] = Counter()
 
     def put(self, message: LayerMessage) -> bool:
-        """Append a host's message; return False if it is none, or the queue is full and mostly its peer's."""
+        """Append a message for the host and return True.
+
+        Return False if the message is not for a host, or if the queue is full and the message's peer has the largest
+        share.
+        """
         if not isinstance(message, ToHost):
             return False
         peer = peer_of(message)
@@ -120,7 +124,7 @@ class Inbox(Channel):
         return True
 
     def told(self) -> Counter[str]:
-        """Return messages lost by peer since the last call."""
+        """Return the number of messages that each peer has lost since the last call."""
         dropped, self.dropped = self.dropped, Counter()
         return dropped
 
@@ -129,7 +133,7 @@ class Inbox(Channel):
         return max((self._counts[peer] + messages) / self.capacity, (self._sizes[peer] + size) / self.capacity_bytes)
 
     def _drop(self, peer: str) -> None:
-        """Drop the peer's newest message; a busy peer's is found near the end."""
+        """Drop the peer's newest message. The search starts at the end, near which a busy peer has a message."""
         for place in range(len(self._waiting) - 1, -1, -1):
             message = self._waiting[place][1]
             if peer_of(message) == peer:
@@ -154,7 +158,7 @@ def site_layer() -> "ProcessLayer":
 
 
 class ProcessLayer:
-    """Channels and groups of one process. Messages are passed by reference, never copied."""
+    """The channels and groups of one process. Messages are passed by reference, never copied."""
 
     extensions = ("groups", "flush")
 
@@ -171,7 +175,7 @@ class ProcessLayer:
         self.groups: dict[str, set[str]] = {}
 
     async def new_channel(self, prefix: str = "specific.") -> str:
-        """Create a channel in this process; messages queue there until it is forgotten."""
+        """Create a channel in this process. Messages queue in the channel until `forget` is called."""
         name = f"{prefix}{self.process}!{uuid.uuid4().hex}"
         self.channel(name)
         return name
@@ -192,13 +196,13 @@ class ProcessLayer:
         return Channel(capacity=self.capacity, capacity_bytes=CAPACITY_BYTES, ends=True, clock=self.clock)
 
     def forget(self, name: str) -> None:
-        """Delete a channel that has no reader any more."""
+        """Delete a channel that no longer has a reader."""
         self.channels.pop(name, None)
         for group in [group for group, names in self.groups.items() if name in names]:
             self._leave(group, name)
 
     async def receive(self, channel: str) -> Any:
-        """Return the next message. If cancelled, forget the channel: that is how Channels ends a consumer."""
+        """Return a channel's next message. If cancelled, as Channels ends consumers, forget the channel."""
         try:
             return await self.channel(channel).get()
         except asyncio.CancelledError:
@@ -211,7 +215,7 @@ class ProcessLayer:
             raise Undelivered(channel)
 
     async def send_many(self, channels: Iterable[str], message: LayerMessage) -> list[str]:
-        """Send a message to many channels; return those known not to have received it."""
+        """Send a message to many channels. Return those channels that are known not to have received the message."""
         lost = []
         for number, channel in enumerate(channels, 1):
             if channel not in self.channels or not self.channels[channel].put(message):

@@ -1,6 +1,7 @@
-"""The channel layer of several processes: `ProcessLayer` within each, Redis between them.
+"""The channel layer of several processes: `ProcessLayer` within each process, Redis between them.
 
-A process subscribes to only two names. After Redis was away, the group `RESTORED` hears that messages may be lost.
+A process subscribes to only two names. After a failure of Redis, the group `RESTORED` is told that messages may be
+lost.
 """
 
 import asyncio
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.25  # between attempts to reach Redis
 ANSWER_S = 2.0  # timeout for an answer of Redis
-SILENCE_S = 2.0  # without a message, ping Redis
+SILENCE_S = 2.0  # after this time without a message, ping Redis
 OUTBOX = 10_000  # messages waiting to be published
 OUTBOX_BYTES = 64 * 1024 * 1024
 BATCH = 256  # messages published in one round trip
@@ -33,7 +34,7 @@ GONE = (RedisError, OSError, TimeoutError)
 
 
 class Parcel(msgspec.Struct, array_like=True):
-    """A message between processes: to these channels, or to a group that `origin` has already served locally."""
+    """A message between processes: to channels, or to a group, which `origin` has already served locally."""
 
     origin: str
     channels: list[str]
@@ -42,7 +43,7 @@ class Parcel(msgspec.Struct, array_like=True):
 
 
 class RedisLayer(ProcessLayer):
-    """`hosts`: one address of Redis; `prefix`: the beginning of all names."""
+    """The channel layer of several processes. `hosts` has one Redis address; all names begin with `prefix`."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class RedisLayer(ProcessLayer):
     ) -> None:
         super().__init__(capacity=capacity, host_capacity=host_capacity, clock=clock)
         (self.address,), self.prefix = hosts, prefix
-        self.is_up = True  # until the first failure; meanwhile messages wait in the outbox
+        self.is_up = True  # False from the first failure until Redis answers again
         self._outbox: deque[tuple[str, bytes]] = deque()
         self._outbox_bytes = 0
         self._posted = asyncio.Event()
@@ -64,14 +65,14 @@ class RedisLayer(ProcessLayer):
         self._redis: Any = None
 
     async def new_channel(self, prefix: str = "specific.") -> str:
-        """Create a channel once messages of other processes arrive here; at once if Redis is away."""
+        """Create a channel. Wait until messages of other processes can arrive, unless Redis is away."""
         self._start()
         if self.is_up and not self._subscribed.is_set():
             await asyncio.wait([asyncio.ensure_future(self._subscribed.wait())], timeout=ANSWER_S)
         return await super().new_channel(prefix)
 
     async def send_many(self, channels: Iterable[str], message: LayerMessage) -> list[str]:
-        """Send a message to channels here, and one message to each other process for its channels."""
+        """Send a message to channels of all processes; each other process gets the message only once."""
         here: list[str] = []
         elsewhere: dict[str, list[str]] = {}
         for channel in channels:
@@ -108,7 +109,7 @@ class RedisLayer(ProcessLayer):
             return
         self._redis = Redis.from_url(
             self.address,
-            retry=Retry(NoBackoff(), 0),  # a retry would hide lost messages
+            retry=Retry(NoBackoff(), 0),  # a retry would hide that messages were lost
             socket_connect_timeout=ANSWER_S,
             socket_timeout=ANSWER_S,
         )
@@ -124,7 +125,7 @@ class RedisLayer(ProcessLayer):
         return True
 
     async def _publish(self) -> None:
-        """Publish queued messages in batches of one round trip; lose those that cannot be published."""
+        """Publish queued messages in batches, each in one round trip. Messages that cannot be published are lost."""
         while not is_ending():
             await self._posted.wait()
             batch = [self._outbox.popleft() for _ in range(min(BATCH, len(self._outbox)))]
@@ -158,7 +159,7 @@ class RedisLayer(ProcessLayer):
             await asyncio.sleep(RETRY_S)
 
     async def _hear(self, ear: PubSub) -> None:
-        """Deliver incoming messages. Raises an error of Redis, or TimeoutError if it does not answer a ping."""
+        """Deliver incoming messages. Raises an error of Redis, or TimeoutError if Redis does not answer a ping."""
         await ear.subscribe(f"{self.prefix}.{self.process}", f"{self.prefix}.groups")
         was_asked = False
         while not is_ending():
@@ -167,7 +168,7 @@ class RedisLayer(ProcessLayer):
                 if was_asked:
                     raise TimeoutError("it does not answer")
                 await ear.ping()
-            elif message["type"] == "subscribe" and message["data"] == 2:  # both names
+            elif message["type"] == "subscribe" and message["data"] == 2:  # both names are subscribed
                 await self._is_back()
             elif message["type"] == "message":
                 await self._deliver(message["data"])
@@ -198,7 +199,7 @@ def process_of(channel: str) -> str:
 
 
 def is_ending() -> bool:
-    """Return True if this task was cancelled: redis-py may have swallowed or replaced the CancelledError."""
+    """Return True if this task was cancelled. redis-py may have swallowed or replaced the CancelledError."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

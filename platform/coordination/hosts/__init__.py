@@ -1,1 +1,1 @@
-"""The process around a coordinator: its claim, its events and its writes. Decides nothing about the run."""
+"""The process around a coordinator: its claim on the run, its events and its database writes."""

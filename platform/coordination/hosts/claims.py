@@ -1,6 +1,7 @@
-"""One host per run: claimed by a conditional update, kept by renewal, fenced by a number (rules 2 and 3).
+"""Claims, so that each run has one host. A host claims a run by a conditional update and keeps renewing the claim.
 
-The database's clock decides, so a host with a wrong clock cannot take a run from another.
+A number, the fence, rises with each claim (rules 2 and 3). The database's clock decides when a claim expires, so a host
+with a wrong clock cannot take a run from another host.
 """
 
 import asyncio
@@ -21,21 +22,21 @@ from runs.states import LIVE
 
 CLAIM = timedelta(seconds=10)
 RENEW_S = 2.0
-RETRY_S = 1.0  # until a database that did not answer or write is tried again
+RETRY_S = 1.0  # seconds until a database that failed is tried again
 
 
 def unclaimed() -> QuerySet[Head]:
-    """Return heads of live runs that no living host holds.
+    """Return the heads of live runs that no host has claimed.
 
-    Without a join, on purpose. With one, Django updates by `run_id IN (SELECT … the claim is free)`, which PostgreSQL
-    does not evaluate again after waiting for another update, and two hosts would both have claimed.
+    The query avoids a join. With a join, Django updates by `run_id IN (SELECT … the claim is free)`. PostgreSQL does
+    not evaluate this again after it has waited for another update, so two hosts would both claim the run.
     """
     free = Q(claim_expires=None) | Q(claim_expires__lt=Now())
     return Head.objects.filter(free, run__in=Run.objects.filter(state__in=LIVE))
 
 
 def claim(run: Run, owner: str) -> int | None:
-    """Claim the run for `owner` (a channel name); return the new fence, or None if another host holds it."""
+    """Claim the run for `owner`, a channel name. Return the new fence; None if another host has the claim."""
     taken = unclaimed().filter(run=run).update(fence=F("fence") + 1, owner=owner, claim_expires=Now() + CLAIM)
     if taken != 1:
         return None
@@ -44,7 +45,7 @@ def claim(run: Run, owner: str) -> int | None:
 
 
 def renew(run: Run, owner: str, fence: int) -> bool:
-    """Renew the claim; return False if another host has it."""
+    """Renew the claim. Return False if another host has it."""
     mine = Head.objects.filter(run=run, owner=owner, fence=fence)
     return mine.update(claim_expires=Now() + CLAIM) == 1
 
@@ -55,7 +56,7 @@ def release(run: Run, owner: str, fence: int) -> None:
 
 
 def forget_the_dead() -> None:
-    """End all claims. For a process that knows it is the only one, so that a restart need not wait for expiry."""
+    """End all claims at once. Only a process that knows that it is the site's only one may do so."""
     Head.objects.exclude(claim_expires=None).update(claim_expires=None, owner="")
 
 
@@ -64,7 +65,7 @@ def is_live(run: Run) -> bool:
 
 
 def hosts_of(run_id: str | None = None) -> dict[str, tuple[str, int]]:
-    """Return channel and fence of the host of each claimed run, by run id; or only of the given run."""
+    """Return channel and fence of each claimed run's host, by run id. With `run_id`, look at one run only."""
     held = Head.objects.filter(claim_expires__gt=Now(), run__state__in=LIVE)
     if run_id is not None:
         held = held.filter(run_id=run_id)
@@ -75,24 +76,28 @@ def live_runs() -> list[Run]:
     return list(Run.objects.filter(head__in=unclaimed()).order_by("created_at"))
 
 
-# A claim as its host holds it: renewed beside all other work, and given up in time if that fails
+# A claim as its host uses it: renewed while all other work goes on, and given up in time if renewal fails.
 
 log = logging.getLogger(__name__)
 
 CLAIM_S = CLAIM.total_seconds()
-# Covers messages still on their way when the claim expires, and clocks of different speed.
+# Allows for messages that are under way when the claim expires, and for clocks that run at different speeds.
 MARGIN_S = 2.0
 
 
 def elapsed_s() -> float:
-    """Return seconds of a monotonic clock that, if possible, also runs while the computer sleeps."""
+    """Return the seconds of a monotonic clock. Where possible, the clock also runs while the computer sleeps."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 class Holding:
-    """A claim on a run. It is held until others may take it, counted from when the last renewal was *requested*."""
+    """A host's claim on a run.
+
+    The host may use the claim until shortly before another host may take the run. That time counts from the moment when
+    the host *requested* the last renewal.
+    """
 
     def __init__(
         self,
@@ -106,13 +111,13 @@ class Holding:
     ) -> None:
         self.run, self.owner, self.fence = run, owner, fence
         self.asked_at, self.threads, self.clock = asked_at, threads, clock
-        self.is_lost = False  # another host has it, or it was given up
+        self.is_lost = False  # another host has the claim, or this host gave it up
 
     def is_held(self) -> bool:
         return not self.is_lost and self.clock() - self.asked_at < CLAIM_S - MARGIN_S
 
     async def keep(self) -> None:
-        """Renew the claim until it is lost; retry while the database does not answer and time remains."""
+        """Renew the claim until it is lost. If the database does not answer, retry while time remains."""
         while self.is_held():
             await asyncio.sleep(RENEW_S)
             asked_at = self.clock()
@@ -127,7 +132,7 @@ class Holding:
                 self.is_lost = True
 
     async def insist(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write while the claim is held: retry while the database is away; on Stale, mark the claim lost."""
+        """Write while the claim is held; retry if the database is away. Stale means a lost claim."""
         while self.is_held():
             try:
                 await write()
@@ -140,7 +145,7 @@ class Holding:
                 return
 
     async def release(self) -> None:
-        """Release the claim; if the database is away, it expires."""
+        """Release the claim. If the database is away, the claim expires by itself."""
         self.is_lost = True
         try:
             await in_thread_of(self.threads, release)(self.run, self.owner, self.fence)
@@ -151,7 +156,7 @@ class Holding:
 async def hold(
     run: Run, owner: str, threads: ThreadPoolExecutor, clock: Callable[[], float] = elapsed_s
 ) -> Holding | None:
-    """Claim a run; return None if another host has it or the database is away. Only claims use `threads`."""
+    """Claim a run; return None if that fails. Only claims may use `threads`, so that nothing delays renewal."""
     asked_at = clock()
     try:
         fence = await in_thread_of(threads, claim)(run, owner)

@@ -1,6 +1,6 @@
-"""The process around a coordinator: feeds it events of peers, clock and database, and carries out its commands.
+"""The process around a coordinator. It passes on events of peers, clock and database, and carries out commands.
 
-A host drives one run under one claim. All decisions are `advance`'s.
+A host drives one run under one claim. The coordinator's function `advance` makes all decisions.
 """
 
 import asyncio
@@ -50,15 +50,15 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # between polls of the database for people's requests
-MOST_NAMED = 100  # peers named on the timeline for lost messages; the log has all
+LOOK_S = 1.0  # seconds between polls of the database for people's requests
+MOST_NAMED = 100  # peers whose lost messages are named on the timeline; the log has all
 HEARD = get_args(m.TO_SITE)
 
-HostMessage = ToHost | Answered | PageRead | requests.Wishes  # from sockets, and from its own helpers
+HostMessage = ToHost | Answered | PageRead | requests.Wishes  # messages from sockets, and from the host's own helpers
 
 
 class Faulty(Exception):
-    """The coordinator raised: its state is half-changed and must be dropped. `peer`: the sender of the message."""
+    """An error of the coordinator, whose state must be dropped. `peer` sent the message that caused the error."""
 
     def __init__(self, peer: PeerId | None) -> None:
         super().__init__(peer)
@@ -70,20 +70,20 @@ class Host:
         self.run, self.holding, self.state, self.quarantine = run, holding, state, quarantine
         self.layer = site_layer()
         self.key = site_key()
-        self.channels: dict[PeerId, str] = {}  # of each peer's socket
-        self.unwanted: dict[PeerId, str] = {}  # as of the last look
-        self._looks = 0  # looks begun
-        self._replayed: tuple[e.Replayed, ...] = ()  # last reported
-        self._aside: dict[PeerId, tuple[int, PeerSaid]] = {}  # hellos of unwanted machines, for a newer look to judge
+        self.channels: dict[PeerId, str] = {}  # the channel of each peer's socket
+        self.unwanted: dict[PeerId, str] = {}  # machines to disconnect, by error code, found by the last poll
+        self._looks = 0  # number of polls begun
+        self._replayed: tuple[e.Replayed, ...] = ()  # results of replays, as last reported
+        self._aside: dict[PeerId, tuple[int, PeerSaid]] = {}  # hellos of unwanted machines, for a later poll to judge
         self.mailbox = self.layer.inbox(holding.owner)
         self._named: set[str] = set()  # peers whose lost messages are on the timeline
-        self._left: set[PeerId] = set()  # on purpose, since the last look
-        self._needed: bool | None = None  # as of the last look
+        self._left: set[PeerId] = set()  # peers that left on purpose since the last poll
+        self._needed: bool | None = None  # found by the last poll
         self.writer = Writer(run, holding, self.key, self.mailbox)
         self._tick_at = 0.0
 
     async def drive(self, stop: asyncio.Event) -> None:
-        """Drive the run until stopped, deposed or finished. Raises Faulty, and errors of the database."""
+        """Drive the run until stopped, finished, or the claim is lost. Raises Faulty, DatabaseError."""
         writing, looking = asyncio.create_task(self.writer.work()), asyncio.create_task(self._look())
         try:
             await self._drive(stop, (writing, looking))
@@ -110,7 +110,7 @@ class Host:
             await self._close()
 
     async def announce(self, *, again: bool = False) -> None:
-        """Tell the run's sockets and all relays who hosts it; `again`: their messages may be lost."""
+        """Tell the run's sockets and all relays who the host is. With `again`, messages were lost."""
         note = HostAnnounced(self.state.run, self.holding.fence, self.holding.owner, again)
         for group in (group_of(self.state.run), RELAYS):
             await self.layer.group_send(group, note)
@@ -125,7 +125,7 @@ class Host:
         await asyncio.sleep(0)
 
     def _note_lost_words(self) -> None:
-        """Report messages dropped from the full mailbox, on the timeline once per peer."""
+        """Report messages that the full mailbox has dropped, in the log and once per peer on the timeline."""
         for peer, count in self.mailbox.told().items():
             member = self.state.members.get(PeerId(peer))
             name = member.name if member is not None else peer[:8]
@@ -135,7 +135,7 @@ class Host:
                 self.writer.ask(e.Note("lost words", f"{name} says more than the site takes; some of it was lost"))
 
     async def _next(self, wait_s: float) -> HostMessage | None:
-        """Return the next message, or None if none comes in time. A message already there is returned even late."""
+        """Return the next message, or None after `wait_s`. A message already there is always returned."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 message: HostMessage = await self.mailbox.get()
@@ -191,7 +191,10 @@ class Host:
             await self.handle(e.Joined(said.peer, said.person, said.machine, said.role, hello))
 
     async def _received(self, said: PeerSaid, body: Any) -> None:
-        """Pass on a message of the peer's current socket; ask for a hello if it has none; ignore replaced sockets."""
+        """Pass a peer's message to the coordinator if the message comes from the peer's current socket.
+
+        If the host knows no socket of the peer, ask the peer for a hello. Ignore messages from replaced sockets.
+        """
         known = self.channels.get(said.peer)
         if known == said.channel:
             if isinstance(body, m.Leave):
@@ -201,7 +204,7 @@ class Host:
             rehello = encode(m.Rehello(run=self.state.run, fence=self.holding.fence))
             await self.layer.send_many((said.channel,), self._said(rehello))
 
-    # What people want
+    # Requests of people
 
     async def _look(self) -> None:
         while True:
@@ -218,7 +221,7 @@ class Host:
                 self.mailbox.put_first(found)
 
     async def _looked(self, found: requests.Wishes) -> None:
-        """Apply people's requests: disconnect revoked machines and removed people's; the round continues."""
+        """Apply people's requests, such as revoked machines and removed owners. The round continues."""
         await self.handle(found.directed)
         self.unwanted = found.unwanted
         await self._judge()
@@ -229,7 +232,7 @@ class Host:
         await self._tell(found.news)
 
     async def _tell(self, news: snapshots.News) -> None:
-        """Report snapshots stored, verifications and replays since the last look."""
+        """Tell the coordinator of snapshots, verifications and replays that are new since the last poll."""
         if news.snapshot is not None and news.snapshot != self.state.snapshot:
             await self.handle(e.SnapshotStored(news.snapshot))
         if news.verified > self.state.verified:
@@ -240,7 +243,7 @@ class Host:
         self._replayed = news.replays
 
     async def _judge(self) -> None:
-        """Decide about machines that said hello before this look began and were unwanted then."""
+        """Refuse machines whose hello came before this poll began, or accept their hello if they are now wanted."""
         judged = {peer: said for peer, (looks, said) in self._aside.items() if looks < self._looks}
         for peer, said in judged.items():
             del self._aside[peer]
@@ -258,24 +261,24 @@ class Host:
         await self.layer.send_many((channel,), MachineRevoked(code, retry_after_s))
 
     async def _blame(self, peer: PeerId | None) -> None:
-        """Quarantine the machine whose message broke this host, and tell it."""
+        """Quarantine the machine whose message broke this host, and disconnect the machine with that reason."""
         if peer is not None:
             rest_s = self.quarantine.add(peer, time.monotonic())
             await in_thread(self.quarantine.share)(peer, time.monotonic())
             await self._send_away(peer, codes.BROKE_HOST, rest_s)
 
     async def _close(self) -> None:
-        """Disconnect all: the run was returned to a draft. Relays release what they hold of it."""
+        """Disconnect all machines: the run was returned to a draft. Relays release what they store for it."""
         ended = encode(m.State(run=self.state.run, state="finished", reason=""))
         relays = [member.peer for member in self.state.members.values() if member.role is Role.RELAY]
         await self._say(relays, ended)
         for peer in self.state.members.keys() - set(relays):
             await self._send_away(peer, codes.NOT_OPEN)
 
-    # Events in, commands out
+    # Events for the coordinator, and its commands
 
     async def handle(self, event: e.Event) -> None:
-        """Pass an event, then those that follow from it, through the coordinator. Raises Faulty."""
+        """Pass an event to the coordinator, and then the events that follow from it. Raises Faulty."""
         await self._take_all([event])
 
     async def _take_all(self, events: Iterable[e.Event]) -> None:
@@ -285,7 +288,7 @@ class Host:
             try:
                 for command in merged(advance(self.state, event, time.monotonic(), secrets.randbits(32))):
                     waiting += await self._carry_out(command)
-            except Exception as error:  # any error leaves the state half-changed
+            except Exception as error:  # after any error, the state is half changed
                 raise Faulty(sender_of(event)) from error
 
     async def _answered(self, event: e.Event) -> None:
@@ -294,7 +297,7 @@ class Host:
             await self.layer.group_send(watchers_of(self.state.run), RunMoved())
 
     async def _carry_out(self, command: e.Command) -> list[e.Event]:
-        """Carry out a command if the run is still held; return the events that follow."""
+        """Carry out a command, if this host still has the claim. Return the events that follow."""
         if not self.holding.is_held():
             return []
         match command:
@@ -312,7 +315,7 @@ class Host:
         return []
 
     async def _announce_plan(self, command: e.Announce) -> list[e.Event]:
-        """Send keepers the whole plan, and other peers the head, signed once, with their part."""
+        """Send keepers the whole plan, and other peers its head with their part. The head is signed once."""
         plan = seal_plan(self.key, command.plan)
         lost = await self._say(command.keepers, encode(planned_whole(plan)))
         for peer in command.peers:
@@ -320,12 +323,12 @@ class Host:
         return lost
 
     async def _finish(self) -> None:
-        """Finish the run. If it was extended meanwhile, send no end and leave it to the next host."""
+        """Finish the run. If it was extended meanwhile, do not send the end, but leave the run to the next host."""
         if not await in_thread(finish_run)(run=self.run, target_steps=self.state.recipe.target_steps):
             self.holding.is_lost = True
 
     async def _say(self, peers: Iterable[PeerId], data: bytes) -> list[e.Event]:
-        """Send the same data to all these peers; return a Lost event for each socket that cannot take it."""
+        """Send data to all these peers. Return a Lost event for each peer whose socket is full or gone."""
         channels = {self.channels[peer]: peer for peer in peers if peer in self.channels}
         lost = [channels[channel] for channel in await self.layer.send_many(channels, self._said(data))]
         for peer in lost:
@@ -341,7 +344,7 @@ def sender_of(event: e.Event) -> PeerId | None:
 
 
 def merged(commands: Iterable[e.Command]) -> Iterator[e.Command]:
-    """Merge adjacent sends of the same message, so that it is encoded once."""
+    """Merge adjacent sends of the same message into one, so that the message is encoded once."""
     for _, same in groupby(commands, key=_message_of):
         first, *others = same
         if isinstance(first, e.Send) and others:
@@ -351,5 +354,5 @@ def merged(commands: Iterable[e.Command]) -> Iterator[e.Command]:
 
 
 def _message_of(command: e.Command) -> object:
-    """Return the key by which commands merge; only messages have an equal one."""
+    """Return the key for merging commands. Only commands that send equal messages have equal keys."""
     return command.message if isinstance(command, e.Send) else object()

@@ -1,4 +1,4 @@
-"""Quarantine of machines whose messages broke a host. Processes share it: any may claim that run next."""
+"""Quarantine of machines whose messages broke a host. Processes share it, since any may claim the run next."""
 
 import logging
 import time
@@ -10,15 +10,15 @@ from redis.exceptions import RedisError
 
 from peer_agent.protocol.identifiers import PeerId
 
-REST_S = (60.0, 240.0, 960.0)  # the first time, the second, and from then on
-FORGET_S = 4 * 3600.0  # without another failure for so long, counting starts anew
-MOST = 10_000  # machines remembered; the oldest are forgotten
-SHARED = 200  # of them, shared with other processes
+REST_S = (60.0, 240.0, 960.0)  # seconds of quarantine: the first time, the second, and from then on
+FORGET_S = 4 * 3600.0  # after this time without another failure, counting starts anew
+MOST = 10_000  # most machines remembered; the oldest are forgotten
+SHARED = 200  # most machines shared with other processes
 KEY = "quarantine"
 
 log = logging.getLogger(__name__)
 
-Shared = dict[PeerId, tuple[int, float]]  # times, and end in seconds of UTC
+Shared = dict[PeerId, tuple[int, float]]  # number of times, and end in seconds of UTC
 
 
 class Sentence(Struct):
@@ -27,14 +27,14 @@ class Sentence(Struct):
 
 
 class Quarantine:
-    """The machines in quarantine. `now` is in monotonic seconds."""
+    """The machines in quarantine. `now` is in seconds of the monotonic clock."""
 
     def __init__(self) -> None:
-        # `learn` and `share` run in threads, and cachetools is not thread-safe.
+        # Use an OrderedDict: `learn` and `share` run in threads, and cachetools is not thread-safe.
         self._known: OrderedDict[PeerId, Sentence] = OrderedDict()
 
     def add(self, peer: PeerId, now: float) -> float:
-        """Quarantine a machine whose message broke a host; return for how many seconds."""
+        """Quarantine a machine whose message broke a host. Return the length of the quarantine in seconds."""
         before = self._known.pop(peer, None)
         times = before.times if before is not None and now - before.until < FORGET_S else 0
         rest_s = REST_S[min(times, len(REST_S) - 1)]
@@ -51,7 +51,7 @@ class Quarantine:
                 self._known[peer] = Sentence(times, until + later)
 
     def share(self, peer: PeerId, now: float) -> None:
-        """Share a machine's quarantine with other processes. Of two concurrent calls one may be lost."""
+        """Share a machine's quarantine with other processes. Concurrent calls may lose one entry."""
         known = self._known[peer]
         others = {other: found for other, found in _read().items() if other != peer}
         while len(others) >= SHARED:

@@ -1,4 +1,4 @@
-"""Requests of people and keepers in the database since a host's last look, and what the host writes there."""
+"""A host's regular poll of the database: it reads requests, and writes what pages show of the run."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
@@ -20,22 +20,22 @@ from peer_agent.protocol.identifiers import PeerId
 from runs.access import participants
 from runs.models import Run
 
-STOPPED_AFTER = timedelta(minutes=5)  # without the machine
-NEEDED_AFTER = timedelta(minutes=15)  # without trainers
-OLD = timedelta(hours=1)  # an older picture does not tell when a machine stopped
+STOPPED_AFTER = timedelta(minutes=5)  # a stopped machine's owner is notified after this time
+NEEDED_AFTER = timedelta(minutes=15)  # people are notified when the run has had no trainer for this time
+OLD = timedelta(hours=1)  # a record of presence older than this does not tell when a machine stopped
 COMPUTING = (Role.TRAINER.value, Role.AUXILIARY.value)
 
 
-# Messages about stopped machines and runs that need volunteers, withdrawn if they recover in time
+# Notices about stopped machines and runs that need volunteers. They are withdrawn if machine or run recover in time.
 
 
 def is_needed(state: RunState) -> bool:
-    """Return True if the run would go on with volunteers: it has no trainer and is neither paused nor finished."""
+    """Return True if volunteers would make the run continue: it has no trainer and is neither paused nor finished."""
     return state.goal != "paused" and not state.finished and not any(True for _ in state.trainers())
 
 
 def tell_need(run: Run, *, needed: bool) -> None:
-    """Announce that the run needs volunteers, or withdraw that; in the transaction that writes its presence."""
+    """Notify people that the run needs volunteers, or withdraw that, in the transaction of `presence.show`."""
     if not needed:
         outbox.withdraw(Event.NEEDED, [run.run_id])
         return
@@ -45,7 +45,10 @@ def tell_need(run: Run, *, needed: bool) -> None:
 
 
 def tell_stopped(run: Run, before: Before, members: Iterable[OnlinePeer], *, left: Collection[PeerId]) -> None:
-    """Notify owners of machines that stopped, except those that `left` on purpose; withdraw notices of those back."""
+    """Notify the owners of machines that stopped, and withdraw notices about machines that are back.
+
+    `left` lists machines that left on purpose; their owners are not notified.
+    """
     was, here = _computing(before.members), _computing(members)
     if back := here - was:
         outbox.withdraw(Event.STOPPED, [_about(run, peer) for peer in back])
@@ -75,14 +78,15 @@ def _about(run: Run, peer: PeerId) -> str:
 
 
 def _now(run: Run) -> Run:
-    """Return the run as its organizer has it now; a host's copy is as old as its claim."""
+    """Return the run as the organizer has it now. The host's own copy is as old as its claim."""
     return Run.objects.only("slug", "title", "visibility", "organizer").get(pk=run.pk)
 
 
 class Asked(NamedTuple):
-    """The facts that a look writes and asks about, copied from the state before a thread uses them.
+    """The facts that a poll writes or asks about, copied from the coordinator's state for use in a thread.
 
-    `left`: peers that left on purpose. `needs`, `needed`: whether the run needs volunteers, and did at the last look.
+    `left` has the peers that left on purpose. `needs` says whether the run needs volunteers now, `needed` whether it
+    did at the last poll.
     """
 
     shown: presence.Shown
@@ -94,7 +98,7 @@ class Asked(NamedTuple):
 
 
 class Wishes(NamedTuple):
-    """Requests of people and keepers. `unwanted`: machines to disconnect, each with its error's number."""
+    """Requests of people and news of snapshots, as a poll found them. `unwanted`: error number by machine."""
 
     directed: e.Directed
     news: snapshots.News
@@ -104,7 +108,7 @@ class Wishes(NamedTuple):
 def asked_of(
     state: RunState, unwanted: Mapping[PeerId, str], *, left: Collection[PeerId], needed: bool | None
 ) -> Asked:
-    """Return the facts for a look. Machines that were disconnected stay in it until people want otherwise."""
+    """Return the facts for a poll, with disconnected machines, since people may want these again."""
     trainers = {member.peer for member in state.trainers()}
     trainers |= {peer for peer, code in unwanted.items() if code == codes.REMOVED}
     members = {*state.members} | {peer for peer, code in unwanted.items() if code == codes.REVOKED}
@@ -114,7 +118,7 @@ def asked_of(
 
 
 def look(run: Run, asked: Asked) -> Wishes:
-    """Write the host's picture and read requests. Raises DatabaseError."""
+    """Write the presence that pages show, and read requests. Raises DatabaseError."""
     _show(run, asked)
     unwanted = dict.fromkeys(store.uninvited(run, asked.trainers), codes.REMOVED)
     unwanted |= dict.fromkeys(store.revoked(asked.members), codes.REVOKED)

@@ -1,4 +1,4 @@
-"""Claims and drives every live run without a host. A failure in one run does not affect another."""
+"""The loop that claims and drives every live run without a host. A failure in one run does not affect another."""
 
 import asyncio
 import contextlib
@@ -20,9 +20,9 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
-# Seconds until this process claims a run again whose host failed for no peer's message.
+# Seconds until this process claims a run again after its host failed, if no peer's message caused the failure.
 RESTS_S = (0.0, 1.0, 4.0, 16.0, 60.0)
-WELL_S = 600.0  # a host that lived for so long resets the count
+WELL_S = 600.0  # a host that has lived this long resets the count of failures
 
 
 class Hosting:
@@ -32,7 +32,7 @@ class Hosting:
         self.failures: dict[RunId, int] = {}
         self.rest_until: dict[RunId, float] = {}
         self.quarantine = Quarantine()
-        # A database that hangs in a commit may block all other threads, so claims have their own.
+        # A database that hangs in a commit may block all other threads, so claims have their own threads.
         self.threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="claims")
 
     def begin(self, run: Run) -> None:
@@ -75,7 +75,7 @@ class Hosting:
             layer.forget(channel)
 
     async def _keep(self, run: Run, holding: Holding) -> None:
-        """Drive a claimed run. Renewal starts first: loading a long log takes longer than a claim lasts."""
+        """Drive a claimed run. Renewal starts first, because loading a long log takes longer than a claim lasts."""
         keeping = asyncio.create_task(holding.keep())
         try:
             run = await in_thread(store.run_named)(run.run_id)
@@ -90,7 +90,7 @@ class Hosting:
 
 
 async def run_hosts(stop: asyncio.Event) -> None:
-    """Claim and drive every live run without a host until stopped; then release all."""
+    """Claim and drive every live run without a host, until `stop`; then release all claims."""
     hosting = Hosting(stop)
     while not stop.is_set():
         for run in await _unhosted():
@@ -101,7 +101,7 @@ async def run_hosts(stop: asyncio.Event) -> None:
 
 
 async def _unhosted() -> list[Run]:
-    """Return live runs without a host; none while the database is away, so that the site outlives its restart."""
+    """Return live runs without a host. Return none while the database is away: the site must survive that."""
     try:
         return await in_thread(claims.live_runs)()
     except DatabaseError:

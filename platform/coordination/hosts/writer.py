@@ -1,6 +1,6 @@
-"""The coordinator's database writes, done in order beside it; their results return as events.
+"""The coordinator's database writes. A task does them in order; their results return to the host as events.
 
-While the run is held, a failed write is retried after a pause; messages and ticks go on.
+While the host has its claim, a failed write is retried after a pause. Messages and ticks go on meanwhile.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ from runs.models import Run
 
 log = logging.getLogger(__name__)
 
-WAITING = 1_000  # queued writes; beyond that, texts for people are dropped
-DRAIN_S = 5.0  # for remaining writes when a host ends
-PAGE, PAGE_BYTES = 64, 1024 * 1024  # of the log, for one peer at a time
+WAITING = 1_000  # most queued writes; beyond that, texts for people are dropped
+DRAIN_S = 5.0  # seconds for the remaining writes when a host ends
+PAGE, PAGE_BYTES = 64, 1024 * 1024  # limits of one page of the log for one peer
 
 
 class Answered(Struct, frozen=True):
-    """To the host: the event that follows from a write."""
+    """A message from the writer to the host, with the event that follows from a write."""
 
     event: e.Event
 
 
 class PageRead(Struct, frozen=True):
-    """To the host: encoded commits for `peer`, up to the index `last`."""
+    """Encoded commits for `peer`, sent from the writer to the host. `last` is the index of the last commit."""
 
     peer: PeerId
     page: list[bytes]
@@ -46,7 +46,7 @@ class PageRead(Struct, frozen=True):
 
 
 class Listens(Struct, frozen=True):
-    """A relay's hello, with the address where it can be dialled."""
+    """A relay's hello, with the address at which peers can connect to the relay."""
 
     peer: PeerId
     hello: Hello
@@ -75,7 +75,7 @@ class Writer:
         self._resending: set[PeerId] = set()
 
     def ask(self, command: Write) -> None:
-        """Queue a command. A commit or resend that is already queued is not queued again."""
+        """Queue a command for writing. Ignore a commit or a resend that is already queued."""
         match command:
             case e.Persist(record=record):
                 if self._persisting == record.index:
@@ -148,7 +148,7 @@ class Writer:
 
 
 def page_of(run: Run, fence: int, command: e.Resend) -> list[bytes]:
-    """Return encoded commits: at most PAGE of them and about PAGE_BYTES, at least one if there is one."""
+    """Return encoded commits: at most PAGE of them, and at most PAGE_BYTES in all unless one commit alone is longer."""
     page: list[bytes] = []
     for entry in store.sealed_from(run, command.first, min(command.count, PAGE)):
         sealed = SealedCommit(entry, read_record(entry))

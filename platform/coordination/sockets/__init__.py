@@ -1,1 +1,1 @@
-"""Control links of agents and relays: a session, limits, and forwarding to the run's host."""
+"""Control links of agents and relays: sessions, limits, and forwarding of messages to the run's host."""

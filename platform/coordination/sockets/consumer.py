@@ -1,4 +1,4 @@
-"""A peer's control link at the site: a session, and forwarding to the host of its run. Decides nothing."""
+"""A peer's control link at the site. It keeps the session and forwards messages to the host of the peer's run."""
 
 import asyncio
 import contextlib
@@ -56,9 +56,9 @@ from runs.access import access_peer_run, require_open
 log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10.0
-SAY_S = 20.0  # for a socket with full buffers to take a message
+SAY_S = 20.0  # seconds for a socket with full buffers to accept a message
 CUT_OFF = {codes.REVOKED, codes.REMOVED}
-BUSY_S = 5.0  # until a peer retries after the database was away
+BUSY_S = 5.0  # seconds after which a peer retries when the database was away
 SITE = "site"  # the site's name in a challenge
 TOO_LATE, REFUSED, REPLACED = 4000, 4001, 4002  # close codes
 
@@ -80,7 +80,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
     reported_at: datetime | None = None
 
     async def __call__(self, *arguments: Any) -> None:
-        """Serve the link; however it ends, leave every group and tell the hosts."""
+        """Serve the link. However the link ends, leave every group and tell the hosts."""
         self.layer = site_layer()
         self.following = Following()
         self.is_over = False
@@ -91,7 +91,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             self.layer.forget(self.channel_name)
 
     async def dispatch(self, message: dict[str, Any] | LayerMessage) -> None:
-        """Handle an event of the server or a message. Channels' cleanup of database connections is not needed here."""
+        """Handle an event of the server or a message, without Channels' cleanup of database connections."""
         if isinstance(message, dict):
             await getattr(self, get_handler_name(message))(message)
         elif isinstance(message, ToSocket):
@@ -121,7 +121,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 assert_never(message)
 
     async def connect(self) -> None:
-        """Send a challenge, to be answered in time. Close the link of a browser page, which has no business here."""
+        """Send a challenge, which the peer must answer in time. Close the link if a browser page opened it."""
         scope: Any = self.scope
         if any(name == b"origin" for name, _ in scope["headers"]):
             await self.close()
@@ -138,11 +138,11 @@ class AgentConsumer(AsyncWebsocketConsumer):
             oldest.give_up()
 
     def give_up(self) -> None:
-        """Close a link that did not authenticate in time, or makes room for others."""
+        """Close a link that did not authenticate in time, or that must make room for others."""
         self.giving_up = asyncio.ensure_future(self._hang_up(TOO_LATE))
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Handle bytes of the peer. Text is no message of the protocol."""
+        """Handle bytes from the peer. Ignore text, which is no message of the protocol."""
         del text_data
         data = bytes_data or b""
         if self.credential is not None and not self.allowance.spend(len(data), time.monotonic()):
@@ -198,7 +198,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         return None
 
     async def _join(self, credential: Credential) -> None:
-        """Register a machine's socket in a run, where an older one is replaced."""
+        """Add the machine's socket to its groups in the run, and replace an older socket of the machine."""
         sessions = sessions_of(credential.peer, credential.run)
         for group in (RESTORED, sessions, RELAYS if credential.role is Role.RELAY else group_of(credential.run)):
             await self.layer.group_add(group, self.channel_name)
@@ -215,12 +215,12 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self._contested()
         else:
             await self._hang_up(REPLACED)
-        await self._leave()  # so that it is not replaced twice
+        await self._leave()  # so that another socket does not replace it again
 
     async def _contested(self) -> None:
         await self._refuse(Fault.of("E131"), limits.REST_S)
 
-    # To the host
+    # Messages to the host
 
     async def _forward(self, body: m.AnyMessage | Frame, data: bytes) -> None:
         run = getattr(body, "run", "")
@@ -237,11 +237,11 @@ class AgentConsumer(AsyncWebsocketConsumer):
             await self._post(run, self._said(self.credential, data))
 
     async def _report(self, known: Credential, report: m.MachineReport) -> None:
-        """Store a machine's report, for its owner. Reports beyond the limit are dropped; the machine repeats them."""
+        """Store a machine's report, for its owner. Drop reports beyond the rate limit; the machine repeats them."""
         if not self.reports.spend(0, time.monotonic()):
             return
         try:
-            fault = await in_thread(self._look_up)(known) if report.why else None  # hosts do not check an idle machine
+            fault = await in_thread(self._look_up)(known) if report.why else None  # no host checks an idle machine
             if fault is not None and fault.code in CUT_OFF:
                 await self._refuse(fault)
                 return
@@ -256,20 +256,20 @@ class AgentConsumer(AsyncWebsocketConsumer):
             self.session.send(wanted)
 
     async def _forget_report(self, known: Credential) -> None:
-        """Delete the machine's report, which holds only while it is connected."""
+        """Delete the machine's report, which counts only while the machine is connected."""
         if self.reported_at is not None:
             with contextlib.suppress(DatabaseError):
                 await in_thread(forget_report)(machine_id=known.machine, at=self.reported_at)
 
     async def instruct(self, wanted: m.Instructions) -> None:
-        """Queue new instructions of the owner. Called from another task, so they go through this socket's channel."""
+        """Queue the owner's new instructions in this socket's channel, since another task calls this."""
         if wanted.revision > self.told_revision:
             self.told_revision = wanted.revision
             with contextlib.suppress(ChannelFull):
                 await self.layer.send(self.channel_name, HostSaid(encode(wanted)))
 
     def _placed(self, hello: m.Hello, data: bytes) -> bytes:
-        """Return a hello with the address at which this socket is seen; a relay's stays as its operator set it."""
+        """Return the hello with the address at which the site sees this socket. A relay's stays as set."""
         if self.credential is None or self.credential.role is Role.RELAY or not is_dialled(hello):
             return data
         scope: Any = self.scope
@@ -280,7 +280,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             return encode(silenced(hello))
 
     async def _post(self, run: str, message: ToHost) -> None:
-        """Forward to the host. If that fails, the message is lost; look the host up again at once."""
+        """Forward a message to the host. If that fails, drop the message and look the host up again."""
         try:
             await self.layer.send(self.following.hosts[run], message)
         except ChannelFull:
@@ -290,20 +290,23 @@ class AgentConsumer(AsyncWebsocketConsumer):
     def _said(self, known: Credential, data: bytes) -> PeerSaid:
         return PeerSaid(known.peer, self.channel_name, data, self.person, self.machine, known.role)
 
-    # Which host it is
+    # The host of each run
 
     async def _host_announced(self, note: HostAnnounced) -> None:
-        """Follow a new host, or one that may have lost messages, and ask the peer for a hello."""
+        """Follow a new host, or a host that may have lost messages, and ask the peer for a hello."""
         if self.following.follow(note.run, note.channel, note.fence, time.monotonic(), again=note.again):
             await self._ask_for_hello([note.run])
 
     async def _layer_restored(self) -> None:
-        """Look up hosts and ask for hellos, since messages from and to this process may be lost."""
+        """Look up hosts and ask the peer for hellos: messages from and to this process may have been lost."""
         HOST_SEARCH.wake()
         await self._ask_for_hello(list(self.following.hosts))
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
-        """Compare hosts with the database's. Another task calls this, so a new host is reported through the channel."""
+        """Compare the hosts that this socket follows with the hosts in the database.
+
+        Another task calls this, so this socket hears of a new host through its own channel.
+        """
         mine = {run: host for run, host in hosts.items() if self.credential and self.credential.covers(RunId(run))}
         runs = self.following.look(mine, asked_at, time.monotonic())
         if runs:
@@ -311,7 +314,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 await self.layer.send(self.channel_name, HostsFound(runs))
 
     async def announce_finished(self, notes: Sequence[m.Snapshotted]) -> None:
-        """Tell a relay which runs were finished, so that it may delete their bytes. Called from another task."""
+        """Tell a relay which runs are finished, so that the relay may delete their data. Another task calls this."""
         if self.credential is not None and self.credential.role is Role.RELAY:
             for note in notes:
                 with contextlib.suppress(ChannelFull):
@@ -322,18 +325,18 @@ class AgentConsumer(AsyncWebsocketConsumer):
             self.session.send(m.Rehello(run=RunId(run), fence=self.following.fences[run]))
         await self._flush()
 
-    # To the peer
+    # Messages to the peer
 
     async def _host_said(self, message: HostSaid) -> None:
         self.following.answered(message.run)
         await self._say(message.data)
 
     async def _revoked(self, note: MachineRevoked) -> None:
-        """Close a link cut off by the owner (E214) or organizer (E308, E324), or quarantined (E371)."""
+        """Close a link that the owner (E214) or organizer (E308, E324) ended, or quarantine (E371)."""
         await self._refuse(Fault.of(note.code), note.retry_after_s)
 
     async def _overflowed(self) -> None:
-        """Close a link whose queue overflowed; lost messages are made up for with the next hello."""
+        """Close a link whose queue has overflowed. The next hello makes up for the lost messages."""
         await self._refuse(Fault.of("E373", reason="too many messages were waiting for it"), 0.0)
 
     async def _refuse(self, fault: Fault, retry_after_s: float = -1.0) -> None:
@@ -345,7 +348,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
         for data in self.session.outgoing():
             await self._say(data)
 
-    # A peer that has gone receives nothing. An error here would end this task before `disconnect` tells the hosts.
+    # A peer that has gone receives nothing. Suppress the error, which would end this task before `disconnect` tells the
+    # hosts.
 
     async def _say(self, data: bytes) -> None:
         try:
@@ -353,7 +357,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 with contextlib.suppress(OSError):
                     await self.send(bytes_data=data)
         except TimeoutError:
-            raise StopConsumer from None  # it does not read, so it cannot be told
+            raise StopConsumer from None  # the peer does not read, so it cannot be told
 
     async def _hang_up(self, code: int) -> None:
         with contextlib.suppress(OSError, TimeoutError):
@@ -365,7 +369,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         await self._leave()
 
     async def _leave(self) -> None:
-        """Tell the hosts once; they decide what it means."""
+        """Leave the run and tell the hosts, once. The hosts decide what follows."""
         if self.is_over:
             return
         self.is_over = True

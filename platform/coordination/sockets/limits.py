@@ -1,4 +1,4 @@
-"""Limits of sockets: unauthenticated ones, takeovers of a machine's session, messages and bytes of a peer."""
+"""Limits of sockets: unauthenticated ones, takeovers of a machine's session, and a peer's messages and bytes."""
 
 from collections import OrderedDict, deque
 from typing import Any, Generic, TypeVar
@@ -10,12 +10,12 @@ from peer_agent.protocol.credentials import Role
 
 T = TypeVar("T")
 
-STRANGERS = 500  # unauthenticated sockets of a process; one more displaces the oldest
-TAKEOVERS = 6  # of a session in TAKEOVERS_S by the machine's other sockets; failing networks stay below
+STRANGERS = 500  # most unauthenticated sockets of a process; one more displaces the oldest
+TAKEOVERS = 6  # most takeovers of a session within TAKEOVERS_S; machines with failing networks stay below
 TAKEOVERS_S = 60.0
-REST_S = 60.0  # for both agents, once they were told
-KNOWN = 10_000  # machines remembered: a new socket brings no new budget and no new count of takeovers
-PROVED = "manyhands.proved"  # key of the ASGI scope's extension: a function that takes the link's owner
+REST_S = 60.0  # seconds for which both agents stay away once they are told
+KNOWN = 10_000  # machines remembered, so that a new socket brings no new budget and no new count of takeovers
+PROVED = "manyhands.proved"  # key of an extension in the ASGI scope: a function to call with the link's owner
 
 
 class Strangers(Generic[T]):
@@ -25,7 +25,7 @@ class Strangers(Generic[T]):
         self._waiting: OrderedDict[T, None] = OrderedDict()
 
     def enter(self, stranger: T) -> T | None:
-        """Add a socket; return the one that must leave, if there are too many."""
+        """Add a socket. If there are too many, return the one that must leave."""
         self._waiting[stranger] = None
         return self._waiting.popitem(last=False)[0] if len(self._waiting) > STRANGERS else None
 
@@ -34,13 +34,13 @@ class Strangers(Generic[T]):
 
 
 class Takeovers:
-    """Recent takeovers of each machine's session in a run. `now` is in monotonic seconds."""
+    """Recent takeovers of each machine's session in a run. `now` is in seconds of the monotonic clock."""
 
     def __init__(self) -> None:
         self._known: LRUCache[tuple[str, str], deque[float]] = LRUCache(KNOWN)
 
     def count(self, peer: str, run: str, now: float) -> bool:
-        """Count a takeover; return True, and count anew, if there are too many."""
+        """Count a takeover. If there are too many, return True and start to count anew."""
         times = self._known.setdefault((peer, run), deque())
         times.append(now)
         while now - times[0] > TAKEOVERS_S:
@@ -52,17 +52,17 @@ class Takeovers:
 
 
 def say_proved(scope: dict[str, Any], owner: str) -> None:
-    """Tell the server, if it supports this, that the socket is `owner`'s: it then accepts longer messages of it."""
+    """Tell the server, if it supports this, that the socket is `owner`'s. It then accepts longer messages."""
     said = (scope.get("extensions") or {}).get(PROVED)
     if said is not None:
         said(owner)
 
 
-# Rate limit of one machine's messages to a run's host: one token bucket for messages, one for bytes
+# Rate limit for one machine's messages to a run's host: a token bucket for messages, and one for bytes
 
 
 class Budget(Struct, frozen=True):
-    """The rate of a token bucket, and its size."""
+    """The rates and the sizes of the two token buckets, for messages and for bytes."""
 
     messages_per_s: float
     messages: float
@@ -73,26 +73,27 @@ class Budget(Struct, frozen=True):
         return f"{self.messages_per_s:.0f} messages or {self.bytes_per_s / 1e6:.0f} MB a second"
 
 
-# A trainer sends a heartbeat every two seconds, a report with each unit, and after a loss a hello with all its units:
-# at most 8 MiB. A relay sends a message for each span and slot of each of its runs, an auxiliary of one run.
+# A trainer sends a heartbeat every two seconds, and a report with each unit. After a loss, it sends a hello with all
+# its units, of at most 8 MiB. A relay sends a message for each span and slot of each of its runs; an auxiliary does so
+# for one run.
 BUDGETS = {
     Role.TRAINER: Budget(messages_per_s=200, messages=2_000, bytes_per_s=1e6, bytes=64e6),
     Role.AUXILIARY: Budget(messages_per_s=500, messages=5_000, bytes_per_s=2e6, bytes=64e6),
     Role.RELAY: Budget(messages_per_s=2_000, messages=20_000, bytes_per_s=8e6, bytes=256e6),
 }
-# Each report is written to a row. It is sent when something changes, or once a minute.
+# Each report is written to a row. A machine sends one when something changes, and once a minute.
 REPORTS = Budget(messages_per_s=1, messages=20, bytes_per_s=4e3, bytes=64e3)
 
 
 class Allowance:
-    """The rest of a budget. `now` is in monotonic seconds."""
+    """The unused part of a budget. `now` is in seconds of the monotonic clock."""
 
     def __init__(self, budget: Budget, now: float) -> None:
         self.budget, self.at = budget, now
         self.messages, self.bytes = budget.messages, budget.bytes
 
     def spend(self, size: int, now: float) -> bool:
-        """Spend one message of `size` bytes; return False if the budget is exceeded."""
+        """Spend one message of `size` bytes. Return False if the budget is exceeded."""
         passed, self.at = now - self.at, now
         self.messages = min(self.budget.messages, self.messages + passed * self.budget.messages_per_s) - 1
         self.bytes = min(self.budget.bytes, self.bytes + passed * self.budget.bytes_per_s) - size
@@ -104,6 +105,6 @@ class Allowances:
         self._known: LRUCache[tuple[str, str], Allowance] = LRUCache(KNOWN)
 
     def of(self, peer: str, run: str, role: Role, now: float) -> Allowance:
-        """Return the machine's allowance in a run, shared by all its sockets."""
+        """Return the machine's allowance in a run. All sockets of the machine share it."""
         full = Allowance(BUDGETS.get(role, BUDGETS[Role.TRAINER]), now)
         return self._known.setdefault((peer, run), full)

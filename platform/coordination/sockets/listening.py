@@ -1,6 +1,7 @@
-"""The address where a member of a run listens: the one at which the site sees it, and no other. Pure.
+"""The address where a member of a run accepts connections. It is always the one at which the site sees the member.
 
-Volunteers dial these addresses. A member free to name one could send all others to a victim's.
+Volunteers connect to these addresses. A member that could name any address could send all others to a victim. Pure
+functions.
 """
 
 import re
@@ -12,17 +13,17 @@ from msgspec.structs import replace
 from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.messages import Hello
 
-FINGERPRINT = re.compile(r"[0-9a-f]{64}")  # of a certificate, as `network.certificate` writes it
+FINGERPRINT = re.compile(r"[0-9a-f]{64}")  # of a certificate, in the form that `network.certificate` writes
 HTTPS = 443
 
 
 def is_dialled(hello: Hello) -> bool:
-    """Return True if the hello claims anything that requires being dialled."""
+    """Return True if the hello claims a role for which other peers must connect to the member."""
     return bool(hello.url or hello.reduces or hello.keeps_log)
 
 
 def placed(hello: Hello, seen: str) -> Hello:
-    """Return the hello with the address `seen`, where its control link comes from. Raises Problem E376."""
+    """Return the hello with the address `seen`, from which the member's control link comes. Raises Problem E376."""
     if not hello.url:
         return silenced(hello)
     port = _port_of(hello.url)
@@ -32,12 +33,12 @@ def placed(hello: Hello, seen: str) -> Hello:
 
 
 def silenced(hello: Hello) -> Hello:
-    """Return the hello of a member that cannot be dialled; it keeps no log, which no peer could fetch."""
+    """Return the hello without an address. A member that cannot be reached cannot reduce or serve a log."""
     return replace(hello, url="", fingerprint="", reduces=False, keeps_log=False)
 
 
 def _port_of(url: str) -> int:
-    """Return the port of an address. Raises Problem E376 unless it is encrypted and has only a host and a port."""
+    """Return an address's port. Raises Problem E376 unless the address is wss:// with host and port only."""
     try:
         parts = urlsplit(url)
         port = HTTPS if parts.port is None else parts.port
@@ -53,7 +54,7 @@ def _port_of(url: str) -> int:
 
 
 def _host(seen: str) -> str:
-    """Return an address in the form of a URL. Raises Problem E376 if the site cannot tell it."""
+    """Return an address in the form that a URL uses. Raises Problem E376 if the site does not know the address."""
     try:
         address = ip_address(seen)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Polling of the database for all sockets of a process together, every two seconds.
+"""Polling of the database every two seconds, for all sockets of a process together.
 
-Announcements of hosts are quicker, but get lost when Redis restarts, a channel is full or a host dies. Finished runs
-have no host to tell their relays. Owners' instructions come from the database too.
+Announcements of hosts arrive sooner, but get lost when Redis restarts, a channel is full or a host dies. Finished runs
+have no host that could tell the relays. Owners' instructions come from the database too.
 """
 
 import asyncio
@@ -29,27 +29,28 @@ from runs.models import Run, Snapshot
 log = logging.getLogger(__name__)
 
 LOOK_S = 2.0
-LEAST_PAUSE_S = 0.25  # between looks, however many are asked for
-SETTLED_S = 30.0  # between looks for finished runs
-OVERLAP = timedelta(seconds=90)  # between two of these: better reported twice than never
-MOST_SETTLED = 1_000  # finished runs, newest first, that a new relay is told of
-UNANSWERED_S = 2.0  # a hello unanswered by then is requested again; then twice as long, up to
+LEAST_PAUSE_S = 0.25  # seconds between polls, however many are requested
+SETTLED_S = 30.0  # seconds between polls for finished runs
+OVERLAP = timedelta(seconds=90)  # overlap of two polls for finished runs: a run is better reported twice than never
+MOST_SETTLED = 1_000  # most finished runs, newest first, that a new relay is told of
+# After this wait, an unanswered hello is requested again; each wait is twice the last, up to LONGEST_S.
+UNANSWERED_S = 2.0
 LONGEST_S = 32.0
 
-Hosts = dict[str, tuple[str, int]]  # channel and fence, by run
+Hosts = dict[str, tuple[str, int]]  # channel and fence of the host, by run
 INSTRUCT_S = 0.4
-INSTRUCT_OVERLAP = timedelta(seconds=10)  # of two looks: a transaction may become visible late
+INSTRUCT_OVERLAP = timedelta(seconds=10)  # overlap of two polls, since a transaction may become visible late
 
 
 class Hello(Struct):
-    """A forwarded hello. `at` in monotonic seconds."""
+    """A hello that was forwarded to a host. `at` is in seconds of the monotonic clock."""
 
     at: float
     wait_s: float = UNANSWERED_S
 
 
 class Following:
-    """The hosts of one socket's runs. A method that finds a new one says so: the peer must then say hello."""
+    """The hosts of one socket's runs. After a method reports a new host, the peer must send a hello."""
 
     def __init__(self) -> None:
         self.hosts: dict[str, str] = {}
@@ -58,7 +59,7 @@ class Following:
         self._hellos: dict[str, Hello] = {}
 
     def follow(self, run: str, channel: str, fence: int, now: float, *, again: bool = False) -> bool:
-        """Follow a host that claims the run, unless it is older; return True if it is new."""
+        """Follow a host that claims the run, unless that host has an older fence. Return True if the host is new."""
         known = self.fences.get(run, -1)
         if fence < known or (fence == known and run in self.hosts and not again):
             return False
@@ -66,11 +67,11 @@ class Following:
         return True
 
     def unfollow(self, run: str) -> None:
-        """Drop a host that cannot be reached; if it lives, the next look finds it again."""
+        """Drop a host that cannot be reached. If the host is still alive, the next poll finds it again."""
         self.hosts.pop(run, None)
 
     def said_hello(self, run: str, now: float) -> None:
-        """Record a hello on its way to the host; each one doubles the wait for the answer."""
+        """Record that a hello is on its way to the host. Each hello doubles the wait for the answer."""
         before = self._hellos.get(run)
         wait_s = min(LONGEST_S, 2 * before.wait_s) if before is not None else UNANSWERED_S
         self._hellos[run] = Hello(now, wait_s)
@@ -79,7 +80,10 @@ class Following:
         self._hellos.pop(run, None)
 
     def look(self, hosts: Hosts, asked_at: float, now: float) -> list[str]:
-        """Return runs in which the peer must say hello, given the database's hosts of this socket's runs."""
+        """Compare with the hosts in the database, and return the runs in which the peer must send a hello.
+
+        `hosts` has this socket's runs, as a poll begun at `asked_at` found them.
+        """
         for run in [run for run in self.hosts if run not in hosts and self._since[run] < asked_at]:
             self.unfollow(run)
         new = [run for run, (channel, fence) in hosts.items() if self.follow(run, channel, fence, now)]
@@ -88,17 +92,17 @@ class Following:
 
 
 class Follower(Protocol):
-    """A socket that follows hosts."""
+    """A socket that follows the hosts of its runs."""
 
     async def find(self, hosts: Hosts, asked_at: float) -> None:
-        """Take the hosts that a look begun at `asked_at` has found."""
+        """Compare the socket's hosts with those that a poll begun at `asked_at` has found."""
 
     async def announce_finished(self, notes: Sequence[Snapshotted]) -> None:
-        """Take finished runs, with the entry up to which relays may delete bytes."""
+        """Tell the socket's peer which runs are finished, and up to which entry relays may delete data."""
 
 
 class HostSearch:
-    """Polls for hosts and finished runs while there are sockets."""
+    """A task that polls for hosts and finished runs while there are sockets."""
 
     def __init__(self) -> None:
         self._followers: set[Follower] = set()
@@ -109,14 +113,14 @@ class HostSearch:
     def add(self, follower: Follower) -> None:
         self._followers.add(follower)
         if self._task is None or self._task.done():
-            self._woken = asyncio.Event()  # of this loop
+            self._woken = asyncio.Event()  # belongs to this event loop
             self._task = asyncio.create_task(self._work())
 
     def discard(self, follower: Follower) -> None:
         self._followers.discard(follower)
 
     def wake(self) -> None:
-        """Look soon, because a socket has no host or its host does not answer."""
+        """Poll soon, because a socket has no host or its host does not answer."""
         self._woken.set()
 
     async def _work(self) -> None:
@@ -143,7 +147,7 @@ class HostSearch:
 
 
 def settled(since: datetime | None = None) -> list[m.Snapshotted]:
-    """Return the newest verified snapshot of each run that was finished (since then)."""
+    """Return the newest verified snapshot of each finished run; with `since`, of runs finished since then."""
     finished = Run.objects.filter(state=Run.State.FINISHED).order_by("-finished_at")
     if since is not None:
         finished = finished.filter(finished_at__gte=since)
@@ -156,18 +160,18 @@ def settled(since: datetime | None = None) -> list[m.Snapshotted]:
     ]
 
 
-# What owners want of their machines: asked every 0.4 s for all sockets of a process together
+# Instructions from owners, polled every 0.4 seconds for all sockets of a process together
 
 
 class Instructed(Protocol):
     """A socket whose machine accepts instructions."""
 
     async def instruct(self, wanted: Instructions) -> None:
-        """Take what is wanted of its machine now."""
+        """Send the machine its owner's present instructions."""
 
 
 class Instructing:
-    """Polls for instructions while there are such sockets."""
+    """A task that polls for instructions while there are sockets whose machines accept them."""
 
     def __init__(self) -> None:
         self._sockets: dict[PeerId, set[Instructed]] = {}

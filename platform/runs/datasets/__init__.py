@@ -1,1 +1,1 @@
-"""Data that people bring: uploads, Hub sources, and checks that they are enough for a batch."""
+"""The data of a run: uploads, sources on the Hub, and checks that the data suffice for a step."""

@@ -1,4 +1,7 @@
-"""Texts and models on the Hub: looked up when a person names one, fetched before they are prepared."""
+"""Data and models on the Hugging Face Hub.
+
+The site looks a repository up when a person names it, and fetches its files before preparing them.
+"""
 
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
@@ -15,7 +18,7 @@ from runs.hub_access import account_of, hub_environment, token_of
 from runs.models import Dataset
 from runs.processes import run_child
 
-LOOK_S = 60.0  # timeout for a look-up on the Hub
+LOOK_S = 60.0  # timeout for looking a repository up
 FETCH_S = 24 * 3600.0
 NOT_STATED = "not stated on the Hub"
 
@@ -23,7 +26,10 @@ Outcome = Literal["busy", "done"]
 
 
 class OnHub(NamedTuple):
-    """A repository when a person named it. `size` is in bytes; if `streamed`, the site fetches only a sample."""
+    """A repository on the Hub, as it was when a person named it.
+
+    `size` is in bytes. If `streamed`, machines read the data on the Hub, and the site fetches only a sample.
+    """
 
     repository: str
     kind: Kind
@@ -35,12 +41,12 @@ class OnHub(NamedTuple):
 
     @property
     def fetched_size(self) -> int:
-        """The most bytes that this site fetches."""
+        """The number of bytes that this site fetches, at most."""
         return min(self.size, _most(), SAMPLE_BYTES) if self.streamed else self.size
 
 
 def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
-    """Return the named repository and the files of a dataset, from `owner/name/folder` or from a page's address."""
+    """Return repository and files from `owner/name/folder`, or from the address of a page on the Hub."""
     path = words.removeprefix(settings.HUB_ENDPOINT).strip("/ ")
     if kind != "dataset":
         return path.removesuffix("/tree/main"), ""
@@ -49,7 +55,7 @@ def named_on_hub(words: str, kind: Kind) -> tuple[str, str]:
 
 
 def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "") -> OnHub:
-    """Return what the Hub holds under this name for this person. Waits for the Hub: call it outside a transaction.
+    """Return what this person can read on the Hub under this name. Call it outside a transaction: it waits for the Hub.
 
     Raises Problem E304, E346 to E348, E352, E372, E388, E389, E396 to E398.
     """
@@ -61,7 +67,7 @@ def look_on_hub(*, person: Person, repository: str, kind: Kind, files: str = "")
 
 
 def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub) -> Dataset:
-    """Create a dataset to be fetched later. Without `licence` it has that of its card. Raises Problem E365."""
+    """Create a dataset to fetch later, with `licence` or that of the repository. Raises Problem E365."""
     names = ("repository", "kind", "files", "commit")
     origin = {name: getattr(found, name) for name in names} | ({"streamed": found.size} if found.streamed else {})
     size = found.fetched_size
@@ -75,9 +81,9 @@ def bring_from_hub(*, organizer: Person, title: str, licence: str, found: OnHub)
 
 
 def fetch_missing(datasets: Iterable[Dataset]) -> Outcome:
-    """Fetch datasets whose files are missing, one after another; `busy` if another fetch is running.
+    """Fetch the datasets whose files are missing, one after another. Return "busy" if another fetch is running.
 
-    Raises Problem E346 if the Hub does not answer, and other problems of a fetch. What has arrived stays.
+    Raises Problem E346 if the Hub does not answer, and other problems of a fetch. Files that have arrived stay.
     """
     for dataset in datasets:
         if not dataset.is_fetched:
@@ -89,7 +95,7 @@ def fetch_missing(datasets: Iterable[Dataset]) -> Outcome:
 
 
 def arrived(dataset: Dataset) -> int:
-    """Return the number of bytes of a Hub dataset that are on disk."""
+    """Return the number of bytes of a dataset from the Hub that are on disk."""
     folder = storage.text_path(dataset)
     return sum(path.stat().st_size for path in folder.iterdir()) if folder.is_dir() else 0
 

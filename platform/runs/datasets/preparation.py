@@ -1,6 +1,6 @@
-"""Preparation of data into shards, in a child process. It takes long and may run twice.
+"""Preparation of data into shards, by a child process. It may take hours, and may safely run twice.
 
-The outcome is written into rows. Files are made in a workspace and moved when they are complete; rows follow in one
+The child makes its files in a workspace. Complete files are moved to their place, and then all rows are written in one
 transaction.
 """
 
@@ -23,9 +23,9 @@ from runs.timeline import add_line
 
 
 def prepare_dataset(dataset_id: UUID) -> Literal["away", "busy", "done"]:
-    """Make shards of the data and whatever else their recipe needs, after fetching what is on the Hub.
+    """Make shards of the data, and all else that the recipe needs. Fetch data from the Hub first.
 
-    `away`: the Hub did not answer, try again later. `busy`: another fetch is running.
+    Return "away" if the Hub did not answer: try again later. Return "busy" if another fetch is running.
     """
     unprepared = (Dataset.State.UPLOADED, Dataset.State.PREPARING)
     waiting = Dataset.objects.filter(pk=dataset_id, state__in=unprepared)
@@ -67,14 +67,14 @@ def _prepare(dataset: Dataset) -> None:
 
 @transaction.atomic
 def _keep_dataset(sources: Sequence[Dataset], made: dict[str, Any], folder: Path) -> bool:
-    """Write the prepared data into rows; return False if another worker was faster or they are no longer wanted."""
+    """Write the prepared data into rows. Return False if another worker was faster, or nothing is wanted."""
     dataset = sources[0]
     names = ("vocab", "characters", "unigram_entropy", "pieces", "heldout")
     facts = {"tokens": made["size"]} | {name: made[name] for name in names if name in made}
     wanted = Dataset.objects.filter(
         pk=dataset.pk, state=Dataset.State.PREPARING, preparation=dataset.preparation, base=dataset.base
     )
-    # Lock the row first, as adding or removing a text does too.
+    # Lock the row first. Adding or removing a text locks the row too.
     if not wanted.select_for_update().exists() or dataset.sources() != list(sources):
         return False
     well = {"state": Dataset.State.READY, "fault_code": "", "fault_text": ""}
@@ -118,6 +118,6 @@ def _fail_dataset(dataset: Dataset, fault: Fault) -> None:
 
 @transaction.atomic
 def back_to_draft(run: Run, fault: Fault) -> None:
-    """Return a run to a draft and tell its organizer why its preparation failed."""
+    """Return a run to a draft, and tell its organizer why the preparation failed."""
     move(run, Why.NOT_PREPARED, waiting_for=str(fault))
     add_line(run=run, kind="failed", text=str(fault))

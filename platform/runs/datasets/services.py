@@ -1,4 +1,4 @@
-"""An organizer's data: uploads and releases stored as datasets, preparation, and a recipe's demands on them."""
+"""An organizer's datasets: stored uploads and releases, their preparation, and checks that they suit a recipe."""
 
 import shutil
 import uuid
@@ -28,7 +28,7 @@ from runs.storage import link, release_path, text_path
 def store_upload(
     *, organizer: Person, title: str, licence: str, filename: str, size: int | None, chunks: Iterable[bytes]
 ) -> Dataset:
-    """Store a file. Raises Problem E311, E303, E304, E365 before the first chunk is read, and E302."""
+    """Store a file. Raises Problem E311, E303, E304, E365 before reading; E302 if a text is not UTF-8."""
     if size is None:
         raise Problem.of("E311")
     if size == 0:
@@ -48,7 +48,7 @@ def store_upload(
 
 @contextmanager
 def whole_or_gone(dataset: Dataset) -> Iterator[None]:
-    """Delete the dataset's folder if the block fails, since the dataset then has no row."""
+    """Delete the dataset's folder if the block fails, since the dataset has no row then."""
     try:
         yield
     except BaseException:
@@ -57,7 +57,7 @@ def whole_or_gone(dataset: Dataset) -> Iterator[None]:
 
 
 def store_pieces(*, organizer: Person, title: str, licence: str, upload: Upload) -> Dataset:
-    """Store a text that was uploaded in pieces. Raises Problem E318."""
+    """Store a text that was uploaded in pieces. Raises Problem E318 if a piece is missing."""
     facts = {"title": title, "licence": licence, "filename": upload.filename, "size": upload.size}
     dataset = new_dataset(organizer=organizer, **facts)
     keep_upload(upload=upload, dataset=dataset, target=text_path(dataset))
@@ -65,7 +65,7 @@ def store_pieces(*, organizer: Person, title: str, licence: str, upload: Upload)
 
 
 def new_dataset(*, organizer: Person, **facts: Any) -> Dataset:
-    """Return an unsaved row for a text that its organizer says may be shared."""
+    """Return an unsaved row for a text. The organizer has confirmed that the text may be shared."""
     facts["filename"] = facts["filename"][-200:]
     dataset = Dataset(id=uuid.uuid4(), organizer=organizer, vouched_by=organizer, vouched_at=timezone.now(), **facts)
     dataset.folder = f"datasets/{dataset.id.hex}"
@@ -74,8 +74,8 @@ def new_dataset(*, organizer: Person, **facts: Any) -> Dataset:
 
 @transaction.atomic
 def prepare_anew(dataset: Dataset, recipe: Recipe) -> None:
-    """Prepare a dataset again, for another recipe or because the site failed."""
-    # Lock the row, so that a worker that stores an earlier preparation has finished or comes too late.
+    """Prepare a dataset again, because the recipe has changed or because the site failed before."""
+    # Lock the row: a worker that stores an earlier preparation has then finished, or comes too late.
     Dataset.objects.select_for_update().get(pk=dataset.pk)
     dataset.shards.all().delete()
     dataset.preparation, dataset.state = preparation_of(recipe), Dataset.State.UPLOADED
@@ -85,12 +85,12 @@ def prepare_anew(dataset: Dataset, recipe: Recipe) -> None:
 
 
 def preparation_of(recipe: Recipe) -> str:
-    """Return a recipe's way to prepare data, as JSON for rows and child processes."""
+    """Return how the recipe prepares data, as JSON for rows and child processes."""
     return msgspec.json.encode(recipe.preparation()).decode()
 
 
 def lacks_base(dataset: Dataset) -> bool:
-    """Return True if preparation must wait for the model that is adapted with this data."""
+    """Return True if preparation must wait for the model that the run adapts to this data."""
     return (
         bool(dataset.preparation)
         and dataset.base_id is None
@@ -106,7 +106,10 @@ def enqueue_preparation(dataset: Dataset) -> None:
 
 
 def require_suited(recipe: Recipe, filename: str, on_hub: str = "") -> None:
-    """Raise Problem E377 unless the recipe can learn from a file of this name, or from this kind of Hub repository."""
+    """Raise Problem E377 unless the recipe can learn from this file or Hub repository.
+
+    `filename` is judged by its suffix; `on_hub` is the kind of a Hub repository, or empty.
+    """
     material = recipe.material
     is_suited = filename.lower().endswith(material.suffixes) or (material.or_text and is_text(filename))
     if not (on_hub == material.hub if on_hub else is_suited):
@@ -114,26 +117,26 @@ def require_suited(recipe: Recipe, filename: str, on_hub: str = "") -> None:
 
 
 def require_data(recipe: Recipe, dataset: Dataset) -> None:
-    """Check that the prepared data are enough for a step. Raises Problem E307, E317."""
+    """Check that the prepared data have enough samples for a step. Raises Problem E307, E317."""
     shards = list(dataset.shards.values_list("tokens", flat=True))
     require_sample(recipe, size=sum(shards))
     _require(recipe, samples=sum(map(recipe.samples_in, shards)))
 
 
 def require_batch(recipe: Recipe, *, size: int) -> None:
-    """Check that data of this size hold enough samples for a step. Raises Problem E307, E317."""
+    """Check that data of this size have enough samples for a step. Raises Problem E307, E317."""
     require_sample(recipe, size=size)
     _require(recipe, samples=recipe.samples_in(size))
 
 
 def require_sample(recipe: Recipe, *, size: int) -> None:
-    """Check that the data hold at least one whole sample. Raises Problem E317."""
+    """Check that the data have at least one whole sample. Raises Problem E317."""
     if size < recipe.least_size():
         raise Problem.of("E317", size=f"{size:,}", unit=recipe.material.unit, least=f"{recipe.least_size():,}")
 
 
 def with_usual_steps(recipe: Recipe, dataset: Dataset) -> Recipe:
-    """Return the recipe with the usual number of steps for the prepared data."""
+    """Return the recipe with its usual number of steps for the amount of prepared data."""
     samples = sum(map(recipe.samples_in, dataset.shards.values_list("tokens", flat=True)))
     return checked(replace(recipe, target_steps=recipe.steps_over(samples)))
 
@@ -143,14 +146,14 @@ def _require(recipe: Recipe, *, samples: int) -> None:
         raise Problem.of("E307", samples=f"{samples:,}", needed=f"{recipe.target_batch:,}")
 
 
-# Texts that a run mixes
+# Texts of a run that mixes several
 
 
 class SourceLine(NamedTuple):
-    """One text of a run. `share` is its part of the samples leased from now on, 0 to 1."""
+    """One text of a run. `share` is the fraction of future samples that are leased from this text, from 0 to 1."""
 
     dataset: Dataset
-    tokens: int | None  # None until it is prepared
+    tokens: int | None  # None until the text is prepared
     share: float
 
     @property
@@ -163,9 +166,9 @@ def percent(share: float) -> str:
 
 
 def source_lines(run: Run) -> list[SourceLine]:
-    """Return all texts of a run, in at most two queries; none if an open run has only one text."""
+    """Return all texts of a run, in at most two queries. An open run with one text takes no query."""
     recipe, first = run.parsed_recipe, run.dataset
-    has_one = not recipe.mix and run.state not in NOT_OPEN  # a run that opens with several texts has weights
+    has_one = not recipe.mix and run.state not in NOT_OPEN  # a run that opens with several texts has weights for them
     sources = [first] if has_one else first.sources()
     if len(sources) == 1:
         return [SourceLine(first, first.tokens, 1.0)]
@@ -180,7 +183,7 @@ def source_lines(run: Run) -> list[SourceLine]:
 
 
 def shares_used(run: Run, count: int) -> list[float]:
-    """Return the part of the committed samples that each of the `count` sources has; weights may have changed since."""
+    """Return each source's fraction of the committed samples. The present weights may differ."""
     sources = list(run.dataset.shards.order_by("position").values_list("source", flat=True))
     used = [0] * count
     for unit in settled_units(run):
@@ -188,13 +191,13 @@ def shares_used(run: Run, count: int) -> list[float]:
     return [part / max(sum(used), 1) for part in used]
 
 
-# Models trained here, offered to runs that adapt one
+# Models trained on this site, offered to runs that adapt a model
 
-LOOKED_AT, MOST = 500, 100  # newest releases examined; most of them offered
+LOOKED_AT, MOST = 500, 100  # newest releases examined; most of them that are offered
 
 
 def adaptable_releases(recipe: Recipe, viewer: Viewer) -> list[Release]:
-    """Return finished models for the recipe's task from runs on the viewer's list, newest first."""
+    """Return finished models that the recipe can adapt, from runs on the viewer's list, newest first."""
     ready = Release.objects.filter(state=Release.State.READY, run__in=listed_runs(viewer))
     newest = ready.select_related("run__dataset").order_by("-created_at", "-pk")[:LOOKED_AT]
     return [release for release in newest if _is_for(recipe, release.run.parsed_recipe)][:MOST]
@@ -206,8 +209,12 @@ def _is_for(recipe: Recipe, trained: Recipe) -> bool:
 
 @transaction.atomic
 def bring_release(release: Release, *, organizer: Person, title: str, licence: str) -> Dataset:
-    """Store a release as a dataset. Without `licence` it has that of the text it learned from. Raises Problem E365."""
-    release = Release.objects.select_for_update().select_related("run__dataset").get(pk=release.pk)  # keeps its files
+    """Store a release as a dataset, for a run that adapts its model. Raises Problem E365.
+
+    Without `licence`, the licence of the text that the model learned from is used.
+    """
+    # The lock keeps the release's files.
+    release = Release.objects.select_for_update().select_related("run__dataset").get(pk=release.pk)
     archive = next(file for file in release.files if file["name"] == release.archive)
     quotas.held(organizer)
     quotas.require_disk(organizer, archive["size"])

@@ -1,6 +1,7 @@
-"""Incoming files, whole or in pieces. Their length is known before a byte is read, and a text must be UTF-8.
+"""Incoming files, whole or in pieces. A file's length is known before a byte is read, and a text must be UTF-8.
 
-An upload resumes at the offset in its row. A piece counts once it is on disk and in the row, in one transaction.
+An upload in pieces resumes at the offset in its row. One transaction writes a piece to disk and the new offset to the
+row.
 """
 
 import codecs
@@ -21,14 +22,14 @@ from runs import quotas
 from runs.models import Dataset, Upload
 from runs.storage import MEGABYTE, link, upload_path
 
-PIECE_BYTES = MEGABYTE  # most bytes of one request
+PIECE_BYTES = MEGABYTE  # most bytes in one request
 KEPT = timedelta(days=1)
-A_PERSON = 4  # concurrent uploads; a fifth replaces the one untouched for longest
-FORM_ALLOWANCE = MEGABYTE  # the form's other fields
+A_PERSON = 4  # concurrent uploads of one person; a fifth replaces the one that was idle longest
+FORM_ALLOWANCE = MEGABYTE  # for the form's other fields
 
 
 def is_text(filename: str) -> bool:
-    """Return True if the file is checked as text: no recipe reads its suffix as another kind of material."""
+    """Return True if a file of this name is checked as UTF-8: no recipe reads its suffix as anything else."""
     materials = [kind.prepares.material for kind in KINDS.values()]
     brought = [*materials, *(material.adapts for material in materials if material.adapts is not None)]
     suffixes = {suffix for material in brought for suffix in material.suffixes}
@@ -36,9 +37,10 @@ def is_text(filename: str) -> bool:
 
 
 def length_fault(content_length: str | None, *, limit: int, allowance: int = 0) -> Fault | None:
-    """Return why a body of this many bytes is rejected unread: E311 (no length), E304 (too long), or None.
+    """Return the reason to reject a body of this length unread, or None.
 
-    `allowance` covers what comes besides the file that `limit` is about.
+    The reason is E311 (no length) or E304 (too long). `limit` is for the file. `allowance` is for what the body has
+    besides the file.
     """
     if content_length is None or not content_length.isdecimal():
         return Fault.of("E311")
@@ -48,7 +50,7 @@ def length_fault(content_length: str | None, *, limit: int, allowance: int = 0) 
 
 
 def too_long(size: int, limit: int) -> Fault:
-    """Return E304 with sizes in whole megabytes, rounded so that the size exceeds the limit."""
+    """Return error E304 with sizes in whole megabytes. The size is rounded up, so that it exceeds the limit."""
     return Fault.of("E304", size=f"{-(-size // MEGABYTE):,}", limit=f"{limit // MEGABYTE:,}")
 
 
@@ -57,7 +59,7 @@ def upload_limit() -> int:
 
 
 def write_file(chunks: Iterable[bytes], target: Path, *, size: int, is_text: bool) -> str:
-    """Write a file of at most `size` bytes and return its sha256; a text must be UTF-8. Raises Problem E302, E304."""
+    """Write a file of at most `size` bytes and return its sha256. Raises Problem E302 (not UTF-8), E304 (too long)."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     written = 0
@@ -72,9 +74,9 @@ def write_file(chunks: Iterable[bytes], target: Path, *, size: int, is_text: boo
 
 
 def utf8_checked(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the chunks unchanged and check that together they are UTF-8. Raises Problem E302 with the wrong byte."""
+    """Yield the chunks, checking that together they are UTF-8. Raises Problem E302 with the wrong byte."""
     pending = b""
-    start = 0  # of the next chunk
+    start = 0  # offset of the next chunk
     for chunk in chunks:
         pending = utf8_piece(chunk, pending=pending, start=start)
         start += len(chunk)
@@ -83,9 +85,9 @@ def utf8_checked(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def utf8_piece(piece: bytes, *, pending: bytes, start: int, is_last: bool = False) -> bytes:
-    """Return the bytes of a character that continues in the next piece. `start`: the piece's offset in the text.
+    """Check that a piece of a text is UTF-8. Return its last bytes if they begin a character of the next piece.
 
-    Raises Problem E302 with the wrong byte.
+    `start` is the offset of the piece in the text. Raises Problem E302, which names the wrong byte.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     decoder.setstate((pending, 0))
@@ -103,7 +105,7 @@ def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, start: int, *, fin
 
 
 def begin_upload(*, person: Person, filename: str, size: int) -> Upload:
-    """Reserve a place for a text of the announced size, before any byte is sent. Raises Problem E303, E304, E365."""
+    """Reserve disk space for a text of the announced size, before any byte is sent. Raises Problem E303, E304, E365."""
     if size <= 0:
         raise Problem.of("E303")
     if size > upload_limit():
@@ -123,13 +125,13 @@ def begin_upload(*, person: Person, filename: str, size: int) -> Upload:
 
 
 def last_part(filename: str) -> str:
-    """Return a file name without folders and unprintable characters."""
+    """Return a file name without folders and without unprintable characters."""
     name = filename.replace("\\", "/").rsplit("/", 1)[-1]
     return "".join(letter for letter in name if letter.isprintable())[-200:] or "text.txt"
 
 
 def upload_of(person: Person, upload_id: UUID) -> Upload:
-    """Return one of the person's own uploads. Raises Problem E318."""
+    """Return an upload of this person. Raises Problem E318 if there is none."""
     upload = person.uploads.filter(pk=upload_id, touched_at__gt=timezone.now() - KEPT).first()
     if upload is None:
         raise Problem.of("E318")
@@ -138,10 +140,7 @@ def upload_of(person: Person, upload_id: UUID) -> Upload:
 
 @transaction.atomic
 def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
-    """Append a piece to an upload.
-
-    Raises Problem E318 (it is gone), E319 (not its place, or beyond the size), E302 (not UTF-8).
-    """
+    """Append a piece. Raises Problem E318 (upload gone), E319 (wrong offset or size), E302 (not UTF-8)."""
     now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
     if now is None:
         raise Problem.of("E318")
@@ -159,7 +158,7 @@ def take_piece(*, upload: Upload, offset: int, piece: bytes) -> Upload:
 
 
 def _write(path: Path, offset: int, piece: bytes) -> None:
-    """Write a piece at its offset and drop what lies beyond it, which was never acknowledged. Raises Problem E318."""
+    """Write a piece at its offset and cut the file there. Raises Problem E318 if the file is gone."""
     try:
         with path.open("r+b") as file:
             file.seek(offset)
@@ -171,7 +170,7 @@ def _write(path: Path, offset: int, piece: bytes) -> None:
 
 @transaction.atomic
 def keep_upload(*, upload: Upload, dataset: Dataset, target: Path) -> None:
-    """Move a complete upload into a dataset, as the file `target`. Raises Problem E318 if some of it is missing."""
+    """Move a complete upload to `target`, as the file of a dataset. Raises Problem E318 if pieces are missing."""
     now = Upload.objects.select_for_update().filter(pk=upload.pk).first()
     if now is None or now.offset != now.size:
         raise Problem.of("E318")
@@ -188,7 +187,7 @@ def forget_upload(upload: Upload) -> None:
 
 
 def forget_stale(now: datetime | None = None) -> int:
-    """Delete uploads untouched for a day; return how many there were."""
+    """Delete uploads that were idle for a day, and return their number."""
     stale = list(Upload.objects.filter(touched_at__lte=(now or timezone.now()) - KEPT))
     for upload in stale:
         forget_upload(upload)

@@ -1,1 +1,1 @@
-"""Committed work as rows: records, coverage and credit, and the audit that compares them."""
+"""Committed work as rows: records, coverage and credit. An audit compares these rows."""

@@ -1,7 +1,7 @@
-"""The audit of a run's records, ledger, coverage, totals and snapshot files against one another.
+"""An audit that compares a run's records, ledger, coverage, totals and snapshot files.
 
-Records must be signed and chained, and no sample used twice. Reads the whole log and all files: time grows with the
-steps, memory with shards and machines.
+Records must be signed and chained, and no sample may be used twice. The audit reads the whole log and all files. Its
+time grows with the number of steps, its memory with the number of shards and machines.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ REFUSED = "refused"
 
 
 def audit(run: Run) -> dict[str, Any]:
-    """Return totals, each from its own source, and every fault in words."""
+    """Return totals, each from its own source, and a sentence for every fault found."""
     books = Books()
     faults = [fault for entries in _in_parts(run) for fault in _read(run, books, entries)]
     faults += _strays(run)
@@ -111,7 +111,7 @@ def _faults_of(entry: LogEntry, record: Record, sealed: Entry, previous: str, ro
 
 
 def _strays(run: Run) -> Iterator[str]:
-    """Yield faults for ledger rows whose entry is not in the run's log."""
+    """Yield a fault for each ledger row whose entry is not in the run's log."""
     inside = LogEntry.objects.filter(run=run).values("pk")
     strays = LedgerEntry.objects.filter(run=run).exclude(entry__in=inside).order_by("entry")
     for key in strays.values_list("entry", flat=True).distinct():
@@ -119,7 +119,7 @@ def _strays(run: Run) -> Iterator[str]:
 
 
 def _used_again(ranges: dict[Place, Ranges], units: list[Unit]) -> Iterator[str]:
-    """Add the units to the ranges; yield a fault for each that shares samples with them."""
+    """Add the units to the ranges. Yield a fault for each unit that shares samples with ranges added before."""
     for unit in units:
         if overlaps(ranges.get((unit.epoch, unit.shard), []), unit.start, unit.stop):
             yield f"samples {astuple(unit)} are in 2 updates"
@@ -133,7 +133,7 @@ def _head_faults(run: Run, steps: int, digest: str) -> Iterator[str]:
 
 
 def _coverage_faults(run: Run, ranges: dict[Place, Ranges]) -> Iterator[str]:
-    """Yield faults where coverage differs from the records: a restart leases what coverage leaves out."""
+    """Yield a fault wherever coverage differs from the records. A restart leases what coverage leaves out."""
     held = {(row.epoch, row.shard): row.ranges for row in run.coverage.iterator(chunk_size=AT_ONCE) if row.ranges}
     for epoch, shard in sorted(place for place in held.keys() | ranges.keys() if held.get(place) != ranges.get(place)):
         yield f"epoch {epoch}, shard {shard}: the coverage is not what the records say"

@@ -1,4 +1,7 @@
-"""Sealed records in their rows, written only by `keep_sealed` and read by `sealed_of`; and the samples they cover."""
+"""Signed records in their rows, and the samples that committed records cover.
+
+Only `keep_sealed` writes a record, and only `sealed_of` reads one.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -9,8 +12,8 @@ from peer_agent.protocol.credentials import Signed
 from peer_agent.protocol.log.records import Entry, RecordHead, Unit, read_head
 from runs.models import Coverage, LogEntry, Run, SealedRecord
 
-AT_ONCE = 100  # rows; each takes about 54 kB in memory
-Ranges = list[list[int]]  # [[start, stop), …] in ascending order; no two overlap or touch
+AT_ONCE = 100  # rows read together; each takes about 54 kB of memory
+Ranges = list[list[int]]  # [[start, stop), …] in ascending order; ranges neither overlap nor touch
 Place = tuple[int, int]  # epoch and shard
 
 
@@ -24,30 +27,31 @@ def keep_sealed(entry: LogEntry, sealed: Entry) -> None:
 
 
 def sealed_of(entry: LogEntry) -> Entry:
-    """Return an entry's signed record. Costs a query if the entry was selected without it."""
+    """Return an entry's signed record. This takes a query if the entry was selected without its record."""
     row = entry.sealed
     return Entry(Signed(bytes(row.payload), bytes(row.signature)), bytes(row.contributions))
 
 
 def last_head(run: Run) -> RecordHead | None:
-    """Return the head of the newest record, without contributions; None before the first. Raises Problem E218."""
+    """Return the newest record's head; None before the first record. Raises Problem E218."""
     rows = SealedRecord.objects.filter(entry__run=run, entry__index=run.head.index)
     row = rows.values_list("payload", "signature").first()
     return read_head(Signed(*map(bytes, row))) if row is not None else None
 
 
 def with_records(run: Run, *, first: int = 0) -> QuerySet[LogEntry]:
-    """Return entries from an index on, in order, with their records. Iterate in parts: one record may take 54 kB."""
+    """Return entries from index `first` on with their records. Iterate in parts: one may take 54 kB."""
     return LogEntry.objects.filter(run=run, index__gte=first).select_related("sealed").order_by("index")
 
 
 # Samples in committed updates, as merged ranges by epoch and shard
 
-# Leases are restored from these rows and from lease marks. Reading the log instead would take longer as the run grows.
+# A restart restores leases from these rows and from lease marks. Reading the log instead would take longer as the run
+# grows.
 
 
 def add_range(ranges: Ranges, start: int, stop: int) -> None:
-    """Add [start, stop) in place, merged with every range that it overlaps or touches. Cost: two binary searches."""
+    """Add [start, stop) in place, merged with the ranges that it touches. Costs two binary searches."""
     first = bisect_left(ranges, start, key=lambda known: known[1])
     behind = bisect_right(ranges, stop, key=lambda known: known[0])
     if first < behind:
@@ -56,7 +60,7 @@ def add_range(ranges: Ranges, start: int, stop: int) -> None:
 
 
 def overlaps(ranges: Ranges, start: int, stop: int) -> bool:
-    """Return True if a sample of [start, stop) is in these ranges."""
+    """Return True if one of these ranges has a sample of [start, stop)."""
     first = bisect_right(ranges, start, key=lambda known: known[1])
     return first < len(ranges) and ranges[first][0] < stop
 
@@ -67,9 +71,9 @@ def add_units(held: dict[Place, Ranges], units: Iterable[Unit]) -> None:
 
 
 def add_committed(run: Run, units: Iterable[Unit]) -> None:
-    """Record that units are committed, within the commit's transaction and behind the head's fence.
+    """Record that units are committed. Call this in the commit's transaction, behind the head's fence.
 
-    Reads and writes only the rows of the units' epochs and shards.
+    Only the rows of the units' epochs and shards are read and written.
     """
     _add(run, list(units), "ranges")
 
@@ -93,7 +97,7 @@ def _add(run: Run, units: list[Unit], column: str) -> None:
 
 
 def settled_units(run: Run) -> Iterator[Unit]:
-    """Yield all committed samples, one unit for each merged range, in ascending order."""
+    """Yield all committed samples in ascending order, one unit for each merged range."""
     return _units(run, "ranges")
 
 

@@ -1,6 +1,6 @@
-"""Leaderboards of people, machines and teams, read from the totals that commits write (`runs.ledger.totals`).
+"""Leaderboards of people, machines and teams, read from totals that each commit writes (`runs.ledger.totals`).
 
-A long run's ledger has millions of rows and pages refresh every second, so only its newest rows are read.
+A long run's ledger has millions of rows, and pages refresh every second. So only the newest ledger rows are read.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,17 +29,18 @@ from accounts.days import day_of
 from accounts.models import Person, Team
 from runs.models import IN_MODEL, DailyTotal, LedgerEntry, Run
 
-HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70  # of samples in the week's board; older ones weigh under 0.1 %
+# Half-life of samples on the week's board, and the oldest day counted; its samples weigh under 0.1 %.
+HALF_LIFE_DAYS, OLDEST_DAYS = 7.0, 70
 BOARD = ("rank", "person__username", "given", "read", "made", "machines")
-MOVED = ("rank_before", "given_before")  # as of the day's beginning
-BARS, BAR_STEPS = 12, 5  # of the chart of recent work: most bars, and steps in each
+MOVED = ("rank_before", "given_before")  # rank and samples at the beginning of the day
+BARS, BAR_STEPS = 12, 5  # the chart of recent work: most bars, and steps in each
 IN_IT = Q(person__in_teams__joined_day__lte=F("day")) & (
     Q(person__in_teams__left_day=None) | Q(person__in_teams__left_day__gt=F("day"))
 )
 
 
 class LeaderboardLine(NamedTuple):
-    """One row. Equal samples share a rank. `moved`: ranks gained since the day began (UTC); 0 of a newcomer."""
+    """One row. Equal samples share a rank. `moved` is ranks gained since the day began (UTC); 0 if new."""
 
     rank: int
     name: str
@@ -60,13 +61,13 @@ class MachineLine(NamedTuple):
 
 
 class Period(StrEnum):
-    DAY = "day"  # the present day (UTC)
+    DAY = "day"  # the present day in UTC
     WEEK = "week"  # weights halve every seven days
     ALL = "all"
 
 
 class PeriodLine(NamedTuple):
-    """A person's row in a period; `samples` are weighted by age."""
+    """A person's row on a period's board. `samples` are weighted by their age."""
 
     rank: int
     name: str
@@ -81,7 +82,7 @@ class Totals(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A person's rank. `short`: samples missing to draw level with the next rank; None at the top."""
+    """A person's rank. `short` is how many samples are missing to reach the next rank; None at the top."""
 
     rank: int
     next_rank: int
@@ -89,14 +90,14 @@ class Place(NamedTuple):
 
 
 class Recent(NamedTuple):
-    """Samples given in the last `steps` steps: sums of equal stretches by name, oldest first."""
+    """Samples of the last `steps` steps. `given` has sums over equal stretches by name, the oldest first."""
 
     steps: int
     given: dict[str, list[int]]
 
 
 class Shares(NamedTuple):
-    """Samples given in the last `steps` steps: the sum, and the largest contributors by name."""
+    """Samples contributed in the last `steps` steps: their sum, and the largest contributors by name."""
 
     steps: int
     samples: int
@@ -114,13 +115,13 @@ def totals(run: Run) -> Totals:
 
 
 def leaderboard(run: Run, *, offset: int = 0, limit: int = 10, today: int | None = None) -> list[LeaderboardLine]:
-    """Return people by samples; among equals the first to give is first. Without `today`, no line has moved."""
+    """Return people by samples; among equals, the earliest first. Without `today`, `moved` is always 0."""
     names = BOARD if today is None else (*BOARD, *MOVED)
     return [_line(row) for row in _board(run, today).values_list(*names)[offset : offset + limit]]
 
 
 def board_and_totals(run: Run, *, limit: int = 10, today: int | None = None) -> tuple[list[LeaderboardLine], Totals]:
-    """Return the first lines of the leaderboard and the sums over all of it, in one query."""
+    """Return the first lines of the leaderboard, and the sums over the whole leaderboard, in one query."""
     everybody = {
         "people_of_all": Window(Count("*")),
         **{f"{name}_of_all": Window(_SumOf(F(name))) for name in ("machines", "given", "read")},
@@ -132,13 +133,13 @@ def board_and_totals(run: Run, *, limit: int = 10, today: int | None = None) -> 
 
 
 def period_board(run: Run, period: Period, now: datetime, *, offset: int = 0, limit: int = 10) -> list[PeriodLine]:
-    """Return people by samples of today, or of recent weeks with weights that halve every seven days."""
+    """Return people ordered by samples of today, or of recent weeks with weights that halve every seven days."""
     today = day_of(now)
     if period == Period.DAY:
         rows, weighed = run.daily.filter(day=today), F("samples") * Value(1.0)
     else:
         age = Cast(Value(today) - F("day"), FloatField()) / Cast(Value(HALF_LIFE_DAYS), FloatField())
-        weight = Power(Cast(Value(0.5), FloatField()), age)  # PostgreSQL computes slowly with numerics
+        weight = Power(Cast(Value(0.5), FloatField()), age)  # PostgreSQL is slow with its type numeric
         rows, weighed = run.daily.filter(day__gt=today - OLDEST_DAYS), F("samples") * weight
     sums = rows.order_by().values("person__username").annotate(weight=Sum(weighed, output_field=FloatField()))
     lines = sums.order_by("-weight", "person__username").values_list("person__username", "weight")
@@ -147,7 +148,7 @@ def period_board(run: Run, period: Period, now: datetime, *, offset: int = 0, li
 
 
 def machine_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[MachineLine]:
-    """Return machines by samples; among equals the first to give is first."""
+    """Return machines ordered by samples. Among equals, the earliest contributor is first."""
     ranked = run.totals.annotate(rank=Window(Rank(), order_by=F("samples").desc())).order_by("-samples", "pk")
     rows = ranked.values_list("rank", "person__username", "machine__name", "samples", "tokens", "rounds")
     return [MachineLine(*row) for row in rows[offset : offset + limit]]
@@ -159,7 +160,7 @@ def place_of(run: Run, person: Person) -> Place | None:
 
 
 def place_with(run: Run, samples: int) -> Place:
-    """Return the place that this many samples give."""
+    """Return the place of a person who has this many samples."""
     ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), people=Window(Count("*")))
     above = ranked.filter(given__gt=samples).order_by("given").values_list("people", "rank", "given").first()
     if above is None:
@@ -169,7 +170,7 @@ def place_with(run: Run, samples: int) -> Place:
 
 
 def recent(run: Run, names: Collection[str]) -> Recent:
-    """Return the named people's sums over the last sixty steps, computed by the database."""
+    """Return the named people's sums over stretches of the last sixty steps, computed by the database."""
     last = run.head.step
     stretch = max(1, -(-min(last, BARS * BAR_STEPS) // BARS))
     newest = (last - 1) // stretch
@@ -177,7 +178,7 @@ def recent(run: Run, names: Collection[str]) -> Recent:
     given = {name: [0] * (newest - oldest + 1) for name in names}
     people = Person.objects.filter(username__in=names)
     recent = run.ledger.filter(person__in=people, step__gt=oldest * stretch, step__lte=last).order_by()
-    if run.head.index != last:  # undone steps are made again under the same numbers
+    if run.head.index != last:  # after a rollback, undone steps exist beside new ones with the same numbers
         recent = recent.filter(entry__is_undone=False)
     parts = recent.annotate(part=(F("step") - 1) / stretch).values_list("person__username", "part")
     for name, part, samples in parts.annotate(given=Sum("samples")):
@@ -186,16 +187,17 @@ def recent(run: Run, names: Collection[str]) -> Recent:
 
 
 def shares(run: Run, *, steps: int, limit: int) -> Shares:
-    """Return contributions of the last `steps` steps by person, largest first."""
+    """Return contributions to the last `steps` steps by person, the largest first."""
     last = run.head.step
     entries = run.log.filter(IN_MODEL, step__gt=last - steps, step__lte=last).order_by().values("pk")
-    rows = LedgerEntry.objects.filter(entry__in=entries).order_by().values_list("person__username")  # by its index
+    # Uses the index by entry.
+    rows = LedgerEntry.objects.filter(entry__in=entries).order_by().values_list("person__username")
     given = list(rows.annotate(given=Sum("samples")).order_by("-given", "person__username"))
     return Shares(min(steps, last), sum(samples for _, samples in given), dict(given[:limit]))
 
 
 def _board(run: Run, today: int | None = None) -> Any:
-    """Return one row per person in leaderboard order, with the columns `BOARD`, and `MOVED` if `today` is given."""
+    """Return one row per person in leaderboard order: columns `BOARD`, and `MOVED` if `today` is given."""
     ranked = _people(run).annotate(rank=Window(Rank(), order_by=F("given").desc()), machines=Count("pk"))
     sums = ranked.annotate(read=Sum("tokens"), made=Sum("person_rounds"), first=Min("pk"))
     if today is not None:
@@ -213,7 +215,7 @@ def _line(row: Sequence[Any]) -> LeaderboardLine:
 
 
 class _SumOf(Func):
-    """The window sum of a sum over grouped rows, which Django's own class refuses."""
+    """A window sum over sums of grouped rows. Django's own class for sums refuses this."""
 
     function = "SUM"
     window_compatible = True
@@ -221,7 +223,7 @@ class _SumOf(Func):
 
 
 def _people(run: Run) -> Any:
-    """Return one row per person, with their samples as `given`. Any: type checkers follow annotations only locally."""
+    """Return one row per person, with samples as `given`. Any: type checkers cannot follow annotated columns."""
     return run.totals.order_by().values("person").annotate(given=Sum("samples"))
 
 
@@ -233,7 +235,7 @@ class TeamLine(NamedTuple):
     name: str
     slug: str
     samples: int
-    people: int  # who gave something
+    people: int  # people who contributed
 
 
 def team_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[TeamLine]:
@@ -246,13 +248,13 @@ def team_board(run: Run, *, offset: int = 0, limit: int = 10) -> list[TeamLine]:
 
 
 def given_by_member(team: Team, runs: QuerySet[Run]) -> dict[str, int]:
-    """Return samples given for the team, by name of each past or present member."""
+    """Return the samples contributed for the team, by the name of each present or past member."""
     rows = DailyTotal.objects.filter(IN_IT, run__in=runs, person__in_teams__team=team).order_by()
     return dict(rows.values("person__username").annotate(given=Sum("samples")).values_list("person__username", "given"))
 
 
 def given_by_run(team: Team, runs: QuerySet[Run]) -> list[tuple[str, str, int]]:
-    """Return title, slug and the team's samples of each run, most first."""
+    """Return the title, the slug and the team's samples of each run, the most samples first."""
     rows = DailyTotal.objects.filter(IN_IT, run__in=runs, person__in_teams__team=team).order_by()
     sums = rows.values("run__title", "run__slug").annotate(given=Sum("samples")).order_by("-given", "run__slug")
     return list(sums.values_list("run__title", "run__slug", "given"))

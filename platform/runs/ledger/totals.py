@@ -1,4 +1,4 @@
-"""Totals of each machine in a run. A commit writes these sums beside the ledger's rows, which stay the truth."""
+"""Totals of each machine in a run. A commit updates these sums together with the ledger, which stays authoritative."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -13,12 +13,12 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import RecordHead
 from runs.models import AveragedTotal, DailyTotal, LedgerEntry, MachineTotal, Run
 
-MOST = 2**63 - 1  # a column's maximum: 10^10 tokens of a model of 10^9 parameters
+MOST = 2**63 - 1  # the largest value of a column: 10^10 tokens of a model with 10^9 parameters
 SUMS = ("samples", "tokens", "credit", "rounds", "person_rounds", "last_step")
 
 
 def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
-    """Add one entry's ledger rows to the totals. Call in the commit's transaction, behind the head's fence."""
+    """Add an entry's ledger rows to the totals. Call it in the commit's transaction, behind the head's fence."""
     known = MachineTotal.objects.filter(run=run, machine__in=[row.machine_id for row in rows])
     held = {total.machine_id: total for total in known}
     count(run, held, rows)
@@ -31,7 +31,7 @@ def add_to_totals(run: Run, rows: Sequence[LedgerEntry]) -> None:
 
 
 def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
-    """Add one entry's ledger rows to its day. Call in the commit's transaction, behind the head's fence."""
+    """Add an entry's ledger rows to their day. Call it in the commit's transaction, behind the head's fence."""
     day = day_of(at)
     known = DailyTotal.objects.filter(run=run, day=day, person__in={row.person_id for row in rows})
     held = {total.person_id: total for total in known}
@@ -48,10 +48,7 @@ def add_to_day(run: Run, rows: Sequence[LedgerEntry], at: datetime) -> None:
 
 
 def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry]) -> None:
-    """Add one entry's rows, in order, to totals in memory.
-
-    A round counts once for a person, under the first of their machines in it.
-    """
+    """Add an entry's rows to totals in memory. A person's round counts once, for their first machine in it."""
     counted: set[int] = set()
     for row in rows:
         fresh = MachineTotal(run=run, machine_id=row.machine_id, person_id=row.person_id)
@@ -65,13 +62,13 @@ def count(run: Run, held: dict[UUID, MachineTotal], rows: Iterable[LedgerEntry])
         counted.add(row.person_id)
 
 
-# Bytes that each relay and auxiliary averaged in a run, from the records. No ranking uses them.
+# Bytes that each relay and auxiliary averaged in a run, summed from the records. No ranking uses them.
 
-SHOWN = 100  # people
+SHOWN = 100  # people shown
 
 
 class AveragedLine(NamedTuple):
-    """A person, the bytes their machines averaged, and whether the leaderboard has them too."""
+    """A person, the bytes that their machines averaged, and whether the person is on the leaderboard too."""
 
     name: str
     bytes_averaged: int
@@ -79,7 +76,7 @@ class AveragedLine(NamedTuple):
 
 
 def add_averaged(run: Run, given: Mapping[PeerId, int]) -> None:
-    """Add the bytes that an entry's reducers averaged. Call in the commit's transaction, behind the head's fence."""
+    """Add the bytes that an entry's reducers averaged, in the commit's transaction, behind the head's fence."""
     fresh = {UUID(peer): size for peer, size in given.items() if size}
     held = {row.machine_id: row for row in AveragedTotal.objects.filter(run=run, machine__in=list(fresh))}
     known = Machine.objects.filter(pk__in=list(fresh)).values_list("pk", "person_id")
@@ -95,7 +92,7 @@ def add_averaged(run: Run, given: Mapping[PeerId, int]) -> None:
 
 
 def averaged_lines(run: Run) -> list[AveragedLine]:
-    """Return people whose machines averaged gradients, most bytes first. The site's own relays have no line."""
+    """Return people whose machines averaged gradients, the most bytes first. The site's own relays are left out."""
     members = run.averaged.exclude(machine__kind=Machine.Kind.RELAY)
     sums = members.order_by().values("person").annotate(given=Sum("bytes_averaged"))
     ranked = Exists(run.totals.filter(person=OuterRef("person")))
@@ -104,7 +101,7 @@ def averaged_lines(run: Run) -> list[AveragedLine]:
 
 
 def parts_averaged(head: RecordHead) -> dict[PeerId, float]:
-    """Return the part of the vector that each reducer averaged in an entry, 0 to 1."""
+    """Return which fraction of the vector each reducer averaged in an entry, from 0 to 1."""
     chunks: dict[PeerId, int] = {}
     for span in head.spans:
         reducer = PeerId(span.reducer)
@@ -114,7 +111,7 @@ def parts_averaged(head: RecordHead) -> dict[PeerId, float]:
 
 
 def in_words(size: int) -> str:
-    """Return a size in bytes in words; an empty string for 0."""
+    """Return a number of bytes as text, such as “1.5 GB”; an empty string for 0."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if size >= scale:
             return f"{size / scale:,.1f} {unit}"

@@ -1,4 +1,8 @@
-"""Changes to a run: words and visibility at any time; recipe and text in a draft, which an empty log allows again."""
+"""Changes that an organizer makes to a run.
+
+Title, purpose and visibility can change at any time. Recipe and text can change only in a draft. A run without
+committed steps can become a draft again.
+"""
 
 import shutil
 from collections.abc import Sequence
@@ -38,8 +42,10 @@ VISIBILITY = {
 
 @transaction.atomic
 def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None, role: Run.Role | None = None) -> None:
-    """Change title and purpose; the address stays. `by` and `role`: who acts, if not the organizer in their own
-    role."""
+    """Change title and purpose; the address stays.
+
+    `by` is the person who acts, if not the organizer. `role` is the role in which they act, if not their present one.
+    """
     renamed = f" It is called {quoted(title)} now." if run.title != title else ""
     if not _changed(run, title=title, purpose=purpose):
         return
@@ -47,7 +53,7 @@ def change_words(*, run: Run, title: str, purpose: str, by: Person | None = None
 
 
 def _changed(run: Run, **values: Any) -> bool:
-    """Write values of a run; return False, and write nothing, if it has them already."""
+    """Write these values to the run. Return False, and write nothing, if the run has all of them already."""
     if all(getattr(run, name) == value for name, value in values.items()):
         return False
     for name, value in values.items():
@@ -58,14 +64,14 @@ def _changed(run: Run, **values: Any) -> bool:
 
 @transaction.atomic
 def change_prompts(*, run: Run, prompts: str, by: Person | None = None) -> None:
-    """Change the prompts that the model continues from its next snapshot on."""
+    """Change the prompts for the text samples that the model writes at each snapshot."""
     if _changed(run, prompts=prompts):
         add_action(run=run, kind="edited", action="changed the prompts.", by=by)
 
 
 @transaction.atomic
 def announce(*, run: Run, text: str, by: Person | None = None) -> None:
-    """Set the announcement on the run's page and in its activity; an empty text removes it."""
+    """Set the announcement that the run's page and its activity show. An empty text removes it."""
     if _changed(run, announcement=text):
         action = f"announced {quoted(text)}" if text else "removed the announcement."
         add_action(run=run, kind="announced", action=action, by=by, is_internal=not text)
@@ -73,7 +79,7 @@ def announce(*, run: Run, text: str, by: Person | None = None) -> None:
 
 @transaction.atomic
 def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> None:
-    """Set the number of training machines below which the run's managers are alerted; None: never."""
+    """Set the number of training machines below which the run's managers are alerted. None turns the alert off."""
     if not _changed(run, least_machines=machines):
         return
     action = (
@@ -86,7 +92,7 @@ def warn_below(*, run: Run, machines: int | None, by: Person | None = None) -> N
 def change_visibility(
     *, run: Run, visibility: Run.Visibility, by: Person | None = None, role: Run.Role | None = None
 ) -> None:
-    """Change who may see the run and take part. If it becomes members-only, past contributors become members."""
+    """Change who may see the run and take part. If the run becomes members-only, past contributors become members."""
     if not _changed(run, visibility=visibility):
         return
     if run.members_only:
@@ -111,7 +117,7 @@ def change_draft(
     checked(recipe)
     quotas.require_model(run.organizer, recipe)
     text, further = dataset or draft.dataset, list(draft.dataset.further.all())
-    # A token or an image is at least one byte.
+    # A token or an image takes at least one byte.
     require_batch(recipe, size=text.size + sum(each.size for each in further))
     require_suited(recipe, text.filename, text.on_hub)
     for each in further:
@@ -141,7 +147,10 @@ def change_draft(
 
 
 def _hand_over(before: Dataset, text: Dataset, *, keeps: bool) -> None:
-    """Attach the further texts to the new first text, and the base model or tokenizer if the recipe still uses one."""
+    """Attach the further texts to the new first text.
+
+    `keeps` says whether the recipe still uses the base model or tokenizer; if so, attach that too, else delete it.
+    """
     base = before.base
     if text != before:
         before.further.update(first=text)
@@ -155,7 +164,7 @@ def _hand_over(before: Dataset, text: Dataset, *, keeps: bool) -> None:
 
 @transaction.atomic
 def delete_draft(*, run: Run) -> None:
-    """Delete a draft, and its text if no other run uses it. Raises Problem E315."""
+    """Delete a draft. Delete its text as well if no other run uses it. Raises Problem E315."""
     draft = require_draft(run)
     Head.objects.filter(run=draft).delete()
     dataset = draft.dataset
@@ -167,7 +176,7 @@ def delete_draft(*, run: Run) -> None:
 def take_back(*, run: Run, by: Person | None = None) -> None:
     """Return an open run without committed steps to a draft. Raises Problem E315, E323.
 
-    Raising the head's fence makes a commit under way fail. The host disconnects the machines within a second or two.
+    The head's fence rises, which makes a commit under way fail. The host disconnects the machines within two seconds.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in LIVE:
@@ -184,7 +193,7 @@ def take_back(*, run: Run, by: Person | None = None) -> None:
 
 
 def forget_text(dataset: Dataset) -> None:
-    """Delete a text that no run uses, and what belongs to it alone; files go when the transaction commits."""
+    """Delete a text that no run uses, and what belongs to it. Files go when the transaction commits."""
     if dataset.runs.exists():
         return
     for text in [*reversed(dataset.sources()), *filter(None, [dataset.base])]:
@@ -194,19 +203,19 @@ def forget_text(dataset: Dataset) -> None:
 
 
 def require_draft(run: Run) -> Run:
-    """Return the run as it is now, locked. Raises Problem E315."""
+    """Lock the run and return its present row. Raises Problem E315 unless the run is a draft."""
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state != Run.State.DRAFT:
         raise Problem.of("E315", state=now.state)
     return now
 
 
-# Texts that a run mixes, in the order of the recipe's weights
+# Texts of a run that mixes several, in the order of the recipe's weights
 
-# Texts can be added and removed only in a draft. Weights can change at any time; each log record states the weights by
+# Only a draft's texts can be added and removed. Weights can change at any time; each log record states the weights by
 # which its samples were leased.
 
-USUAL_WEIGHT = 1.0  # of a text added to others with weights
+USUAL_WEIGHT = 1.0  # weight of a text that is added to texts with weights
 
 
 def require_base(run: Run, filename: str, on_hub: str = "") -> Material:
@@ -221,7 +230,7 @@ def require_base(run: Run, filename: str, on_hub: str = "") -> Material:
 
 @transaction.atomic
 def set_base(*, run: Run, base: Dataset, by: Person | None = None) -> None:
-    """Set or replace a draft's base model or tokenizer; the text is cut by it. Raises Problem E315, E377, E392."""
+    """Set or replace a draft's base model or tokenizer, and prepare the text again. Raises Problem E315, E377, E392."""
     draft = require_draft(run)
     wanted = require_base(draft, base.filename, base.on_hub)
     _put_base(draft, base)
@@ -232,7 +241,7 @@ def set_base(*, run: Run, base: Dataset, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_base(*, run: Run, by: Person | None = None) -> None:
-    """Remove a draft's base model or tokenizer; a tokenizer is then learned from the text. Raises Problem E315."""
+    """Remove a draft's base model or tokenizer; then the text's own tokenizer is learned. Raises Problem E315."""
     draft = require_draft(run)
     if (before := draft.dataset.base) is None:
         return
@@ -251,7 +260,7 @@ def _put_base(draft: Run, base: Dataset | None) -> None:
 
 
 def require_source(run: Run, filename: str, on_hub: str = "") -> None:
-    """Check that a further file of this name, here or on the Hub, may become a source of a draft. Raises E377, E385."""
+    """Check that a further file, uploaded or on the Hub, may become a source of a draft. Raises Problem E377, E385."""
     if len(run.dataset.sources()) >= MOST_SOURCES:
         raise Problem.of("E385", most=MOST_SOURCES)
     require_suited(run.parsed_recipe, filename, on_hub)
@@ -259,7 +268,7 @@ def require_source(run: Run, filename: str, on_hub: str = "") -> None:
 
 @transaction.atomic
 def add_source(*, run: Run, source: Dataset, by: Person | None = None) -> None:
-    """Add a text to a draft and prepare all its texts again, with one tokenizer. Raises E315, E377, E385."""
+    """Add a text to a draft, and prepare all its texts again with one tokenizer. Raises Problem E315, E377, E385."""
     draft = require_draft(run)
     require_source(draft, source.filename, source.on_hub)
     recipe = draft.parsed_recipe
@@ -271,7 +280,7 @@ def add_source(*, run: Run, source: Dataset, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_source(*, run: Run, source: UUID, by: Person | None = None) -> None:
-    """Remove a further text from a draft; do nothing if it is gone already. Raises Problem E315."""
+    """Remove a further text from a draft. Do nothing if it is not there. Raises Problem E315."""
     draft = require_draft(run)
     sources, recipe = draft.dataset.sources(), draft.parsed_recipe
     place = next((place for place, each in enumerate(sources) if place and each.pk == source), None)
@@ -291,9 +300,9 @@ def _change(draft: Run, recipe: Recipe) -> None:
 
 @transaction.atomic
 def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None) -> None:
-    """Change the weights by which samples are leased, within a second. A draft may have none: then sizes decide.
+    """Change the weights by which samples are leased; this takes effect within a second.
 
-    Raises Problem E301, E315, E386.
+    A draft may have no weights: then the sizes of the texts decide. Raises Problem E301, E315, E386.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state != Run.State.DRAFT and (now.state not in EXTENDABLE or now.wanted == Run.Wanted.FINISHED):
@@ -314,7 +323,7 @@ def mix_sources(*, run: Run, weights: Sequence[float], by: Person | None = None)
 
 
 def state_weights(run: Run) -> None:
-    """Give weights to texts mixed by size, before the run opens: an open run can only change weights that it has."""
+    """Give weights to texts mixed by size, before the run opens: an open run must have weights."""
     lines, recipe = source_lines(run), run.parsed_recipe
     if len(lines) > 1 and not recipe.mix:
         weights = tuple(round(line.share, 6) for line in lines)

@@ -1,4 +1,7 @@
-"""Requests to join a run by request: asked, withdrawn, accepted or declined. An accepted request makes a member."""
+"""Requests to join a run by request: a person asks or withdraws; a manager accepts or declines.
+
+A person whose request is accepted becomes a member.
+"""
 
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -21,23 +24,23 @@ from runs.models.run import LONGEST_MESSAGE
 from runs.states import LIVE
 from runs.timeline import MEMBER, add_action
 
-MOST_OF_PERSON, MOST_OF_RUN = 20, 500  # waiting requests
-AGAIN_AFTER = timedelta(days=7)  # after a declined request
-GROUPED = timedelta(minutes=5)  # managers get one message for all requests that came meanwhile, at most once an hour
+MOST_OF_PERSON, MOST_OF_RUN = 20, 500  # most requests that wait
+AGAIN_AFTER = timedelta(days=7)  # a person may ask again this long after a declined request
+GROUPED = timedelta(minutes=5)  # managers get one message for all requests of this time, at most once an hour
 TAKING = (Run.State.PREPARING, *LIVE)
 
 
 class Stage(StrEnum):
-    PART = "part"  # they take part already, or need no permission
-    CLOSED = "closed"  # the run takes no requests now
+    PART = "part"  # the person takes part already, or needs no permission
+    CLOSED = "closed"  # the run accepts no requests now
     REMOVED = "removed"
     WAITING = "waiting"
     DECLINED = "declined"
-    FREE = "free"  # to ask
+    FREE = "free"  # the person may ask
 
 
 class Standing(NamedTuple):
-    """A person's stage, with their request if there is one, and the time from which they may ask again."""
+    """A person's stage, with the person's request if there is one, and the time from which they may ask again."""
 
     stage: Stage
     request: JoinRequest | None = None
@@ -54,7 +57,7 @@ def waiting_in(run: Run) -> QuerySet[JoinRequest]:
 
 
 def standing_of(run: Run, person: Person | None, now: datetime | None = None) -> Standing:
-    """Return a person's standing with a run. A person who is not logged in is free to ask."""
+    """Return a person's standing with a run. A visitor without a login counts as free to ask."""
     if run.visibility != Run.Visibility.REQUEST or (person is not None and takes_part(run, person)):
         return Standing(Stage.PART)
     if not takes_requests(run):
@@ -74,7 +77,7 @@ def standing_of(run: Run, person: Person | None, now: datetime | None = None) ->
 
 @transaction.atomic
 def ask(*, run: Run, person: Person, message: str = "") -> JoinRequest:
-    """Ask to become a member, or change the message of a request that waits. Raises Problem E411."""
+    """Ask to become a member of a run, or change the message of a waiting request. Raises Problem E411."""
     quotas.held(person)
     now = held_run(run.pk)
     if (reason := _why_not(now, person)) is not None:
@@ -114,7 +117,7 @@ def waiting_of(person: Person) -> QuerySet[JoinRequest]:
 
 @transaction.atomic
 def take_back(*, run: Run, person: Person) -> None:
-    """Withdraw a request that waits; a declined one stays declined."""
+    """Withdraw a person's waiting request. A declined request stays declined."""
     now = held_run(run.pk)
     if now.join_requests.filter(person=person, declined_at=None).delete()[0]:
         _withdraw_if_none(now)
@@ -122,8 +125,7 @@ def take_back(*, run: Run, person: Person) -> None:
 
 @transaction.atomic
 def accept(*, request: JoinRequest, by: Person | None = None) -> None:
-    """Make the requester a member, unless the request was answered meanwhile. Raises PermissionDenied without a
-    role."""
+    """Make the requester a member, unless already answered. Raises PermissionDenied if `by` has no role."""
     run, person = _answerable(request, by), request.person
     if not JoinRequest.objects.filter(pk=request.pk, declined_at=None).delete()[0] or is_removed(run, person):
         return
@@ -135,7 +137,7 @@ def accept(*, request: JoinRequest, by: Person | None = None) -> None:
 
 @transaction.atomic
 def decline(*, request: JoinRequest, by: Person | None = None) -> None:
-    """Decline a waiting request and delete its message. Raises PermissionDenied if `by` has no role in the run."""
+    """Decline a waiting request; delete its message. Raises PermissionDenied if `by` has no role."""
     run, person = _answerable(request, by), request.person
     waiting = JoinRequest.objects.filter(pk=request.pk, declined_at=None)
     if not waiting.update(declined_at=timezone.now(), message=""):
@@ -146,7 +148,7 @@ def decline(*, request: JoinRequest, by: Person | None = None) -> None:
 
 
 def _answerable(request: JoinRequest, by: Person | None) -> Run:
-    """Return the request's run, locked. Raises PermissionDenied if the person has no role in it (any more)."""
+    """Return a request's run, locked. Raises PermissionDenied if `by` has no role in the run."""
     run = held_run(request.run_id)
     if run.role_of(by or run.organizer) is None:
         raise PermissionDenied
@@ -159,7 +161,7 @@ def _tell(event: Event, run: Run, person: Person) -> None:
 
 
 def _tell_managers(run: Run) -> None:
-    """Notify the managers, once an hour. The notice names no requester, so it stays true for all until it is read."""
+    """Notify managers at most once an hour, naming no requester, so that the notice stays true until read."""
     now = timezone.now()
     people = [run.organizer_id, *run.roles.exclude(accepted_at=None).values_list("person", flat=True)]
     path, about = f"/runs/{run.slug}/manage/#requests", _about(run, now.hour)

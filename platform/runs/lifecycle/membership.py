@@ -1,6 +1,6 @@
-"""Members of a run: by invitation links or added by name. Also removals, from any run.
+"""Members of a run: admitted by an invitation link or by name. Also removals, which are possible in any run.
 
-A person removed from a public run still sees its page; their machines take no part.
+A person removed from a public run can still see its page, but the person's machines cannot take part.
 """
 
 import secrets
@@ -32,14 +32,14 @@ ARTICLE: Mapping[Run.Role, str] = MappingProxyType(
 
 
 class IssuedInvitation(NamedTuple):
-    """An invitation and its secret, which is shown only once."""
+    """An invitation with its secret, which is shown only once."""
 
     invitation: Invitation
     secret: str
 
 
 def members_of(run: Run) -> QuerySet[Member]:
-    """Return present members except the organizer, oldest first."""
+    """Return the present members except the organizer, the oldest first."""
     return run.members.filter(removed_at=None).exclude(person=run.organizer_id).select_related("person")
 
 
@@ -57,7 +57,7 @@ def open_invitations(run: Run, now: datetime | None = None) -> QuerySet[Invitati
 def create_invitation(
     *, run: Run, most_uses: int | None = None, lifetime: timedelta | None = None, by: Person | None = None
 ) -> IssuedInvitation:
-    """Create an invitation link of 256 random bits. Without bounds it works until it is revoked."""
+    """Create an invitation link. Its secret has 256 random bits. Without limits, it works until revoked."""
     secret = secrets.token_urlsafe(32)
     expires_at = timezone.now() + lifetime if lifetime else None
     invitation = Invitation.objects.create(
@@ -71,7 +71,7 @@ def create_invitation(
 
 @transaction.atomic
 def revoke_invitation(*, invitation: Invitation, by: Person | None = None) -> None:
-    """Revoke an invitation link; people who joined by it stay."""
+    """Revoke an invitation link. People who have joined by it stay members."""
     if Invitation.objects.filter(pk=invitation.pk, revoked_at=None).update(revoked_at=timezone.now()):
         made = f"{invitation.created_at:%d %b %Y, %H:%M} UTC"
         action = f"revoked the invitation link created {made}."
@@ -79,7 +79,7 @@ def revoke_invitation(*, invitation: Invitation, by: Person | None = None) -> No
 
 
 def invitation_to(*, slug: str, secret: str) -> Invitation:
-    """Return the invitation behind a link. Raises Problem E313, also if the run does not exist."""
+    """Return the invitation to which a link belongs. Raises Problem E313 if the link or the run does not exist."""
     known = Invitation.objects.select_related("run__organizer").filter(run__slug=slug, digest=digest_of(secret)).first()
     if known is None or not open_invitations(known.run).filter(pk=known.pk).exists():
         raise Problem.of("E313")
@@ -88,7 +88,10 @@ def invitation_to(*, slug: str, secret: str) -> Invitation:
 
 @transaction.atomic
 def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
-    """Become a member; a present member uses nothing up. Raises Problem E313, also for a removed person."""
+    """Make the person a member by an invitation link. A present member does not use the link up.
+
+    Raises Problem E313 if the link does not work, or if the person was removed from the run.
+    """
     invitation = invitation_to(slug=slug, secret=secret)
     run = Run.objects.select_for_update().get(pk=invitation.run_id)
     known = run.members.filter(person=person).first()
@@ -104,7 +107,7 @@ def accept_invitation(*, slug: str, secret: str, person: Person) -> Run:
 
 @transaction.atomic
 def add_member(*, run: Run, name: str, by: Person | None = None) -> Member:
-    """Add a person by name, also one who was removed. Raises Problem E314."""
+    """Make a person a member by name, even one who was removed. Raises Problem E314 if no one has this name."""
     person = person_called(name)
     known = run.members.filter(person=person, removed_at=None).first()
     if known is not None:
@@ -117,7 +120,7 @@ def add_member(*, run: Run, name: str, by: Person | None = None) -> Member:
 
 
 def person_called(name: str) -> Person:
-    """Return the active person of this name, in any case. Raises Problem E314."""
+    """Return the active person of this name, in upper or lower case. Raises Problem E314."""
     person = Person.objects.filter(username__iexact=name.strip(), is_active=True).first()
     if person is None:
         raise Problem.of("E314", name=name.strip())
@@ -126,9 +129,10 @@ def person_called(name: str) -> Person:
 
 @transaction.atomic
 def remove_member(*, member: Member, by: Person | None = None) -> None:
-    """Remove a person and end their role. The host disconnects their machines within a second; their credit stays.
+    """Remove a person from a run, and end their role. The person's credit stays.
 
-    Raises Problem E325 unless their role is lower than one's own, and PermissionDenied if one has none (any more).
+    The host disconnects the person's machines within a second. Raises Problem E325 unless the person's role is lower
+    than the role of `by`, and PermissionDenied if `by` has no role.
     """
     run, person = held_run(member.run_id), member.person
     role, own = run.role_of(person), run.role_of(by or run.organizer)
@@ -147,7 +151,7 @@ def remove_member(*, member: Member, by: Person | None = None) -> None:
 
 @transaction.atomic
 def remove_person(*, run: Run, name: str, by: Person | None = None) -> Member:
-    """Remove a person from a run open to all, even before they join. Raises Problem E314, E325."""
+    """Remove a person from a run that is open to all, even before the person joins. Raises Problem E314, E325."""
     person = person_called(name)
     member, _ = Member.objects.get_or_create(run=run, person=person)
     remove_member(member=member, by=by)
@@ -167,12 +171,12 @@ def forget_request(run: Run, person: Person) -> None:
 
 
 def held_run(run: UUID) -> Run:
-    """Return the run's row, locked until the transaction ends, so that roles and removals are checked one at a time."""
+    """Lock and return the run's row until the transaction ends: roles and removals then change one by one."""
     return Run.objects.select_for_update(of=("self",)).select_related("organizer").get(pk=run)
 
 
 def keep_helpers(run: Run) -> None:
-    """Make past contributors members of a run that was open to all and is now for members."""
+    """Make past contributors members, when a run that was open to all becomes members-only."""
     helpers = run.totals.exclude(person=run.organizer).values_list("person", flat=True)
     rows = [Member(run=run, person_id=person) for person in helpers.distinct()]
     Member.objects.bulk_create(rows, ignore_conflicts=True)

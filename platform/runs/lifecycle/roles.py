@@ -1,4 +1,7 @@
-"""Co-organizers and moderators: invited by name. A person who accepts is a member, also after the role ends."""
+"""Co-organizers and moderators, who are invited by name.
+
+A person who accepts a role becomes a member, and stays one after the role ends.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -16,7 +19,8 @@ from runs.lifecycle.membership import ARTICLE, forget_request, held_run, person_
 from runs.models import Member, Run, RunRole
 from runs.timeline import ROLE, add_action
 
-MOST: Mapping[Run.Role, int] = MappingProxyType({Run.Role.CO_ORGANIZER: 10, Run.Role.MODERATOR: 30})  # per run
+# Most people with each role in one run.
+MOST: Mapping[Run.Role, int] = MappingProxyType({Run.Role.CO_ORGANIZER: 10, Run.Role.MODERATOR: 30})
 
 
 def roles_in(run: Run) -> QuerySet[RunRole]:
@@ -28,7 +32,7 @@ def roles_of(person: Person) -> QuerySet[RunRole]:
 
 
 def role_offered(*, slug: str, person: Person) -> RunRole:
-    """Return the person's role in a run, or the invitation to one. Raises Problem E305, also without such a run."""
+    """Return the person's role in a run, or the invitation to one. Raises Problem E305 if there is neither."""
     offered = RunRole.objects.select_related("run__organizer", "invited_by").filter(run__slug=slug, person=person)
     found = offered.first()
     if found is None:
@@ -38,7 +42,7 @@ def role_offered(*, slug: str, person: Person) -> RunRole:
 
 @transaction.atomic
 def invite(*, run: Run, name: str, role: Run.Role, by: Person | None = None) -> RunRole:
-    """Invite a person to a role. Raises Problem E314, E359; PermissionDenied unless the role is below one's own."""
+    """Invite a person to a role below that of `by`. Raises Problem E314, E359, PermissionDenied."""
     now = held_run(run.pk)
     who, person = by or now.organizer, person_called(name)
     if role not in MOST or not outranks(now.role_of(who), role):
@@ -67,7 +71,7 @@ def _why_not(run: Run, person: Person, role: Run.Role) -> str | None:
 
 @transaction.atomic
 def accept(*, offered: RunRole) -> None:
-    """Accept a role and become a member; repeating it changes nothing. Raises Problem E305 if it was withdrawn."""
+    """Accept a role and become a member. Raises Problem E305 if the invitation was withdrawn."""
     run, person, role = held_run(offered.run_id), offered.person, Run.Role(offered.role)
     if not RunRole.objects.filter(pk=offered.pk, role=role).exists():
         raise Problem.of("E305", address=f"/runs/{run.slug}/")
@@ -80,7 +84,7 @@ def accept(*, offered: RunRole) -> None:
 
 @transaction.atomic
 def give_up(*, offered: RunRole, why: str = "") -> None:
-    """Decline or give up a role. `why` is added to the timeline's line."""
+    """Decline or give up a role. `why` is text to append to the line on the timeline."""
     run, person, role = held_run(offered.run_id), offered.person, Run.Role(offered.role)
     held = RunRole.objects.filter(pk=offered.pk).first()
     if held is None:
@@ -93,7 +97,7 @@ def give_up(*, offered: RunRole, why: str = "") -> None:
 
 @transaction.atomic
 def take_back(*, given: RunRole, by: Person | None = None) -> None:
-    """End a person's role, or withdraw the invitation. Raises PermissionDenied unless it is below one's own role."""
+    """End a role that is below that of `by`, or withdraw its invitation. Raises PermissionDenied."""
     run, person, role = held_run(given.run_id), given.person, Run.Role(given.role)
     if not outranks(run.role_of(by or run.organizer), role):
         raise PermissionDenied
@@ -107,7 +111,10 @@ def take_back(*, given: RunRole, by: Person | None = None) -> None:
 
 
 def successors(person: Person) -> list[RunRole]:
-    """Return who takes over each of a person's runs: its longest-standing co-organizer with an active account."""
+    """For each run that the person organizes, return the role of the co-organizer who would take over.
+
+    This is the longest-standing co-organizer with an active account. Runs without one are left out.
+    """
     standing = RunRole.objects.filter(
         run__organizer=person, role=Run.Role.CO_ORGANIZER, accepted_at__isnull=False, person__is_active=True
     ).select_related("run", "person")
@@ -119,7 +126,7 @@ def successors(person: Person) -> list[RunRole]:
 
 @transaction.atomic
 def hand_over(*, to: RunRole) -> None:
-    """Make a co-organizer the organizer, when the previous one deletes their account."""
+    """Make a co-organizer the organizer. Called when the present organizer deletes their account."""
     now = held_run(to.run_id)
     heir = (
         now.roles.select_related("person")

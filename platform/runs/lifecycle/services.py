@@ -1,4 +1,4 @@
-"""An organizer's actions on a run: create, open, pause, extend, end, roll back. Tasks do the long work afterwards."""
+"""An organizer's actions on a run: create, open, pause, extend, end, roll back. Tasks do the long work later."""
 
 import secrets
 from typing import Any
@@ -34,10 +34,10 @@ from runs.states import EXTENDABLE, LIVE, Why, ending_word, move
 from runs.storage import recipe_file
 from runs.timeline import ROLLING_BACK, add_action, add_line, quoted
 
-RESERVED = {"new"}  # /runs/new/ is the form
-TITLE_PART = 43  # characters of an address; seventeen more are random
+RESERVED = {"new"}  # /runs/new/ is the form for a new run
+TITLE_PART = 43  # characters of the title in an address; up to seventeen random characters may follow
 ATTEMPTS = 5
-OURS = {"E309", "E327", "E328", "E347", "E397", "E399"}  # faults of the site or the Hub, not of the text
+OURS = {"E309", "E327", "E328", "E347", "E397", "E399"}  # faults that the site or the Hub caused, not the text
 
 
 @transaction.atomic
@@ -52,15 +52,16 @@ def create_run(
     automatic_steps: bool = False,
     prompts: str = "",
 ) -> Run:
-    """Create a draft on a text; its preparation begins at once. Raises Problem E301, E307, E364, E366, E377.
+    """Create a draft that learns from a text; preparation of the text begins at once.
 
-    `automatic_steps`: the number of steps is set from the size of the prepared data.
+    With `automatic_steps`, the number of steps follows from the size of the prepared data. Raises Problem E301, E307,
+    E364, E366, E377.
     """
     checked(recipe)
     quotas.held(organizer)
     quotas.require_draft_left(organizer)
     quotas.require_model(organizer, recipe)
-    # A token or an image is at least one byte, so this bounds the number of samples. The exact check follows
+    # A token or an image takes at least one byte, which bounds the number of samples. The exact check follows after
     # preparation.
     require_batch(recipe, size=dataset.size)
     require_suited(recipe, dataset.filename, dataset.on_hub)
@@ -85,10 +86,10 @@ def create_run(
 
 @transaction.atomic
 def open_run(*, run: Run, by: Person | None = None) -> None:
-    """Open a run to volunteers once its first parameters exist; prepare its text again if the site had failed.
+    """Open a run to volunteers, once its first parameters exist. Prepare its text again if the site had failed.
 
-    Does nothing if it is open or on its way. Raises Problem with the text's fault, E307, E387, or E366 and E367, since
-    quotas may be lower by now.
+    Do nothing if the run is open or about to open. Raises Problem with the text's fault, E307, E387, or E366 and E367,
+    since quotas may have been lowered.
     """
     if run.state == Run.State.PAUSED:
         resume_run(run=run, by=by)
@@ -137,7 +138,7 @@ def _begin(run: Run, made: dict[str, Any]) -> None:
         state_digest=made["state_digest"],
         file=made["file"],
         size=made["size"],
-        state=Snapshot.State.VERIFIED,  # the site made it
+        state=Snapshot.State.VERIFIED,  # the site made this snapshot
         verified_at=timezone.now(),
     )
     add_line(run=run, kind="opened", text=f"The run is published: a model of {made['elements']:,} parameters.")
@@ -145,7 +146,7 @@ def _begin(run: Run, made: dict[str, Any]) -> None:
 
 @transaction.atomic
 def pause_run(*, run: Run, by: Person | None = None) -> None:
-    """Pause the run: no further round begins, but one under way may still commit."""
+    """Pause the run: no further round begins. A round under way may still commit."""
     if move(run, Why.PAUSED):
         add_action(run=run, kind="paused", action="paused the run.", by=by)
 
@@ -158,9 +159,9 @@ def resume_run(*, run: Run, by: Person | None = None) -> None:
 
 @transaction.atomic
 def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
-    """End a run after its last step: have its snapshot verified and released. Repeating it changes nothing.
+    """Finish a run after its last step: have its snapshot verified and released. Repeating the call changes nothing.
 
-    Return False if the organizer has changed the number of steps from `target_steps`, or wants a rollback.
+    Return False if the organizer has changed the number of steps from `target_steps`, or has requested a rollback.
     """
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.rollback_index is not None:
@@ -176,7 +177,7 @@ def finish_run(*, run: Run, target_steps: int | None = None) -> bool:
 
 
 def save_with_address(run: Run) -> None:
-    """Save a new run under its own address, retrying if another run takes the address at the same moment."""
+    """Save a new run under a free address. Try again if another run takes the address at the same moment."""
     for attempt in range(ATTEMPTS):
         run.slug = free_slug(run.title, is_secret=run.visibility == Run.Visibility.UNLISTED)
         try:
@@ -190,9 +191,9 @@ def save_with_address(run: Run) -> None:
 
 
 def free_slug(title: str, *, is_secret: bool = False) -> str:
-    """Return an address made from the title, with random characters if it is taken or has no Latin letters.
+    """Return an address made from the title. If it is taken or has no Latin letters, append random characters.
 
-    `is_secret` adds sixteen of them, so that the title does not reveal the address.
+    `is_secret` appends sixteen random characters, so that people cannot guess the address from the title.
     """
     wanted = slugify(title)[:TITLE_PART].strip("-")
     slug = "" if is_secret else wanted
@@ -203,8 +204,8 @@ def free_slug(title: str, *, is_secret: bool = False) -> str:
 
 # The length of a run
 
-# Peers keep the recipe they were greeted with, but use nothing that depends on its number of steps: each record has its
-# learning rate. So a live run can be extended; its host tells the coordinator within a second.
+# Peers keep the recipe that they got when they joined, but use nothing that depends on the number of steps: each record
+# states its learning rate. So a live run can be extended. Its host tells the coordinator within a second.
 
 
 def most_steps() -> int:
@@ -214,7 +215,7 @@ def most_steps() -> int:
 
 @transaction.atomic
 def extend_run(*, run: Run, target_steps: int, by: Person | None = None) -> None:
-    """Extend the run; the learning rate falls more slowly from the next step on. Raises Problem E315, E316."""
+    """Extend the run. From the next step on, the learning rate falls more slowly. Raises Problem E315, E316."""
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in EXTENDABLE or now.wanted == Run.Wanted.FINISHED:
         raise Problem.of("E315", state=ending_word(now))
@@ -230,7 +231,7 @@ def extend_run(*, run: Run, target_steps: int, by: Person | None = None) -> None
 
 @transaction.atomic
 def end_run(*, run: Run, by: Person | None = None) -> None:
-    """End the run at its present step, and have that state uploaded and released. Raises Problem E315, E320, E412."""
+    """End the run at its present step; that state is then uploaded and released. Raises Problem E315, E320, E412."""
     now = Run.objects.select_for_update().get(pk=run.pk)
     if now.state not in LIVE:
         raise Problem.of("E315", state=ending_word(now))
@@ -246,11 +247,11 @@ def end_run(*, run: Run, by: Person | None = None) -> None:
     add_action(run=run, kind="ending", action=f"is ending the run {where}.", by=by)
 
 
-# Rollback to a snapshot: the run's host does it within a second
+# Rollback to a snapshot; the run's host carries it out within a second
 
 
 def rollback_targets(run: Run) -> list[Snapshot]:
-    """Return snapshots for a rollback, newest first: verified, before the present step, with files on disk."""
+    """Return targets for a rollback, newest first: verified, before the present step, with files on disk."""
     rows = run.snapshots.filter(
         state=Snapshot.State.VERIFIED, is_stored=True, is_undone=False, step__lt=run.head.step
     ).order_by("-index")
@@ -258,7 +259,7 @@ def rollback_targets(run: Run) -> list[Snapshot]:
 
 
 def rollback_facts(run: Run) -> dict[str, Any]:
-    """Return a page's facts about rollback: possible targets, the best of them, and a rollback under way."""
+    """Return a page's facts about rollback: possible targets, the best target, and a rollback under way."""
     if not can_roll_back(run):
         return {}
     found = run.snapshots.filter(index=run.rollback_index).first() if run.rollback_index is not None else None
@@ -271,7 +272,7 @@ def can_roll_back(run: Run) -> bool:
 
 @transaction.atomic
 def ask_rollback(*, run: Run, index: int, by: Person | None = None) -> None:
-    """Roll the run back to the snapshot of this entry; asking again changes nothing. Raises Problem E412."""
+    """Request a rollback to the snapshot of this entry. Repeating it changes nothing. Raises Problem E412."""
     now = Run.objects.select_for_update().select_related("head").get(pk=run.pk)
     if now.rollback_index == index:
         return

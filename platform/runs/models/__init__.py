@@ -1,4 +1,4 @@
-"""Tables of runs. A run is a replicated log: `LogEntry` is the log, `Head` its end, `Snapshot` where replicas begin."""
+"""Tables of runs. A run is a replicated log: `LogEntry` the log, `Head` its end, `Snapshot` a place to begin."""
 
 from runs.models.datasets import Dataset, Shard, Upload
 from runs.models.log import (

@@ -1,4 +1,4 @@
-"""Texts, what was prepared from them, and uploads under way."""
+"""Tables of texts, of the shards prepared from them, and of uploads under way."""
 
 import uuid
 
@@ -12,7 +12,7 @@ Person = settings.AUTH_USER_MODEL
 
 
 class Dataset(models.Model):
-    """A text whose organizer says it may be shared, and what its preparation made of it."""
+    """A text that its organizer says may be shared, and the results of its preparation."""
 
     class State(models.TextChoices):
         UPLOADED = "uploaded"
@@ -30,7 +30,7 @@ class Dataset(models.Model):
     state = models.CharField(max_length=10, choices=State.choices, default=State.UPLOADED)
     fault_code = models.CharField(max_length=8, blank=True)
     fault_text = models.TextField(blank=True)
-    preparation = models.TextField(blank=True)  # the recipe's preparation, as JSON
+    preparation = models.TextField(blank=True)  # how the recipe prepares data, as JSON
     vocab = models.IntegerField(null=True, blank=True)
     tokens = models.BigIntegerField(null=True, blank=True)
     characters = models.BigIntegerField(null=True, blank=True)
@@ -38,26 +38,26 @@ class Dataset(models.Model):
     pieces = models.JSONField(null=True, blank=True)
     heldout = models.JSONField(null=True, blank=True)  # {digest, size}
     folder = models.CharField(max_length=200)  # relative to the storage folder
-    # For a further source of a run: its first text, which has everything prepared.
+    # The run's first text, if this is a further text of a run. The first text has all prepared data.
     first = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="further")
-    # A file of its own, prepared with this text: the model to adapt, or the tokenizer to use.
+    # A file prepared together with this text: the model to adapt, or the tokenizer to use.
     base = models.ForeignKey("self", models.PROTECT, null=True, blank=True, related_name="adapted")
-    # For a Hub dataset: `repository`, `kind`, `files` and `commit`. It has no sha256 until it is fetched. `streamed`:
-    # bytes of the whole dataset, if machines read it on the Hub and only a sample is here.
+    # For data on the Hub: `repository`, `kind`, `files` and `commit`. There is no sha256 until the data are fetched. If
+    # machines read the data on the Hub and only a sample is here, `streamed` is the size of all data in bytes.
     origin = models.JSONField(null=True, blank=True)
     vouched_by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
-    vouched_at = models.DateTimeField(null=True, blank=True)  # when a person said that the text may be shared
+    vouched_at = models.DateTimeField(null=True, blank=True)  # when the person said that the text may be shared
     created_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:
         return self.title
 
     def sources(self) -> list["Dataset"]:
-        """Return all texts that its runs learn from: itself, then the further ones, oldest first."""
+        """Return all texts that the runs learn from: this one, then its further texts, the oldest first."""
         return [self, *self.further.order_by("created_at", "id")]
 
     def parts(self) -> list["Dataset"]:
-        """Return everything that it is prepared from: its sources, and a base model or tokenizer."""
+        """Return all files to prepare: the texts, and a base model or a tokenizer."""
         return [*self.sources(), *filter(None, [self.base])]
 
     @property
@@ -79,7 +79,7 @@ class Dataset(models.Model):
         return bool(self.sha256) or not self.origin
 
     def source_tokens(self, count: int) -> list[int]:
-        """Return the prepared tokens of each of the `count` sources."""
+        """Return the number of prepared tokens of each of the `count` sources."""
         found = dict(self.shards.order_by().values_list("source").annotate(models.Sum("tokens")))
         return [found.get(place, 0) for place in range(count)]
 
@@ -89,13 +89,13 @@ class Dataset(models.Model):
 
 
 class Shard(models.Model):
-    """One content-addressed file of tokens: `<folder>/shards/<digest>.safetensors`."""
+    """One file of tokens, named by its content: `<folder>/shards/<digest>.safetensors`."""
 
     dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="shards")
     position = models.IntegerField()
     digest = models.CharField(max_length=64, db_index=True)
     tokens = models.BigIntegerField()
-    source = models.PositiveSmallIntegerField(default=0)  # number of the dataset's source that it is made of
+    source = models.PositiveSmallIntegerField(default=0)  # number of the source from which the shard was made
 
     class Meta:
         ordering = ("position",)
@@ -106,7 +106,7 @@ class Shard(models.Model):
 
 
 class Upload(models.Model):
-    """An upload in pieces: `uploads/<id>` in storage holds its first `offset` bytes."""
+    """An upload in pieces. The file `uploads/<id>` has its first `offset` bytes."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     person = models.ForeignKey(Person, models.CASCADE, related_name="uploads")

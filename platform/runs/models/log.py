@@ -1,4 +1,7 @@
-"""The replicated log, lease marks and coverage; and the ledger, whose rows are only added, with sums over them."""
+"""Tables of the replicated log, lease marks and coverage, and of the ledger with its sums.
+
+Ledger rows are only added, never changed.
+"""
 
 from typing import Any, NoReturn
 
@@ -15,32 +18,33 @@ class Head(models.Model):
 
     run = models.OneToOneField(Run, models.PROTECT, primary_key=True, related_name="head")
     index = models.BigIntegerField(default=0)  # entries committed
-    step = models.BigIntegerField(default=0)  # updates committed
-    digest = models.CharField(max_length=64, default=GENESIS)  # of the last record
+    step = models.BigIntegerField(default=0)  # updates in the model
+    digest = models.CharField(max_length=64, default=GENESIS)  # digest of the last record
     fence = models.IntegerField(default=0)
     owner = models.CharField(max_length=200, blank=True)
     claim_expires = models.DateTimeField(null=True, blank=True)
-    void_rounds = models.BigIntegerField(default=0)  # counted by runs.timeline
+    void_rounds = models.BigIntegerField(default=0)  # `runs.timeline` counts them
 
     def __str__(self) -> str:
         return f"step {self.step}"
 
 
 class LogEntry(models.Model):
-    """One committed entry: the facts that pages need. It is narrow, because they read hundreds at a time.
+    """One committed entry of the log, with the facts that pages need.
 
-    Each step up to the head's has one entry in the model (`IN_MODEL`); a rollback undid the others.
+    The row is small, because pages read hundreds at a time. Each step up to the head's step has one entry that is in
+    the model (`IN_MODEL`). A rollback has undone the others.
     """
 
     class Kind(models.TextChoices):
         UPDATE = "update"
-        ROLLBACK = "rollback"  # to `step`; it has no loss and no samples
+        ROLLBACK = "rollback"  # rolls back to `step`; has no loss and no samples
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="log")
     index = models.BigIntegerField()
     step = models.BigIntegerField()
     kind = models.CharField(max_length=8, choices=Kind.choices, default=Kind.UPDATE)
-    is_undone = models.BooleanField(default=False)  # by a later rollback
+    is_undone = models.BooleanField(default=False)  # undone by a later rollback
     at = models.DateTimeField(default=timezone.now)
     digest = models.CharField(max_length=64)
     loss = models.FloatField()  # mean nats over the round's loss tokens
@@ -51,9 +55,9 @@ class LogEntry(models.Model):
     attempts = models.IntegerField()
     exact = models.BooleanField()
     state_digest = models.CharField(max_length=16, blank=True)
-    # As in the record; null if it has none.
+    # From the record; null if the record has none.
     learning_rate = models.FloatField(null=True)
-    bytes_averaged = models.BigIntegerField(null=True)  # of gradients, by all reducers together
+    bytes_averaged = models.BigIntegerField(null=True)  # bytes of gradients, of all reducers together
 
     class Meta:
         ordering = ("index",)
@@ -69,19 +73,19 @@ IN_MODEL = models.Q(kind=LogEntry.Kind.UPDATE, is_undone=False)
 
 
 class SealedRecord(models.Model):
-    """The bulk of a log entry (54 kB with 200 machines). Only `runs.ledger.records` reads and writes it."""
+    """The large part of a log entry (54 kB with 200 machines). Only `runs.ledger.records` reads and writes it."""
 
     entry = models.OneToOneField(LogEntry, models.PROTECT, primary_key=True, related_name="sealed")
     payload = models.BinaryField()
     signature = models.BinaryField()
-    contributions = models.BinaryField(default=b"")  # canonical JSON, beside the signed head
+    contributions = models.BinaryField(default=b"")  # canonical JSON; only its digest is in the signed head
 
     def __str__(self) -> str:
         return f"record of entry {self.entry_id}"
 
 
 class LeaseMark(models.Model):
-    """The highest sample of a shard ever leased in an epoch, raised before a lease is granted (rule 11)."""
+    """The mark up to which samples of a shard were ever leased in an epoch. It is raised before a lease (rule 11)."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="marks")
     epoch = models.BigIntegerField()
@@ -96,13 +100,14 @@ class LeaseMark(models.Model):
 
 
 class Coverage(models.Model):
-    """Samples of a shard that are in committed updates of an epoch, written with each commit (`ledger.records`)."""
+    """The samples of a shard that are in committed updates of an epoch. Each commit writes them (`ledger.records`)."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="coverage")
     epoch = models.BigIntegerField()
     shard = models.BigIntegerField()
-    ranges = models.JSONField()  # [[start, stop), …] in ascending order; no two overlap or touch
-    left_out = models.JSONField(default=list)  # likewise: in no update, because their gradients were not finite
+    ranges = models.JSONField()  # [[start, stop), …] in ascending order; ranges neither overlap nor touch
+    # In the same form: samples in no update, because their gradients were not finite.
+    left_out = models.JSONField(default=list)
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("run", "epoch", "shard"), name="coverage_once"),)
@@ -123,7 +128,7 @@ class LedgerQuerySet(models.QuerySet["LedgerEntry"]):
 
 
 class LedgerEntry(models.Model):
-    """One machine's averaged-in work in one committed entry. Credit is read only from here."""
+    """One machine's work that a committed entry averaged. Credit is read only from these rows."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="ledger")
     entry = models.ForeignKey(LogEntry, models.PROTECT, related_name="contributions")
@@ -132,8 +137,8 @@ class LedgerEntry(models.Model):
     machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="contributions")
     samples = models.BigIntegerField()
     tokens = models.BigIntegerField()
-    credit = models.BigIntegerField()  # token-elements
-    weight = models.BigIntegerField()  # loss tokens
+    credit = models.BigIntegerField()  # tokens times elements of the parameter vector
+    weight = models.BigIntegerField()  # tokens that count for the loss
 
     objects = LedgerQuerySet.as_manager()
 
@@ -141,14 +146,14 @@ class LedgerEntry(models.Model):
         ordering = ("id",)
         verbose_name_plural = "ledger entries"
         constraints = (models.UniqueConstraint(fields=("entry", "machine"), name="ledger_machine_once_an_entry"),)
-        # Includes the samples, so that queries for recent work read only the index.
+        # The index has the samples too, so that queries for recent work read only the index.
         indexes = (models.Index(fields=("run", "person", "step", "samples"), name="ledger_by_person_and_step"),)
 
     def __str__(self) -> str:
         return f"{self.samples} samples in step {self.step}"
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Save a new row. Raises TypeError on a row that exists."""
+        """Save a new row. Raises TypeError if the row exists."""
         if not self._state.adding:
             raise TypeError("the ledger is append-only")
         super().save(*args, **kwargs)
@@ -158,16 +163,17 @@ class LedgerEntry(models.Model):
 
 
 class MachineTotal(models.Model):
-    """A machine's work in a run, written with each commit (`ledger.totals`) and audited against the ledger."""
+    """A machine's work in a run. Each commit updates this sum over the ledger, and the audit checks it."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="totals")
     machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="totals")
     person = models.ForeignKey(Person, models.PROTECT, related_name="totals")
     samples = models.BigIntegerField(default=0)
     tokens = models.BigIntegerField(default=0)
-    credit = models.BigIntegerField(default=0)  # token-elements; capped at the column's maximum
+    credit = models.BigIntegerField(default=0)  # tokens times elements; capped at the column's maximum
     rounds = models.BigIntegerField(default=0)
-    person_rounds = models.BigIntegerField(default=0)  # rounds that count for its person: one machine counts in each
+    # Rounds that count for the person: only one of their machines counts in a round.
+    person_rounds = models.BigIntegerField(default=0)
     last_step = models.BigIntegerField(default=0)
 
     class Meta:
@@ -179,11 +185,11 @@ class MachineTotal(models.Model):
 
 
 class DailyTotal(models.Model):
-    """A person's work in a run on one day of UTC, written with each commit (`ledger.totals`)."""
+    """A person's work in a run on one day of UTC. Each commit updates it (`ledger.totals`)."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="daily")
     person = models.ForeignKey(Person, models.PROTECT, related_name="daily")
-    day = models.IntegerField()  # since 1970; a number means the same in every database
+    day = models.IntegerField()  # since 1970; every database stores such a number alike
     samples = models.BigIntegerField(default=0)
     tokens = models.BigIntegerField(default=0)
 
@@ -196,7 +202,7 @@ class DailyTotal(models.Model):
 
 
 class AveragedTotal(models.Model):
-    """Bytes of gradients that a relay or an auxiliary averaged in a run, without samples; written with each commit."""
+    """Bytes of gradients that a relay or an auxiliary averaged in a run. Each commit updates them."""
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="averaged")
     machine = models.ForeignKey("accounts.Machine", models.PROTECT, related_name="averaged")

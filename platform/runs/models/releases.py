@@ -1,4 +1,4 @@
-"""Releases and trials of them, the people they name, and their place on the Hub."""
+"""Tables of releases, trials of released models, people named on model cards, and publications on the Hub."""
 
 import uuid
 
@@ -12,7 +12,7 @@ Person = settings.AUTH_USER_MODEL
 
 
 class Release(models.Model):
-    """The model that people download once the run has reached its last step."""
+    """The model that people download once the run has finished."""
 
     class State(models.TextChoices):
         PREPARING = "preparing"
@@ -23,13 +23,13 @@ class Release(models.Model):
     state = models.CharField(max_length=10, choices=State.choices, default=State.PREPARING)
     folder = models.CharField(max_length=200, blank=True)  # relative to the storage folder
     files = models.JSONField(default=list, blank=True)  # [{name, size, sha256}]
-    archive = models.CharField(max_length=200, blank=True)  # name of the file that holds all others
-    wanted_index = models.BigIntegerField(null=True, blank=True)  # of the snapshot to release; null: the newest
-    is_chosen = models.BooleanField(default=False)  # the organizer chose wanted_index
-    index = models.BigIntegerField(null=True, blank=True)  # of the snapshot in this release
-    step = models.BigIntegerField(null=True, blank=True)  # of the snapshot in this release
+    archive = models.CharField(max_length=200, blank=True)  # name of the file that packs all others
+    wanted_index = models.BigIntegerField(null=True, blank=True)  # index of the snapshot to release; null: the newest
+    is_chosen = models.BooleanField(default=False)  # the organizer has chosen wanted_index
+    index = models.BigIntegerField(null=True, blank=True)  # index of the snapshot in this release
+    step = models.BigIntegerField(null=True, blank=True)  # step of the snapshot in this release
     sample = models.TextField(blank=True)  # text that the model wrote
-    named = models.JSONField(default=list, blank=True)  # names of people on its card
+    named = models.JSONField(default=list, blank=True)  # names of the people on the model's card
     created_at = models.DateTimeField(default=timezone.now)
     fault = models.TextField(blank=True)
 
@@ -38,7 +38,7 @@ class Release(models.Model):
 
 
 class NamedVolunteer(models.Model):
-    """A person who wants to be named on the card of a run's model. People without a row are only counted."""
+    """A person who agreed to be named on the card of a run's model. People without a row are only counted."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="named")
     person = models.ForeignKey(Person, models.CASCADE, related_name="+")
@@ -52,11 +52,11 @@ class NamedVolunteer(models.Model):
 
 
 class HubAccount(models.Model):
-    """An organizer's account on the Hub. The token is sealed (`accounts.keys`) and never shown again."""
+    """An organizer's account on the Hub. The token is encrypted (`accounts.keys`) and never shown again."""
 
     person = models.OneToOneField(Person, models.CASCADE, related_name="hub_account")
     name = models.CharField(max_length=100)
-    namespaces = models.JSONField(default=list)  # where the token may write
+    namespaces = models.JSONField(default=list)  # the names under which the token may write
     sealed_token = models.TextField()
     saved_at = models.DateTimeField(default=timezone.now)
 
@@ -65,7 +65,7 @@ class HubAccount(models.Model):
 
 
 class Publication(models.Model):
-    """A run's model on the Hub: what the organizer wants published, and what has been, checkpoints included."""
+    """The organizer's request to publish a run's model on the Hub, and what has been published."""
 
     class State(models.TextChoices):
         WAITING = "waiting"
@@ -76,20 +76,21 @@ class Publication(models.Model):
     run = models.OneToOneField(Run, models.CASCADE, related_name="publication")
     repository = models.CharField(max_length=200)  # NAMESPACE/NAME
     private = models.BooleanField(default=False)
-    replace = models.BooleanField(default=False)  # may overwrite files of the same name from elsewhere
+    replace = models.BooleanField(default=False)  # may overwrite files of the same name that the site did not write
     state = models.CharField(max_length=10, choices=State.choices, default=State.WAITING)
-    commit = models.CharField(max_length=64, blank=True)  # the last one that the site made
-    url = models.CharField(max_length=300, blank=True)  # set once it is published
+    commit = models.CharField(max_length=64, blank=True)  # the last commit that the site made
+    url = models.CharField(max_length=300, blank=True)  # set once the model is published
     fault = models.TextField(blank=True)
     asked_at = models.DateTimeField(default=timezone.now)
     asked_by = models.ForeignKey(
         Person, models.PROTECT, null=True, related_name="+"
-    )  # whose token; null: the organizer's
+    )  # the person whose token is used; null: the organizer
     published_at = models.DateTimeField(null=True, blank=True)
-    failing_since = models.DateTimeField(null=True, blank=True)  # nothing reached the Hub since; null: something did
-    checkpoint_every = models.IntegerField(default=0)  # steps; 0: only the release
-    in_branches = models.BooleanField(default=False)  # each checkpoint in its own branch
-    checkpoint_step = models.BigIntegerField(default=0)  # of the last one there; 0: none
+    # No push has succeeded since then; null: pushes are not failing.
+    failing_since = models.DateTimeField(null=True, blank=True)
+    checkpoint_every = models.IntegerField(default=0)  # in steps; 0: publish only the release
+    in_branches = models.BooleanField(default=False)  # each checkpoint gets its own branch
+    checkpoint_step = models.BigIntegerField(default=0)  # step of the last checkpoint on the Hub; 0: none
     checkpoint_url = models.CharField(max_length=300, blank=True)
     checkpoint_fault = models.TextField(blank=True)
     checkpoint_retry_at = models.DateTimeField(null=True, blank=True)
@@ -99,15 +100,16 @@ class Publication(models.Model):
 
 
 class Trial(models.Model):
-    """A visitor's prompt to a released model and the text it wrote. It is deleted within the hour."""
+    """A visitor's prompt to a released model, and the text that the model wrote. It is deleted within the hour."""
 
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)  # anyone who knows it can read the text
+    # Anyone who knows the id can read the text.
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     run = models.ForeignKey(Run, models.CASCADE, related_name="trials")
     asker = models.CharField(max_length=64)  # a keyed, irreversible digest of the person or address
-    slot = models.PositiveSmallIntegerField(null=True, unique=True)  # its slot in the site's queue, while it waits
+    slot = models.PositiveSmallIntegerField(null=True, unique=True)  # slot in the site's queue, while the trial waits
     prompt = models.TextField()
     text = models.TextField(blank=True)
-    is_whole = models.BooleanField(default=True)  # the whole prompt was read
+    is_whole = models.BooleanField(default=True)  # False if the model read only part of the prompt
     fault = models.TextField(blank=True)
     asked_at = models.DateTimeField(default=timezone.now, db_index=True)
 

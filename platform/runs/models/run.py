@@ -1,4 +1,4 @@
-"""A run; its members, roles, invitations and requests to join; and its timeline."""
+"""Tables of runs, with their members, roles, invitations, requests to join and timeline."""
 
 import uuid
 from typing import Any
@@ -20,7 +20,7 @@ Person = settings.AUTH_USER_MODEL
 
 
 class Run(models.Model):
-    """One collaboration. `wanted` is the organizer's last request, `state` the present state."""
+    """One collaborative training of a model. `wanted` is the organizer's last request, `state` the present state."""
 
     class State(models.TextChoices):
         DRAFT = "draft"
@@ -34,20 +34,21 @@ class Run(models.Model):
         NOTHING = ""
         OPEN = "open"
         PAUSED = "paused"
-        FINISHED = "finished"  # at the present step
+        FINISHED = "finished"  # finish at the present step
 
     class Visibility(models.TextChoices):
         PUBLIC = "public", pgettext_lazy("who may see a run", "Public")
         UNLISTED = "unlisted", pgettext_lazy("who may see a run", "Unlisted")
         PRIVATE = "private", pgettext_lazy("who may see a run", "by invitation")
-        # Everyone may see it; only members take part.
+        # Everyone may see the run, but only members take part.
         REQUEST = "request", pgettext_lazy("who may see a run", "by request")
 
     class Role(models.TextChoices):
         ORGANIZER = "organizer", pgettext_lazy("role in a run", "organizer")
         CO_ORGANIZER = "co-organizer", pgettext_lazy("role in a run", "co-organizer")
         MODERATOR = "moderator", pgettext_lazy("role in a run", "moderator")
-        OPERATOR = "operator", pgettext_lazy("role in a run", "operator")  # of the site; no run grants it
+        # An operator of the site; no run grants this role.
+        OPERATOR = "operator", pgettext_lazy("role in a run", "operator")
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     slug = models.SlugField(max_length=60, unique=True)
@@ -56,20 +57,23 @@ class Run(models.Model):
     organizer = models.ForeignKey(Person, models.PROTECT, related_name="runs")
     dataset = models.ForeignKey(Dataset, models.PROTECT, related_name="runs")
     recipe = models.TextField()  # canonical JSON
-    announcement = models.CharField(max_length=280, blank=True)  # the organizer's message to everyone
-    prompts = models.TextField(blank=True)  # one per line: what the model continues at each snapshot
-    can_be_tried = models.BooleanField(null=True, blank=True)  # by visitors, once released; null: if it is small
-    automatic_steps = models.BooleanField(default=False)  # the recipe's steps follow from the size of the data
-    least_machines = models.PositiveIntegerField(null=True, blank=True)  # with fewer in training, managers are alerted
+    announcement = models.CharField(max_length=280, blank=True)  # the organizer's message to all visitors
+    prompts = models.TextField(blank=True)  # one per line; the model continues them at each snapshot
+    # Visitors may try the released model; null: yes if the model is small.
+    can_be_tried = models.BooleanField(null=True, blank=True)
+    automatic_steps = models.BooleanField(default=False)  # the number of steps follows from the size of the data
+    # Managers are alerted when fewer machines train.
+    least_machines = models.PositiveIntegerField(null=True, blank=True)
     visibility = models.CharField(max_length=8, choices=Visibility.choices, default=Visibility.PUBLIC)
     state = models.CharField(max_length=10, choices=State.choices, default=State.DRAFT, db_index=True)
     wanted = models.CharField(max_length=10, choices=Wanted.choices, default=Wanted.NOTHING, blank=True)
-    elements = models.BigIntegerField(default=0)  # of the flat parameter vector; set with the initial snapshot
+    elements = models.BigIntegerField(default=0)  # of the flat parameter vector; set with the first snapshot
     created_at = models.DateTimeField(default=timezone.now)
     opened_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
-    waiting_for = models.TextField(blank=True)  # why nothing moves, in words; empty while it moves
-    rollback_index = models.BigIntegerField(null=True, blank=True)  # of the snapshot of a pending rollback
+    waiting_for = models.TextField(blank=True)  # why the run does not advance, as text; empty while it advances
+    # Log index of the snapshot to which the run is being rolled back.
+    rollback_index = models.BigIntegerField(null=True, blank=True)
 
     class Meta:
         ordering = ("-created_at",)
@@ -79,12 +83,12 @@ class Run(models.Model):
 
     @property
     def run_id(self) -> RunId:
-        """The run's name on the wire: 32 hexadecimal digits."""
+        """The run's id in protocol messages: 32 hexadecimal digits."""
         return RunId(self.id.hex)
 
     @property
     def members_only(self) -> bool:
-        """True if only members' machines may take part. A by-request run's pages are still open to everyone."""
+        """True if only members' machines may take part. Everyone may still see the pages of a run by request."""
         return self.visibility in (self.Visibility.PRIVATE, self.Visibility.REQUEST)
 
     @property
@@ -93,7 +97,7 @@ class Run(models.Model):
         return self.prompts.splitlines()[:MOST_PROMPTS] or [""]
 
     def role_of(self, person: Any) -> Role | None:
-        """Return the person's role in this run; None without one, or until they accept it."""
+        """Return the person's role in this run; None without one, or before the person accepts it."""
         if person.pk == self.organizer_id:
             return self.Role.ORGANIZER
         held = self.roles.filter(person=person).exclude(accepted_at=None).values_list("role", flat=True).first()
@@ -101,12 +105,12 @@ class Run(models.Model):
 
     @property
     def parsed_recipe(self) -> Recipe:
-        """The recipe as a struct. It was checked when it was stored."""
+        """The recipe as a struct. The recipe was checked before it was stored."""
         return parse_recipe(self.recipe)
 
 
 class Invitation(models.Model):
-    """A link that makes its holder a member. Only the sha256 of its secret is stored."""
+    """A link that makes its holder a member. Of its secret, only the sha256 is stored."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="invitations")
     digest = models.CharField(max_length=64, unique=True)
@@ -124,7 +128,7 @@ class Invitation(models.Model):
 
 
 class Member(models.Model):
-    """A person's membership in a run, or their removal if `removed_at` is set."""
+    """A person's membership in a run. If `removed_at` is set, the person was removed."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="members")
     person = models.ForeignKey(Person, models.CASCADE, related_name="memberships")
@@ -141,16 +145,17 @@ class Member(models.Model):
 
 
 class ActivityLine(models.Model):
-    """One line of a run's timeline, in words. Lines with `by` record what a person did in their role: the trail."""
+    """One line of a run's timeline, as text. A line with `by` records what a person did in their role."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="activity")
     at = models.DateTimeField(default=timezone.now)
     kind = models.CharField(max_length=20)
     text = models.CharField(max_length=300)
     by = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
-    by_role = models.CharField(max_length=12, choices=Run.Role.choices, blank=True)  # as it was then
-    on = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")  # whom it concerns
-    is_internal = models.BooleanField(default=False)  # only in the trail
+    by_role = models.CharField(max_length=12, choices=Run.Role.choices, blank=True)  # the role of `by` at that time
+    # The person whom the action concerns.
+    on = models.ForeignKey(Person, models.PROTECT, null=True, blank=True, related_name="+")
+    is_internal = models.BooleanField(default=False)  # shown only to those who manage the run
 
     class Meta:
         ordering = ("-at", "-id")
@@ -168,14 +173,14 @@ GIVEN = (Run.Role.CO_ORGANIZER, Run.Role.MODERATOR)
 
 
 class RunRole(models.Model):
-    """A role that a person holds or was invited to. Declining, giving up or withdrawing it deletes the row."""
+    """A role that a person has in a run, or was invited to. The row is deleted when the role or the invitation ends."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="roles")
     person = models.ForeignKey(Person, models.CASCADE, related_name="run_roles")
     role = models.CharField(max_length=12, choices=[(role.value, role.label) for role in GIVEN])
     invited_at = models.DateTimeField(default=timezone.now)
     invited_by = models.ForeignKey(Person, models.PROTECT, related_name="+")
-    accepted_at = models.DateTimeField(null=True, blank=True)  # null: invited
+    accepted_at = models.DateTimeField(null=True, blank=True)  # null: invited, but not accepted yet
 
     class Meta:
         ordering = ("accepted_at", "id")
@@ -192,13 +197,13 @@ LONGEST_MESSAGE = 500
 
 
 class JoinRequest(models.Model):
-    """A person's request to join. The row is deleted when the request is accepted, withdrawn or forgotten."""
+    """A person's request to join a run. The row is deleted when the request is accepted or withdrawn, or grows old."""
 
     run = models.ForeignKey(Run, models.CASCADE, related_name="join_requests")
     person = models.ForeignKey(Person, models.CASCADE, related_name="join_requests")
     message = models.CharField(max_length=LONGEST_MESSAGE, blank=True)
     asked_at = models.DateTimeField(default=timezone.now)
-    declined_at = models.DateTimeField(null=True, blank=True)  # null: it waits
+    declined_at = models.DateTimeField(null=True, blank=True)  # null: the request waits for an answer
 
     class Meta:
         ordering = ("asked_at", "id")

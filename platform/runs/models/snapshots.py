@@ -1,4 +1,4 @@
-"""States of the model where replicas begin, and how the site verifies them by replaying the log."""
+"""Tables of model states from which replicas begin, and of their verification by replays of the log."""
 
 from django.db import models
 from django.utils import timezone
@@ -8,26 +8,28 @@ from runs.models.run import Run
 
 
 class Snapshot(models.Model):
-    """A state at `step`: `runs/<run>/snapshots/<file>.safetensors` in storage. A newcomer may load it."""
+    """A state at `step`, where a newcomer can begin: `runs/<run>/snapshots/<file>.safetensors`."""
 
     class State(models.TextChoices):
         ADMITTED = "admitted"  # most people's copies have this hash
-        VERIFIED = "verified"  # the site's replay from a verified snapshot gave it
+        VERIFIED = "verified"  # the site's replay from a verified snapshot gave the same state
 
     run = models.ForeignKey(Run, models.PROTECT, related_name="snapshots")
     index = models.BigIntegerField()
     step = models.BigIntegerField()
-    digest = models.CharField(max_length=64, default=GENESIS)  # of the log there
+    digest = models.CharField(max_length=64, default=GENESIS)  # digest of the log at this entry
     state_digest = models.CharField(max_length=16)
     file = models.CharField(max_length=64, db_index=True)  # sha256, hex
     size = models.BigIntegerField()  # bytes
     created_at = models.DateTimeField(default=timezone.now)
-    is_undone = models.BooleanField(default=False)  # a rollback went back before it, or restated it at its own entry
-    is_stored = models.BooleanField(default=True)  # its file is on disk (runs.snapshots.retention)
+    # A rollback went to an earlier state, or stored this state again at its own entry.
+    is_undone = models.BooleanField(default=False)
+    is_stored = models.BooleanField(default=True)  # the file is on disk (runs.snapshots.retention)
     state = models.CharField(max_length=8, choices=State.choices, default=State.ADMITTED)
     verified_at = models.DateTimeField(null=True, blank=True)
     heldout_loss = models.FloatField(null=True, blank=True)  # mean nats; null until it is measured
-    heldout_figures = models.JSONField(default=dict, blank=True)  # other figures measured with it, by name
+    # Other figures, by name, measured on the held-out data.
+    heldout_figures = models.JSONField(default=dict, blank=True)
 
     written = models.JSONField(default=list, blank=True)  # pairs of a prompt and the model's continuation
 
@@ -40,23 +42,26 @@ class Snapshot(models.Model):
 
 
 class Verification(models.Model):
-    """A run's replay, claimed by one worker at a time. Another worker may take it over once `touched_at` is stale."""
+    """The progress of a run's replay, and the claim of the one worker that does it.
+
+    If the worker has not updated `touched_at` for a while, another worker may take the replay over.
+    """
 
     run = models.OneToOneField("runs.Run", models.CASCADE, primary_key=True, related_name="verification")
-    touched_at = models.DateTimeField(null=True, blank=True)  # null: no worker has it
-    first_step = models.BigIntegerField(default=0)  # of the verified snapshot it begins with
-    step = models.BigIntegerField(default=0)  # its progress
+    touched_at = models.DateTimeField(null=True, blank=True)  # null: no worker has claimed it
+    first_step = models.BigIntegerField(default=0)  # step of the verified snapshot from which the replay begins
+    step = models.BigIntegerField(default=0)  # step that the replay has reached
     last_step = models.BigIntegerField(default=0)
-    retry_at = models.DateTimeField(null=True, blank=True)  # after a failure; no worker begins earlier
-    failures = models.IntegerField(default=0)  # one after another
-    fault = models.TextField(blank=True)  # of the last try; empty if it succeeded
+    retry_at = models.DateTimeField(null=True, blank=True)  # after a failure, no worker begins before this time
+    failures = models.IntegerField(default=0)  # failures in a row
+    fault = models.TextField(blank=True)  # fault of the last try; empty if it succeeded
 
     def __str__(self) -> str:
         return f"step {self.step} of {self.last_step}"
 
 
 class ReplayRequest(models.Model):
-    """A state that the coordinator wants replayed, or that the log contradicts; answered once there is a digest."""
+    """A state that the coordinator wants replayed, or that the log contradicts. Its digest is the answer."""
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="replays")
     index = models.BigIntegerField()
@@ -73,7 +78,7 @@ class ReplayRequest(models.Model):
 
 
 class RefusedSnapshot(models.Model):
-    """A file that was admitted although the log gives another state. It has been deleted."""
+    """An admitted file whose state does not match the log. The site has deleted the file."""
 
     run = models.ForeignKey("runs.Run", models.CASCADE, related_name="refused_snapshots")
     index = models.BigIntegerField()
@@ -90,7 +95,7 @@ class RefusedSnapshot(models.Model):
 
 
 class RelayAddress(models.Model):
-    """The last known address of a relay that keeps logs, for fetching averaged bytes. `peer`: its machine."""
+    """The last address of a relay that stores logs, for fetching averaged bytes. `peer` is its machine."""
 
     peer = models.CharField(max_length=32, primary_key=True)
     url = models.CharField(max_length=200)

@@ -1,1 +1,1 @@
-"""Releases: making, the card and the people it names, publishing to the Hub, and trials."""
+"""Releases: how they are made, their model card and the people on it, publication on the Hub, and trials."""

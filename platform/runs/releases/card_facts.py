@@ -1,4 +1,4 @@
-"""Facts of a release's card, read from log and ledger, and the people it names."""
+"""The facts on a model card, read from log and ledger, and the people whom the card names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,18 +18,18 @@ from runs.models import IN_MODEL, Dataset, LedgerEntry, MachineTotal, NamedVolun
 from runs.queue import TaskName
 from runs.selectors import LONG, TYPICAL, Measured, Point, heldout_points, loss_points, overfitting, typical_loss
 
-REMAKE_S = 20  # a delay, so that a quick change of mind causes no work
+REMAKE_S = 20  # delay in seconds, so that a quick change of mind causes no work
 
 
 def release_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Return the facts of a snapshot with its digests, counting work up to its step, or all work for the newest."""
+    """Return the facts of a snapshot with its digests, counting work up to its step, or all for the newest."""
     is_newest = not run.snapshots.filter(index__gt=snapshot.index).exists()
     known = _with_digests(facts_at(run, run.head.step if is_newest else snapshot.step), run, snapshot)
     return msgspec.structs.replace(known, **_later_facts(run, snapshot))
 
 
 def checkpoint_facts(run: Run, snapshot: Snapshot) -> CardFacts:
-    """Return the facts of a snapshot of an unfinished run, counting work up to its step."""
+    """Return the facts of a snapshot of an unfinished run, counting work up to the snapshot's step."""
     return unfinished(_with_digests(facts_at(run, snapshot.step), run, snapshot))
 
 
@@ -49,7 +49,7 @@ def _with_digests(known: CardFacts, run: Run, snapshot: Snapshot) -> CardFacts:
 
 
 def how_checked() -> str:
-    """Return a sentence that says how the newest model was checked against the log."""
+    """Return the sentence that says how the site checked the released model against the log."""
     return _(
         "Before this release the site replayed the whole log from the first step and arrived at exactly this model."
     )
@@ -87,7 +87,7 @@ def facts_at(run: Run, step: int) -> CardFacts:
 
 
 def _data_facts(run: Run) -> dict[str, Any]:
-    """Return the facts of the data: for several texts the share of each, and its licence."""
+    """Return the facts of the data. For several texts, these are the share and the licence of each."""
     lines = source_lines(run)
     texts = [line.dataset for line in lines]
     vouchers = dict.fromkeys(filter(None, map(vouched, texts)))
@@ -106,7 +106,7 @@ def _data_facts(run: Run) -> dict[str, Any]:
 
 
 def _heldout_facts(run: Run, measured: Sequence[Measured]) -> dict[str, Any]:
-    """Return held-out figures of the newest measured snapshot, and the best loss."""
+    """Return the held-out figures of the newest measured snapshot, and the lowest held-out loss so far."""
     if not measured:
         return {}
     newest, best = measured[-1], min(measured, key=lambda point: point.loss)
@@ -116,7 +116,7 @@ def _heldout_facts(run: Run, measured: Sequence[Measured]) -> dict[str, Any]:
 
 
 def _later_facts(run: Run, snapshot: Snapshot) -> dict[str, Any]:
-    """Return figures of the newest snapshot, if this one is the best and the run has overfitted since."""
+    """Return the newest held-out loss, if `snapshot` is the best one and the run has overfitted since."""
     found = overfitting(loss_points(run), heldout_points(run))
     if found is None or found.best.place != snapshot.index:
         return {}
@@ -124,20 +124,20 @@ def _later_facts(run: Run, snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _given(run: Run, step: int) -> QuerySet[LedgerEntry] | QuerySet[MachineTotal]:
-    """Return work up to a step: the totals, or the ledger's rows if the totals include later steps."""
+    """Return the work up to a step: the totals, or the ledger's rows if the totals include later steps."""
     is_past = step < run.head.step and run.totals.filter(last_step__gt=step).exists()
     return run.ledger.filter(step__lte=step) if is_past else run.totals.all()
 
 
 def vouched(dataset: Dataset) -> str:
-    """Return who vouched, and when, that the text may be shared; an empty string if no one was asked."""
+    """Return who said that the text may be shared, and when. Return an empty string if no one was asked."""
     if dataset.vouched_by is None or dataset.vouched_at is None:
         return ""
     return f"{dataset.vouched_by.username}, {dataset.vouched_at:%Y-%m-%d}"
 
 
 def is_card_stale(release: Release) -> bool:
-    """Return True if a contributor agreed to be named, or withdrew it, since the card was made."""
+    """Return True if a contributor has agreed to be named, or withdrawn that, since the card was made."""
     run = release.run
     is_older = release.index is not None and run.snapshots.filter(index__gt=release.index).exists()
     given = _given(run, release.step if is_older and release.step is not None else run.head.step)
@@ -146,7 +146,7 @@ def is_card_stale(release: Release) -> bool:
 
 
 def people_of(run: Run, step: int) -> tuple[Person, ...]:
-    """Return everyone who contributed up to a step with their share of all tokens, largest first."""
+    """Return all who contributed up to a step, with their share of all tokens, the largest first."""
     rows = (
         _given(run, step)
         .values_list("person__username")
@@ -159,7 +159,7 @@ def people_of(run: Run, step: int) -> tuple[Person, ...]:
 
 @transaction.atomic
 def set_named(*, run: Run, person: Account, agreed: bool) -> None:
-    """Agree to be named, or withdraw it; a card that this affects is remade. Repeating it changes nothing."""
+    """Agree to be named on the card, or withdraw that. An affected card is made again."""
     if agreed:
         NamedVolunteer.objects.get_or_create(run=run, person=person)
     else:

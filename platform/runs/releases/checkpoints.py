@@ -1,4 +1,4 @@
-"""Checkpoints on the Hub, sent during training once verified. Only the newest due snapshot is sent."""
+"""Checkpoints on the Hub, sent during training once they are verified. Only the newest one that is due is sent."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -26,12 +26,12 @@ def waiting() -> list[UUID]:
 
 
 def forget_delays() -> None:
-    """Clear the retry delays when the site starts."""
+    """Clear the delays of retries. Called when the site starts."""
     Publication.objects.exclude(checkpoint_retry_at=None).update(checkpoint_retry_at=None)
 
 
 def due(publication: Publication) -> Snapshot | None:
-    """Return the snapshot to send now; None once a release exists, since that is published by itself."""
+    """Return the snapshot to send now, or None. Once a release exists, the release is published instead."""
     snapshot = newest_verified(publication.run)
     every = publication.checkpoint_every
     if snapshot is None or not every or Release.objects.filter(run=publication.run_id).exists():
@@ -40,18 +40,18 @@ def due(publication: Publication) -> Snapshot | None:
 
 
 def push_checkpoint(run_id: UUID) -> Literal["away", "busy", "done"]:
-    """Send the due checkpoint. `AWAY`: the Hub did not answer, try again later. `BUSY`: another one is being sent."""
+    """Send the due checkpoint. Return `AWAY` if the Hub did not answer, `BUSY` if another one is being sent."""
     if _due_now(run_id) is None:
         return "done"
     with processes.turn(processes.packing) as is_mine:
         if not is_mine:
             return BUSY
-        found = _due_now(run_id)  # again: another worker may have sent it
+        found = _due_now(run_id)  # check again: another worker may have sent it
         return _send(*found) if found is not None else "done"
 
 
 def _due_now(run_id: UUID) -> tuple[Publication, Snapshot] | None:
-    """Return what to send now; None also before a failed task's retry."""
+    """Return the publication and the snapshot to send now; None if nothing is due, or before the time of a retry."""
     publication = _scheduled().filter(run=run_id).first()
     if publication is None:
         return None
@@ -99,7 +99,7 @@ def _command(publication: Publication, snapshot: Snapshot, work: Path) -> list[s
 
 
 def _published(publication: Publication, snapshot: Snapshot, made: dict[str, Any]) -> None:
-    """Record a sent checkpoint, unless the organizer has asked anew meanwhile."""
+    """Record that a checkpoint was sent, unless the organizer has changed the request meanwhile."""
     facts = {"checkpoint_step": snapshot.step, "checkpoint_url": made["url"]}
     well = {"checkpoint_fault": "", "checkpoint_retry_at": None, "failing_since": None}
     commit = {} if publication.in_branches else {"commit": made["commit"]}

@@ -1,7 +1,7 @@
-"""Making of a release in a workspace; it is stored when complete.
+"""Functions that make a release in a workspace and store it once it is complete.
 
-It holds the last step's model, or the best by held-out loss if the run has overfitted. The organizer may choose
-otherwise.
+A release holds the model of the last step. If the run has overfitted, it holds the model with the lowest held-out loss
+instead. The organizer may choose otherwise.
 """
 
 import logging
@@ -34,10 +34,10 @@ logger = logging.getLogger(__name__)
 
 
 def make_release(run_id: UUID, *, anew: bool = False) -> Release.State:
-    """Make a release from the wanted snapshot and finish the run; return the release's state.
+    """Make a release from the wanted snapshot and finish the run. Return the release's state.
 
-    It stays in PREPARING while that snapshot is not verified. `anew` replaces a ready release once the new one is
-    complete.
+    The state stays PREPARING while that snapshot is not verified. With `anew`, a new release replaces a ready one once
+    the new one is complete.
     """
     release = Release.objects.select_related("run__dataset", "run__organizer", "run__head").get(run=run_id)
     if release.state == Release.State.READY and not anew:
@@ -78,7 +78,7 @@ def _told(known: CardFacts, snapshot: Snapshot) -> dict[str, Any]:
 
 @transaction.atomic
 def _keep_release(release: Release, made: dict[str, Any], folder: Path) -> bool:
-    """Store the release in its row; return False if another worker was faster or another snapshot is wanted by now."""
+    """Store the release in its row; return False if another worker was faster or the choice has changed."""
     before = release.folder
     same = {"folder": before, "wanted_index": release.wanted_index}
     if not Release.objects.filter(pk=release.pk, **same).update(
@@ -122,7 +122,7 @@ def released_snapshot(release: Release) -> Snapshot:
 
 
 def better_snapshot(run: Run) -> Snapshot | None:
-    """Return the best snapshot by held-out loss if it is not the newest and can be released; else None."""
+    """Return the snapshot with the lowest held-out loss. Return None if it is the newest or cannot be released."""
     newest, best = run.snapshots.order_by("-index").first(), best_snapshot(run)
     if newest is None or newest.heldout_loss is None or best is None or best == newest:
         return None
@@ -134,14 +134,14 @@ def _can_be_released(snapshot: Snapshot) -> bool:
 
 
 def is_stale(release: Release) -> bool:
-    """Return True if the release holds another snapshot than wanted, or its card's names are out of date."""
+    """Return True if the release holds another snapshot than wanted, or if the names on its card are out of date."""
     is_other = release.index is not None and release.index != released_snapshot(release).index
     return is_other or is_card_stale(release)
 
 
 @transaction.atomic
 def choose_by_default(*, run: Run) -> None:
-    """Want the best snapshot if the run has overfitted, else the last one. An organizer's choice stays."""
+    """Choose the best snapshot if the run has overfitted, else the last one. An organizer's choice stays."""
     release = Release.objects.select_for_update().filter(run=run, is_chosen=False).first()
     if release is None:
         return
@@ -160,7 +160,7 @@ def choose_by_default(*, run: Run) -> None:
 
 @transaction.atomic
 def release_best(*, run: Run, best: bool, by: Person | None = None) -> None:
-    """Release the best snapshot's model, or the last one's again. Raises Problem E315 if there is no such choice."""
+    """Release the best snapshot's model, or the last one's again. Raises Problem E315 if neither is possible."""
     release = Release.objects.select_for_update().filter(run=run, state=Release.State.READY).first()
     wanted = better_snapshot(run) if best else None
     if release is None or (best and wanted is None):

@@ -1,4 +1,4 @@
-"""Publishing of a release on the Hugging Face Hub: token, repository, progress and retries."""
+"""Publication of a release on the Hugging Face Hub: token, repository, progress and retries."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -24,21 +24,21 @@ from runs.queue import TaskName
 from runs.timeline import add_action, add_line, add_line_once, quoted
 
 PUSH_S = 6 * 3600.0
-LONG = timedelta(hours=1)  # then the timeline says that nothing has arrived
+LONG = timedelta(hours=1)  # after this time, the timeline says that nothing has arrived
 GIVE_UP = timedelta(days=1)
-FIRST_RETRY_S, LONGEST_RETRY_S = 60, 1800  # Redis redelivers what waits for an hour
+FIRST_RETRY_S, LONGEST_RETRY_S = 60, 1800  # Redis delivers a message again that has waited for an hour
 UNSENT = (Publication.State.WAITING, Publication.State.SENDING)
 AWAY: Literal["away"] = "away"
 CHECK_S = 60.0  # timeout for checking a token on the Hub
 
 
 def waiting() -> QuerySet[Publication]:
-    """Return publications to send whose release is ready."""
+    """Return the publications that wait to be sent and whose release is ready."""
     return Publication.objects.filter(state__in=UNSENT, run__release__state=Release.State.READY)
 
 
 def progress_of(run: Run) -> dict[str, Any] | None:
-    """Return the progress of a push: `stage`, `done` and `total` bytes; None before it begins."""
+    """Return the progress of a push: `stage`, and `done` and `total` in bytes. Return None before the push begins."""
     try:
         return msgspec.json.decode(_progress_path(run).read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.DecodeError):
@@ -46,7 +46,7 @@ def progress_of(run: Run) -> dict[str, Any] | None:
 
 
 def push_release(run_id: UUID) -> Literal["away", "done"]:
-    """Send the release; a repeated call sends no file twice. `AWAY`: the Hub did not answer, try again later."""
+    """Send the release, no file twice. Return `AWAY` if the Hub did not answer: try again later."""
     publication = waiting().filter(run=run_id).select_related("run__organizer", "run__release", "asked_by").first()
     if publication is None:
         return "done"
@@ -58,7 +58,7 @@ def push_release(run_id: UUID) -> Literal["away", "done"]:
 
 
 def token_for(publication: Publication) -> str:
-    """Return the token of the person who asked, while they manage the run. Raises Problem E351, E352."""
+    """Return the Hub token of the person who asked, if they still manage the run. Raises Problem E351, E352."""
     who = publication.asked_by or publication.run.organizer
     if publication.run.role_of(who) not in MANAGING:
         raise Problem.of("E351")
@@ -113,7 +113,7 @@ def _is_given_up(publication: Publication) -> bool:
 
 
 def note_failing(publication: Publication) -> None:
-    """Record that nothing reached the Hub; write one line on the timeline after an hour of that."""
+    """Record that a push to the Hub has failed. After an hour of failures, write one line on the timeline."""
     now = timezone.now()
     Publication.objects.filter(pk=publication.pk, failing_since=None).update(failing_since=now)
     publication.refresh_from_db(fields=["failing_since"])
@@ -124,14 +124,14 @@ def note_failing(publication: Publication) -> None:
 
 
 def retry_in_s(run_id: UUID) -> int:
-    """Return seconds until the next retry: as long as pushes have been failing, within bounds."""
+    """Return the seconds until the next retry: the time for which pushes have failed, within two bounds."""
     since = Publication.objects.filter(run=run_id).values_list("failing_since", flat=True).first()
     failing_s = (timezone.now() - since).total_seconds() if since is not None else 0.0
     return int(min(max(failing_s, FIRST_RETRY_S), LONGEST_RETRY_S))
 
 
 def _settle(publication: Publication, state: Publication.State, *, fault: str = "") -> bool:
-    """Record the outcome, unless the organizer has asked anew meanwhile; return whether it was recorded."""
+    """Record the outcome, unless the organizer has changed the request meanwhile. Return True if it was recorded."""
     sent = Publication.objects.filter(
         pk=publication.pk, repository=publication.repository, state=Publication.State.SENDING
     )
@@ -143,7 +143,7 @@ def _progress_path(run: Run) -> Path:
 
 
 def send_again(run_id: UUID) -> bool:
-    """Send a remade release to replace the one on the Hub; return True if there was one there or on its way."""
+    """Request that a remade release replaces the one on the Hub. Return False if none was sent there."""
     told = (Publication.State.PUBLISHED, Publication.State.SENDING)
     published = Publication.objects.filter(run=run_id, state__in=told)
     return bool(published.update(state=Publication.State.WAITING, fault=""))
@@ -153,7 +153,7 @@ def send_again(run_id: UUID) -> bool:
 
 
 def save_token(*, person: Person, token: str) -> HubAccount:
-    """Store a token that may write, in place of the previous one. Raises Problem E343, E346, E347."""
+    """Store a token that may write to the Hub; it replaces the previous one. Raises Problem E343, E346, E347."""
     with storage.workspace() as home:
         said = run_child(
             ["hub-check", "--endpoint", settings.HUB_ENDPOINT],
@@ -168,7 +168,7 @@ def save_token(*, person: Person, token: str) -> HubAccount:
 
 @transaction.atomic
 def remove_token(*, person: Person) -> None:
-    """Delete the token. Waiting publications fail; what is on the Hub stays there."""
+    """Delete the person's token. Publications that wait fail; what is on the Hub stays there."""
     HubAccount.objects.filter(person=person).delete()
     asked = Q(asked_by=person) | Q(asked_by=None, run__organizer=person)
     Publication.objects.filter(asked, state=Publication.State.WAITING).update(
@@ -187,9 +187,9 @@ def ask_to_publish(
     in_branches: bool = False,
     by: Person | None = None,
 ) -> None:
-    """Publish the release there once it is made, and checkpoints before it. Raises Problem E348, E351.
+    """Publish the release on the Hub once it is made, and checkpoints before that. Raises Problem E348, E351.
 
-    `by`: the person whose token is used, if not the organizer.
+    `by` is the person whose token is used, if not the organizer's.
     """
     check_name(repository)
     who = by or run.organizer

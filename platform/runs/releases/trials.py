@@ -1,4 +1,4 @@
-"""Trials of a released model by visitors: a child process continues one prompt at a time, the oldest first."""
+"""Trials of a released model by visitors. A child process continues one prompt at a time, the oldest first."""
 
 import secrets
 from datetime import datetime, timedelta
@@ -19,12 +19,14 @@ from runs.queue import TaskName
 from runs.timeline import add_action
 
 LONGEST_PROMPT = 500  # characters
-MOST_TOKENS, LONGEST_TEXT = 64, 2000  # tokens written; characters kept of them
-WRITING_S, TIMEOUT_S = 20.0, 90.0  # for writing; for the whole child, which loads torch and the model
-MOST_WAITING = 20  # on the whole site
+MOST_TOKENS, LONGEST_TEXT = 64, 2000  # tokens that the model writes; characters of them that are stored
+# Seconds for writing, and for the whole child process, which loads torch and the model.
+WRITING_S, TIMEOUT_S = 20.0, 90.0
+MOST_WAITING = 20  # most trials that wait on the whole site
 KEPT = timedelta(minutes=30)
-SMALL = 50_000_000  # parameters; a smaller model can be tried by default
-BYTES_BESIDE, BYTES_EACH = 2_000_000_000, 12  # a child's memory, plus for each parameter of the model
+SMALL = 50_000_000  # parameters; visitors may try a smaller model by default
+# Memory of a child process in bytes, plus bytes for each parameter of the model.
+BYTES_BESIDE, BYTES_EACH = 2_000_000_000, 12
 MOST_SEED = 2**31
 
 IS_ASKING = "One text at a time: your last prompt, or one from your address, is still waiting."
@@ -33,28 +35,28 @@ WAS_FASTER = "Somebody was faster. Try again."
 
 
 class NotNow(Exception):
-    """No text is written for this visitor now; the message says why."""
+    """A trial that cannot be accepted now; the message says why."""
 
 
 class Outcome(StrEnum):
-    DONE = "done"  # or nothing to do
+    DONE = "done"  # done, or nothing to do
     BUSY = "busy"  # try again later
 
 
 def is_allowed(run: Run) -> bool:
-    """Return True if visitors may try the released model, by the site's limit, the organizer's choice and its size."""
+    """Return True if visitors may try the model, by the site's limit, the organizer's choice and its size."""
     if not may_be_allowed(run):
         return False
     return size_of(run) <= SMALL if run.can_be_tried is None else run.can_be_tried
 
 
 def may_be_allowed(run: Run) -> bool:
-    """Return True if the organizer has a choice: the model writes and the site's limit allows its size."""
+    """Return True if the organizer may allow trials: the model can write text, and the site's limit allows its size."""
     return run.parsed_recipe.writes and size_of(run) <= settings.TRY_PARAMETERS
 
 
 def size_of(run: Run) -> int:
-    """Return about how many parameters the model has, frozen ones included."""
+    """Return the approximate number of the model's parameters, frozen ones included."""
     recipe = run.parsed_recipe
     return recipe.parameters() + recipe.fixed_parameters()
 
@@ -71,7 +73,7 @@ def release_to_try(run: Run) -> Release | None:
 
 
 def asker_digest(who: str) -> str:
-    """Return a keyed digest of a person or an address, stored with a trial."""
+    """Return a keyed digest of a person or an address, to be stored with a trial."""
     return salted_hmac("runs.trials", who, algorithm="sha256").hexdigest()
 
 
@@ -85,7 +87,7 @@ def before(trial: Trial) -> int:
 
 @transaction.atomic
 def ask(*, run: Run, asker: str, prompt: str) -> Trial:
-    """Enqueue a prompt. Raises NotNow if this asker's last one still waits, or the queue is full."""
+    """Enqueue a prompt. Raises NotNow if the asker's last prompt still waits, or the queue is full."""
     forget_old(timezone.now())
     taken = dict(waiting().values_list("slot", "asker"))
     if asker in taken.values():
@@ -94,7 +96,7 @@ def ask(*, run: Run, asker: str, prompt: str) -> Trial:
     if not free:
         raise NotNow(IS_FULL.format(most=MOST_WAITING))
     try:
-        with transaction.atomic():  # constraints catch a concurrent insert
+        with transaction.atomic():  # database constraints reject a concurrent insert
             trial = Trial.objects.create(run=run, asker=asker, prompt=prompt, slot=secrets.choice(free))
     except IntegrityError as error:
         raise NotNow(WAS_FASTER) from error
@@ -107,7 +109,7 @@ def forget_old(now: datetime) -> None:
 
 
 def write_next() -> Outcome:
-    """Write the text that has waited longest, unless another is being written."""
+    """Write the text for the trial that has waited longest, unless another text is being written."""
     if not waiting().exists():
         return Outcome.DONE
     with processes.turn(processes.trying) as is_mine:

@@ -1,1 +1,1 @@
-"""Snapshots: checked at upload, replayed, measured, thinned."""
+"""Snapshots: checks of uploads, verification by replay, held-out losses, and retention."""

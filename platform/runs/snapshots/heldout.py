@@ -1,4 +1,4 @@
-"""Held-out losses of snapshots, measured in spare time, one at a time, only for the newest. Nothing waits for them."""
+"""Held-out losses of snapshots. The site measures them in spare time, one at a time, only for the newest snapshot."""
 
 import logging
 from collections.abc import Callable
@@ -16,29 +16,26 @@ from runs.snapshots.verification import unverified
 from runs.storage import recipe_file
 
 TIMEOUT_S = 1800
-LONGEST = 2000  # characters kept of a text
+LONGEST = 2000  # characters of a text that are stored
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 logger = logging.getLogger(__name__)
 
 
 class Outcome(StrEnum):
-    DONE = "done"  # or nothing to do
+    DONE = "done"  # done, or nothing to do
     BUSY = "busy"  # try again later
 
 
 def unmeasured() -> QuerySet[Snapshot]:
-    """Return the newest snapshot of every run, if it lacks a held-out loss."""
+    """Return the newest snapshot of each run, if it has no held-out loss yet."""
     newest = Snapshot.objects.filter(run=OuterRef("run")).order_by("-index").values("pk")[:1]
     waiting = Snapshot.objects.filter(pk=Subquery(newest), heldout_loss=None, step__gt=0)
     return waiting.filter(run__dataset__heldout__isnull=False)
 
 
 def measure_newest(run_id: UUID, then: Callable[..., object] | None = None) -> Outcome:
-    """Measure a run's newest snapshot, unless a release or another measurement comes first.
-
-    `then` is called with the run, in the transaction that writes the figure.
-    """
+    """Measure a run's newest snapshot if nothing else comes first. `then` runs in the same transaction."""
     if not unmeasured().filter(run=run_id).exists():
         return Outcome.DONE
     packing = Release.objects.filter(state=Release.State.PREPARING).exclude(run__in=unverified())
@@ -86,5 +83,5 @@ def _prompts(run: Run) -> list[str]:
 
 
 def _log(run: Run, snapshot: Snapshot, fault: Fault) -> None:
-    """Log a failure for the operator. The run needs nothing from it; the site tries again when it starts."""
+    """Log a failed measurement for the operator. The run goes on without it; the site tries again when it starts."""
     logger.warning("run %s, step %s: %s", run.slug, snapshot.step, fault)

@@ -1,8 +1,9 @@
-"""Retention of snapshot files: `MOST` of them, of which some must stay and the others are spread evenly.
+"""Retention of snapshot files: at most `MOST` files. Some must stay; the others are spread evenly.
 
-Newcomers begin at the newest. Relays keep averaged bytes since the one before it, so a newcomer that began there still
-arrives. The next replay begins at the newest verified one. The best by held-out loss may be released. A rollback's
-target stays too. The others are only for looking back. A row outlives its file: held-out losses are read from it.
+Newcomers begin at the newest snapshot. Relays store averaged bytes since the one before it, so that a newcomer that
+began there can still catch up. The next replay begins at the newest verified snapshot. The best by held-out loss may be
+released. A rollback's target stays too. All others serve only to look back. A snapshot's row outlives its file, because
+held-out losses are read from the row.
 """
 
 import os
@@ -20,13 +21,14 @@ from runs.selectors import best_snapshot
 BETWEEN = 16
 NEWEST = 2
 MOST = 1 + BETWEEN + NEWEST
-ASKED_FOR_S = 15 * 60  # a requested or uploaded file stays so long, for a retry
+ASKED_FOR_S = 15 * 60  # a file that was requested or uploaded stays this long, for a retry
 
 
 def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[int]:
-    """Return which of these ascending places may go, except the few `pinned` ones.
+    """Return which of these ascending places can be deleted, never one of the `pinned` places.
 
-    One goes at a time: that whose neighbours are closest to each other, among equals the oldest.
+    Places are removed one at a time: each time the one whose neighbours are closest together, and among equals the
+    oldest.
     """
     kept = list(places)
     while len(kept) > MOST:
@@ -36,7 +38,7 @@ def superfluous(places: Sequence[int], *, pinned: Collection[int] = ()) -> list[
 
 
 def thin_snapshots(run_id: UUID, *, now: float | None = None) -> None:
-    """Delete superfluous snapshot files, and files without a row, left by interrupted deletions or uploads."""
+    """Delete superfluous snapshot files, and files without a row that interrupted work has left."""
     run = Run.objects.get(pk=run_id)
     before = (time.time() if now is None else now) - ASKED_FOR_S
     with transaction.atomic():
@@ -66,7 +68,7 @@ def crowded() -> list[UUID]:
 
 
 def was_asked_for(run: Run, file: str) -> None:
-    """Mark a snapshot's file as requested now. Raises FileNotFoundError if it is gone."""
+    """Mark a snapshot's file as requested now. Raises FileNotFoundError if the file is gone."""
     os.utime(storage.snapshot_path(run, file))
 
 

@@ -1,7 +1,7 @@
-"""Checks of an uploaded replica state: hashed while it is written, then checked a block at a time.
+"""Checks of an uploaded model state. It is hashed while it is written, then checked in blocks.
 
-Memory does not grow with the model. The admitted hash says which bytes are right; these checks reject states that would
-harm the process that loads them, although admitted.
+So memory does not grow with the model. The admitted hash says which bytes are right. These checks also reject admitted
+states that would harm the process that loads them.
 """
 
 import hashlib
@@ -20,23 +20,23 @@ from runs import storage
 from runs.models import Run
 
 BLOCK_BYTES = 1024 * 1024
-BLOCK = 1 << 18  # elements checked at a time
-LENGTH_BYTES = 8  # before the header, little-endian
+BLOCK = 1 << 18  # elements that are checked at a time
+LENGTH_BYTES = 8  # length of the number before the header, little-endian
 ELEMENT_BYTES = 4
-HEADER_BYTES = 1024 * 1024  # more than a safetensors header with the layout takes
+HEADER_BYTES = 1024 * 1024  # more than any safetensors header with the layout takes
 
 Number = Annotated[str, Meta(pattern="^[0-9]{1,15}$")]
 
 
 class Readable(Protocol):
-    """A body that is read in blocks."""
+    """A request's body that is read in blocks."""
 
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; none at the end."""
+        """Return at most `size` bytes; no bytes at the end of the body."""
 
 
 class Described(Struct, frozen=True, forbid_unknown_fields=True):
-    """A snapshot's metadata. `layout`: names and shapes of the parameters, as JSON."""
+    """A snapshot's metadata. `layout` is JSON with the names and shapes of the parameters."""
 
     step: Number
     index: Number
@@ -51,7 +51,7 @@ class Tensor(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Header(Struct, frozen=True, forbid_unknown_fields=True):
-    """The header of a snapshot's file: exactly these three vectors."""
+    """The header of a snapshot's file, which has exactly these three vectors."""
 
     metadata: Described = msgspec.field(name="__metadata__")
     parameters: Tensor
@@ -60,7 +60,7 @@ class Header(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Place(Struct, frozen=True):
-    """A state's place in the log, and the digest of the record there."""
+    """The place of a state in the log, and the digest of the record there."""
 
     index: int
     step: int
@@ -73,7 +73,7 @@ def largest_snapshot(run: Run) -> int:
 
 
 def write_body(body: Readable, path: Path, *, size: int) -> str:
-    """Write at most `size` bytes of a body to a file; return their sha256 in hexadecimal."""
+    """Write at most `size` bytes of a body to a file. Return their sha256 in hexadecimal."""
     digest, left = hashlib.sha256(), size
     with path.open("wb") as file:
         while left and (block := body.read(min(BLOCK_BYTES, left))):
@@ -84,14 +84,14 @@ def write_body(body: Readable, path: Path, *, size: int) -> str:
 
 
 def first_layout(run: Run) -> str:
-    """Return names and shapes of the model's parameters, from the site's first snapshot."""
+    """Return the names and shapes of the model's parameters, from the site's first snapshot."""
     first = run.snapshots.get(index=0)
     header, _ = read_header(storage.snapshot_path(run, first.file), step=0)
     return header.metadata.layout
 
 
 def check_state(path: Path, *, elements: int, layout: str, place: Place) -> str:
-    """Return a snapshot's state digest, if place, layout, size and finite values are right. Raises Problem E310."""
+    """Return a snapshot's state digest. Raises Problem E310 if place, layout, size or a value is wrong."""
     header, start = read_header(path, step=place.step)
     described = header.metadata
     if Place(int(described.index), int(described.step), described.log_digest) != place or described.layout != layout:
@@ -111,7 +111,7 @@ def check_state(path: Path, *, elements: int, layout: str, place: Place) -> str:
 
 
 def read_header(path: Path, *, step: int) -> tuple[Header, int]:
-    """Return the header and the offset of the values. Raises Problem E310."""
+    """Return the header, and the offset at which the values begin. Raises Problem E310."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         text = file.read(length) if length <= HEADER_BYTES else b""
@@ -134,19 +134,19 @@ def _refuse(step: int) -> NoReturn:
 
 # A snapshot's state at another place in the log
 
-# Values are copied and the header is written anew. The result has the canonical bytes that a replica would upload
-# there, so newcomers and replays need not know of the rollback.
+# The values are copied and the header is written anew. A replica would upload the same bytes for that place, so
+# newcomers and replays need not know of the rollback.
 
 
 class Restated(NamedTuple):
-    """The new file's sha256, hexadecimal, and its size in bytes."""
+    """The new file's sha256 in hexadecimal, and its size in bytes."""
 
     file: str
     size: int
 
 
 def restate(source: Path, target: Path, *, step: int, index: int, log_digest: str) -> Restated:
-    """Write the state of `source` to `target`. Raises OSError, and Problem E310 if `source` is no snapshot."""
+    """Write `source` to `target` for another log entry. Raises OSError, Problem E310 (not a snapshot)."""
     header, start = read_header(source, step=step)
     described = replace(header.metadata, index=str(index), log_digest=log_digest)
     sha256 = hashlib.sha256()

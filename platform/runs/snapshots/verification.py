@@ -1,7 +1,7 @@
-"""Verification of snapshots: the site replays the log from a verified one to the next and compares hashes.
+"""Verification of snapshots: the site replays the log from a verified snapshot to the next one and compares hashes.
 
-Each run has one replay at a time, in the background; a restart repeats at most one. A majority of people only admits a
-snapshot, and the site releases only what it verified.
+Each run has one replay at a time, in the background. A restart repeats at most one replay. A majority of people can
+only admit a snapshot; the site releases only snapshots that it has verified.
 """
 
 from datetime import datetime, timedelta
@@ -23,7 +23,7 @@ from runs.snapshots import replay
 from runs.snapshots.replay import Made
 from runs.timeline import add_line, add_line_once
 
-STALE = timedelta(seconds=60)  # a worker silent for so long is gone
+STALE = timedelta(seconds=60)  # a worker that has been silent for this long is gone
 FIRST_RETRY_S, LONGEST_RETRY_S = 5, 300
 
 MADE = "No copy of the model was taken from a volunteer, so it was made from the log."
@@ -35,13 +35,13 @@ REFUSED = (
 
 class Outcome(StrEnum):
     DONE = "done"  # nothing is left to do now
-    MORE = "more"  # one was verified, and another may wait
-    BUSY = "busy"  # another worker has it
-    FAILED = "failed"  # to be tried again later
+    MORE = "more"  # a snapshot was verified, and another may wait
+    BUSY = "busy"  # another worker has the claim
+    FAILED = "failed"  # try again later
 
 
 class Goal(Struct, frozen=True):
-    """A replay from a verified snapshot up to an entry; `snapshot` is the one admitted there, if any."""
+    """A replay from a verified snapshot up to an entry. `snapshot` is the admitted one at that entry, or None."""
 
     start: Snapshot
     index: int
@@ -49,16 +49,16 @@ class Goal(Struct, frozen=True):
     snapshot: Snapshot | None
 
 
-# --- What is known
+# --- Queries
 
 
 def newest_verified(run: Run) -> Snapshot | None:
-    """Return where a replay can begin: the newest verified snapshot on disk; None in a draft."""
+    """Return the newest verified snapshot on disk, from which a replay can begin. Return None in a draft."""
     return _trusted(run).first()
 
 
 def verified_up_to(run: Run) -> int:
-    """Return the index of the newest verified snapshot; 0 if there is none."""
+    """Return the log index of the newest verified snapshot; 0 if there is none."""
     last: int | None = _trusted(run).values_list("index", flat=True).first()
     return last or 0
 
@@ -68,7 +68,7 @@ def _trusted(run: Run) -> QuerySet[Snapshot]:
 
 
 def next_goal(run: Run) -> Goal | None:
-    """Return the next state to verify, in log order, so that a replay begins where the last one ended; else None."""
+    """Return the next state to verify, in log order: each replay begins where the last one ended."""
     start = newest_verified(run)
     if start is None:
         return None
@@ -84,7 +84,7 @@ def _waiting(run: Run) -> QuerySet[Snapshot]:
 
 
 def unverified() -> QuerySet[Run]:
-    """Return runs in which a state waits to be verified."""
+    """Return the runs in which a state waits to be verified."""
     trusted = Snapshot.objects.filter(
         run=OuterRef("run"), state=Snapshot.State.VERIFIED, is_stored=True, index__gt=OuterRef("index")
     )
@@ -94,7 +94,7 @@ def unverified() -> QuerySet[Run]:
 
 
 def is_release_ready(run_id: UUID) -> bool:
-    """Return True if a release waits and its snapshot is verified by now."""
+    """Return True if a release waits whose snapshot is verified by now."""
     newest = Snapshot.objects.filter(run=run_id).order_by("-index").first()
     waits = Release.objects.filter(run=run_id).exclude(state=Release.State.READY).exists()
     return waits and newest is not None and newest.state == Snapshot.State.VERIFIED
@@ -104,16 +104,16 @@ def is_release_ready(run_id: UUID) -> bool:
 
 
 def ask_the_log(run: Run, *, index: int, step: int) -> None:
-    """Request a replay of the log up to an entry; answer at once if its state is verified already."""
+    """Request a replay of the log up to an entry. If the state there is verified already, answer at once."""
     ReplayRequest.objects.get_or_create(run=run, index=index, defaults={"step": step})
     for known in run.snapshots.filter(index=index, state=Snapshot.State.VERIFIED):
         _answer(run, known)
-    # Votes on states older than a verified one no longer matter.
+    # The coordinator no longer needs votes on states that are older than a verified one.
     run.replays.filter(index__lt=verified_up_to(run), state_digest="").delete()
 
 
 def forget_delays() -> None:
-    """Clear the retry delays when the site starts."""
+    """Clear the delays of retries. Called when the site starts."""
     Verification.objects.exclude(retry_at=None).update(retry_at=None)
 
 
@@ -121,7 +121,7 @@ def forget_delays() -> None:
 
 
 def verify_next(run_id: UUID) -> Outcome:
-    """Replay up to the next snapshot that waits, or that was requested."""
+    """Replay up to the next snapshot that waits for verification, or up to a requested entry."""
     run = Run.objects.select_related("head").get(pk=run_id)
     goal = next_goal(run)
     if goal is None:
@@ -131,11 +131,11 @@ def verify_next(run_id: UUID) -> Outcome:
 
 
 def _claimed(run: Run, goal: Goal) -> Outcome:
-    """Verify under a claim that holds for all workers of the site."""
+    """Verify the snapshot while this process holds the claim that keeps other workers off it."""
     Verification.objects.get_or_create(run=run)
     mine, now = Verification.objects.filter(run=run), timezone.now()
     if mine.filter(retry_at__gt=now).exists():
-        return Outcome.DONE  # the failed task retries by itself
+        return Outcome.DONE  # the task that failed retries by itself
     free = mine.filter(Q(touched_at=None) | Q(touched_at__lt=now - STALE))
     if not free.update(touched_at=now, first_step=goal.start.step, step=goal.start.step, last_step=goal.step):
         return Outcome.BUSY
@@ -153,7 +153,7 @@ def _verify(run: Run, goal: Goal) -> Outcome:
             tell = partial(_touch, run, goal)
             made = replay.replay_to(run, goal.start, goal.index, work, expected=expected, tell=tell)
         except ChildStopped:
-            return Outcome.DONE  # the site is shutting down; done again at the next start
+            return Outcome.DONE  # the site is shutting down; its next start does this again
         if made.file != expected:
             storage.put(work / "out" / f"{made.file}.safetensors", storage.snapshot_path(run, made.file))
         _keep(run, goal, made)
@@ -170,7 +170,7 @@ def _touch(run: Run, goal: Goal, step: int) -> None:
 
 
 def _say(run: Run, text: str) -> None:
-    """Show a text on the page of a run that is finishing."""
+    """Show a text on the page of a run that is finishing; do nothing for other runs."""
     Run.objects.filter(pk=run.pk, state=Run.State.FINISHING).update(waiting_for=text)
 
 
@@ -191,12 +191,13 @@ def _keep(run: Run, goal: Goal, made: Made) -> None:
 
 
 def _refuse(run: Run, before: Snapshot) -> None:
-    """Delete an admitted snapshot that the log contradicts, and report it."""
+    """Delete an admitted snapshot that the log contradicts, and report that on the timeline."""
     RefusedSnapshot.objects.get_or_create(
         run=run, file=before.file, defaults={"index": before.index, "step": before.step}
     )
     Snapshot.objects.filter(pk=before.pk).update(heldout_loss=None)
-    ReplayRequest.objects.get_or_create(run=run, index=before.index, defaults={"step": before.step})  # reports it
+    # The answer tells the coordinator.
+    ReplayRequest.objects.get_or_create(run=run, index=before.index, defaults={"step": before.step})
     path = storage.snapshot_path(run, before.file)
     transaction.on_commit(lambda: path.unlink(missing_ok=True))
     add_line(run=run, kind="refused", text=REFUSED.format(step=before.step))

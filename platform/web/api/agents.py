@@ -1,4 +1,4 @@
-"""Requests of agents and relays: enrolment, and credentials that last an hour."""
+"""API for agents and relays: enrolment, approval in a browser, and credentials that are valid for an hour."""
 
 import time
 from typing import Any
@@ -54,7 +54,7 @@ POLLED: dict[Any, Any] = {200: MachineOut, **dict.fromkeys((400, 401, 403, 410, 
 
 @router.get("agent", response={200: AgentOut})
 def offered_agent(request: HttpRequest) -> dict[str, Any]:
-    """Return the agent that this site offers, and how to update an older one."""
+    """Return the agent that this site offers, and the command lines that update an older agent."""
     install = install_lines(request)
     return {
         "version": install.wheel.version if install else __version__,
@@ -69,7 +69,7 @@ def offered_agent(request: HttpRequest) -> dict[str, Any]:
 
 @router.post("machines", response={200: MachineOut, **dict.fromkeys((400, 401, 403, 422), FaultOut)})
 def enrol(request: HttpRequest, body: MachineIn) -> dict[str, str]:
-    """Approve this machine with a one-time token (Bearer) from the machines page."""
+    """Admit this machine with a one-time token from the machines page, sent as Bearer."""
     machine = enrol_machine(
         secret=bearer_secret(request),
         name=body.name,
@@ -82,7 +82,7 @@ def enrol(request: HttpRequest, body: MachineIn) -> dict[str, str]:
 
 @router.post("runs/{slug:slug}/credential", response={200: CredentialOut, **ASKING}, openapi_extra=SIGNED_BODY)
 def run_credential(request: HttpRequest, slug: str) -> dict[str, Any]:
-    """Issue a credential for one run. The header signs the raw body with the machine's key."""
+    """Issue a credential for one run. The header has the signature of the raw body by the machine's key."""
     machine, role = _asker(request)
     run = access_joinable_run(slug=slug, viewer=machine.person)
     require_unremoved(run, machine)
@@ -93,7 +93,7 @@ def run_credential(request: HttpRequest, slug: str) -> dict[str, Any]:
 
 @router.post("relays/credential", response={200: CredentialOut, **ASKING}, openapi_extra=SIGNED_BODY)
 def relay_credential(request: HttpRequest) -> dict[str, Any]:
-    """Issue a credential for every run of this site, for its operators' relays."""
+    """Issue a credential for all runs of this site, to a relay of an operator."""
     machine, role = _asker(request)
     if role != Role.RELAY:
         raise Problem.of("E213")
@@ -125,7 +125,7 @@ def _upgrade_line(request: HttpRequest) -> str:
 
 
 def _require_relay(machine: Machine) -> None:
-    """Refuse a relay that is not an operator's, since others' gradients pass through it. Raises Problem E213."""
+    """Raise Problem E213 unless an operator owns the relay, because other people's gradients pass through it."""
     if machine.kind != Machine.Kind.RELAY or not machine.person.is_staff:
         raise Problem.of("E213")
 
@@ -144,12 +144,12 @@ def _answer(request: HttpRequest, machine: Machine, role: Role, run: RunId, *, s
     }
 
 
-# Approval of a machine in a browser: it asks for a code, shows it, and polls (the shape of RFC 8628)
+# Approval of a machine in a browser: the machine asks for a code, shows the code, and polls (in the form of RFC 8628)
 
 
 @router.post("devices", response=ASKED, summary="Request approval")
 def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
-    """Issue a code for a person to approve this machine at `verification_uri`."""
+    """Issue a code. A person approves this machine by typing the code at `verification_uri`."""
     rate_limits.spend("requests of machines", address_of(request))
     asked = devices.request_approval(
         name=body.name,
@@ -173,7 +173,7 @@ def ask(request: HttpRequest, body: DeviceIn) -> dict[str, Any]:
 
 @router.post("devices/poll", response=POLLED, summary="Check approval")
 def poll(request: HttpRequest, body: PollIn) -> dict[str, str]:
-    """Return the status of the request; once after approval, the machine's name here."""
+    """Return the machine's id once, after a person's approval. Before that, answer with an error (E220, E221, E222)."""
     asked = devices.asked_with(body.device_code)
     rate_limits.spend("polls", str(asked.request.pk))
     machine = devices.collect_machine(

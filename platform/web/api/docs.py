@@ -1,4 +1,4 @@
-"""The API's documentation as a page, made from its OpenAPI schema, without scripts and third-party files."""
+"""The page that documents the API. It is made from the OpenAPI schema, without scripts or files of other sites."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,8 +11,9 @@ from django.views.decorators.http import require_safe
 from ninja import NinjaAPI
 
 METHODS = ("get", "post", "put", "patch", "delete")
-GROUPS = {"runs": "Runs", "agents": "Machines", "files": "Files"}  # routers by tag, in the page's order
-DEPTH = 4  # of examples; recursive schemas end there
+# The groups of operations by tag, in the order of the page.
+GROUPS = {"runs": "Runs", "agents": "Machines", "files": "Files"}
+DEPTH = 4  # depth of examples, at which recursive schemas end
 
 
 class Parameter(NamedTuple):
@@ -24,15 +25,15 @@ class Parameter(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One method of one address."""
+    """One HTTP method of one address of the API."""
 
     method: str
     path: str
     title: str
     about: str
     parameters: list[Parameter]
-    body: str  # an example of JSON; empty if none is sent
-    answers: list[tuple[str, str, str]]  # status, meaning, an example of JSON
+    body: str  # an example in JSON; empty if the operation has no body
+    answers: list[tuple[str, str, str]]  # status, meaning, and an example in JSON
 
 
 class Group(NamedTuple):
@@ -97,7 +98,7 @@ def _example_in(schema: Mapping[str, Any], content: Mapping[str, Any]) -> str:
 
 
 def _example(schema: Mapping[str, Any], said: Mapping[str, Any], depth: int) -> Any:
-    """Return an example of a schema from its defaults and examples, else from names of types."""
+    """Return an example for a schema: from its default or example, else from the name of its type."""
     said = _resolved(schema, said)
     if "anyOf" in said:
         return _example(schema, said["anyOf"][0], depth)

@@ -1,4 +1,4 @@
-"""Files for peers with a credential of the run: shards and snapshots to load, a replica's state to upload."""
+"""Files for machines with a credential for the run: data and snapshots to load. Machines also upload snapshots here."""
 
 import hashlib
 from pathlib import Path as Place
@@ -45,7 +45,7 @@ SAFETENSORS_BODY = {
 
 @router.get("files/shards/{digest}", response=FETCHING)
 def shard(request: HttpRequest, digest: Path[FileDigest]) -> HttpResponseBase:
-    """Download one shard of the credential's run."""
+    """Download one shard of the training data of the credential's run."""
     credential = credential_of(request)
     dataset = Dataset.objects.filter(shards__digest=digest, runs__in=_runs_of(credential)).first()
     if dataset is None:
@@ -88,7 +88,7 @@ def tokenizer(request: HttpRequest) -> dict[str, Any]:
 
 @router.get("files/tokenizer/{name}", response=FETCHING)
 def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
-    """Download one file of the tokenizer, by its name."""
+    """Download one file of the tokenizer of the credential's run, by its name."""
     folder = _tokenizer_folder(request)
     if name not in TOKENIZER:
         raise Http404
@@ -97,7 +97,7 @@ def tokenizer_file(request: HttpRequest, name: str) -> HttpResponseBase:
 
 @router.get("runs/{slug:slug}/states/{int:made}", response={**FETCHING, 410: FaultOut})
 def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponseBase:
-    """Download the state after the step `made`: parameters and moments as one file. For all who can see the run."""
+    """Download the state after the step `made`, as one file with parameters and moments."""
     run = run_for(request, slug)
     found = run.snapshots.filter(step=made, state=Snapshot.State.VERIFIED).order_by("-index").first()
     if found is None:
@@ -110,7 +110,7 @@ def snapshot_of_step(request: HttpRequest, slug: str, made: int) -> HttpResponse
 
 @router.put("runs/{slug:slug}/snapshots/{int:step}", response=OFFERING, openapi_extra=SAFETENSORS_BODY)
 def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]:
-    """Upload the state at `step` when asked for it. The site keeps it if its sha256 is what most people have."""
+    """Upload the state at `step` when asked for it. The site keeps what most machines have."""
     authorization, site = request.headers.get("Authorization"), site_of(request)
     length = request.META.get("CONTENT_LENGTH") or None
     asked = admit_snapshot(slug=slug, step=step, authorization=authorization, content_length=length, site=site)
@@ -119,7 +119,7 @@ def offer_snapshot(request: HttpRequest, slug: str, step: int) -> dict[str, Any]
 
 
 def _runs_of(credential: Credential) -> QuerySet[Run]:
-    """Return every run for the site's relay; else the credential's run, while its person may help."""
+    """Return a credential's runs: all for the site's relay, else its run, while its person may help."""
     if credential.run == ANY_RUN:
         return Run.objects.all()
     machine = working_machine(credential.machine, site="")
@@ -142,11 +142,11 @@ def _sha256(path: Place) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# Admission of a replica's snapshot, decided from headers before its body is read
+# Decision about a snapshot's upload, from the request's headers, before its body is read
 
 
 class Admitted(NamedTuple):
-    """An admitted upload. `size`: as announced, in bytes."""
+    """An upload that may begin. `size` is the announced length in bytes."""
 
     machine: Machine
     election: Election
@@ -156,7 +156,7 @@ class Admitted(NamedTuple):
 def admit_snapshot(
     *, slug: str, step: int, authorization: str | None, content_length: str | None, site: str
 ) -> Admitted:
-    """Return the machine and its election.
+    """Decide whether a machine may upload a snapshot, and return the machine, its election and the announced size.
 
     Raises Problem E201, E202, E203, E101, E214, E305, E324, E410, E213, E311, E304, E355, E356.
     """

@@ -1,4 +1,4 @@
-"""Identity of a requester: a person by session or personal token, a machine by a credential of this site."""
+"""The requester behind an API request: a person with a session or a personal token, or a machine with a credential."""
 
 import base64
 import binascii
@@ -28,9 +28,9 @@ def viewer_of(request: HttpRequest) -> Viewer:
 
 
 def run_for(request: HttpRequest, slug: str) -> Run:
-    """Return the run for a person, or for a machine, whose credential opens no other run.
+    """Return a run for the requester, a person or a machine. A machine's credential opens no other run.
 
-    Raises Problem E305, E215, E213, and as `credential_in`.
+    Raises Problem E305, E215, E213, and those of `credential_in`.
     """
     header = request.headers.get("Authorization", "")
     if not header.startswith(CREDENTIAL):
@@ -42,7 +42,7 @@ def run_for(request: HttpRequest, slug: str) -> Run:
 
 
 def bearer_secret(request: HttpRequest) -> str:
-    """Return the secret of a Bearer header. Raises Problem E215 without one."""
+    """Return the secret in a Bearer header. Raises Problem E215 if there is none."""
     header = request.headers.get("Authorization", "")
     if not header.startswith(BEARER):
         raise Problem.of("E215")
@@ -50,12 +50,12 @@ def bearer_secret(request: HttpRequest) -> str:
 
 
 def credential_of(request: HttpRequest) -> Credential:
-    """Return the request's valid credential. Raises Problem as `credential_in`."""
+    """Return the valid credential of the request. Raises the Problems of `credential_in`."""
     return credential_in(request.headers.get("Authorization"), site=site_of(request))
 
 
 def credential_in(header: str | None, *, site: str) -> Credential:
-    """Return the valid credential of a header; its machine may work. Raises Problem E201, E202, E203, E101, E214."""
+    """Return a header's valid credential of a working machine. Raises Problem E201, E202, E203, E101, E214."""
     credential = verify(_signed(header), public_bytes(site_key()), time.time())
     if isinstance(credential, Fault):
         raise Problem(credential)
@@ -64,13 +64,13 @@ def credential_in(header: str | None, *, site: str) -> Credential:
 
 
 def require_run(credential: Credential, run: Run) -> None:
-    """Raise Problem E213 if the credential is for another run."""
+    """Raise Problem E213 if the credential does not cover the run."""
     if not credential.covers(run.run_id):
         raise Problem.of("E213")
 
 
 def encoded(signed: Signed) -> str:
-    """Return a signed struct in base64, for JSON and headers."""
+    """Return a signed struct in base64, as JSON and headers carry it."""
     return base64.b64encode(msgspec.msgpack.encode(signed)).decode()
 
 

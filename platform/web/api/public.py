@@ -1,4 +1,4 @@
-"""Facts that anyone may read of a public run, and its people of an unlisted or private one."""
+"""API for reading runs. Anyone may read a public run; other runs only those who may see them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -52,7 +52,7 @@ READING: dict[Any, Any] = dict.fromkeys((401, 403, 404, 422), FaultOut)
 
 @router.get("runs", response={200: RunList, 401: FaultOut, 422: FaultOut})
 def runs(request: HttpRequest, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
-    """List public runs and your own."""
+    """List public runs and your own, newest first."""
     lines = selectors.run_lines(viewer_of(request), offset=cursor, limit=limit + 1)
     online = presence.online_in(line.run for line in lines)
     facts = [_run_facts(line.run, line.loss, len(online.get(line.run.pk, ()))) for line in lines[:limit]]
@@ -73,7 +73,7 @@ def run(request: HttpRequest, slug: str) -> dict[str, Any]:
 
 @router.get("runs/{slug:slug}/steps", response={200: StepList, **READING})
 def steps(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: Limit = ITEMS) -> dict[str, Any]:
-    """List the committed steps."""
+    """List the committed steps of a run, oldest first."""
     found = run_for(request, slug)
     rows = selectors.steps(found, after=-1 if cursor is None else cursor)[: limit + 1]
     return _page(list(rows), limit, _step_facts, lambda row: row.index)
@@ -81,7 +81,7 @@ def steps(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: 
 
 @router.get("runs/{slug:slug}/leaderboard", response={200: LeaderboardPage, **READING})
 def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
-    """List contributors and their samples."""
+    """List the contributors of a run with their samples."""
     found = run_for(request, slug)
     lines = standings.leaderboard(found, offset=cursor, limit=limit + 1)
     items = [line._asdict() for line in lines[:limit]]
@@ -91,7 +91,7 @@ def leaderboard(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limi
 
 @router.get("runs/{slug:slug}/ledger", response={200: LedgerList, **READING})
 def ledger(request: HttpRequest, slug: str, cursor: Cursor = 0, limit: Limit = ITEMS) -> dict[str, Any]:
-    """List every contribution in a committed step."""
+    """List every contribution of a machine to a committed step."""
     found = run_for(request, slug)
     rows = selectors.ledger_rows(found, after=cursor)[: limit + 1]
     return _page(list(rows), limit, _ledger_facts, lambda row: row.pk)
@@ -99,7 +99,7 @@ def ledger(request: HttpRequest, slug: str, cursor: Cursor = 0, limit: Limit = I
 
 @router.get("runs/{slug:slug}/snapshots", response={200: SnapshotList, **READING})
 def snapshots(request: HttpRequest, slug: str, cursor: Cursor | None = None, limit: Limit = ITEMS) -> dict[str, Any]:
-    """List snapshots that can be loaded."""
+    """List the snapshots that can be loaded."""
     found = run_for(request, slug)
     rows = selectors.snapshots(found, after=-1 if cursor is None else cursor)[: limit + 1]
     best = selectors.best_snapshot(found)
@@ -108,7 +108,7 @@ def snapshots(request: HttpRequest, slug: str, cursor: Cursor | None = None, lim
 
 @router.get("runs/{slug:slug}/facts", response={200: FactsOut, **READING}, summary="Model card facts")
 def facts(request: HttpRequest, slug: str, step: Cursor | None = None) -> dict[str, Any]:
-    """Return the model card's facts after a step (default: the newest). Only people who agreed are named."""
+    """Return the facts of the model card after a step (default: the newest). Only people who agreed are named."""
     found = run_for(request, slug)
     newest = found.head.step
     known: dict[str, Any] = msgspec.to_builtins(facts_at(found, newest if step is None else min(step, newest)))
@@ -118,7 +118,7 @@ def facts(request: HttpRequest, slug: str, step: Cursor | None = None) -> dict[s
 @router.get("runs/{slug:slug}/release/{name}", response={200: None, 206: None, 416: None, **READING})
 @router.api_operation(["HEAD"], "runs/{slug:slug}/release/{name}", include_in_schema=False)
 def release_file(request: HttpRequest, slug: str, name: str) -> HttpResponseBase:
-    """Download one file of the release. Ranges are supported; `X-Sha256` covers the whole file."""
+    """Download one file of the release. Ranges are supported; `X-Sha256` is the digest of the whole file."""
     found = run_for(request, slug)
     release = Release.objects.filter(run=found, state=Release.State.READY).first()
     file = next((file for file in release.files if file["name"] == name), None) if release else None
@@ -180,17 +180,17 @@ def _snapshot_facts(best: Snapshot | None, snapshot: Snapshot) -> dict[str, Any]
 def _page(
     rows: Sequence[Row], limit: int, facts: Callable[[Row], dict[str, Any]], place: Callable[[Row], int]
 ) -> dict[str, Any]:
-    """Return at most `limit` of one row more, and the cursor of the next page."""
+    """Return a page of items from `rows`, which has one row more than `limit` if there is a next page."""
     shown: Iterable[Row] = rows[:limit]
     return {"items": [facts(row) for row in shown], "next": str(place(rows[limit - 1])) if len(rows) > limit else None}
 
 
-# A run's last plan, for all who see it; machines' links, for their owners and the organizer
+# The last plan of a run, for all who see the run. Links of machines, for their owners and the organizer.
 
 
 @router.get("runs/{slug:slug}/plan", response={200: LastPlan, **READING})
 def plan(request: HttpRequest, slug: str) -> dict[str, Any]:
-    """Return the senders and averagers of the last step, and what limited it."""
+    """Return the machines that sent and averaged in the last step, and the connections that limited the step."""
     outline = presence.last_plan(run_for(request, slug))
     if outline is None:
         return {"plan": None}
@@ -206,7 +206,7 @@ def plan(request: HttpRequest, slug: str) -> dict[str, Any]:
 
 @router.get("runs/{slug:slug}/links", response={200: LinkList, **READING})
 def links(request: HttpRequest, slug: str, cursor: Offset = 0, limit: Limit = ITEMS) -> dict[str, Any]:
-    """List measured connection speeds of your machines in this run; the organizer gets those of all."""
+    """List the measured connection speeds of your machines in this run. Managers of the run get all machines."""
     viewer = viewer_of(request)
     if person_of(viewer) is None:
         raise Problem.of("E215")

@@ -1,4 +1,4 @@
-"""Schemas of the API. Other people's programs rely on them: fields are added, never changed."""
+"""Schemas of the API. Other people's programs rely on them, so fields are added but never changed."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ Hex128 = Annotated[str, Field(pattern="^[0-9a-fA-F]{128}$")]
 
 
 class FaultOut(Schema):
-    """A numbered error (see `docs/errors.md`). `text` is the whole message; `title` is for a heading."""
+    """A numbered error (see `docs/errors.md`). `text` is the whole message; `title` is a short heading."""
 
     code: str
     title: str
@@ -29,10 +29,10 @@ class FaultOut(Schema):
 
 
 class RunOut(Schema):
-    """A run. `loss` is the last step's, in nats per token; `unigram_entropy` is the loss of guessing by frequency.
+    """A run. `loss` is that of the last step, in nats per token.
 
-    `parameters` is 0 until the run is prepared. `data_bytes` is the most that its shards take. `recipe` was fixed
-    before the first step.
+    `unigram_entropy` is the loss of guessing by word frequency. `parameters` is 0 until the run is prepared.
+    `data_bytes` is the most that the run's shards take. `recipe` was fixed before the first step.
     """
 
     slug: str
@@ -54,7 +54,7 @@ class RunOut(Schema):
 
 
 class SourceOut(Schema):
-    """A file that a run learns from. `share` (0 to 1) is its part of new samples; `tokens` is set once prepared."""
+    """A file that a run learns from. `share` (0 to 1) is its part of new samples. `tokens` may be unknown."""
 
     filename: str
     size: int
@@ -65,7 +65,7 @@ class SourceOut(Schema):
 
 
 class HeldoutOut(Schema):
-    """Losses on held-out data: of the newest measured snapshot, and of the best."""
+    """Losses on held-out data, of the newest measured snapshot and of the best one."""
 
     loss: float
     step: int
@@ -76,8 +76,9 @@ class HeldoutOut(Schema):
 class RunDetailOut(RunOut):
     """A run, the files that it learns from, and how well it learns.
 
-    `heldout` is null until a snapshot is measured. `passes` counts passes over the data, null if files differ in it.
-    `warning` is a sentence when the run overfits. `released_step` is null until a model can be downloaded.
+    `heldout` is null until a snapshot is measured. `passes` counts passes over the data; it is null if files differ in
+    their passes. `warning` is a sentence if the run overfits, else empty. `released_step` is null until a model can be
+    downloaded.
     """
 
     sources: list[SourceOut]
@@ -88,7 +89,10 @@ class RunDetailOut(RunOut):
 
 
 class StepOut(Schema):
-    """A committed update. `update_digest` is the sha256 of its signed record. An undone step may appear twice."""
+    """A committed step. `update_digest` is the sha256 of its signed record.
+
+    After a rollback, a step may appear twice: once undone, once made again.
+    """
 
     step: int
     at: datetime
@@ -105,7 +109,7 @@ class StepOut(Schema):
 
 
 class LeaderboardLineOut(Schema):
-    """A person's sums over the ledger."""
+    """A person's contributions to a run, summed over the ledger."""
 
     rank: int
     name: str
@@ -115,14 +119,14 @@ class LeaderboardLineOut(Schema):
 
 
 class AveragedOut(Schema):
-    """Bytes that a person's machines, except relays, averaged for others. They give no rank."""
+    """Bytes that a person's machines, except relays, averaged for other machines. These bytes give no rank."""
 
     name: str
     bytes_averaged: int
 
 
 class LedgerOut(Schema):
-    """One machine's part in one step. `weight` is in loss tokens."""
+    """One machine's contribution to one step. `weight` is the number of tokens that count for the loss."""
 
     step: int
     person: str
@@ -147,9 +151,11 @@ class AveragerOut(ParticipantOut):
 
 
 class LimitOut(Schema):
-    """A bottleneck: `up` or `down` of one machine, `duplex` (both), `pair`, or `household` (without names).
+    """A connection that limits a step.
 
-    `part` (0 to 1) is its part of the time that faster links everywhere would save.
+    `kind` is `up` or `down` for one machine, `duplex` for both of its directions, `pair` for two machines, or
+    `household` for a shared connection, which is not named. Of the time that faster connections everywhere would save,
+    `part` (0 to 1) is the share of this one.
     """
 
     kind: str
@@ -158,9 +164,10 @@ class LimitOut(Schema):
 
 
 class PlanOut(Schema):
-    """The last plan. In seconds: `planned_s` is 0 if no link is measured, `took_s` null until it is averaged.
+    """The last plan. `planned_s` and `took_s` are in seconds.
 
-    At most eight machines are named on either side; `other_…` counts the rest.
+    `planned_s` is 0 if no connection is measured yet. `took_s` is null until the step is averaged. At most eight
+    machines are named on either side; `other_senders` and `other_averagers` count the rest.
     """
 
     step: int
@@ -175,30 +182,31 @@ class PlanOut(Schema):
 
 
 class LastPlan(Schema):
-    """The last plan; null before the first."""
+    """The last plan, or null before the first one."""
 
     plan: PlanOut | None
 
 
 class CarriedOut(Schema):
-    """The speed of one direction. `is_floor`: at least this, since more was never needed."""
+    """The speed of one direction. With `is_floor`, the real speed may be higher, since more was never needed."""
 
     megabits_per_s: float
     is_floor: bool
 
 
 class LinkOut(ParticipantOut):
-    """The measured speed of a machine's link; null is not measured yet."""
+    """The measured speeds of a machine's connection. Null means not measured yet."""
 
     up: CarriedOut | None
     down: CarriedOut | None
 
 
 class SnapshotOut(Schema):
-    """A state that replicas can load. `file` is its sha256, `digest` the log's there.
+    """A state that machines can load.
 
-    `heldout_loss`, in nats per loss unit of held-out data, is null while not measured. `heldout_figures` holds other
-    figures by name (shares are called accuracy). `is_best`: none has less.
+    `file` is the sha256 of the file, `digest` that of the log at this entry. `heldout_loss` is in nats per token that
+    counts, on held-out data; it is null until measured. `heldout_figures` has other figures by name; shares of right
+    answers are called accuracy. `is_best` means that no other snapshot has a lower loss.
     """
 
     index: int
@@ -214,7 +222,7 @@ class SnapshotOut(Schema):
 
 
 class NamedPerson(Schema):
-    """A person who agreed to be named, and their share of all tokens (0 to 1)."""
+    """A person who agreed to be named, and the person's share of all tokens (0 to 1)."""
 
     name: str
     share: float
@@ -222,7 +230,10 @@ class NamedPerson(Schema):
 
 
 class FactsOut(Schema):
-    """A model card's facts. Losses: nats per token. `points`: step and loss. `unnamed` people are only counted."""
+    """The facts of a model card. Losses are in nats per token.
+
+    `points` are pairs of step and loss. `unnamed` counts people who have not agreed to be named.
+    """
 
     slug: str
     title: str
@@ -250,9 +261,9 @@ class FactsOut(Schema):
 
 
 class AgentOut(Schema):
-    """The agent that this site offers. The last five fields are null until its package is built.
+    """The agent that this site offers. The last five fields are null until setup has built the agent's package.
 
-    An agent of another `protocol` cannot work here; the two lines update it.
+    An agent with another `protocol` cannot work here. The command lines `upgrade_pip` and `upgrade_uv` update it.
     """
 
     version: str
@@ -265,7 +276,7 @@ class AgentOut(Schema):
 
 
 class NamedFile(Schema):
-    """A file and its sha256."""
+    """A file's name, and its sha256."""
 
     name: str
     sha256: str
@@ -301,7 +312,7 @@ class StepList(Schema):
 
 
 class LeaderboardPage(Schema):
-    """People, most samples first; separately, at most a hundred by bytes averaged."""
+    """People with the most samples first. `averaged` has at most a hundred people, by bytes averaged."""
 
     items: list[LeaderboardLineOut]
     averaged: list[AveragedOut]
@@ -309,14 +320,14 @@ class LeaderboardPage(Schema):
 
 
 class LedgerList(Schema):
-    """The ledger in the order it was written."""
+    """A page of the ledger, in the order in which it was written."""
 
     items: list[LedgerOut]
     next: str | None
 
 
 class LinkList(Schema):
-    """Machines in the run now: your own, or all for its organizer."""
+    """Connections of machines that are in the run now: your own, or all of them for the run's managers."""
 
     items: list[LinkOut]
     next: str | None
@@ -330,7 +341,7 @@ class SnapshotList(Schema):
 
 
 class MachineIn(Schema):
-    """A machine to approve. `proof` signs the token's secret (purpose `manyhands request`)."""
+    """A machine to admit. `proof` is its signature of the token's secret, for the purpose `manyhands request`."""
 
     name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
     public_key: Hex64
@@ -339,7 +350,7 @@ class MachineIn(Schema):
 
 
 class MachineOut(Schema):
-    """The machine's name from now on, and the key with which this site signs."""
+    """The id that the machine has from now on, its owner's name, and the public key with which this site signs."""
 
     machine: str
     person: str
@@ -347,7 +358,7 @@ class MachineOut(Schema):
 
 
 class DeviceIn(Schema):
-    """A machine that asks to be approved in a browser. `system` is for people: “Linux x86_64, NVIDIA RTX 4090”."""
+    """A machine that asks for approval in a browser. `system` describes it: “Linux x86_64, NVIDIA RTX 4090”."""
 
     name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[^\x00-\x1f\x7f]+$")]
     public_key: Hex64
@@ -357,7 +368,7 @@ class DeviceIn(Schema):
 
 
 class DeviceOut(Schema):
-    """As in RFC 8628, section 3.2. Times are in seconds."""
+    """Codes for an approval, as in RFC 8628, section 3.2. Times are in seconds."""
 
     device_code: str
     user_code: str
@@ -368,14 +379,20 @@ class DeviceOut(Schema):
 
 
 class PollIn(Schema):
-    """A poll. `proof` signs the device code with the machine's key (purpose `manyhands request`)."""
+    """A question whether the machine is approved.
+
+    `proof` is the machine's signature of the device code, for the purpose `manyhands request`.
+    """
 
     device_code: Annotated[str, Field(min_length=1, max_length=100)]
     proof: Hex128
 
 
 class CredentialOut(Schema):
-    """A credential for an hour, and where to use it. `credential` is base64 of MessagePack of the signed bytes."""
+    """A credential that is valid for an hour, and the address where to use it.
+
+    `credential` is the signed bytes in MessagePack, as base64.
+    """
 
     credential: str
     site_key: str

@@ -1,4 +1,4 @@
-"""The API object: its routers, and its errors, which all have the form `{"code", "title", "severity", "text"}`."""
+"""The API object with its routers. All errors have the form `{"code", "title", "severity", "text"}`."""
 
 import logging
 from typing import Any

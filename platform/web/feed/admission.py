@@ -1,4 +1,4 @@
-"""Admission of watchers: from which page, from which address, and how many."""
+"""Admission of watchers: which page, which address, and how many WebSockets."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,16 +19,16 @@ from runs.models import Run
 from web.http.requester import household
 from web.run_picture.loading import known_language
 
-MOST_OF_PERSON = 40  # sockets of a person; others are counted by address
-MOST = 5000  # sockets of this process
-LONGEST_QUERY = 200  # bytes of a query string that are read
+MOST_OF_PERSON = 40  # most WebSockets of one person; visitors without a login are counted by address
+MOST = 5000  # most WebSockets of this process
+LONGEST_QUERY = 200  # most bytes of a query string that are read
 
 Scope = dict[str, Any]
 _sockets: Counter[str] = Counter()
 
 
 def visible_run(scope: Scope) -> Run | None:
-    """Return the requested run; None if the scope's person may not see it."""
+    """Return the requested run; None if the person behind the WebSocket may not see it."""
     try:
         return access_run(slug=scope["url_route"]["kwargs"]["slug"], viewer=viewer_of(scope))
     except Problem:
@@ -36,7 +36,7 @@ def visible_run(scope: Scope) -> Run | None:
 
 
 def viewer_of(scope: Scope) -> Viewer:
-    """Return the person of the socket's session cookie. Reads the database."""
+    """Return the person whose session cookie the WebSocket has. Reads the database."""
     sessions = import_module(settings.SESSION_ENGINE)
     request = HttpRequest()
     request.session = sessions.SessionStore(parse_cookie(header(scope, b"cookie")).get(settings.SESSION_COOKIE_NAME))
@@ -45,13 +45,13 @@ def viewer_of(scope: Scope) -> Viewer:
 
 
 def language_of(scope: Scope) -> str:
-    """Return the page's language: `?language=bn`."""
+    """Return the language of the page, from the query string, such as `?language=bn`."""
     asked = QueryDict(scope.get("query_string", b"")[:LONGEST_QUERY])
     return known_language(asked.get("language", ""))
 
 
 def comes_from_here(scope: Scope) -> bool:
-    """Return True if a page of this site opened the socket, or a program, which sends no Origin and no cookie."""
+    """Return True for a page of this site, or a program, which sends no Origin and no cookie."""
     host = header(scope, b"host")
     name, _ = split_domain_port(host)
     if not validate_host(name, settings.ALLOWED_HOSTS):
@@ -61,14 +61,17 @@ def comes_from_here(scope: Scope) -> bool:
 
 
 class Place(NamedTuple):
-    """The unit by which a watcher is counted, and how many sockets it may have."""
+    """The person or address for which WebSockets are counted, and how many they may have."""
 
     who: str
     most: int
 
 
 def place_of(scope: Scope) -> Place:
-    """Return a person's place, or an address's: a school or a proxy is many people at one address."""
+    """Return where to count a WebSocket: for its person, else for its address.
+
+    An address may have more WebSockets than a person, since a school or a proxy is many people at one address.
+    """
     if (person := person_of(viewer_of(scope))) is not None:
         return Place(f"person {person.pk}", MOST_OF_PERSON)
     return Place(address_of(scope), settings.PEOPLE_PER_ADDRESS)
@@ -84,7 +87,7 @@ def header(scope: Scope, name: bytes) -> str:
 
 @contextmanager
 def counted_in(place: Place) -> Iterator[bool]:
-    """Reserve room for one more of this place during the block; yield whether there was any."""
+    """Reserve room for one more WebSocket during the block. Yield False if there is no room."""
     has_room = _sockets[place.who] < place.most and _sockets.total() < MOST
     _sockets[place.who] += has_room
     try:

@@ -1,9 +1,9 @@
-"""Changes between two pictures, how to apply them, and both as messages. Pure; as `frontend/src/changes.ts`.
+"""Changes between two pictures of a run, their application, and both as messages. Pure functions.
 
-A change holds only what differs:
-  `values`     fields by name, as they are now
-  `points`     `{from, add}`: the curve keeps its first `from` points and gets these after them
-  `lists`      by name `{set, order}`: new or different rows, and the order of keys if it is another
+`frontend/src/changes.ts` does the same. A change has only what differs:
+- `values`: fields by name, with their new values
+- `points`: `{from, add}`; the curve keeps its first `from` points, and `add` follows them
+- `lists`: by name `{set, order}`; new or different rows, and the order of keys if it has changed
 """
 
 import json
@@ -19,7 +19,7 @@ LISTS = ("bars", "leaderboard", "week", "day", "activity", "heldout")
 
 
 def changes(before: Picture, after: Picture) -> Change:
-    """Return the change from one picture to the other; empty if they are equal."""
+    """Return the change from one picture to the other. It is empty if they are equal."""
     parts = {
         "values": {name: value for name, value in after.items() if _is_value(name) and before[name] != value},
         POINTS: _points_changed(before[POINTS], after[POINTS]),
@@ -29,7 +29,7 @@ def changes(before: Picture, after: Picture) -> Change:
 
 
 def apply(picture: Picture, change: Change) -> Picture:
-    """Return the picture after a change, leaving the given one unchanged."""
+    """Return the picture after a change. The given picture stays unchanged."""
     after = {**picture, **change.get("values", {})}
     if POINTS in change:
         kept = picture[POINTS][: change[POINTS]["from"]]
@@ -64,11 +64,11 @@ def _rows_after(before: list[Row], part: Change) -> list[Row]:
     return [rows[key] for key in part.get("order", [row["key"] for row in before])]
 
 
-AGAIN = "again"  # a watcher's only message: send the whole picture
+AGAIN = "again"  # the only message that a watcher sends: a request for the whole picture
 
 
 def picture_message(seq: int, picture: Picture) -> str:
-    """Return the whole picture as a message; the next change has the number after `seq`."""
+    """Return the whole picture as a message. The next change will have the number after `seq`."""
     return _text({"type": "picture", "seq": seq, "run": picture})
 
 

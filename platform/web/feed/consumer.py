@@ -1,4 +1,4 @@
-"""A watcher's socket: sends its subscription's messages. It accepts one word, at a limited rate."""
+"""A watcher's WebSocket, which sends a subscription's messages and accepts one word, at a limited rate."""
 
 import asyncio
 import contextlib
@@ -14,9 +14,9 @@ from web.feed.admission import comes_from_here, counted_in, language_of, place_o
 from web.feed.changes import AGAIN
 from web.feed.watch import Subscription, subscribe, unsubscribe
 
-ASK_S = 30.0  # between checks whether a watcher may still see a private run
-RENEW_S = 1800.0  # then the socket closes, so that access is checked anew
-AGAIN_BURST, AGAIN_S = 5, 2.0  # pictures requested at once, and seconds until one more is granted
+ASK_S = 30.0  # seconds between checks whether a watcher may still see a private run
+RENEW_S = 1800.0  # seconds after which the socket closes, so that access is checked again
+AGAIN_BURST, AGAIN_S = 5, 2.0  # pictures that may be requested at once, and seconds until one more is allowed
 OVER, NOT_UNDERSTOOD, RENEW = 4004, 1008, 4000
 
 
@@ -26,7 +26,7 @@ class WatcherConsumer(AsyncWebsocketConsumer):
     minding: "asyncio.Task[None] | None" = None
 
     async def connect(self) -> None:
-        """Accept a watcher who may see the run. A refused page polls instead, and the answer says why."""
+        """Accept a watcher who may see the run. A page that is refused polls instead; the polled answer says why."""
         self.held = contextlib.ExitStack()
         self.allowance, self.asked = float(AGAIN_BURST), time.monotonic()
         scope: Any = self.scope
@@ -51,17 +51,20 @@ class WatcherConsumer(AsyncWebsocketConsumer):
         await self.close(code=RENEW)
 
     async def _mind(self, subscription: Subscription) -> None:
-        """End the subscription of a watcher who was removed or logged out. Changed visibility ends the watch anyway."""
+        """End the subscription of a watcher who was removed or has logged out.
+
+        A change of the run's visibility ends the watch in any case.
+        """
         scope: Any = self.scope
         may_see = True
         while may_see:
             await asyncio.sleep(ASK_S)
-            with contextlib.suppress(DatabaseError):  # the database is away, and the subscription waits for it too
+            with contextlib.suppress(DatabaseError):  # the database is away, and the subscription waits for it as well
                 may_see = await in_thread(visible_run)(scope) is not None
         subscription.end()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """Answer `again` with the picture; close the socket on anything else, or too many of them."""
+        """Send the whole picture if the message is `again`. Close the socket on any other message, or on too many."""
         del bytes_data
         if self.subscription is None or text_data != AGAIN or not self._is_allowed():
             await self.close(code=NOT_UNDERSTOOD)

@@ -1,6 +1,7 @@
-"""Requests of pages besides their sockets: the same picture if sockets are blocked, and what only its reader sees.
+"""Requests that a page makes besides its WebSocket.
 
-The database is read once a second and once for each step, however many readers ask.
+If WebSockets are blocked, the page polls the same picture here. It also fetches facts that only its reader may see. The
+database is read once a second and once for each step, however many readers poll.
 """
 
 import gzip
@@ -22,17 +23,17 @@ from web.run_picture.loading import ENGLISH, known_language, picture_in
 from web.run_picture.own import Own, links_shown, own_bars, own_words
 
 KEEP_S = 1.0
-REST_S = 0.25  # least time between reads, however fast steps are
-MOST = 256  # pictures that are kept
+REST_S = 0.25  # least seconds between reads, however fast steps are
+MOST = 256  # most pictures that are kept
 
 
 class Kept(NamedTuple):
-    """A picture as it is sent, the time it was made, and its entry of the log."""
+    """A picture in the form in which it is sent, the time when it was made, and the index of the run's log then."""
 
     at_s: float
     entry: int
     content: bytes
-    packed: bytes  # compressed, once for all readers
+    packed: bytes  # compressed once, for all readers
     etag: str
 
 
@@ -42,7 +43,7 @@ _kept: dict[tuple[UUID, str], Kept] = {}  # by run and language
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the picture as JSON, or 304 if the client has it."""
+    """Return the picture as JSON, or status 304 if the client has it already."""
     language = known_language(request.GET.get("language", ""))
     kept = recent_picture(run_or_404(access_run, request, slug), language)
 
@@ -59,7 +60,7 @@ def polled_feed(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def recent_picture(run: Run, language: str = ENGLISH) -> Kept:
-    """Return the picture of up to a second ago, or a new one; a new step is shown without that delay."""
+    """Return a picture that is at most a second old. After a new step, make a new picture sooner."""
     now, index = time.monotonic(), run.head.index
     key = run.pk, language
     kept = _kept.get(key)
@@ -73,13 +74,13 @@ def recent_picture(run: Run, language: str = ENGLISH) -> Kept:
     return kept
 
 
-# The feed is the same for all watchers, so a page requests separately what only its reader sees
+# Facts that only one reader may see. The feed is the same for all watchers, so a page requests these facts separately.
 
 
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def own_links(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the links of the reader's machines; for the organizer those of all."""
+    """Return the connections of the reader's machines, or of all machines if the reader manages the run."""
     run = run_or_404(access_run, request, slug)
     links = links_shown(run, request.user, sees_all=may_manage(run, request.user))
     return JsonResponse(links, headers={"Cache-Control": "private, no-store"})
@@ -88,7 +89,7 @@ def own_links(request: HttpRequest, slug: str) -> HttpResponse:
 @rate_limits.limited("looks at a run", address_of, methods=("GET",), own="looks of one person")
 @require_safe
 def own_place(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the reader's line of the leaderboard and the bars of their machines."""
+    """Return the reader's own line of the leaderboard, and the progress bars of the reader's machines."""
     run = run_or_404(access_run, request, slug)
     own = Own(run, request.user)
     found = {"you": own_words(own, ()), "bars": own_bars(own, presence.online(run))}

@@ -1,7 +1,8 @@
-"""One look at a run for all its watchers in this process and language: each subscription gets the same text.
+"""A watch: one loop that loads a run's picture for all watchers in this process and language.
 
-A watch looks when a step is announced, else once a second, and only while there are watchers. A slow subscription gets
-the whole picture instead of changes, so it does not delay others.
+Each subscription gets the same text. The loop runs while there are watchers; it loads the picture when a step is
+announced, else once a second. A slow subscription gets the whole picture instead of changes, so that it does not delay
+others.
 """
 
 import asyncio
@@ -21,14 +22,14 @@ from web.run_picture.picture import Picture
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # between looks without an announcement
-REST_S = 0.2  # least time between looks
-RESTS = 3  # times the duration of a look, so that a long run does not keep the database busy
+LOOK_S = 1.0  # seconds between loads without an announcement
+REST_S = 0.2  # least seconds between loads
+RESTS = 3  # rest at least this many times as long as the load took, so that a long run does not keep the database busy
 WAITING = 16  # messages queued for a slow socket
 
 
 class Subscription:
-    """The queue of one watcher's messages. None means that no more will come."""
+    """The queue of one watcher's messages. None in the queue means that no more messages will come."""
 
     def __init__(self, watch: "Watch") -> None:
         self.watch = watch
@@ -38,7 +39,7 @@ class Subscription:
         return await self._waiting.get()
 
     def give(self, message: str) -> None:
-        """Queue a change; if the queue is full, replace it with the picture."""
+        """Queue a change. If the queue is full, replace all that it has with the whole picture."""
         if self._waiting.full():
             self.give_picture()
         else:
@@ -68,10 +69,10 @@ class Watch:
         self.seq = 0
         self.picture: Picture | None = None
         self._moved = asyncio.Event()
-        self._began = 0.0  # start of the last look, by the loop's clock
+        self._began = 0.0  # start of the last load, by the event loop's clock
 
     async def follow(self) -> None:
-        """Look whenever the run moved, until cancelled or the run is gone."""
+        """Load the picture whenever the run has moved, until cancelled or until the run is gone."""
         layer: Any = get_channel_layer()
         channel: str = await layer.new_channel()
         group = watchers_of(self.run_id.hex)
@@ -86,7 +87,7 @@ class Watch:
             await layer.group_discard(group, channel)
 
     async def _listen(self, layer: Any, channel: str) -> None:
-        """Note announcements. Never interrupted: a cancelled `receive` would forget the channel."""
+        """Note announcements of steps. Never cancelled while watching: that would forget the channel."""
         while True:
             await layer.receive(channel)
             self._moved.set()
@@ -99,7 +100,7 @@ class Watch:
         self._moved.clear()
 
     async def _look(self) -> bool:
-        """Send subscriptions what changed; return False if the run, or this view of it, has ended."""
+        """Send subscriptions what has changed; return False if the run is gone or its visibility changed."""
         self._began = asyncio.get_running_loop().time()
         try:
             found = await in_thread(look)(self.run_id, self.language)
@@ -107,7 +108,7 @@ class Watch:
             log.warning("the feed waits for the database", exc_info=True)
             return True
         if found is None or (self.picture and self.picture["visibility"] != found["visibility"]):
-            self._end()  # access is checked again
+            self._end()  # watchers reconnect, and their access is checked again
             return False
         self._show(found)
         return True
@@ -134,7 +135,7 @@ _watches: dict[tuple[UUID, str], tuple[Watch, "asyncio.Task[None]"]] = {}  # by 
 
 
 def subscribe(run_id: UUID, language: str = ENGLISH) -> Subscription:
-    """Subscribe to a run in one of the site's languages; the first message is the picture."""
+    """Subscribe to a run in one of the site's languages. The first message is the whole picture."""
     key = run_id, language
     if key not in _watches or _watches[key][1].done():
         watch = Watch(run_id, language)
@@ -146,7 +147,7 @@ def subscribe(run_id: UUID, language: str = ENGLISH) -> Subscription:
 
 
 async def unsubscribe(subscription: Subscription) -> None:
-    """Remove a subscription; the last one ends the watch."""
+    """Remove a subscription. Removing the last one ends the watch."""
     watch = subscription.watch
     watch.subscriptions.discard(subscription)
     key = watch.run_id, watch.language

@@ -1,1 +1,1 @@
-"""Formats of figures in languages whose formats in Django do not suit the pages."""
+"""Number formats for languages in which Django's own formats do not suit the pages."""

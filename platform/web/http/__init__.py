@@ -1,1 +1,1 @@
-"""HTTP: requesters, rate limits, files, errors."""
+"""Helpers for HTTP: requesters, rate limits, files, errors."""

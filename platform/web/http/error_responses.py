@@ -1,4 +1,4 @@
-"""Django's error views: not found, not allowed, malformed, broken. Pages for people, JSON under /api/."""
+"""Django's error views: not found, not allowed, malformed, broken. They answer pages, or JSON under /api/."""
 
 import sys
 
@@ -12,13 +12,13 @@ from web.http.faults import answer, new_incident
 
 
 def nothing_here(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """Answer 404, with a numbered reason if there is one."""
+    """Answer 404. Show the numbered error if there is one."""
     fault = getattr(exception, "fault", None) or Fault("404", _("Check the address, or browse all runs."))
     return answer(request, fault, status=404)
 
 
 def not_allowed(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """Answer 403, with a reason if there is one."""
+    """Answer 403. Show the reason if there is one."""
     text = str(exception or "") or _("Your role in this run does not allow this. Nothing was changed.")
     return answer(request, Fault("403", text), status=403)
 
@@ -31,7 +31,7 @@ def not_understood(request: HttpRequest, exception: Exception | None = None) -> 
 
 
 def broken(request: HttpRequest) -> HttpResponse:
-    """Answer 500, or 507 if the disk is full. The cause is in the site's log."""
+    """Answer 500, or 507 if the disk is full. The cause is written to the site's log."""
     if fault := disk_fault(sys.exc_info()[1]):  # Django calls this while it handles the error
         return answer(request, fault)
     incident = new_incident(request)
@@ -40,6 +40,6 @@ def broken(request: HttpRequest) -> HttpResponse:
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:  # noqa: ARG001
-    """Answer 403 to a form of another site, or of a page that was open for too long."""
+    """Answer 403 to a form that another site has sent, or that was open for too long."""
     text = "The form was too old or came from another site. Go back, reload the page and try again."
     return answer(request, Fault("403", text), status=403)

@@ -1,4 +1,4 @@
-"""Numbered errors as answers: the HTTP status of each, and the same text for people and programs."""
+"""Numbered errors as answers: the HTTP status of each error, and the same text for people and programs."""
 
 import logging
 import secrets
@@ -86,7 +86,7 @@ HEADLINES = {
 
 
 def new_incident(request: HttpRequest, error: BaseException | None = None) -> str:
-    """Log an error under a random number, which a reader can quote to the operator; return the number."""
+    """Log an error under a random number and return the number. A reader can quote it to the operator."""
     incident = secrets.token_hex(4)
     logger.error("incident %s: %s %s", incident, request.method, request.path, exc_info=error or sys.exc_info()[1])
     return incident
@@ -97,17 +97,17 @@ def status_of(code: str) -> int:
 
 
 def title_of(fault: Fault, status: int) -> str:
-    """Return the error's own title, or the status's if the error has no number of ours."""
+    """Return the title of a numbered error. For an error without a number, return the title of the HTTP status."""
     return fault.title if fault.code in CATALOGUE else str(HEADLINES.get(status, HEADLINES[UNLISTED]))
 
 
 def is_for_program(path: str) -> bool:
-    """Return True if the client reads JSON."""
+    """Return True if the client at this address expects JSON."""
     return path.startswith(("/api/", "/uploads/"))
 
 
 def answer(request: HttpRequest, fault: Fault, *, status: int | None = None) -> HttpResponse:
-    """Return the fault as JSON for programs, as a page otherwise."""
+    """Return the error as JSON for programs, or as a page."""
     status = status or status_of(fault.code)
     if is_for_program(request.path):
         said = {"code": fault.code, "title": title_of(fault, status), "severity": fault.severity, "text": fault.text}

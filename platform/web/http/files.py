@@ -1,4 +1,4 @@
-"""Files over HTTP: at most one byte range (RFC 9110, section 14), with their sha256, never whole in memory."""
+"""Files over HTTP, with sha256 and at most one byte range (RFC 9110, section 14), never whole in memory."""
 
 import asyncio
 import re
@@ -13,22 +13,22 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 BLOCK_BYTES = 256 * 1024
-RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})\Z")  # no file is longer, and int() takes 4,300 digits at most
+RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})\Z")  # no file is longer, and int() accepts at most 4,300 digits
 
 
 class Span(NamedTuple):
-    """Bytes [start, stop) of a file."""
+    """The bytes [start, stop) of a file."""
 
     start: int
     stop: int
 
 
 class Unsatisfiable(Exception):
-    """The range lies outside the file."""
+    """A requested range that lies outside the file."""
 
 
 def requested_span(header: str | None, size: int) -> Span | None:
-    """Return the range of a header; None for the whole file, also if the header is invalid. Raises Unsatisfiable."""
+    """Return a header's range; None for the whole file, as for an invalid header. Raises Unsatisfiable."""
     match = RANGE.match(header.strip()) if header else None
     if match is None or match.group(0) == "bytes=-":
         return None
@@ -47,7 +47,7 @@ def requested_span(header: str | None, size: int) -> Span | None:
 def send_file(
     request: HttpRequest, path: Path, *, sha256: str, name: str, kind: str = "application/octet-stream"
 ) -> HttpResponseBase:
-    """Send a file or the requested range of it. `sha256` is that of the whole file, and its ETag."""
+    """Send a file, or the requested range of it. `sha256` is that of the whole file, and serves as its ETag."""
     size = path.stat().st_size
     tag = f'"{sha256}"'
     wanted = None if request.headers.get("If-Range", tag) != tag else request.headers.get("Range")
@@ -86,7 +86,7 @@ async def blocks_async(path: Path, start: int, stop: int) -> AsyncIterator[bytes
 
 
 async def in_turns(parts: Iterator[str]) -> AsyncIterator[str]:
-    """Yield the parts of an answer, each made in a thread once the one before has been sent."""
+    """Yield the parts of an answer. Each part is made in a thread, after the part before was sent."""
     made = sync_to_async(partial(next, parts, None))
     while (part := await made()) is not None:
         yield part

@@ -1,4 +1,4 @@
-"""Middleware: compression of pages and JSON, and the content security policy, which allows only this site's files."""
+"""Middleware: compression of pages and JSON, and a content security policy that allows only this site's files."""
 
 from collections.abc import Callable
 
@@ -21,7 +21,7 @@ POLICY = (
 
 
 def compressed(get_response: Callable[[HttpRequest], HttpResponseBase]) -> Callable[[HttpRequest], HttpResponseBase]:
-    """Compress answers; random bytes blur their length, so that it reveals no secret (BREACH)."""
+    """Compress answers. Random bytes vary the length, so that it does not reveal a secret in the answer (BREACH)."""
     packing = GZipMiddleware(get_response)
 
     def middleware(request: HttpRequest) -> HttpResponseBase:

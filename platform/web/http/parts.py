@@ -1,4 +1,4 @@
-"""Long lists on a page, a hundred rows at a time."""
+"""Parts of long lists: a page shows a hundred rows at a time."""
 
 import re
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from django.http import HttpRequest
 
 ROWS = 100
 MOST_DIGITS = 9
-BEFORE = re.compile(r"[0-9]{1,18}")  # the key of a row
+BEFORE = re.compile(r"[0-9]{1,18}")  # the primary key of a row
 
 
 class Part(NamedTuple):
-    """Some rows of a list, and links to those before and after them; an empty link if there are none."""
+    """Some rows of a list, with links to the rows before and after. A link is empty if there are no such rows."""
 
     rows: Sequence[Any]
     before: str
@@ -24,7 +24,7 @@ class Part(NamedTuple):
 
 
 class Older(NamedTuple):
-    """The newest rows of a table, or those before a row. `older`: the row before which the next ones are."""
+    """The newest rows of a table, or those before a given row. `older` is the key to continue from."""
 
     rows: list[Any]
     is_older: bool
@@ -32,7 +32,7 @@ class Older(NamedTuple):
 
 
 def rows_before(rows: QuerySet[Any], request: HttpRequest, size: int = ROWS) -> Older:
-    """Return at most `size` rows before the one that the address names with `?before=`, in one query."""
+    """Return at most `size` rows, newest first, in one query: those before the key in `?before=`, if given."""
     said = request.GET.get("before", "")
     is_older = BEFORE.fullmatch(said) is not None
     found = list((rows.filter(pk__lt=int(said)) if is_older else rows).order_by("-pk")[: size + 1])
@@ -40,9 +40,9 @@ def rows_before(rows: QuerySet[Any], request: HttpRequest, size: int = ROWS) -> 
 
 
 def part_of(rows: QuerySet[Any] | Sequence[Any], request: HttpRequest, name: str, page: str) -> Part:
-    """Return rows from the position that the address has under this name, in one query.
+    """Return rows in one query, from the position that the address gives under `name`.
 
-    `page` is where links lead, since a form filled in wrongly is answered at another address.
+    `page` is the address for the links, since a form with errors is answered at another address.
     """
     said = request.GET.get(name, "")
     begin = int(said) if said.isascii() and said.isdigit() and len(said) <= MOST_DIGITS else 0

@@ -1,5 +1,7 @@
-"""Rate limits: limits in `settings.RATES`, counts in Django's cache. A window begins with the first use and ends
-alone."""
+"""Rate limits. `settings.RATES` has the limits, Django's cache the counts.
+
+The window of a requester begins with the first use, and ends after a fixed time.
+"""
 
 import hashlib
 import logging
@@ -25,7 +27,7 @@ Rest = ParamSpec("Rest")
 
 
 class TooOften(Problem):
-    """E223, with the time after which it works again."""
+    """Problem E223, with the seconds after which the requester may try again."""
 
     def __init__(self, what: str, retry_after_s: int) -> None:
         wait = f"{retry_after_s} s" if retry_after_s < 90 else f"{math.ceil(retry_after_s / 60)} minutes"
@@ -34,7 +36,7 @@ class TooOften(Problem):
 
 
 def spend(what: str, who: str, *, now: float | None = None) -> None:
-    """Count one use of `what` by `who`. Raises TooOften (Problem E223) if it is one too many."""
+    """Count one use of `what` by `who`. Raises TooOften (Problem E223) if the limit is exceeded."""
     now = time.time() if now is None else now
     most, window_s = settings.RATES[what]
     try:
@@ -43,14 +45,14 @@ def spend(what: str, who: str, *, now: float | None = None) -> None:
         cache.add(key, 0, 2 * window_s)
         used = cache.incr(key)
     except (RedisError, ValueError) as error:
-        logger.warning("rate of %s not counted: %s", what, error)  # people get in while Redis restarts
+        logger.warning("rate of %s not counted: %s", what, error)  # requests are allowed while Redis restarts
         return
     if used > most:
         raise TooOften(what, max(1, math.ceil(began + window_s - now)))
 
 
 def forgive(what: str, who: str) -> None:
-    """Take back one use that should not count."""
+    """Take back one use, which should not count."""
     try:
         began = cache.get(_key(what, who))
         if began is not None:
@@ -71,10 +73,10 @@ def limited(
     failures_only: bool = False,
     own: str = "",
 ) -> Callable[[View[Rest]], View[Rest]]:
-    """Return a decorator that limits a view's requests of these `methods`; one too many is answered with E223.
+    """Return a decorator that limits requests to a view with these `methods`. Beyond the limit, it answers with E223.
 
-    With `failures_only` a use that redirects is taken back. `own` is the limit for a person who is logged in, since a
-    school behind one address is many people.
+    With `failures_only`, a use that ends in a redirect does not count. `own` is the limit for a person who is logged
+    in, since a school behind one address is many people.
     """
 
     def around(view: View[Rest]) -> View[Rest]:
@@ -82,7 +84,7 @@ def limited(
         def counted(request: HttpRequest, /, *rest: Rest.args, **named: Rest.kwargs) -> HttpResponseBase:
             if request.method not in methods:
                 return view(request, *rest, **named)
-            # Before the view, which may log the person in or out.
+            # Do this before the view, which may log the person in or out.
             counts, whom = (own, person(request)) if own and request.user.is_authenticated else (what, who(request))
             try:
                 spend(counts, whom)
@@ -105,13 +107,13 @@ def refusal(request: HttpRequest, problem: TooOften) -> HttpResponse:
 
 
 def address_and_name(request: HttpRequest) -> str:
-    """Return the address and name of a login attempt. The name is normalized as the login form does."""
+    """Return the address and the name of a login attempt. The name is normalized as in the login form."""
     name = unicodedata.normalize("NFKC", request.POST.get("username", "")).strip()
     return f"{address_of(request)} {name.casefold()}"
 
 
 def invitation_guess(request: HttpRequest) -> tuple[str, str]:
-    """Return what to count for a wrong invitation link, and for whom: a person, or else an address."""
+    """Return which limit a wrong invitation link counts towards, and for whom: the person, or else the address."""
     if request.user.is_authenticated:
         return "wrong invitations", person(request)
     return "wrong invitations of one address", address_of(request)
@@ -122,5 +124,5 @@ def person(request: HttpRequest) -> str:
 
 
 def _key(*parts: object) -> str:
-    """Return a cache key of fixed length. It hides names and addresses."""
+    """Return a cache key of fixed length, which hides names and addresses."""
     return f"rate:{hashlib.sha256(repr(parts).encode()).hexdigest()}"

@@ -1,4 +1,4 @@
-"""The requester: person, address, and the run they may see."""
+"""The requester of a page: person, address, and the run that the person may see."""
 
 import ipaddress
 from typing import Any, cast
@@ -10,38 +10,38 @@ from config.proxies import visitor_of
 from peer_agent.protocol.errors import Fault, Problem
 from runs.models import Run
 
-HOME_BITS = 64  # of an IPv6 address: the network of one household
+HOME_BITS = 64  # bits of an IPv6 address that name the network of one household
 
 
 def person_in(request: HttpRequest) -> Person:
-    """Return the person who is logged in; for views behind `login_required`."""
+    """Return the person who is logged in. For views behind `login_required` only."""
     return cast("Person", request.user)
 
 
 def ip_of(request: HttpRequest) -> str:
-    """Return the address of the requester; empty if unknown."""
+    """Return the requester's IP address; empty if it is unknown."""
     return visitor_of(request.META.get("REMOTE_ADDR", ""), request.headers.get("X-Forwarded-For", ""))
 
 
 def address_of(request: HttpRequest) -> str:
-    """Return the address that counts as one requester."""
+    """Return the address for which limits are counted: an IPv4 address, or the network of an IPv6 address."""
     return household(ip_of(request))
 
 
 def household(ip: str) -> str:
-    """Return an IPv4 address, or the 64 bits of IPv6 that belong to one household."""
+    """Return an IPv4 address as it is, or the 64-bit network of an IPv6 address: one household."""
     if ":" not in ip:
         return ip
     return str(ipaddress.ip_network(f"{ip.partition('%')[0]}/{HOME_BITS}", strict=False))
 
 
 def site_of(request: HttpRequest) -> str:
-    """Return the address under which the visitor knows this site."""
+    """Return the address of this site, as the visitor's browser uses it."""
     return request.build_absolute_uri("/").rstrip("/")
 
 
 def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
-    """Return the run that `access` gives. A run that the viewer may not see raises Http404, as a missing one does."""
+    """Return the run that `access` gives. Raises Http404 if it is missing or the viewer may not see it."""
     try:
         run: Run = access(slug=slug, viewer=request.user)
     except Problem as problem:
@@ -50,7 +50,7 @@ def run_or_404(access: Any, request: HttpRequest, slug: str) -> Run:
 
 
 def missing(fault: Fault) -> Http404:
-    """Return a 404 with its reason, which `web.http.error_responses` shows."""
+    """Return an Http404 that carries an error, which `web.http.error_responses` shows."""
     nothing = Http404()
     nothing.fault = fault  # type: ignore[attr-defined]
     return nothing

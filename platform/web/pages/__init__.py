@@ -1,1 +1,1 @@
-"""Pages for people, by subject. No other package imports them."""
+"""Pages for people, by subject. No other package imports this one."""

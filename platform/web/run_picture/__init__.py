@@ -1,1 +1,1 @@
-"""The present look of a run, as plain values: sentence, curve, bars, people."""
+"""The picture of a run: the content of its page as plain values, such as sentence, curve, bars and people."""

@@ -1,4 +1,4 @@
-"""Alerts of a run for its managers, as errors: stalled, few machines, a jump of the loss, failed publishing. Pure."""
+"""Alerts for a run's managers, as numbered errors: stalled, few machines, a loss that jumped. Pure functions."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -21,24 +21,24 @@ from runs.states import LIVE
 from web.run_picture.counts import duration, machines
 from web.run_picture.picture import Seen
 
-STALLED_TIMES = 5  # the usual step …
-STALLED_S = 600.0  # … and at least this long
-FIRST_S = 1800.0  # for the first step, without a usual time
-FEW_S = 60.0  # tolerance for a machine that reconnects
-BEFORE, LEAST_BEFORE = 30, 8  # steps that a loss is compared with
-SPREADS = 8  # median deviations …
-RISE = 0.25  # … and this part of the median, for a loss to be a jump
+STALLED_TIMES = 5  # a step is late after this many times its usual duration …
+STALLED_S = 600.0  # … and after at least this many seconds
+FIRST_S = 1800.0  # for the first step, which has no usual duration
+FEW_S = 60.0  # time for a machine to reconnect
+BEFORE, LEAST_BEFORE = 30, 8  # steps with which a loss is compared, and the least number of them
+SPREADS = 8  # a loss is a jump if it is this many median deviations above the median …
+RISE = 0.25  # … and at least this fraction of the median above it
 
 
 class Watch(NamedTuple):
-    """Facts that alerts need besides the picture: changes of the number of trainers, and the last resumption."""
+    """Facts for alerts besides the picture: changes of the number of trainers, and the last resumption."""
 
     crowd: Sequence[Crowd] = ()
     resumed_at: Callable[[], datetime | None] = lambda: None
 
 
 def run_alerts(seen: Seen, watch: Watch) -> Iterator[Fault]:
-    """Yield all alerts that hold now; none of a run that should make no steps."""
+    """Yield all alerts that hold now. Yield none for a run that should not make steps."""
     run = seen.run.run
     if run.state != Run.State.OPEN or run.wanted == Run.Wanted.FINISHED:
         return
@@ -48,12 +48,12 @@ def run_alerts(seen: Seen, watch: Watch) -> Iterator[Fault]:
 
 
 def since_words(at: datetime) -> str:
-    """Return “12:04 on 3 Dec (UTC)”."""
+    """Return a time as text, such as “12:04 on 3 Dec (UTC)”."""
     return f"{at:%H:%M} on {at.day} {at:%b} (UTC)"
 
 
 def _stalled(seen: Seen, watch: Watch) -> Iterator[Fault]:
-    """Yield E421 if a step takes too long, counted from the last step, the opening, or when trainers were there."""
+    """Yield E421 if a step takes too long since the last one, the opening, or the arrival of trainers."""
     pace_s, last = seen.run.pace_s, seen.run.points[-1] if seen.run.points else None
     manned = _since(watch.crowd, lambda trainers: trainers > 0)
     if manned is None or seen.run.step >= seen.run.target_steps:
@@ -62,14 +62,14 @@ def _stalled(seen: Seen, watch: Watch) -> Iterator[Fault]:
     since = max(mark for mark in marks if mark is not None)
     bound = timedelta(seconds=FIRST_S if pace_s is None else max(STALLED_S, STALLED_TIMES * pace_s))
     if seen.now - since > bound:
-        since = max(since, watch.resumed_at() or since)  # called only if it matters: it costs a query
+        since = max(since, watch.resumed_at() or since)  # called only if it matters, because it takes a query
     if seen.now - since > bound:
         usual = f"A step usually takes about {duration(pace_s)}. " if pace_s is not None else ""
         yield Fault.of("E421", since=since_words(since), machines=machines(watch.crowd[-1].trainers), usual=usual)
 
 
 def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
-    """Yield E422 if fewer machines train than the organizer's limit."""
+    """Yield E422 if fewer machines train than the limit that the organizer set."""
     least = seen.run.run.least_machines or 0
     since = _since(crowd, lambda trainers: trainers < least)
     if since is not None and seen.now - since > timedelta(seconds=FEW_S):
@@ -78,7 +78,7 @@ def _few(seen: Seen, crowd: Sequence[Crowd]) -> Iterator[Fault]:
 
 
 def _since(crowd: Sequence[Crowd], holds: Callable[[int], bool]) -> datetime | None:
-    """Return since when a condition on the number of trainers holds without a gap; None if it does not."""
+    """Return since when a condition on the number of trainers has held without a gap; None if it does not hold."""
     since = None
     for each in reversed(crowd):
         if not holds(each.trainers):
@@ -88,7 +88,7 @@ def _since(crowd: Sequence[Crowd], holds: Callable[[int], bool]) -> datetime | N
 
 
 def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
-    """Yield E423 if the last loss is far above the median of earlier ones; it names the first step of the jump."""
+    """Yield E423 if the last loss is far above the median of earlier losses. E423 names the first step of the jump."""
     *before, last = points[-BEFORE - 1 :] or [Point(0, 0.0)]
     usual = [point.loss for point in before if math.isfinite(point.loss)]
     if len(usual) < LEAST_BEFORE:
@@ -96,7 +96,7 @@ def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
     middle = median(usual)
     spread = median(abs(loss - middle) for loss in usual)
     most = middle + max(SPREADS * spread, RISE * abs(middle))
-    jumped = list(takewhile(lambda point: not point.loss <= most, [last, *reversed(before)]))  # also for NaN
+    jumped = list(takewhile(lambda point: not point.loss <= most, [last, *reversed(before)]))  # true for NaN as well
     if jumped:
         first = jumped[-1]
         shown = f"{last.loss:.2f}" if math.isfinite(last.loss) else "not a finite number"
@@ -107,8 +107,8 @@ def _jumped(points: Sequence[Point]) -> Iterator[Fault]:
 def run_troubles(
     seen: Seen, verification: Verification | None, publication: Publication | None, watch: Watch | None = None
 ) -> Sequence[Fault]:
-    """Return the faults to show, without those that follow from another one shown."""
-    with override("en"):  # numbered errors have no other language yet, and a mixed sentence is no help
+    """Return the errors to show. An error that follows from another one shown is left out."""
+    with override("en"):  # numbered errors have no other language yet, and a mixed sentence would not help
         return first_causes((*_all(seen, verification, publication), *run_alerts(seen, watch or Watch())))
 
 
@@ -127,7 +127,7 @@ def _all(seen: Seen, verification: Verification | None, publication: Publication
 
 
 def _unpublished(publication: Publication, seen: Seen) -> Iterator[Fault]:
-    """Yield why nothing arrives at the Hub; after a while also since when."""
+    """Yield the error that keeps the model from the Hub. After a while, also yield E383, which says since when."""
     is_there = publication.state == Publication.State.PUBLISHED
     fault = "" if is_there else publication.fault
     if seen.run.run.state in LIVE and publication.checkpoint_fault:
@@ -142,6 +142,6 @@ def _unpublished(publication: Publication, seen: Seen) -> Iterator[Fault]:
 
 
 def _lacks_relay(seen: Seen) -> bool:
-    """Return True if a host drives the run without any relay or auxiliary."""
+    """Return True if a host drives the run, but no relay or auxiliary is connected."""
     is_driven = seen.run.run.state == Run.State.OPEN and bool(seen.phase)
     return is_driven and not any(peer.role in {Role.RELAY, Role.AUXILIARY} for peer in seen.peers)

@@ -1,7 +1,7 @@
-"""The last plan as a picture: senders and averagers, their parts, planned and actual time, and limits. Pure.
+"""The last plan as a drawing: senders and averagers, their parts, planned and actual time, and limits. Pure functions.
 
-Heights are in pixels; template and script draw the same lines. It shows no bandwidth, because everyone who sees the run
-sees it.
+Heights are in pixels; template and script draw the same lines. No bandwidth is shown, because everyone who sees the run
+sees the drawing.
 """
 
 import hashlib
@@ -18,16 +18,16 @@ from web.run_picture.counts import duration, with_number
 
 Line = dict[str, Any]
 
-ROW = 36  # pixels of a line, as in the style sheet
-THICKEST, THINNEST = 12.0, 1.5  # pixels of a link to the only averager, and to one with hardly any part
+ROW = 36  # height of a line in pixels, as in the style sheet
+THICKEST, THINNEST = 12.0, 1.5  # thickness in pixels of a link to the only averager, and to one with hardly any part
 ALONE = 0.75  # a limit with at least this part of the possible saving is named alone
 NAMED = 2  # limits that a sentence names
 SHORTEST_S = 0.05  # shorter times are not shown exactly
 NO_BREAK = "\N{NO-BREAK SPACE}"
 HELPERS = frozenset({Role.AUXILIARY.value, Role.RELAY.value})
-AT_WORK = frozenset({"reduce", "commit"})  # phases in which the last plan is carried out
+AT_WORK = frozenset({"reduce", "commit"})  # the phases in which the last plan is carried out
 
-RELAY = "relay"  # its name, for everyone
+RELAY = "relay"  # the name that everyone sees for a relay
 NEVER = gettext_lazy("No step has been averaged yet. After the first step, this shows who sends what to whom.")
 NOT_MEASURED = gettext_lazy("Measuring connection speeds takes a few steps.")
 NOTHING_TRAVELS = gettext_lazy("Only one machine is training, so nothing has to be sent.")
@@ -39,7 +39,7 @@ NOTE = gettext_lazy(
 
 
 def averaging_of(outline: Outline | None, *, phase: str, is_over: bool = False) -> dict[str, Any]:
-    """Return the picture's values. `phase` is the run's present one, empty without a host."""
+    """Return the values of the picture about averaging. `phase` is the run's present phase; empty without a host."""
     if outline is None:
         return {"plan": None, "limit": str(NEVER), "limiting": [], "planned": ""}
     return {
@@ -81,7 +81,7 @@ def _seconds(seconds: float) -> str:
 
 
 def limit_sentence(outline: Outline, *, is_over: bool = False) -> str:
-    """Return which machine and direction limit the averaging, never their bandwidth."""
+    """Return a sentence that names the machine and the direction that limit averaging, without a bandwidth."""
     told = told_of(outline)
     if not told:
         return str(NOTHING_TRAVELS if _is_alone(outline) else NOT_MEASURED)
@@ -108,13 +108,13 @@ def _limits_of(outline: Outline, told: Sequence[Bottleneck], *, is_over: bool) -
 
 
 def told_of(outline: Outline) -> Sequence[Bottleneck]:
-    """Return the limits that the sentence names: the dominant one, or the first two."""
+    """Return the limits that the sentence names: the dominant one, else the first two."""
     limits = outline.bottlenecks
     return limits[:1] if limits and limits[0].part >= ALONE else limits[:NAMED]
 
 
 def _is_of_helpers(limit: Bottleneck) -> bool:
-    """Return True if only auxiliaries or relays limit, of which there could be more."""
+    """Return True if only auxiliaries or relays limit averaging, so that more of them would help."""
     return bool(limit.who) and all(who.role in HELPERS for who in limit.who)
 
 
@@ -155,7 +155,7 @@ def _phrase(limit: Bottleneck) -> str:
 
 
 def names_of(who: Participant) -> tuple[str, str]:
-    """Return person and machine as everyone may read them. A relay's names may reveal the site's computers."""
+    """Return the names that everyone may see. A relay's own names might reveal the site's computers."""
     return (RELAY, "") if who.role == Role.RELAY else (who.person, who.machine)
 
 
@@ -170,7 +170,7 @@ def _name(who: Participant) -> str:
 
 
 def linked(plan: dict[str, Any]) -> list[tuple[Line, Line]]:
-    """Return both ends of every link, from each sender to each other averager. Limiting ones come last, on top."""
+    """Return both ends of each link from a sender to another averager. Limiting links come last, on top."""
     ends = [
         (one, other)
         for one in plan["senders"]
@@ -203,19 +203,19 @@ def drawn(outline: Outline) -> dict[str, Any]:
 
 
 def limiting(outline: Outline) -> list[str]:
-    """Return “key way” of each direction that the sentence names, as in `way_key`."""
+    """Return the key, as `way_key` makes it, of each direction that the sentence names."""
     both = (Kind.UP, Kind.DOWN)
     ways = {Kind.UP: (Kind.UP,), Kind.DOWN: (Kind.DOWN,), Kind.DUPLEX: both}
     return [way_key(limit.who[0].peer, way) for limit in told_of(outline) for way in ways.get(limit.kind, ())]
 
 
 def way_key(peer: str, way: Kind) -> str:
-    """Return a name for a direction of a machine's link that reveals nothing about it."""
+    """Return a key for one direction of a machine's link. The key does not reveal the machine's id."""
     return f"{key_of(peer)} {way}"
 
 
 def key_of(peer: str) -> str:
-    """Return a name for a machine that reveals nothing about it."""
+    """Return a key for a machine. The key does not reveal the machine's id."""
     return hashlib.sha256(peer.encode()).hexdigest()[:12]
 
 
@@ -234,13 +234,13 @@ def _rest(count: int) -> Line:
 
 
 def _part(part: float) -> Line:
-    """Return a part in percent for people, and the thickness of its links."""
+    """Return a part as a percentage for people, and the thickness of its links in pixels."""
     percent = f"{100 * part:.0f} %" if part >= 0.005 else _("under 1 %%") % {}
     width = round(max(THINNEST, THICKEST * part), 1)
     return {"share": round(100 * part, 1), "percent": percent, "width": width}
 
 
 def _placed(lines: list[Line], height: int) -> list[Line]:
-    """Return each line with its middle; the shorter side is centred."""
+    """Return the lines, each with the height of its middle. The shorter side is centred."""
     top = (height - ROW * len(lines)) // 2
     return [{**line, "y": top + ROW * place + ROW // 2} for place, line in enumerate(lines)]

@@ -1,4 +1,4 @@
-"""Sentences on the cards of a run's page, for the rendered page and the live one alike. Pure."""
+"""Sentences on the cards of a run's page, the same in the rendered page and in the live feed. Pure functions."""
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -26,13 +26,13 @@ NOTHING = gettext_lazy("No activity yet.")
 
 
 def progress(picture: RunPicture, to_go: str) -> str:
-    """Return “step 12 of 100 · about 88 min to go”. `to_go` is empty if nothing moves."""
+    """Return a text such as “step 12 of 100 · about 88 min to go”. `to_go` is empty if the run makes no steps."""
     step = _("step %(step)s of %(target)s") % {"step": f"{picture.step:,}", "target": f"{picture.target_steps:,}"}
     return " · ".join(filter(None, [step, to_go]))
 
 
 def resting(picture: RunPicture) -> str:
-    """Return the text in place of the step's bars while no machine is connected."""
+    """Return the text that replaces the step's bars while no machine is connected."""
     if picture.run.state == Run.State.FINISHED:
         return _("Training is finished, after %(samples)s.") % {"samples": counts.samples(picture.samples)}
     return _("No machines are training right now. A step needs %(samples)s samples from all machines together.") % {
@@ -41,7 +41,7 @@ def resting(picture: RunPicture) -> str:
 
 
 def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
-    """Return “1 relay · 1 auxiliary · 2 retried steps”."""
+    """Return a text such as “1 relay · 1 auxiliary · 2 retried steps”."""
     parts = [
         counts.with_number(ngettext("%(number)s relay", "%(number)s relays", relays), relays) if relays else "",
         counts.with_number(ngettext("%(number)s auxiliary", "%(number)s auxiliaries", auxiliaries), auxiliaries)
@@ -53,24 +53,24 @@ def others(relays: int, auxiliaries: int, void_rounds: int) -> str:
 
 
 def more_machines(number: int) -> str:
-    """Return “and 647 more machines” for below the first bars; empty for none."""
+    """Return a text such as “and 647 more machines”, to show below the first bars; empty for 0."""
     message = ngettext("and %(number)s more machine", "and %(number)s more machines", number)
     return counts.with_number(message, number) if number else ""
 
 
 def given(people: int, machines: int, samples: int) -> str:
-    """Return “1,204 samples from 3 people on 4 machines”, the last line of a leaderboard."""
+    """Return a text such as “1,204 samples from 3 people on 4 machines”, the last line of a leaderboard."""
     parts = {"samples": counts.samples(samples), "people": counts.people(people), "machines": counts.machines(machines)}
     return _("%(samples)s from %(people)s on %(machines)s") % parts
 
 
 def given_by(people: int, machines: int) -> str:
-    """Return “3 people on 4 machines”."""
+    """Return a text such as “3 people on 4 machines”."""
     return _("%(people)s on %(machines)s") % {"people": counts.people(people), "machines": counts.machines(machines)}
 
 
 def without_curve(unigram: float | None) -> str:
-    """Return the text in place of the curve. `unigram`: the text's unigram entropy in nats per token."""
+    """Return the text shown before the curve begins. `unigram` is the data's entropy in nats per token."""
     begins = _("The curve will start with the first step.")
     if not unigram:
         return begins
@@ -79,7 +79,7 @@ def without_curve(unigram: float | None) -> str:
 
 
 def percent(part: float) -> str:
-    """Return a part of one in words: “12 %”, “0.4 %”, “under 0.1 %”; empty for none."""
+    """Return a fraction as text, such as “12 %”, “0.4 %” or “under 0.1 %”; empty for 0."""
     if part >= 0.0995:
         return f"{100 * part:.0f} %"
     return f"{100 * part:.1f} %" if part >= 0.0005 else (_("under 0.1 %%") % {} if part else "")

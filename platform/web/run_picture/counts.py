@@ -1,4 +1,4 @@
-"""Numbers with their nouns, in the reader's language. Pure."""
+"""Numbers with their nouns, in the reader's language. Pure functions."""
 
 from collections.abc import Callable
 
@@ -27,12 +27,12 @@ def models(number: int) -> str:
 
 
 def with_number(message: str, number: int) -> str:
-    """Fill a number, in groups of three, into a message that `ngettext` has chosen."""
+    """Fill a number, with digits in groups of three, into a message that `ngettext` has chosen."""
     return message % {"number": f"{number:,}"}
 
 
 def duration(seconds: float) -> str:
-    """Return a duration in words, rounded as people would."""
+    """Return a duration as text, rounded as people would."""
     if seconds < 10:
         return _("%(seconds)s s") % {"seconds": f"{seconds:.1f}".removesuffix(".0")}
     if seconds < 90:
@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
 
 
 def ordinal(number: int) -> str:
-    """Return 1st, 2nd, 3rd, 11th."""
+    """Return an ordinal number, such as 1st, 2nd, 3rd or 11th."""
     ending = number % 10 if number % 100 not in (11, 12, 13) else 0
     return ORDINALS.get(ending, _nth)(f"{number:,}")
 

@@ -1,6 +1,6 @@
-"""The loss and other quantities over a run's steps, as charts (as in `frontend/src/charts.ts`) and in sentences. Pure.
+"""The loss and other quantities over a run's steps, as charts and in sentences. Pure functions.
 
-A point of the picture has its values in the order of `QUANTITIES`.
+`frontend/src/charts.ts` draws the same charts. A point of the picture has its values in the order of `QUANTITIES`.
 """
 
 import math
@@ -16,7 +16,7 @@ from runs.selectors import Measured, Point
 
 WIDE = Frame(720, 280)
 NARROW = Frame(340, 210)
-LOSS = "loss"  # the chart shown first
+LOSS = "loss"  # the chart that is shown first
 WIDE_FURTHER = Frame(720, 280, left=60)  # labels are longer than those of losses
 NARROW_FURTHER = Frame(340, 210, left=60)
 
@@ -29,7 +29,7 @@ def laid_out(
     *,
     as_perplexity: bool = False,
 ) -> Layout | None:
-    """Return the layout of a run's curve; None before it has one. Losses in nats per token."""
+    """Return the layout of a run's loss curve; None if there is no point yet. Losses are in nats per token."""
     held = [(point.step, point.loss) for point in heldout]
     losses = [(point.step, point.loss) for point in points]
     return lay_out(losses, entropy, frame, heldout=held, as_perplexity=as_perplexity)
@@ -44,7 +44,7 @@ def loss_chart(
     unit: str = "token",
     as_perplexity: bool = False,
 ) -> str:
-    """Return an `<svg>` of the curve, empty without points. Unigram entropy is dotted, held-out losses are circles."""
+    """Return an `<svg>` of the curve: unigram entropy dotted, held-out losses as circles. "" without points."""
     layout = laid_out(points, entropy, frame, heldout, as_perplexity=as_perplexity)
     return chart_svg(layout, summary(points, entropy, heldout, unit=unit)) if layout else ""
 
@@ -52,7 +52,7 @@ def loss_chart(
 def summary(
     points: Sequence[Point], entropy: float | None, heldout: Sequence[Measured] = (), *, unit: str = "token"
 ) -> str:
-    """Return a description of the curve for readers who cannot see it. `unit`: what a loss is a mean over."""
+    """Return a description of the curve for readers who cannot see it. `unit` is what a loss is averaged over."""
     if not points:
         return _("No steps yet.")
     text = _moved(points, unit)
@@ -94,11 +94,11 @@ def _judged(heldout: Sequence[Measured]) -> str:
 
 
 class Quantity(NamedTuple):
-    """One chart. `told`: its quantity, as the beginning of a sentence."""
+    """A quantity with a chart. `told` is its name, as the beginning of a sentence."""
 
     key: str
     name: str
-    field: str  # of a point
+    field: str  # name of the field of a point
     told: str
     unit: str = ""
 
@@ -112,7 +112,7 @@ QUANTITIES = (
 
 
 def charts_of(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Return the charts that have values, with a summary of each."""
+    """Return the charts that have values, each with a summary."""
     found = ((quantity, values_of(points, quantity)) for quantity in QUANTITIES)
     return [
         {"key": each.key, "name": _(each.name), "summary": _summary(each, values)} for each, values in found if values
@@ -120,7 +120,7 @@ def charts_of(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 
 def chart_of(points: Sequence[Point], key: str, frame: Frame) -> str:
-    """Return an `<svg>` of one chart; empty for an unknown name or without values."""
+    """Return an `<svg>` of one chart; empty if the name is unknown or there are no values."""
     quantity = next((each for each in QUANTITIES if each.key == key), None)
     values = values_of(points, quantity) if quantity else []
     layout = lay_out(values, None, frame, amount=quantity.unit if quantity else "")
@@ -128,13 +128,13 @@ def chart_of(points: Sequence[Point], key: str, frame: Frame) -> str:
 
 
 def values_of(points: Sequence[Point], quantity: Quantity) -> list[tuple[int, float]]:
-    """Return step and value of the points that have one, among those whose loss is drawn."""
+    """Return step and value of each point that has a value, among points whose loss is finite."""
     found = ((point, getattr(point, quantity.field)) for point in points if math.isfinite(point.loss))
     return [(point.step, value) for point, value in found if value is not None and math.isfinite(value)]
 
 
 def _summary(quantity: Quantity, values: Sequence[tuple[int, float]]) -> str:
-    """Return the newest value and the highest, for readers who cannot see the chart."""
+    """Return a sentence with the newest and the highest value, for readers who cannot see the chart."""
     step, value = values[-1]
     highest_step, highest = max(values, key=lambda each: each[1])
     said = {"what": _(quantity.told), "step": f"{step:,}", "value": _amount(value, quantity)}

@@ -1,4 +1,4 @@
-"""Preview images of links, 1200 x 630 PNG, since most sites that show links accept no SVG. Pure."""
+"""Preview images for links: PNG of 1200 x 630, because most sites that show links accept no SVG. Pure functions."""
 
 import io
 import math
@@ -14,21 +14,21 @@ from runs.selectors import Measured, Point, typical_loss
 from web.run_picture.curves import laid_out
 
 CARD = Frame(1200, 630, left=96, right=56, top=226, bottom=76, letter=24)
-EDGE = 56  # margin on both sides above the curve
+EDGE = 56  # margin at the left and right, above the curve
 ROOM = CARD.width - 2 * EDGE
-HEAD, LEADING = 78, 1.16  # baseline of the first line; line spacing of the title
-TWICE = 2  # drawn larger and reduced, for smooth lines
-DOT, GAP = 4, 14  # of the dotted line
-ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # Pillow's names
-SIZES = ((60, 1), (46, 2))  # height of a letter, and most lines
-CHECKED = 20  # the size at which glyphs are compared
+HEAD, LEADING = 78, 1.16  # baseline of the first line, and line spacing of the title
+TWICE = 2  # images are drawn larger by this factor and reduced, for smooth lines
+DOT, GAP = 4, 14  # length and distance of the dots in a dotted line
+ANCHORS = {"start": "ls", "middle": "ms", "end": "rs"}  # Pillow's names for anchors
+SIZES = ((60, 1), (46, 2))  # height of a letter, and most lines at that height
+CHECKED = 20  # size at which the shapes of letters are compared
 END = "…"
 
 
-# People's text: what of it can be drawn, and how it fits
+# A person's text: which of it can be drawn, and how it fits
 
-# Pillow's own font has ASCII and a few more characters. A machine may lack other fonts, and Bengali or Arabic in the
-# wrong one is worse than absent. Such a title is left out of the image; `og:title` has it.
+# Pillow's own font has ASCII and a few more characters. A machine may lack other fonts, and Bengali or Arabic in a
+# wrong font is worse than none. A title that cannot be drawn is left out of the image; `og:title` has it.
 
 
 class Lines(NamedTuple):
@@ -38,12 +38,12 @@ class Lines(NamedTuple):
 
 @cache
 def letters(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    """Return Pillow's own font, so that no machine needs one."""
+    """Return Pillow's own font, so that no font has to be installed."""
     return ImageFont.load_default(size=size)
 
 
 def drawable(text: str) -> str:
-    """Return a name on one line without invisible characters; empty if the font lacks one of its letters."""
+    """Return a name on one line, without invisible characters. Return an empty string if the font lacks a letter."""
     line = one_line(text)
     if line == NAMELESS and NAMELESS not in text:
         return ""
@@ -52,7 +52,7 @@ def drawable(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_drawn(letter: str) -> bool:
-    """Return True if the font has the letter: it draws another shape than for one it lacks."""
+    """Return True if the font has the letter: its shape differs from the shape drawn for an unknown letter."""
     return letter == " " or _shape(letter) != _shape("\uffff")
 
 
@@ -66,7 +66,7 @@ def width_of(text: str, size: int) -> float:
 
 
 def fitted(text: str, room: float) -> Lines:
-    """Return the words at the largest size that fits, on at most two lines; longer text ends in “…”."""
+    """Return the words at the largest size that fits, on at most two lines. Longer text is cut and ends in “…”."""
     for size, most in SIZES:
         lines = _broken(text, size, room)
         if len(lines) <= most:
@@ -100,7 +100,10 @@ def _pieces(word: str, size: int, room: float) -> list[str]:
 
 
 class Shown(NamedTuple):
-    """The contents of an image. Losses in nats per token; `people` says who trains, `is_alive` whether anyone does."""
+    """The content of a run's preview image.
+
+    Losses are in nats per token. `people` says who trains. `is_alive` is True if the run makes steps.
+    """
 
     points: Sequence[Point]
     entropy: float | None
@@ -114,7 +117,7 @@ class Shown(NamedTuple):
 
 
 def site_png(people: str = "") -> bytes:
-    """Return the preview of the site itself; `people` says who trains now."""
+    """Return the preview image of the site. `people` says who trains now."""
     image, pen = _paper()
     pen.text((72, 130), "Manyhands", 40, SOFT, "ls")
     pen.text((72, 230), "Train AI models together,", 72, INK, "ls")
@@ -128,7 +131,7 @@ def site_png(people: str = "") -> bytes:
 
 
 def figure_png(figure: str, unit: str, below: str, name: str = "") -> bytes:
-    """Return the preview of a person: their name, if it can be drawn, and one figure."""
+    """Return the preview image of a person: one figure, and the name if the font can draw it."""
     image, pen = _paper()
     title = drawable(name)
     if title:
@@ -168,7 +171,7 @@ def _saved(image: Image.Image) -> bytes:
 
 
 class Pen:
-    """Draws in units of the card."""
+    """A pen that draws in the units of the card."""
 
     def __init__(self, draw: ImageDraw.ImageDraw) -> None:
         self.draw = draw
@@ -182,7 +185,7 @@ class Pen:
         self.draw.ellipse(box, fill=SHEET if hollow else ink, outline=ink, width=TWICE * 3)
 
     def text(self, place: tuple[float, float], words: str, size: int, ink: str, anchor: str) -> float:
-        """Draw words on a blank box and return their width. `anchor` is Pillow's: l, m, r, and s for the baseline."""
+        """Draw words on a blank box; return their width. `anchor`: l, m or r, and s for the baseline."""
         scaled, font = (TWICE * place[0], TWICE * place[1]), letters(TWICE * size)
         self.draw.rectangle(self.draw.textbbox(scaled, words, font=font, anchor=anchor), fill=SHEET)
         self.draw.text(scaled, words, fill=ink, font=font, anchor=anchor)
@@ -190,7 +193,7 @@ class Pen:
 
 
 def _title(pen: Pen, shown: Shown, title: Lines | None) -> int:
-    """Draw site, state and title; return by how much the title moves everything below."""
+    """Draw the site's name, the state and the title. Return how far the title moves all below it."""
     right = CARD.width - EDGE
     pen.text((EDGE, HEAD), "Manyhands", 30, SOFT, "ls")
     width = pen.text((right, HEAD), shown.state, 32, INK if shown.is_alive else SOFT, "rs")
@@ -206,7 +209,7 @@ def _title(pen: Pen, shown: Shown, title: Lines | None) -> int:
 
 
 def _headline(pen: Pen, shown: Shown, down: int) -> None:
-    """Draw the page's leading number: the newest held-out loss, else the training loss of the last steps."""
+    """Draw the page's main number: the newest held-out loss, else the training loss of the last steps."""
     name, loss = "Held-out loss", shown.heldout[-1].loss if shown.heldout else None
     if loss is None:
         name, loss = "Training loss", typical_loss(shown.points)

@@ -1,4 +1,4 @@
-"""Loading of a run's picture from the database."""
+"""Functions that load a run's picture from the database."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -22,19 +22,19 @@ from web.run_picture.alerts import Watch, run_troubles
 from web.run_picture.picture import LEADERBOARD_LINES, PERIODS, Picture, Seen, picture_of
 
 ENGLISH = "en"
-BOARDS_S, MOST_BOARDS = 10.0, 256  # age of period boards, and of how many runs they are kept
+BOARDS_S, MOST_BOARDS = 10.0, 256  # seconds for which period boards are kept, and for how many runs
 
 PeriodBoards = Mapping[Period, Sequence[PeriodLine]]
 
 
 def seen_of(run: Run, *, with_links: bool = False) -> Seen:
-    """Return all that there is to see of a run now, with its links if asked."""
+    """Return all that a run's page shows now, with the links of machines if asked."""
     picture = selectors.run_picture(run, lines=LEADERBOARD_LINES, today=day_of(timezone.now()))
     return _seen(run, picture, with_links=with_links, by_period=period_boards(run))
 
 
 def head_of(run: Run) -> Seen:
-    """Return the head of a run's pages, in three queries: state, progress, sums, connected machines."""
+    """Return the head of a run's pages in three queries: state, progress, sums and connected machines."""
     return _seen(run, selectors.run_head(run))
 
 
@@ -57,7 +57,7 @@ def _seen(
 
 @cached(TTLCache(MOST_BOARDS, BOARDS_S), key=lambda run: run.pk, lock=Lock())
 def period_boards(run: Run) -> PeriodBoards:
-    """Return the first lines of the week's and today's boards, up to `BOARDS_S` old: they are slow to sum."""
+    """Return the first lines of this week's and today's boards. They are slow to sum, so they may be `BOARDS_S` old."""
     now = timezone.now()
     return {period: period_board(run, period, now, limit=LEADERBOARD_LINES) for period in PERIODS}
 
@@ -70,14 +70,14 @@ def troubles_of(seen: Seen) -> Sequence[Fault]:
 
 
 def prepare_looks() -> None:
-    """Look at a run when the site starts, so that Django prepares its queries before the first reader comes."""
+    """Load one run when the site starts, so that Django prepares its queries before the first reader comes."""
     run = Run.objects.filter(state=Run.State.OPEN).order_by("-pk").first()
     if run is not None:
         look(run.pk)
 
 
 def look(run_id: UUID, language: str = ENGLISH) -> Picture | None:
-    """Return the picture in a language; None if the run is gone."""
+    """Return the picture of a run in a language; None if the run is gone."""
     run = Run.objects.select_related(*BESIDE).filter(pk=run_id).first()
     return picture_in(language, run) if run else None
 
@@ -88,5 +88,5 @@ def picture_in(language: str, run: Run) -> Picture:
 
 
 def known_language(asked: str) -> str:
-    """Return the requested language if the site has it; else English."""
+    """Return the requested language if the site has it, else English."""
     return asked if asked in dict(settings.LANGUAGES) else ENGLISH

@@ -1,4 +1,4 @@
-"""Parts of a run's page for its reader alone: their machines' links, their place, their machines' progress."""
+"""Parts of a run's page for its reader alone: their place, and the links and progress of their machines."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from web.run_picture import counts, status_sentence
 from web.run_picture.averaging import RELAY, key_of, way_key
 from web.run_picture.picture import OWN_BARS, bars_of
 
-LINES = 50  # on a page; the API has them all
+LINES = 50  # most lines on a page; the API has them all
 BITS = 8
 MEGA, GIGA = 1e6, 1e9
 NOT_YET = gettext_lazy("not measured yet")
@@ -35,7 +35,7 @@ MORE = gettext_lazy("The API lists all machines.")
 
 
 class OwnLink(NamedTuple):
-    """One connected machine. `person` and `machine` are names."""
+    """The link of one connected machine. `person` and `machine` are names."""
 
     peer: str
     person: str
@@ -44,14 +44,14 @@ class OwnLink(NamedTuple):
 
 
 def links_for(run: Run, viewer: Viewer) -> list[OwnLink]:
-    """Return the links of one's own machines in the run, or of all for its managers, by person and name."""
+    """Return the links of the viewer's machines in the run, or of all machines for its managers, ordered by name."""
     return _links(run, viewer, sees_all=may_manage(run, viewer))
 
 
 def _links(
     run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, sees_all: bool, most: int | None = None
 ) -> list[OwnLink]:
-    """Return the links. `stored`: those that the caller has read; `most`: how many at most, relays last."""
+    """Return the links. `stored` spares a query. At most `most` are returned; relays are dropped first."""
     person = person_of(viewer)
     if person is None:
         return []
@@ -66,14 +66,14 @@ def _links(
 
 
 def _names(machine: Machine, person: Person) -> tuple[str, str]:
-    """Return person and machine. A relay's name may be that of a computer of the site, so only its owner sees it."""
+    """Return person and machine. Only its owner sees a relay's name, which may be a computer of the site."""
     if machine.kind != Machine.Kind.RELAY:
         return machine.person.username, machine.name
     return RELAY, machine.name if machine.person == person else ""
 
 
 def links_shown(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = None, *, sees_all: bool) -> dict[str, Any]:
-    """Return the links in words for a page, without rows if there is none to see."""
+    """Return the links as text for a page. Without a link to show, there are no rows."""
     links = _links(run, viewer, stored, sees_all=sees_all, most=LINES + 1)
     return {
         "title": str(EVERYBODYS if sees_all else OWN),
@@ -84,9 +84,10 @@ def links_shown(run: Run, viewer: Viewer, stored: Mapping[str, Any] | None = Non
 
 
 def _row(own: OwnLink) -> dict[str, Any]:
-    """Return a link in words. `up_key` and `down_key` are in the picture's `limiting` if that direction limits.
+    """Return a link as text.
 
-    They are empty if it is not measured (any more, as after a restart).
+    If a direction limits averaging, its key, `up_key` or `down_key`, is in the picture's `limiting`. A key is empty if
+    that direction is not measured yet, or no longer, as after a restart.
     """
     return {
         "key": key_of(own.peer),
@@ -100,26 +101,26 @@ def _row(own: OwnLink) -> dict[str, Any]:
 
 
 def in_words(carried: Carried | None) -> str:
-    """Return “17 Mb/s”, “at least 40 Mb/s” or “not measured yet”."""
+    """Return a speed as text, such as “17 Mb/s”, “at least 40 Mb/s” or “not measured yet”."""
     if carried is None:
         return str(NOT_YET)
     return _("at least %(rate)s") % {"rate": rate(carried.bps)} if carried.is_floor else rate(carried.bps)
 
 
 def rate(bytes_per_s: float) -> str:
-    """Return a rate in bits per second, as connections are sold."""
+    """Return a speed in bits per second, the unit in which connections are sold."""
     bits = BITS * bytes_per_s
     if bits >= GIGA:
         return f"{bits / GIGA:.1f} Gb/s"
     return f"{bits / MEGA:.0f} Mb/s" if bits >= 9.95 * MEGA else f"{max(bits / MEGA, 0.1):.1f} Mb/s"
 
 
-# The reader's place in a run, and the progress of their machines in its step
+# The reader's place in a run, and the progress of the reader's machines in the step
 
 
 @dataclass
 class Own:
-    """The viewer's contribution to a run, queried once and only when needed."""
+    """The viewer's contribution to a run. It is queried once, and only when needed."""
 
     run: Run
     viewer: Viewer
@@ -130,7 +131,7 @@ class Own:
 
     @property
     def is_named(self) -> bool:
-        """True if they agreed to be named on the model's card."""
+        """True if the viewer has agreed to be named on the model card."""
         return self._facts[1]
 
     @cached_property
@@ -155,7 +156,7 @@ class Own:
 
 
 def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
-    """Return “Your machine: 18,949 samples, 1st” for a viewer who trains now; empty for others."""
+    """Return a text such as “Your machine: 18,949 samples, 1st”; empty for a viewer who does not train now."""
     here = len(_own_trainers(own, peers))
     if not here:
         return ""
@@ -168,7 +169,7 @@ def own_machine_words(own: Own, peers: Sequence[OnlinePeer]) -> str:
 
 
 def own_bars(own: Own, peers: Sequence[OnlinePeer]) -> list[dict[str, Any]]:
-    """Return a bar for each of the viewer's training machines; the feed has bars only for the first machines."""
+    """Return a bar for each training machine of the viewer. The feed has bars only for the first machines of all."""
     target = own.run.parsed_recipe.target_batch
     return bars_of(_own_trainers(own, peers), target=target, most=OWN_BARS)
 
@@ -179,7 +180,7 @@ def _own_trainers(own: Own, peers: Sequence[OnlinePeer]) -> list[OnlinePeer]:
 
 
 def own_words(own: Own, shown: Collection[str]) -> str:
-    """Return “you: 14th, 212 samples short of 13th”; empty if they are in the shown rows or gave nothing."""
+    """Return “you: 14th, 212 samples short of 13th”; "" if the viewer is shown anyway or gave nothing."""
     person = person_of(own.viewer)
     if person is None or person.username in shown:
         return ""

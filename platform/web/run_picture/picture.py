@@ -1,4 +1,4 @@
-"""A run's page as plain values that travel as JSON, with the fields of `frontend/src/picture.ts`. Pure."""
+"""A run's page as plain values that travel as JSON, with the fields of `frontend/src/picture.ts`. Pure functions."""
 
 import hashlib
 import math
@@ -26,10 +26,10 @@ from web.words import loss_unit_of_page
 Picture = dict[str, Any]
 
 LEADERBOARD_LINES = 10  # rows; `web.pages.runs.leaderboard` has them all
-PERIODS = (Period.WEEK, Period.DAY)  # periods with their own board
-TALLEST = 8  # bar of the chart of recent work
-BARS = 20  # machines with a bar for everyone; `web.pages.runs.swarm` has them all
-OWN_BARS = 5  # the reader's own machines, shown below them
+PERIODS = (Period.WEEK, Period.DAY)  # the periods that have their own board
+TALLEST = 8  # height of the tallest bar in the chart of recent work
+BARS = 20  # machines whose bar everyone sees; `web.pages.runs.swarm` has all machines
+OWN_BARS = 5  # machines of the reader whose bars are shown below the others
 TINTS = 8  # classes tint-0 … tint-7 of the style sheet, each with a light and a dark shade
 WORDS = {
     "accumulate": gettext_lazy("gathering samples"),
@@ -40,21 +40,21 @@ WORDS = {
 
 
 class Seen(NamedTuple):
-    """Everything read of a run at one moment."""
+    """All that was read about a run at one moment."""
 
     run: RunPicture
     peers: Sequence[OnlinePeer]
     phase: str
     void_rounds: int
     now: datetime
-    outline: Outline | None = None  # of the last plan
-    links: Mapping[str, Any] = {}  # links of each machine: never in the picture, see `own_links`
-    by_period: Mapping[Period, Sequence[PeriodLine]] = {}  # first lines of the week's and today's boards
+    outline: Outline | None = None  # outline of the last plan
+    links: Mapping[str, Any] = {}  # links of each machine, which are never in the picture (see `own_links`)
+    by_period: Mapping[Period, Sequence[PeriodLine]] = {}  # first lines of this week's and today's boards
     crowd: Sequence[Crowd] = ()  # recent changes of the number of trainers
 
 
 def picture_of(seen: Seen) -> Picture:
-    """Return the picture. Every list in `changes.LISTS` holds rows with a unique `key`."""
+    """Return the picture. Each list named in `changes.LISTS` has rows with a unique `key`."""
     averaging = averaging_of(seen.outline, phase=seen.phase, is_over=seen.run.run.state not in LIVE)
     values = {**_words(seen), **_cards(seen), **_loss(seen), **_step(seen), **_totals(seen.run), **averaging}
     return {**values, **_lists(seen)}
@@ -81,7 +81,7 @@ def _words(seen: Seen) -> Picture:
 
 
 def _released_step(run: RunPicture) -> str:
-    """Return the step of the released model, as text, which the page compares with what it shows."""
+    """Return the step of the released model as text. The page compares it with the step that it shows."""
     step = run.release.step if run.release else None
     return "" if step is None else str(step)
 
@@ -126,7 +126,7 @@ def _step(seen: Seen) -> Picture:
         "step_title": _step_title(shares),
         "phase": "" if shares else sums.phase,
         "done": shares.samples if shares else min(sums.done, sums.target),
-        "target": 0 if shares else sums.target,  # several steps together have none
+        "target": 0 if shares else sums.target,  # a sum over several steps has no target
         "samples_per_s": round(sums.samples_per_s, 1),
         "tokens_per_s": round(sums.samples_per_s * recipe.loss_units_in(1)[1]),
         "units": loss_unit_of_page(recipe)[1],
@@ -161,7 +161,7 @@ def _lists(seen: Seen) -> Picture:
 
 
 def _shares_shown(seen: Seen) -> Shares | None:
-    """Return shares of the last steps while steps are too short to watch; None while no machine trains."""
+    """Return the shares of the last steps, if steps are too short to watch. Return None while no machine trains."""
     return seen.run.shares if seen.run.shares and seen.run.shares.samples and _trainers(seen) else None
 
 
@@ -180,7 +180,7 @@ def _shares(shares: Shares) -> list[Picture]:
 
 
 def _leaderboard(run: RunPicture, here: Collection[str]) -> list[Picture]:
-    """Return people by samples, then those who only averaged and have no rank."""
+    """Return people by samples, followed by people who only averaged and have no rank."""
     averaged = {line.name: in_words(line.bytes_averaged) for line in run.averaged}
     unranked = [LeaderboardLine(0, line.name, 0, 0, 0, 0) for line in run.averaged if not line.is_ranked]
     lines = [*run.leaderboard, *unranked[:LEADERBOARD_LINES]]
@@ -192,7 +192,10 @@ def _period_line(line: PeriodLine, here: Collection[str]) -> Picture:
 
 
 def _leaderboard_line(line: LeaderboardLine, here: Collection[str], recent: Recent) -> Picture:
-    """Return a row. Rank 0 is none. `recent` is in samples; `heights` compares its parts with others', 0 to TALLEST."""
+    """Return a row of the leaderboard. Rank 0 means no rank. `recent` is in samples.
+
+    `heights` has the bars of recent work, scaled so that the tallest bar on the board is `TALLEST`.
+    """
     given = recent.given.get(line.name, [])
     tallest = max((part for parts in recent.given.values() for part in parts), default=0)
     return {
@@ -210,19 +213,19 @@ def _activity_line(line: ActivityLine) -> Picture:
 
 
 def _measured(point: Measured) -> Picture:
-    """Return a held-out point; `at` in seconds of UTC, `loss` in nats per token."""
+    """Return a held-out loss. `at` is in seconds of UTC, `loss` in nats per token."""
     at, loss = round(point.at.timestamp(), 1), round(point.loss, 5)
     return {"key": str(point.place), "step": point.step, "at": at, "loss": loss}
 
 
 def _point(point: Point) -> list[float | None]:
-    """Return step, loss, seconds of UTC, samples a second, machines, learning rate, bytes averaged; None: unknown."""
+    """Return the values of a point: step, loss, seconds of UTC, and those of `QUANTITIES`. None means unknown."""
     at = round(point.at.timestamp(), 1) if point.at else 0
     return [point.step, round(point.loss, 5), at, *(_figure(point, quantity.field) for quantity in QUANTITIES)]
 
 
 def _figure(point: Point, name: str) -> float | None:
-    """Return a value in four digits, more than a chart shows."""
+    """Return a value with four digits, which is more than a chart shows."""
     value = getattr(point, name)
     return None if value is None else value if isinstance(value, int) else float(f"{value:.4g}")
 
@@ -231,11 +234,11 @@ def _trainers(seen: Seen) -> list[OnlinePeer]:
     return [peer for peer in seen.peers if peer.role == TRAINER]
 
 
-# The present step as one thin bar per machine
+# The present step, as one thin bar per machine
 
 
 class StepSums(NamedTuple):
-    """Sums over all trainers. Relays and auxiliaries give no samples, so they are counted apart."""
+    """Sums over all trainers in a step. Relays and auxiliaries contribute no samples, so they are counted apart."""
 
     phase: str
     done: int
@@ -258,7 +261,7 @@ def step_sums(peers: Sequence[OnlinePeer], *, target: int, phase: str) -> StepSu
 
 
 def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) -> list[dict[str, Any]]:
-    """Return bars of the first trainers by name, under keys that reveal nothing; `share` in percent of the batch."""
+    """Return bars of the first trainers by name, with opaque keys. `share` is a percentage of the batch."""
     return [
         {
             "key": key_of(peer.peer),
@@ -273,7 +276,7 @@ def bars_of(trainers: Iterable[OnlinePeer], *, target: int, most: int = BARS) ->
 
 
 def with_own(picture: dict[str, Any], own: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the picture with the reader's bars below everyone's, unless short steps are shown by person."""
+    """Return the picture with the reader's bars below the others, if it shows machines and not people."""
     if not picture["target"]:
         return picture
     known = {bar["key"] for bar in picture["bars"]}
@@ -286,5 +289,5 @@ def machines_without_bar(picture: dict[str, Any]) -> int:
 
 
 def tint_of(name: str) -> int:
-    """Return a person's tint, the same on every page."""
+    """Return the number of a person's colour, which is the same on all pages."""
     return hashlib.sha256(name.encode()).digest()[0] % TINTS

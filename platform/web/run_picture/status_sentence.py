@@ -1,4 +1,4 @@
-"""The sentence at the top of a run's page: what moves, or why nothing does and what would help. Pure."""
+"""The sentence at the top of a run's page: what it does, or what it waits for. Pure functions."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -19,10 +19,11 @@ from web.words import reason_in_words_of_page
 
 RUNNING = "running"  # the state of a run that makes steps
 WITHOUT_PACE_S = 3600.0
-SOON_S = 3.0  # the page is up to a second old
-HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)  # a loss that moved longer ago did not move in the last hour
-PERPLEXITY = "perplexity"  # its name among a snapshot's figures
-FEW = 5  # fewer steps in an hour show no trend
+SOON_S = 3.0  # the page may be a second old, so a shorter wait cannot be told
+# If the last step is older than AGO, the trend is not about the last hour.
+HOUR, AGO = timedelta(hours=1), timedelta(minutes=10)
+PERPLEXITY = "perplexity"  # the name of perplexity among a snapshot's figures
+FEW = 5  # with fewer steps in an hour, show no trend of the hour
 LABELS = {
     Run.State.DRAFT.value: pgettext_lazy("state of a run", "Draft"),
     Run.State.PREPARING.value: pgettext_lazy("state of a run", "Preparing"),
@@ -87,7 +88,7 @@ def preparing_sentence(picture: RunPicture) -> str:
 
 
 def open_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """Return who makes which step, or what the run waits for."""
+    """Return which people make which step, or what the run waits for."""
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ending_sentence(picture, trainers)
     if picture.step >= picture.target_steps:
@@ -108,7 +109,7 @@ def empty_sentence(picture: RunPicture) -> str:
 
 
 def next_commit(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """Return when the step will be made, or how long steps take if that is too soon to tell."""
+    """Return when the next step will be made. If that is too soon to tell, return how long steps take."""
     if not picture.pace_s:
         return ""
     if picture.pace_s < SOON_S:
@@ -128,7 +129,7 @@ def ending_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def making_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
-    """Return “3 people on 4 machines are making step 413. Next step in about 4 s.”"""
+    """Return a sentence such as “3 people on 4 machines are making step 413. Next step in about 4 s.”"""
     number, facts = company(trainers)
     made = ngettext(
         "%(people)s on %(machines)s is making step %(step)s.",
@@ -145,7 +146,7 @@ def waiting_sentence(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str
 
 
 def company(trainers: Sequence[OnlinePeer]) -> tuple[int, dict[str, str]]:
-    """Return the number of people, and “3 people” and “4 machines”."""
+    """Return the number of people, and texts such as “3 people” and “4 machines”."""
     number = len({peer.name for peer in trainers})
     return number, {"people": people(number), "machines": machines(len(trainers))}
 
@@ -156,7 +157,7 @@ def sentence(text: str) -> str:
 
 
 def to_go(picture: RunPicture) -> str:
-    """Return how long the rest takes at the present pace; empty if nothing moves."""
+    """Return how long the remaining steps take at the present pace; empty if the run makes no steps."""
     left = picture.target_steps - picture.step
     if picture.run.wanted == Run.Wanted.FINISHED:
         return ""
@@ -166,7 +167,7 @@ def to_go(picture: RunPicture) -> str:
 
 
 def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
-    """Return how the loss moved: “↓ 0.11 in the last hour”, or over the last steps of a young or slow run."""
+    """Return “↓ 0.11 in the last hour”, or the change over the last steps of a young or slow run."""
     if len(points) < 2:
         return ""
     last, places = points[-1], range(len(points) - 1, -1, -1)
@@ -185,7 +186,7 @@ def trend(points: Sequence[Point], now: datetime, steps: int = 100) -> str:
 
 
 def _before_hour(points: Sequence[Point]) -> int | None:
-    """Return the place of the newest point before the last hour of steps; None if there is none, or it is too near."""
+    """Return the index of the newest point an hour before the last; None if it is under `FEW` steps away."""
     last = points[-1]
     if last.at is None:
         return None
@@ -195,7 +196,7 @@ def _before_hour(points: Sequence[Point]) -> int | None:
 
 
 def standing(place: Place) -> str:
-    """Return “you: 14th, 212 samples short of 13th”."""
+    """Return a text such as “you: 14th, 212 samples short of 13th”."""
     if place.short is None:
         return _("you: %(rank)s") % {"rank": ordinal(place.rank)}
     facts = {"rank": ordinal(place.rank), "samples": samples(place.short), "next_rank": ordinal(place.next_rank)}
@@ -207,7 +208,7 @@ def state_word(picture: RunPicture, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def word_of(run: Run, dataset: Dataset, trainers: Sequence[OnlinePeer], *, release: Release | None = None) -> str:
-    """Return a run's state in one word, also a class of the style sheet. `release` may have failed."""
+    """Return the state of a run as one word, which is also a class of the style sheet. `release` may have failed."""
     if run.state == Run.State.OPEN:
         return RUNNING if trainers and not run.waiting_for else "waiting"
     has_failed = release is not None and release.state == Release.State.FAILED and run.state == Run.State.FINISHING
@@ -223,7 +224,7 @@ def state_label(word: str, trainers: Sequence[OnlinePeer]) -> str:
 
 
 def held_out_note(measured: Sequence[Measured], said: Callable[[float], str] = "{:.2f}".format) -> str:
-    """Return “best 3.30 at step 400”, for beside the newest held-out loss. `said` formats a loss."""
+    """Return a note such as “best 3.30 at step 400”, to show beside the newest held-out loss. `said` formats a loss."""
     if not measured:
         return ""
     newest, best = measured[-1], min(measured, key=lambda point: point.loss)
@@ -236,14 +237,14 @@ def held_out_note(measured: Sequence[Measured], said: Callable[[float], str] = "
 
 
 def perplexity_words(measured: Sequence[Measured]) -> tuple[str, str]:
-    """Return the newest perplexity and the note beside it; empty strings for a model without that figure."""
+    """Return the newest perplexity and the note beside it. Return empty strings for a model without that figure."""
     if not measured or PERPLEXITY not in measured[-1].figures:
         return "", ""
     return perplexity_text(measured[-1].loss), held_out_note(measured, perplexity_text)
 
 
 def passes_note(passes: float | None) -> str:
-    """Return “42 passes through the dataset (epochs)”; empty if unknown."""
+    """Return a text such as “42 passes through the dataset (epochs)”; empty if unknown."""
     if not passes:
         return ""
     if passes < 0.1:
@@ -257,7 +258,7 @@ def passes_note(passes: float | None) -> str:
 
 
 def overfitting_sentence(seen: RunProgress) -> str:
-    """Return a warning if the model overfits; empty if it does not."""
+    """Return a warning if the model overfits, else an empty string."""
     found = selectors.overfitting(seen.points, seen.heldout)
     if found is None:
         return ""

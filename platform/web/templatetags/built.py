@@ -1,4 +1,4 @@
-"""`{% built "src/run.ts" %}`: the built script of a page and its styles; nothing without a build."""
+"""The tag `{% built "src/run.ts" %}` and others: the built script of a page and its styles; nothing without a build."""
 
 import json
 from functools import lru_cache
@@ -17,15 +17,15 @@ FOLDER = Path(__file__).parents[1] / "static" / "built"
 
 
 class Entry(NamedTuple):
-    """Files of one built script, by their names below /static/."""
+    """The files of one built script, by their names below /static/."""
 
     script: str
     styles: tuple[str, ...]
-    shared: tuple[str, ...] = ()  # what scripts of several pages import: their words
+    shared: tuple[str, ...] = ()  # files that scripts of several pages import: their texts
 
 
 def built_entry(source: str, folder: Path = FOLDER) -> Entry | None:
-    """Return the files built from a source of `frontend/`; None if it was not built."""
+    """Return the files that were built from a source in `frontend/`; None if it was not built."""
     path = folder / "manifest.json"
     try:
         changed_ns = path.stat().st_mtime_ns
@@ -36,7 +36,7 @@ def built_entry(source: str, folder: Path = FOLDER) -> Entry | None:
 
 @lru_cache(maxsize=4)
 def _manifest(path: Path, changed_ns: int) -> dict[str, Entry]:
-    """Read the manifest once for every build."""
+    """Read the manifest of a build. Each build's manifest is read only once."""
     del changed_ns
     chunks: dict[str, Any] = json.loads(path.read_bytes())
     return {
@@ -52,14 +52,14 @@ def _manifest(path: Path, changed_ns: int) -> dict[str, Entry]:
 
 @register.simple_tag
 def stylesheet() -> str:
-    """Return the address of the site's style sheet; a built one has a name that changes with it."""
+    """Return the address of the site's style sheet. The name of a built style sheet changes with its content."""
     entry = built_entry("static/manyhands.css")
     return static(entry.script if entry else "manyhands.css")
 
 
 @register.simple_tag
 def built(source: str) -> SafeString:
-    """Return tags for the page's head. Without them the page is complete, but not live."""
+    """Return tags for the head of a page. Without them, the page is complete but does not update itself."""
     entry = built_entry(source)
     if entry is None:
         return SafeString()
@@ -71,12 +71,12 @@ def built(source: str) -> SafeString:
 
 @register.simple_tag
 def script_words() -> SafeString:
-    """Return the scripts' texts in the page's language, as JSON that browsers do not execute; none for English."""
+    """Return the texts of scripts in the page's language, as JSON that browsers do not execute; empty for English."""
     language = get_language() or settings.LANGUAGE_CODE
     return SafeString() if language == settings.LANGUAGE_CODE else _words_in(to_locale(language))
 
 
-@lru_cache(maxsize=8)  # one for each language; setup writes them before the site starts
+@lru_cache(maxsize=8)  # one entry for each language; setup writes the files before the site starts
 def _words_in(locale: str) -> SafeString:
     path = settings.LOCALE_PATHS[0] / locale / "LC_MESSAGES" / "words.json"
     words = path.read_text("utf-8") if path.exists() else "{}"

@@ -1,6 +1,7 @@
-"""Filters that show an error in a template.
+"""Template filters that show an error.
 
-`as_fault` reads a fault that `str` wrote into a row; `in_words` and `title_of` translate it to the page's language.
+`as_fault` reads an error that was stored in a row as text. `in_words` and `title_of` translate it to the page's
+language.
 """
 
 from django import template
@@ -13,7 +14,7 @@ register = template.Library()
 
 @register.filter
 def as_fault(written: str) -> Fault:
-    """Return a fault for `web/parts/fault.html`."""
+    """Return an error that was stored as text, for `web/parts/fault.html`."""
     return Fault.read(written)
 
 

@@ -1,4 +1,7 @@
-"""`{{ recipe.material|material_words }}`, `{{ recipe|summary_words }}`: in the language of the page."""
+"""Template filters for texts of a recipe in the page's language.
+
+Use `{{ recipe.material|material_words }}` and `{{ recipe|summary_words }}`.
+"""
 
 from django import template
 

@@ -19,7 +19,7 @@ from server.reachability import check_port
 
 
 class Command(BaseCommand):
-    """Volunteers train a small language model on this machine."""
+    """Command with which volunteers train a small language model on this machine."""
 
     help = "Train a small language model here: a site, a relay and volunteers, each a process of its own."
     requires_system_checks: list[str] = []  # noqa: RUF012 (Django's own way)
@@ -33,8 +33,9 @@ class Command(BaseCommand):
         parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
 
     def handle(self, **options: Any) -> None:
-        """Run the demo; on failure print a numbered error and exit with 1."""
-        for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a job started with `&` inherits it ignored
+        """Run the demo. On failure, print a numbered error and exit with 1."""
+        # SIGINT too: a job that a shell starts with `&` inherits SIGINT as ignored.
+        for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
         steps = options["steps"] or (40 if options["exit"] else 1000)
         demo = Demo(ROOT / "var" / "demo", options["peers"], steps, options["port"], options["recipe"], _say)
@@ -49,7 +50,7 @@ class Command(BaseCommand):
             sys.exit(1)
         except KeyboardInterrupt:
             _say(demo.epilogue())
-            sys.exit(130 if options["exit"] else 0)  # without --exit there is no other end
+            sys.exit(130 if options["exit"] else 0)  # without --exit, the demo ends only this way
         if options["json"] is not None:
             options["json"].write_text(json.dumps(result, indent=2) + "\n")
         _say(f"The model is in {result['model_path']}" if result else "")

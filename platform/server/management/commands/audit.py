@@ -1,4 +1,4 @@
-"""`manage.py audit RUN`: check a run's books."""
+"""`manage.py audit RUN`: check a run's log, ledger and head against one another."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from runs.models import Run
 
 
 class Command(BaseCommand):
-    """Exits with 0 if clean, with 1 after listing faults in words."""
+    """Command that prints what the audit found. It exits with 1 if there are faults, else with 0."""
 
     help = "Check a run's log, ledger and head against one another."
 
@@ -22,7 +22,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def handle(self, **options: Any) -> None:
-        """Print the findings. Prints E305 for an unknown run."""
+        """Print what the audit of a run found. For an unknown run, print E305."""
         run = Run.objects.filter(slug=options["run"]).first()
         if run is None:
             print(Problem.of("E305", address=options["run"]), file=sys.stderr)

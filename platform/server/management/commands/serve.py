@@ -1,4 +1,4 @@
-"""`manage.py serve`: site, coordinator, worker and relay in one command, or without the latter two."""
+"""`manage.py serve`: run site, coordinator, worker and relay. Options leave out the worker and the relay."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 (how to reach o
 
 
 class Command(BaseCommand):
-    """Runs everything a site needs; DATABASE_URL and REDIS_URL name external services."""
+    """Command that runs all that a site needs. DATABASE_URL and REDIS_URL name external services."""
 
     help = "Run the whole platform: pages, API, coordinator, worker and a relay."
 
@@ -49,9 +49,9 @@ class Command(BaseCommand):
         parser.add_argument("--no-relay", action="store_true", help="leave averaging to relays of their own")
 
     def handle(self, **options: Any) -> None:
-        """Serve until asked to stop. Raises Problem E334, E401, E404, E405, E418."""
+        """Serve until a signal asks to stop. Raises Problem E334, E401, E404, E405, E418."""
         check_parts(options)
-        os.umask(0o077)  # tables, texts and logs are for this account only, as keys are
+        os.umask(0o077)  # tables, texts and logs are readable for this account only, as keys are
         data = Path(settings.DATA)
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
@@ -95,7 +95,7 @@ class Command(BaseCommand):
 
 
 class Announcement:
-    """The file that tells other programs the site's address, there while the site answers."""
+    """The file that tells other programs the site's address. It exists while the site answers."""
 
     def __init__(self, place: Place, url: str) -> None:
         self.place, self.url = place, url
@@ -116,12 +116,15 @@ def announced(place: Place, url: str) -> Iterator[Announcement]:
 
 
 def public_address(asked: str, inner: str) -> str:
-    """Return the public address from the command, the environment or the socket. Raises Problem E405."""
+    """Return the public address: from the command line, else the environment, else the socket. Raises Problem E405."""
     return environment.address("--public-url", asked or environment.text("MANYHANDS_PUBLIC_URL") or inner, environ={})
 
 
 def check_parts(options: Mapping[str, Any]) -> None:
-    """Raise Problem E405 if no process could do what is left out, or an option is for a part left out."""
+    """Raise Problem E405 if options contradict one another.
+
+    `--no-worker` needs REDIS_URL, so that another process can read the queue. `--no-relay` excludes `--relay-port`.
+    """
     if options["no_worker"] and not settings.REDIS_URL:
         reason = "without REDIS_URL the queue is in this process, and nobody else can take from it"
         raise Problem.of("E405", name="--no-worker", reason=reason)
@@ -132,7 +135,7 @@ def check_parts(options: Mapping[str, Any]) -> None:
 async def serve(
     bound: socket.socket, ready: Announcement, *, inner: str, host: str, relay_port: int | None, attached: bool
 ) -> None:
-    """Run all parts until one ends or a stop is asked for, then end all. No relay if `relay_port` is None."""
+    """Run all parts until one ends or a stop is requested; then end all. No relay if `relay_port` is None."""
     from coordination.hosts.supervisor import run_hosts
     from server.asgi import application
 

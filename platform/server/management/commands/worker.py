@@ -1,4 +1,4 @@
-"""`manage.py worker`: only background tasks, beside site processes with `serve --no-worker`."""
+"""`manage.py worker`: run only background tasks, beside site processes that run `serve --no-worker`."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ LOOK_S = 1.0
 
 
 class Command(BaseCommand):
-    """Takes tasks from REDIS_URL, and uses the site's files and tables."""
+    """Command that takes tasks from REDIS_URL. It uses the site's files and tables."""
 
     help = "Do the site's background work: texts, first parameters, replays, releases."
 
@@ -27,10 +27,10 @@ class Command(BaseCommand):
         parser.add_argument("--attached", action="store_true", help="leave when standard input ends")
 
     def handle(self, **options: Any) -> None:
-        """Work until asked to stop. Raises Problem E405; CommandError if the worker ends by itself."""
+        """Run tasks until a signal asks to stop. Raises Problem E405, or CommandError if the worker ends by itself."""
         if not settings.REDIS_URL:
             raise Problem.of("E405", name="REDIS_URL", reason="it is empty, but the site's queue needs it")
-        os.umask(0o077)  # its files are for this account only, as with `serve`
+        os.umask(0o077)  # files are readable for this account only, as with `serve`
         Path(settings.DATA).mkdir(mode=0o700, parents=True, exist_ok=True)
         with running_worker() as worker:
             requeue_unfinished()
@@ -38,7 +38,7 @@ class Command(BaseCommand):
                 raise CommandError("The worker has ended by itself; what it said stands above.")
 
     async def _is_asked(self, worker: threading.Thread, *, attached: bool) -> bool:
-        """Wait for a signal, the end of standard input or the worker's end; return True if it was asked to stop."""
+        """Wait until a stop is requested or the worker ends. Return False if it ended by itself."""
         stop = asyncio.Event()
         stop_on_signals(stop)
         self.stdout.write("The worker is ready. Ctrl-C stops it.")

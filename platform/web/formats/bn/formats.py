@@ -1,4 +1,7 @@
-"""Figures in groups of three, as in charts, scripts and the terminal. Django's own Bengali format has no groups."""
+"""Bengali number format with digits in groups of three, as charts, scripts and the terminal use.
+
+Django's own Bengali format has no groups.
+"""
 
 DECIMAL_SEPARATOR = "."
 THOUSAND_SEPARATOR = ","

@@ -1,1 +1,1 @@
-"""Pages about oneself: login, account, machines."""
+"""Pages about a person's own account: login, settings, machines."""

@@ -1,4 +1,4 @@
-"""One's own account: password, sessions elsewhere, and the reset link that an operator gave out."""
+"""The account page: password, sessions elsewhere, other logins. Also the page behind an operator's password link."""
 
 from django.contrib.auth import login, update_session_auth_hash
 from django.contrib.auth.decorators import login_required
@@ -27,7 +27,7 @@ DONE = {
     "connected": gettext_lazy("Connected. You can now log in with it too."),
     "disconnected": gettext_lazy("Disconnected. It can no longer be used to log in."),
 }
-ROLES = 50  # roles shown
+ROLES = 50  # roles that the page shows
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 
@@ -86,7 +86,7 @@ def disconnect(request: HttpRequest, provider_id: str) -> HttpResponse:
 @sensitive_post_parameters()
 @require_http_methods(["GET", "HEAD", "POST"])
 def new_password(request: HttpRequest, person_id: str, token: str) -> HttpResponse:
-    """Set a new password by an operator's one-time link."""
+    """Set a new password, by an operator's one-time link, and log in."""
     try:
         person = deactivation.person_of_reset(person_id=person_id, token=token)
     except Problem as problem:

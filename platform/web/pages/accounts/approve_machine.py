@@ -1,4 +1,4 @@
-"""The page on which a person answers a machine that asks to work for them."""
+"""The page on which a person approves or declines a machine that asks to work for them."""
 
 from datetime import datetime
 from typing import Any
@@ -29,7 +29,7 @@ ANSWERS = {"approve": True, "decline": False}
 @login_required
 @require_http_methods(["GET", "POST"])
 def approve(request: HttpRequest) -> HttpResponse:
-    """Ask for a code, show who asks with it, take the answer, and say what happens next."""
+    """Ask for a code, show the machine behind it, store the answer, and show what happens next."""
     typed = (request.POST if request.method == "POST" else request.GET).get("code", "")
     if not devices.typed_code(typed):
         return render(request, "web/accounts/approve_code.html", {"typed": ""})
@@ -47,7 +47,7 @@ def approve(request: HttpRequest) -> HttpResponse:
 
 
 def _request_behind(request: HttpRequest, typed: str) -> DeviceRequest:
-    """Return the request of a code. Only wrong codes count towards the limit. Raises Problem E223, E224."""
+    """Return the request behind a code. Only wrong codes count towards the rate limit. Raises Problem E223, E224."""
     who = rate_limits.person(request)
     rate_limits.spend(GUESSES, who)
     asked = devices.find_request(typed)
@@ -58,7 +58,7 @@ def _request_behind(request: HttpRequest, typed: str) -> DeviceRequest:
 
 
 def _take_answer(request: HttpRequest, asked: DeviceRequest, now: datetime) -> HttpResponse:
-    """Record the answer and show it. Raises Problem E225, E226, E127."""
+    """Store the answer and show the result. Raises Problem E225, E226, E127."""
     answer = ANSWERS.get(request.POST.get("answer", ""))
     if answer is not None:
         devices.answer_request(request=asked, person=person_in(request), approve=answer, now=now)

@@ -1,4 +1,4 @@
-"""Login through another site. allauth speaks with that site; this module decides who the person is here."""
+"""Login through another site. allauth talks to that site; this module decides which person here it is."""
 
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -30,11 +30,11 @@ from web.http.faults import answer
 from web.http.requester import address_of
 from web.pages.accounts.forms import NameForm
 
-CONNECT = "connect"  # allauth's word for adding a login to the person who is logged in
-MARK_S = 3600  # an older account page must be loaded again
-PENDING = "outside"  # session key of a newcomer who must choose a name
+CONNECT = "connect"  # allauth's word for adding a login to a person who is logged in
+MARK_S = 3600  # seconds for which a link works; an account page that is older must be loaded again
+PENDING = "outside"  # session key of a newcomer who still has to choose a name
 COUNTED = "log-ins by another site"
-MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # another site's answer may have any shape
+MALFORMED = (AttributeError, KeyError, TypeError, ValueError)  # the other site's answer may have any shape
 
 
 class LoginProvider(NamedTuple):
@@ -43,7 +43,7 @@ class LoginProvider(NamedTuple):
 
 
 class Connection(NamedTuple):
-    """A line of the account page. `start` is the address that connects; empty if connected already."""
+    """A line of the account page. `start` is the address that begins to connect; empty if already connected."""
 
     provider: str
     name: str
@@ -51,7 +51,7 @@ class Connection(NamedTuple):
 
 
 class Newcomer(NamedTuple):
-    """A person whom another site knows and this one does not."""
+    """A person whom the other site knows and this site does not."""
 
     provider: str
     uid: str
@@ -65,7 +65,7 @@ def login_providers() -> list[LoginProvider]:
 
 
 def connections(person: Person) -> list[Connection]:
-    """Return the logins that may be connected and those that are, also ones the operator no longer offers."""
+    """Return logins to connect, and connected ones, even if the operator no longer offers them."""
     names = {provider.provider: provider.name for provider in login_providers()}
     known = external_logins.connected(person)
     shown = {**names, **{provider: names.get(provider, provider) for provider in known}}
@@ -73,7 +73,7 @@ def connections(person: Person) -> list[Connection]:
 
 
 def _start(person: Person, provider: str) -> str:
-    """Return a signed address for this person only, so that no link can connect another person's account."""
+    """Return a signed address that works only for this person, so that no link can connect another person's account."""
     mark = signing.dumps(person.pk, salt=f"connect {provider}")
     return f"{reverse('openid_connect_login', args=[provider])}?{urlencode({'process': CONNECT, 'mark': mark})}"
 
@@ -87,16 +87,20 @@ def _may_connect(request: HttpRequest, provider: str) -> bool:
 
 
 def providers_shown(_: HttpRequest) -> dict[str, Any]:
-    """Return the other sites for logging in, for templates."""
+    """Return the other sites for logging in, as a context for templates."""
     return {"login_providers": login_providers()}
 
 
 class CheckedOpenID(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # allauth has no types
-    """Also checks the ID token's signature, which allauth leaves to TLS, and that both answers are about one person."""
+    """OpenID Connect with stricter checks than allauth makes.
+
+    The signature of the ID token is verified, where allauth relies on TLS. Both answers of the other site must be about
+    the same person.
+    """
 
     def complete_login(self, request: HttpRequest, app: Any, token: Any, **kwargs: Any) -> Any:
-        """Complete a login as allauth does, more strictly. Raises OAuth2Error."""
-        self.did_fetch_access_token = False  # False makes allauth check the token's signature
+        """Complete a login as allauth does, and check the ID token. Raises OAuth2Error."""
+        self.did_fetch_access_token = False  # False makes allauth verify the signature of the token
         found = super().complete_login(request, app, token, **kwargs)
         told = found.account.extra_data
         if not told.get("id_token") or told["id_token"].get("sub") != found.account.uid:
@@ -105,10 +109,10 @@ class CheckedOpenID(OpenIDConnectOAuth2Adapter):  # type: ignore[misc] # allauth
 
 
 class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allauth has no types
-    """Takes over once allauth knows the person at the other site, instead of allauth's own pages and tables."""
+    """The hook that replaces allauth's pages and tables once the other site has identified the person."""
 
     def pre_social_login(self, request: HttpRequest, sociallogin: Any) -> None:
-        """Answer the login ourselves. Always raises ImmediateHttpResponse."""
+        """Log the person in, or connect the login. Always raises ImmediateHttpResponse, for allauth."""
         account, wanted = sociallogin.account, sociallogin.state.get("next") or ""
         external_logins.forget_details(provider=account.provider, uid=account.uid)
         if sociallogin.state.get("process") == CONNECT:
@@ -119,7 +123,7 @@ class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allau
     def on_authentication_error(
         self, request: HttpRequest, provider: Any, error: Any = None, exception: Any = None, extra_context: Any = None
     ) -> None:
-        """Answer a failed login. Always raises ImmediateHttpResponse."""
+        """Answer a failed login. Always raises ImmediateHttpResponse, which skips allauth's own page."""
         state = (extra_context or {}).get("state") or {}
         if error == AuthError.CANCELLED:
             raise ImmediateHttpResponse(redirect("web:account" if state.get("process") == CONNECT else "web:login"))
@@ -131,7 +135,7 @@ class OutsideAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc] # allau
 @rate_limits.limited(COUNTED, address_of, methods=("GET",))
 @require_safe
 def start(request: HttpRequest, provider_id: str) -> HttpResponse:
-    """Redirect to the other site. Connecting needs a fresh link of the account page, else redirect there."""
+    """Redirect to the other site. Connecting needs a fresh link from the account page, or leads back there."""
     if request.GET.get("process") == CONNECT and not _may_connect(request, provider_id):
         return redirect("web:account")
     return _ask(request, provider_id, OAuth2LoginView)
@@ -148,7 +152,7 @@ def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
 @rate_limits.limited(COUNTED, address_of)
 @require_http_methods(["GET", "HEAD", "POST"])
 def choose_name(request: HttpRequest) -> HttpResponse:
-    """Ask a newcomer for a name if the other site's is taken or invalid here."""
+    """Ask a newcomer for a name, since the name at the other site is taken or invalid here."""
     if PENDING not in request.session:
         return redirect("web:login")
     newcomer = Newcomer(*request.session[PENDING])
@@ -165,7 +169,7 @@ def choose_name(request: HttpRequest) -> HttpResponse:
 
 
 def come_in(request: HttpRequest, newcomer: Newcomer) -> HttpResponse:
-    """Log in a person whom the other site has confirmed, or ask for a name."""
+    """Log in a person whom the other site has confirmed. If the person is new and needs another name, ask for it."""
     person = external_logins.person_known_as(provider=newcomer.provider, uid=newcomer.uid)
     if person is None:
         try:
@@ -191,7 +195,7 @@ def join(newcomer: Newcomer) -> Person:
 
 
 def let_in(request: HttpRequest, person: Person, wanted: str) -> HttpResponse:
-    """Log in, unless an operator has closed the account."""
+    """Log the person in, unless the account is closed."""
     request.session.pop(PENDING, None)
     if not person.is_active:
         return answer(request, Fault.of("E336"))
@@ -205,7 +209,7 @@ def unconfirmed(request: HttpRequest, name: str, reason: str) -> HttpResponse:
 
 
 def provider_named(provider_id: str) -> LoginProvider:
-    """Return a site for logging in. Raises Http404."""
+    """Return a site for logging in by its id. Raises Http404 if there is none."""
     found = next((provider for provider in login_providers() if provider.provider == provider_id), None)
     if found is None:
         raise Http404

@@ -10,7 +10,7 @@ NEW = forms.PasswordInput(attrs={"autocomplete": "new-password"})
 
 
 class NewPasswordForm(forms.Form):
-    """A password for a person identified in another way."""
+    """A new password, for a person who has been identified in another way."""
 
     password = forms.CharField(
         label=gettext_lazy("New password"), strip=False, help_text=gettext_lazy("At least 10 characters."), widget=NEW
@@ -72,7 +72,7 @@ class LoginForm(AuthenticationForm):
         self.fields["username"].label = gettext_lazy("Name")
 
     def get_invalid_login_error(self) -> forms.ValidationError:
-        """Tell a person who knows a closed account's password that it is closed; Django would not say so."""
+        """Tell a person who knows a closed account's password that the account is closed."""
         closed = Person.objects.filter(username=self.cleaned_data["username"], is_active=False).first()
         if closed is not None and closed.check_password(self.cleaned_data["password"]):
             return forms.ValidationError(self.error_messages["inactive"], code="inactive")

@@ -1,4 +1,4 @@
-"""Export of everything that the site stores about a person, and deletion of the account."""
+"""Export of all that the site stores about a person, and deletion of the account."""
 
 import json
 import logging
@@ -36,13 +36,13 @@ from web.http.files import in_turns
 from web.http.requester import person_in
 
 logger = logging.getLogger(__name__)
-HOSTS_KNOW_S = 60  # until every host has noticed that the machines are revoked
-AT_ONCE = 2000  # rows of the ledger in memory
+HOSTS_KNOW_S = 60  # seconds until each host has noticed that the machines are revoked
+AT_ONCE = 2000  # ledger rows in memory
 LEDGER = ("run__slug", "step", "machine__name", "samples", "tokens", "credit", "weight", "entry__digest")
 
 
 class DeleteForm(forms.Form):
-    """One's own name, typed, and the password if there is one."""
+    """The form for deleting an account: the person's own name, typed, and the password if there is one."""
 
     name = forms.CharField(
         label=gettext_lazy("Your name"), max_length=30, widget=forms.TextInput(attrs={"autocomplete": "off"})
@@ -105,7 +105,7 @@ def delete_account(request: HttpRequest) -> HttpResponse:
 
 
 def _forget_again(name: str) -> None:
-    """Erase the name again once hosts have dropped the machines. A broken queue does not undo the deletion."""
+    """Delete the name again later, once hosts have dropped the machines. If the queue is broken, only log that."""
     try:
         forget_name.apply_async((name,), countdown=HOSTS_KNOW_S)
     except OperationalError as error:

@@ -1,4 +1,4 @@
-"""Login, logout, sign-up, and the one-time page for the first operator."""
+"""Login, logout and sign-up. Also the one-time page for the site's first operator."""
 
 import secrets
 from pathlib import Path
@@ -51,20 +51,20 @@ def log_out(request: HttpRequest) -> HttpResponse:
 
 
 def after_login(request: HttpRequest) -> str:
-    """Return the address to go to, if it is on this site; else the front page."""
+    """Return the address to go to after login. An address on another site is replaced by the front page."""
     wanted = request.POST.get("next") or request.GET.get("next") or ""
     is_here = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
     return wanted if is_here else "web:runs"
 
 
 def operator_secret() -> str:
-    """Return the secret in the first operator's link, which `serve` prints."""
+    """Return the secret in the link for the first operator, which `serve` prints."""
     return kept_secret(Path(settings.DATA) / "keys" / "operator").hex()
 
 
 @require_http_methods(["GET", "POST"])
 def first_operator(request: HttpRequest, secret: str) -> HttpResponse:
-    """Create the first superuser; the link then stops working."""
+    """Create the site's first operator. After that, the link no longer works."""
     if has_operator() or not secrets.compare_digest(secret.encode(), operator_secret().encode()):
         raise Http404
     form = SignUpForm(request.POST or None)

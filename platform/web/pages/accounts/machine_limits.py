@@ -1,4 +1,4 @@
-"""The limits of one machine, as its owner fills them in."""
+"""The page on which an owner sets the limits of a machine."""
 
 from collections.abc import Iterator
 from datetime import time
@@ -34,17 +34,17 @@ DAYS = (
 MOST_GB, MOST_MBPS, LEAST_MBPS = 100_000, 100_000, 0.1
 MOST_IDLE = 24 * 60
 CONDITIONS = ("idle_minutes", "pause_on_battery", "programs")
-LAST_MINUTE = time(23, 59)  # a time field has no 24:00; this is the day's end
+LAST_MINUTE = time(23, 59)  # a time field cannot say 24:00, so this stands for the end of the day
 
 
 def _number(label: str, help_text: str, *, most: float, least: float = 1) -> forms.Field:
-    """Return an optional number field: whole, or with a fraction if `least` is a float."""
+    """Return an optional number field. It accepts fractions if `least` is a float."""
     kind = forms.FloatField if isinstance(least, float) else forms.IntegerField
     return kind(label=label, help_text=help_text, min_value=least, max_value=most, required=False)
 
 
 class LimitsForm(forms.Form):
-    """Limits of a machine. An empty field adds no limit to what the agent was started with."""
+    """The limits of a machine. An empty field sets no limit beyond those with which the agent was started."""
 
     threads = _number("CPU threads", "Leave empty to keep the agent's own setting.", most=1024)
     duty_percent = _number(
@@ -100,7 +100,7 @@ class LimitsForm(forms.Form):
         return names
 
     def clean(self) -> dict[str, Any]:
-        """Require both ends of each day's hours."""
+        """Require both a start and an end for each day's hours."""
         cleaned: dict[str, Any] = super().clean() or {}
         for day, name in enumerate(DAYS):
             if (cleaned.get(f"from_{day}") is None) != (cleaned.get(f"to_{day}") is None):
@@ -115,7 +115,7 @@ class LimitsForm(forms.Form):
                 yield Hours(day, 60 * first.hour + first.minute, end or DAY_MINUTES)
 
     def limits(self) -> OwnerLimits:
-        """Return the limits of a valid form as the protocol's struct."""
+        """Return the limits in a valid form, as the protocol's struct."""
         given = self.cleaned_data
         return OwnerLimits(
             threads=given["threads"] or 0,
@@ -133,7 +133,7 @@ class LimitsForm(forms.Form):
 
 
 def filled_in(limits: OwnerLimits) -> dict[str, Any]:
-    """Return the form's values for limits that are set."""
+    """Return the values that the form shows for existing limits."""
     shown: dict[str, Any] = {
         "threads": limits.threads or None,
         "duty_percent": limits.duty_percent if limits.duty_percent < 100 else None,

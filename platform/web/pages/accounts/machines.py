@@ -1,4 +1,4 @@
-"""One's machines and tokens. A new secret is shown once, in the answer to the POST that made it."""
+"""The page of a person's machines and tokens. A new secret is shown once, in the answer to the POST that created it."""
 
 import re
 from collections.abc import Callable
@@ -39,15 +39,15 @@ from web.run_picture import counts
 from web.words import titled_in_words_of_page
 
 SLUG = re.compile(r"[-a-z0-9_]{1,80}")
-MOST_CHOICES = 50  # runs to move to
-MOST_RUNS = 500  # runs searched for a machine, newest first
+MOST_CHOICES = 50  # most runs offered for a machine to move to
+MOST_RUNS = 500  # most runs searched for a machine, newest first
 
 
-# Present work and past contributions of each machine
+# Each machine's present work and past contributions
 
 
 class OwnMachine(NamedTuple):
-    """A row. `run` is the present one; `given` sums are over all runs."""
+    """A machine's row on the page. `run` is the run it is in now. `samples` and `averaged` are sums over all runs."""
 
     machine: Machine
     run: Run | None
@@ -60,12 +60,12 @@ class OwnMachine(NamedTuple):
 
     @property
     def is_paused(self) -> bool:
-        """True if its owner has paused it, connected or not."""
+        """True if the owner has paused the machine, even if it is not connected now."""
         return self.control.wanted.pause
 
     @property
     def asked(self) -> str:
-        """A request that the connected machine has not confirmed yet; empty without one."""
+        """The owner's request that the connected machine has not confirmed yet, as text; empty if there is none."""
         control = self.control
         if control.report is None or control.is_heard:
             return ""
@@ -77,7 +77,7 @@ class OwnMachine(NamedTuple):
 
     @property
     def could_not(self) -> str:
-        """The error, with its number, that kept it from moving to another run."""
+        """The error that prevented the machine from moving to another run, as text; empty if there is none."""
         code = self.control.report.could_not if self.control.report is not None else ""
         return f"{Fault(code, '').title} ({code})" if code else ""
 
@@ -105,7 +105,7 @@ def own_machines(person: Person) -> list[OwnMachine]:
 
 
 def runs_to_move_to(person: Person) -> list[Run]:
-    """Return open runs on the person's list, newest first."""
+    """Return the open runs to which the person's machines could move, newest first."""
     open_ones = helped_runs(person).filter(pk__in=listed_runs(person).values("pk"), state__in=HOSTED)
     return list(open_ones.order_by("-created_at").only("slug", "title")[:MOST_CHOICES])
 
@@ -118,7 +118,7 @@ def _own_row(
     machine: Machine, here: tuple[Run, OnlinePeer] | None, samples: int, averaged: int, control: Control
 ) -> OwnMachine:
     run, peer = here if here is not None else (None, None)
-    if control.rest:  # a host may still show it for a moment
+    if control.rest:  # a host may still show the machine for a moment
         reason = reason_in_words(control.rest)
         state = reason if control.rest.why is Why.PAUSED else _("On hold. %(reason)s") % {"reason": reason}
         return OwnMachine(machine, run, state, True, "", samples, in_words(averaged), control)  # noqa: FBT003
@@ -179,7 +179,10 @@ def change_machine(request: HttpRequest, machine_id: UUID) -> HttpResponse:
 
 
 def _asked(form: QueryDict) -> Callable[[Instructions], Instructions] | None:
-    """Return the requested change of instructions; None for another form. The machine reports an unknown run itself."""
+    """Return the change to a machine's instructions that a form requests; None if the form requests something else.
+
+    The slug of a run is not checked here: the machine itself reports an unknown run.
+    """
     if "pause" in form or "resume" in form:
         return partial(replace, pause="pause" in form, finish=False, move_to="")
     if "finish" in form:

@@ -1,4 +1,4 @@
-"""Notification settings: events and channels; and links in e-mails, which work without a login."""
+"""Notification settings: events and channels. Also pages for links in e-mails, which work without a login."""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -35,7 +35,7 @@ DONE = {
     "on": gettext_lazy("Switched on again."),
     "test": gettext_lazy("A test is on its way and should arrive within seconds; see below how it went."),
 }
-MAIL_ID, HOOK_ID = "mail-%s", "hook-%s"  # field ids; two forms of the page have a field of the same name
+MAIL_ID, HOOK_ID = "mail-%s", "hook-%s"  # ids of fields; two forms on the page have a field of the same name
 STATES = {
     Notice.State.WAITING: pgettext_lazy("notice", "on its way"),
     Notice.State.SENT: pgettext_lazy("notice", "sent"),
@@ -72,7 +72,7 @@ class Line(NamedTuple):
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def notifications(request: HttpRequest) -> HttpResponse:
-    """Show the settings; POST chooses events and channels."""
+    """Show the notification settings. A POST stores the chosen events and channels."""
     person = person_in(request)
     if request.method == "POST":
         offered = _offered(selectors.mailbox_of(person), selectors.webhook_of(person))
@@ -157,7 +157,7 @@ def _test(request: HttpRequest, way: Way) -> HttpResponse:
 @never_cache
 @require_safe
 def for_browser(request: HttpRequest) -> HttpResponse:
-    """Return notices for open pages of the person. `wanted` is false if they chose none for the browser."""
+    """Return notices for a person's open pages. `wanted` is false if the person wants no notices in the browser."""
     if not request.user.is_authenticated:
         return JsonResponse({"wanted": False, "notices": []})
     person = person_in(request)
@@ -175,7 +175,7 @@ def _told(notice: Notice) -> dict[str, Any]:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
-    """Confirm an address by the link sent to it. It needs a button, since mail scanners follow links."""
+    """Confirm an address by the link sent to it. This takes a button, since mail scanners follow links."""
     try:
         mailbox = services.confirmable(token=token)
         if request.method == "POST":
@@ -187,11 +187,11 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
     )
 
 
-@csrf_exempt  # mail programs may POST here (RFC 8058); the link is signed
+@csrf_exempt  # mail programs may POST here (RFC 8058), and the link is signed
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def stop_mail(request: HttpRequest, token: str) -> HttpResponse:
-    """Stop e-mails by the link that every one of them has."""
+    """Stop e-mails, by the link that each e-mail has. Stopping takes a POST."""
     try:
         if request.method == "POST":
             services.stop_mail(token=token)

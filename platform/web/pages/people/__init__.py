@@ -1,1 +1,1 @@
-"""Pages of people: their contributions, and a certificate."""
+"""Pages about people and teams: their contributions, and certificates."""

@@ -1,4 +1,4 @@
-"""A person's page: contributions by run, day and round, and a certificate to print."""
+"""A person's page: contributions by run, day and round. Also a certificate to print."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -36,7 +36,7 @@ LEVELS = 4
 @looks
 @require_safe
 def person_page(request: HttpRequest, name: str) -> HttpResponse:
-    """Show a person's contributions; to themselves also what only they see in runs."""
+    """Show a person's contributions. People see more runs on their own page than others do."""
     person = person_or_404(request, name)
     given, today = contributions(person, request.user), day_of(timezone.now())
     facts = {
@@ -58,7 +58,7 @@ def person_page(request: HttpRequest, name: str) -> HttpResponse:
 @looks
 @require_safe
 def rounds_page(request: HttpRequest, name: str, slug: str) -> HttpResponse:
-    """Show every round of a run in which the person's work was averaged, a hundred at a time."""
+    """Show each round of a run that averaged the person's work, a hundred rounds at a time."""
     person = person_or_404(request, name)
     run = get_object_or_404(runs_shown(person, request.user), slug=slug)
     found = rows_before(ledger_of(person, run), request)
@@ -96,7 +96,7 @@ def certificate(request: HttpRequest, name: str) -> HttpResponse:
 @looks
 @require_safe
 def preview_image(request: HttpRequest, name: str) -> HttpResponse:
-    """Return the preview image of the page: the name, if it can be drawn, and figures."""
+    """Return the preview image of a person's page: figures, and the name if the font can draw it."""
     person = person_or_404(request, name)
     given = contributions(person, None)
     unit = "samples" if given.samples != 1 else "sample"
@@ -120,7 +120,7 @@ def show_page(request: HttpRequest) -> HttpResponse:
 
 
 def person_or_404(request: HttpRequest, name: str) -> Person:
-    """Return the person of a page. Raises Http404 if there is none, or its page is not public."""
+    """Return the person whose page this is. Raises Http404 if there is none, or if the viewer may not see the page."""
     person = person_with_page(name, viewer=request.user)
     if person is None:
         raise Http404
@@ -128,7 +128,7 @@ def person_or_404(request: HttpRequest, name: str) -> Person:
 
 
 def sentence_of(given: Contributions) -> str:
-    """Return “Contributed 38,904 samples to 3 models. Averaged 1.2 GB for others.”"""
+    """Return a sentence such as “Contributed 38,904 samples to 3 models. Averaged 1.2 GB for others.”"""
     if not given.runs:
         return _("No contributions yet.")
     sent = in_words(given.bytes_averaged)
@@ -150,11 +150,11 @@ def _drawn(figure: str, unit: str, below: str, name: str) -> bytes:
     return figure_png(figure, unit, below, name)
 
 
-# Half a year of days as squares, darker for more samples
+# The last half year as a calendar with one square a day, darker for more samples
 
 
 class Square(NamedTuple):
-    """A day. `column` and `row`: its week, and its weekday from Monday; `level` 0 (nothing) to 4."""
+    """A day in the calendar: its week, its weekday from Monday, and its `level` from 0 (no samples) to 4."""
 
     column: int
     row: int
@@ -163,7 +163,7 @@ class Square(NamedTuple):
 
 
 def squares(by_day: Mapping[int, int], today: int) -> list[Square]:
-    """Return the days of the last weeks, oldest first. `by_day`: samples by the day since 1970."""
+    """Return the days of the last weeks, oldest first. `by_day` has samples by day since 1970."""
     first = first_day(today)
     most = max((by_day.get(day, 0) for day in range(first, today + 1)), default=0)
     return [
@@ -177,7 +177,7 @@ def first_day(today: int) -> int:
 
 
 def summary(by_day: Mapping[int, int], today: int) -> str:
-    """Return “Active on 31 of the last 180 days”, counting the days in the drawing."""
+    """Return a sentence such as “Active on 31 of the last 180 days”, about the days in the calendar."""
     first = first_day(today)
     active = sum(1 for day, samples in by_day.items() if samples and first <= day <= today)
     return _("Active on %(active)s of the last %(days)s days (UTC).") % {"active": active, "days": today - first + 1}

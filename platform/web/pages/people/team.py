@@ -57,7 +57,7 @@ def new_team(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_POST
 def new_link(request: HttpRequest, slug: str) -> HttpResponse:
-    """Make a new link, which is shown only in this answer."""
+    """Create a new joining link and show it in this answer only."""
     team = _led(request, slug)
     secret = teams.new_link(team=team)
     return _page(request, team, link=request.build_absolute_uri(f"/teams/{team.slug}/join/{secret}/"))
@@ -66,7 +66,7 @@ def new_link(request: HttpRequest, slug: str) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
-    """Explain what joining means; POST joins. Only invalid links count towards the limit."""
+    """Explain what joining means; a POST joins the team. Only invalid links count towards the rate limit."""
     guess = rate_limits.invitation_guess(request)
     fault: Fault | None = None
     try:
@@ -78,7 +78,7 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
             return redirect("web:team", slug=slug)
     except rate_limits.TooOften as problem:
         return rate_limits.refusal(request, problem)
-    except ValidationError:  # two links at once: the other one was faster
+    except ValidationError:  # the person joined two teams at once, and the other request was faster
         return redirect("web:account")
     except Problem as problem:
         fault = problem.fault
@@ -108,7 +108,7 @@ def remove(request: HttpRequest, slug: str, name: str) -> HttpResponse:
 
 
 def _led(request: HttpRequest, slug: str) -> Team:
-    """Return the team. Raises PermissionDenied unless the person leads it."""
+    """Return the team. Raises PermissionDenied unless the requester leads the team."""
     team = get_object_or_404(Team, slug=slug)
     if team.leader_id != person_in(request).pk:
         raise PermissionDenied(_("Only the team's leader can do this. Nothing was changed."))
@@ -140,7 +140,7 @@ def _page(request: HttpRequest, team: Team, *, link: str = "") -> HttpResponse:
 
 
 def _sentence(samples: int, runs: int, people: int) -> str:
-    """Return “3 people contributed 38,904 samples to 2 AI models.”"""
+    """Return a sentence such as “3 people contributed 38,904 samples to 2 AI models.”"""
     facts = {"people": counts.people(people), "samples": counts.samples(samples), "models": counts.models(runs)}
     if not samples:
         return _("%(people)s, no samples yet.") % facts

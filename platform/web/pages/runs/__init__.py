@@ -1,1 +1,1 @@
-"""Pages of a run: creating, watching and managing it, and taking its model."""
+"""Pages of a run: creating, watching and managing it, and downloading its model."""

@@ -1,4 +1,4 @@
-"""A run's activity, by kind; as RSS; and the trail of what people did in their roles."""
+"""A run's activity by kind, as a page and as RSS. Also the trail of what people did in their roles."""
 
 import re
 from datetime import datetime
@@ -29,7 +29,8 @@ NAMES = {
     "problems": pgettext_lazy("activity", "Problems"),
     "organizer": pgettext_lazy("activity", "Organizer"),
 }
-UNPRINTED = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")  # not allowed in XML
+# Characters that XML does not allow.
+UNPRINTED = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 TRAIL_PAGE = 50  # lines
 
 
@@ -52,7 +53,7 @@ def activity_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_safe
 def activity_feed(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the activity as RSS, without the frequent steps."""
+    """Return the run's activity as RSS, without the lines about single steps."""
     run = run_or_404(access_run, request, slug)
     address = request.build_absolute_uri(f"/runs/{run.slug}/")
     title = _printed(run.title)
@@ -95,7 +96,7 @@ def trail_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def line_of(action: ActivityLine) -> Line:
-    """Return an action without the name at its beginning, which is shown in its own column."""
+    """Return an action as a line of the trail. The name at its beginning is cut off, because it has its own column."""
     who = _name_of(action.by)
     what = action.text
     for name in (who, AN_OPERATOR):

@@ -1,4 +1,4 @@
-"""The data that a form brings: in the form, in pieces before it, or by its name on the Hub."""
+"""The data that a form brings: a file in the form, an upload in pieces before it, or the name of a Hub repository."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +21,10 @@ from web.words import titled_in_words_of_page
 
 
 def found_on_hub(person: Person, form: NewRunForm | SourceForm) -> OnHub | None:
-    """Return what the Hub holds under the form's name, outside a transaction. Raises Problem as `look_on_hub`."""
+    """Return the Hub repository that the form names; None if it names none.
+
+    Call this outside a transaction, since it waits for the Hub. Raises the Problems of `look_on_hub`.
+    """
     given, kind = form.cleaned_data, form.material_on_hub
     if not kind or not given.get("hub"):
         return None
@@ -30,9 +33,10 @@ def found_on_hub(person: Person, form: NewRunForm | SourceForm) -> OnHub | None:
 
 
 def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) -> Dataset | None:
-    """Store the data of a valid form; return None if it brings none. `found`: the Hub's, if it names one.
+    """Store the data of a valid form. Return None if the form brings no data.
 
-    Raises Problem E301, E307, E317, E366, E377 before storing, and E302, E303, E304, E311, E318, E365.
+    `found` is the Hub repository that the form names. Raises Problem E301, E307, E317, E366, E377 before storing, and
+    E302, E303, E304, E311, E318, E365.
     """
     given, recipe = form.cleaned_data, form.recipe()
     quotas.require_model(person, recipe)
@@ -45,7 +49,7 @@ def stored_text(person: Person, form: NewRunForm, found: OnHub | None = None) ->
 
 
 def too_often(request: HttpRequest) -> HttpResponse | None:
-    """Return the refusal of a form with files if the person sends too many; else None."""
+    """Return an answer that refuses a form with files, if the person sends too many; else None."""
     if not request.FILES and not request.POST.get("hub"):
         return None
     try:
@@ -58,7 +62,7 @@ def too_often(request: HttpRequest) -> HttpResponse | None:
 def stored_beside(
     person: Person, form: SourceForm, run: Run, require: Callable[[Run, str, str], object], found: OnHub | None
 ) -> Dataset:
-    """Store a further file of a draft. Raises Problem as `require` before that, and as `stored_text`."""
+    """Store a further file of a draft after `require` has checked it. Raises the Problems of both steps."""
     brought = _brought(person, form, found)
     require(run, brought.filename, found.kind if found else "")
     dataset = _kept(person, form, brought, title=run.title)
@@ -67,7 +71,7 @@ def stored_beside(
 
 
 class _Brought(NamedTuple):
-    """The data of a form: a file, an upload in pieces or a Hub repository; empty without any."""
+    """The data of a form: a file, an upload in pieces, or a Hub repository. Empty if the form has none."""
 
     filename: str = ""
     size: int = 0
@@ -76,7 +80,7 @@ class _Brought(NamedTuple):
 
 
 def _brought(person: Person, form: forms.Form, found: OnHub | None) -> _Brought:
-    """Return the form's data. Raises Problem E318."""
+    """Return the data of the form. Raises Problem E318 if its upload is gone."""
     given = form.cleaned_data
     if found is not None:
         return _Brought(found.repository, found.size, found=found)
@@ -98,7 +102,7 @@ def _kept(person: Person, form: forms.Form, brought: _Brought, *, title: str) ->
 
 
 def upload_facts(person: Person, form: forms.Form) -> dict[str, Any]:
-    """Return the facts of an upload form: limits, usage, and the complete upload of a form with errors."""
+    """Return what an upload form shows: limits, usage, and the complete upload of a form with errors."""
     too_long = Fault.of("E304", size="SIZE", limit=f"{settings.UPLOAD_LIMIT_MB:,}")  # the page fills in the size
     return {
         "form": form,
@@ -112,7 +116,7 @@ def upload_facts(person: Person, form: forms.Form) -> dict[str, Any]:
 
 
 def kept_upload(person: Person, form: forms.Form) -> Upload | None:
-    """Return a complete upload that a form named, so that it need not be sent again."""
+    """Return the complete upload that a form named, so that the person need not send the file again."""
     upload_id = getattr(form, "cleaned_data", {}).get("upload")
     try:
         upload = upload_of(person, upload_id) if upload_id else None

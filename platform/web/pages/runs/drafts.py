@@ -1,4 +1,4 @@
-"""Pages that create a run, change its words, or change a draft."""
+"""Pages that create a run, change a draft, or change the description of a run."""
 
 from django.conf import settings
 from django.contrib import messages
@@ -27,7 +27,7 @@ from web.words import titled_in_words_of_page
 @rate_limits.limited("uploads", rate_limits.person)
 @require_http_methods(["GET", "POST"])
 def new_run(request: HttpRequest) -> HttpResponse:
-    """Create a draft from one form, and publish it too if asked."""
+    """Create a draft from a form. Publish the run too if the form asks for that."""
     form = NewRunForm(
         request.POST or None,
         request.FILES or None,
@@ -50,7 +50,7 @@ def new_run(request: HttpRequest) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def edit_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Change everything of a draft; of another run only words and visibility."""
+    """Change any part of a draft. Of another run, change only title, purpose, prompts and visibility."""
     run = run_or_404(access_managed_run, request, slug)
     if run.state == Run.State.DRAFT:
         return _edit_draft(request, run)
@@ -84,7 +84,7 @@ def _edit_draft(request: HttpRequest, run: Run) -> HttpResponse:
 
 
 def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
-    """Store the data and create the draft. Raises Problem."""
+    """Store the data in the form and create the draft. Raises Problem."""
     person, recipe = person_in(request), form.recipe()
     quotas.require_draft_left(person)
     dataset = stored_text(person, form, found)
@@ -102,7 +102,7 @@ def _create(request: HttpRequest, form: NewRunForm, found: OnHub | None) -> Run:
 
 
 def _publish(request: HttpRequest, run: Run) -> None:
-    """Publish a new run; a failure is shown on the next page, where it can be retried."""
+    """Publish a new run. The next page shows a failure, and there the person can retry."""
     try:
         services.open_run(run=run, by=person_in(request))
     except Problem as problem:
@@ -111,7 +111,7 @@ def _publish(request: HttpRequest, run: Run) -> None:
 
 @transaction.atomic
 def _change_draft(request: HttpRequest, run: Run, form: DraftForm, found: OnHub | None) -> None:
-    """Apply all changes or none. Raises Problem."""
+    """Apply all changes in the form to the draft, or none. Raises Problem."""
     recipe, person = form.recipe(), person_in(request)
     dataset = stored_text(person, form, found)
     licence = form.cleaned_data["licence"] or (dataset or run.dataset).licence

@@ -1,4 +1,4 @@
-"""The full leaderboard of a run."""
+"""The page with the full leaderboard of a run."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -36,7 +36,7 @@ MOST_PAGES = 1_000_000
 
 @require_safe
 def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show people, machines, teams, or people of a day or week; with a line for the reader who is not among them."""
+    """Show people, machines, teams, or people of a period, with a line for a reader who is not among them."""
     run = run_or_404(access_run, request, slug)
     of, period = _of(request), _period(request)
     page = _page_number(request)
@@ -69,7 +69,7 @@ def standings_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _removal(request: HttpRequest, run: Run, of: str, names: Collection[str]) -> dict[str, Any]:
-    """Return whether the reader may remove people here, whom not, and whom they have just removed."""
+    """Return whether the reader may remove people here, which names are protected, and who was just removed."""
     role = role_of(run, request.user)
     if of != "people" or run.state == Run.State.FINISHED or role is None:
         return {"removes": False}

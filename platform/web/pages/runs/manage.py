@@ -1,4 +1,4 @@
-"""Management of a run: visibility, length, people; moderators see less of it. Drafts are changed in `drafts`."""
+"""The page that manages a run: visibility, length, people. Moderators see only a part of it. Drafts: see `drafts`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -40,7 +40,7 @@ from web.run_picture.loading import head_of, troubles_of
 from web.run_picture.own import Own
 from web.words import material_in_words_of_page, titled_in_words_of_page
 
-MOST_DIGITS = 18  # of a row's number in an address
+MOST_DIGITS = 18  # most digits of a row's number in an address
 ACTIONS: dict[str, Callable[..., object]] = {
     "open": services.open_run,
     "pause": services.pause_run,
@@ -54,7 +54,7 @@ ACTIONS: dict[str, Callable[..., object]] = {
 @login_required
 @require_http_methods(["GET", "POST"])
 def manage_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the page; POST opens, pauses, resumes, returns to a draft, and allows or forbids trials."""
+    """Show the manage page. A POST opens, pauses, resumes or takes back the run, or switches trials."""
     if request.method != "POST":
         return manage_page(request, run_or_404(access_moderated_run, request, slug))
     run = run_or_404(access_managed_run, request, slug)
@@ -113,7 +113,7 @@ def set_alerts(request: HttpRequest, slug: str) -> HttpResponse:
     return redirect("web:manage", slug=slug)
 
 
-# People
+# Members
 
 
 @login_required
@@ -126,7 +126,7 @@ def add_member(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def remove_member(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
-    """Remove a member; the next page offers to undo it."""
+    """Remove a member. The next page offers to undo that."""
     run = run_or_404(access_moderated_run, request, slug)
     member = get_object_or_404(membership.members_of(run), pk=member_id)
     try:
@@ -139,7 +139,7 @@ def remove_member(request: HttpRequest, slug: str, member_id: int) -> HttpRespon
 @login_required
 @require_POST
 def remove_person(request: HttpRequest, slug: str) -> HttpResponse:
-    """Remove a person by name, from this page or the leaderboard."""
+    """Remove a person by name. The form is on the manage page and on the leaderboard."""
     run, form = run_or_404(access_moderated_run, request, slug), MemberForm(request.POST, prefix="remove")
     return named(request, run, form, membership.remove_person, wrong="removal_form")
 
@@ -154,13 +154,13 @@ def let_back(request: HttpRequest, slug: str, member_id: int) -> HttpResponse:
 
 
 def _place(request: HttpRequest, run: Run, removed: Member | None = None) -> str:
-    """Return the page on which a person was removed or restored, with a way to undo it."""
+    """Return the address of the page from which a person was removed or restored. It offers to undo a removal."""
     name = "web:standings" if request.POST.get("back") == "leaderboard" else "web:manage"
     return reverse(name, args=[run.slug]) + (f"?undo={removed.pk}" if removed is not None else "")
 
 
 def just_removed(request: HttpRequest, run: Run) -> Member | None:
-    """Return the member whom the last page removed, unless restored, for the message that offers to undo it."""
+    """Return the member removed by the last request, unless restored, for a message that offers to undo it."""
     said = request.GET.get("undo", "")
     is_number = said.isascii() and said.isdigit() and len(said) < MOST_DIGITS
     return membership.removed_from(run).filter(pk=int(said)).first() if is_number else None
@@ -170,7 +170,7 @@ def just_removed(request: HttpRequest, run: Run) -> Member | None:
 @login_required
 @require_POST
 def create_invitation(request: HttpRequest, slug: str) -> HttpResponse:
-    """Make a new link, which is shown only in this answer."""
+    """Create a new invitation link and show it in this answer only."""
     run, form = run_or_404(access_managed_run, request, slug), InvitationForm(request.POST)
     if not form.is_valid():
         return manage_page(request, run, wrong={"invitation_form": form})
@@ -192,7 +192,7 @@ def revoke_invitation(request: HttpRequest, slug: str, invitation_id: int) -> Ht
 
 
 def managed(request: HttpRequest, run: Run, action: Callable[[], object]) -> HttpResponse:
-    """Carry out an action; show a failure at the top of the page."""
+    """Carry out an action on the run. Show a failure at the top of the manage page."""
     try:
         action()
     except Problem as problem:
@@ -203,12 +203,12 @@ def managed(request: HttpRequest, run: Run, action: Callable[[], object]) -> Htt
 def named(
     request: HttpRequest, run: Run, form: MemberForm, action: Callable[..., Member], *, wrong: str
 ) -> HttpResponse:
-    """Carry out an action on the person that the form names; show a failure beside the name in the form `wrong`."""
+    """Carry out an action on the person whom the form names. Show a failure beside the name, in the form `wrong`."""
     if form.is_valid():
         try:
             member = action(run=run, name=form.cleaned_data["name"], by=person_in(request))
         except Problem as problem:
-            if wrong == "removal_form" and run.members_only:  # sent from the leaderboard
+            if wrong == "removal_form" and run.members_only:  # the form was sent from the leaderboard
                 return manage_page(request, run, fault=problem.fault)
             form.add_error("name", titled_in_words_of_page(problem.fault))
         else:
@@ -219,7 +219,7 @@ def named(
 def asked_once_more(
     request: HttpRequest, run: Run, page: str, action: Callable[[], object], answer: HttpResponse, **facts: Any
 ) -> HttpResponse:
-    """Show a page that asks for confirmation; carry out the action on POST, or show why it failed."""
+    """Show a page that asks for confirmation. On POST, carry out the action, or show why it failed."""
     fault = None
     if request.method == "POST":
         try:
@@ -239,7 +239,7 @@ def manage_page(
     link: str = "",
     wrong: dict[str, forms.Form] | None = None,
 ) -> HttpResponse:
-    """Show the page with a failure, with forms to correct (`wrong`), or with a link that is shown once."""
+    """Show the manage page. It may show a failure, forms to correct (`wrong`), or a link that is shown only once."""
     facts, page = head_facts(request, run, head_of(run), Own(run, request.user)), reverse("web:manage", args=[run.slug])
     own = role_of(run, request.user)
     facts |= {
@@ -274,7 +274,7 @@ def manage_page(
 
 
 def people_facts(run: Run, own: Run.Role | None, members: Part) -> dict[str, Any]:
-    """Return members, roles, and what a person with the role `own` may do to each of them."""
+    """Return the members and roles, and what a person with the role `own` may do to each of them."""
     given = list(roles.roles_in(run))
     held = {each.person_id: Run.Role(each.role) for each in given if each.accepted_at}
     return {
@@ -303,7 +303,7 @@ def source_facts(run: Run, lines: Sequence[SourceLine]) -> dict[str, Any]:
 
 
 def fetched(dataset: Dataset) -> tuple[int, int] | None:
-    """Return the bytes fetched from the Hub, and all to fetch; None if nothing is awaited."""
+    """Return the bytes fetched from the Hub and the bytes to fetch in all; None if nothing is being fetched."""
     coming = [each for each in dataset.parts() if each.origin]
     if dataset.state not in (Dataset.State.UPLOADED, Dataset.State.PREPARING) or all(e.is_fetched for e in coming):
         return None
@@ -323,7 +323,7 @@ def possible(run: Run) -> dict[str, Any]:
 
 
 def is_getting_ready(run: Run) -> bool:
-    """Return True if the page will change by itself soon. It shows no form then, which a reload would empty."""
+    """Return True if the page will soon change by itself. It then shows no form, because a reload would empty it."""
     is_prepared = run.dataset.state in (Dataset.State.READY, Dataset.State.FAILED) or lacks_base(run.dataset)
     return run.state in (Run.State.PREPARING, Run.State.FINISHING) or (run.state == Run.State.DRAFT and not is_prepared)
 

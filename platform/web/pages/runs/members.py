@@ -1,4 +1,4 @@
-"""Membership of a run: invitations, requests to join, and roles."""
+"""Pages about membership of a run: invitations, requests to join, and roles."""
 
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import AnonymousUser
@@ -49,7 +49,7 @@ def take_back(request: HttpRequest, slug: str, role_id: int) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "HEAD", "POST"])
 def own_role(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show one's role in a run, or the invitation to one, with what it allows; POST answers."""
+    """Show the reader's role in a run, or the invitation to one. A POST accepts it or gives it up."""
     person = person_in(request)
     try:
         offered = roles.role_offered(slug=slug, person=person)
@@ -70,7 +70,7 @@ def own_role(request: HttpRequest, slug: str) -> HttpResponse:
 @never_cache
 @require_http_methods(["GET", "POST"])
 def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
-    """Show who invites to what; POST accepts. Only invalid links count towards the limit."""
+    """Show an invitation and its run; a POST accepts it. Only invalid links count towards the rate limit."""
     guess = rate_limits.invitation_guess(request)
     try:
         rate_limits.spend(*guess)
@@ -91,7 +91,7 @@ def join(request: HttpRequest, slug: str, secret: str) -> HttpResponse:
 
 
 def _refused(request: HttpRequest, slug: str, problem: Problem, guess: tuple[str, str]) -> HttpResponse:
-    """Lead people who may see the run there, even by a used-up link; else answer 404."""
+    """Redirect people who may see the run to its page, even if their link is used up. Raises Http404 for others."""
     run = Run.objects.filter(slug=slug).first()
     if run is not None and may_see(run, request.user):
         rate_limits.forgive(*guess)
@@ -103,7 +103,7 @@ def _refused(request: HttpRequest, slug: str, problem: Problem, guess: tuple[str
 @rate_limits.limited("requests to join", rate_limits.person)
 @require_POST
 def own_request(request: HttpRequest, slug: str) -> HttpResponse:
-    """Request to join, or withdraw that; show a failure at the top of the run's page."""
+    """Request to join the run, or withdraw the request. Show a failure at the top of the run's page."""
     run, person = run_or_404(access_run, request, slug), person_in(request)
     form = RequestForm(request.POST)
     if "take_back" in request.POST:
@@ -121,7 +121,7 @@ def own_request(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def answer(request: HttpRequest, slug: str, request_id: int) -> HttpResponse:
-    """Accept or decline a request; leave one that was answered or withdrawn meanwhile."""
+    """Accept or decline a request. Ignore one that was answered or withdrawn meanwhile."""
     run = run_or_404(access_moderated_run, request, slug)
     action = ANSWERS.get(request.POST.get("answer", ""))
     if action is None:

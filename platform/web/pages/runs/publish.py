@@ -1,4 +1,4 @@
-"""Publishing a run's model on the Hub; choosing the released snapshot; being named on the card."""
+"""Pages that publish a run's model on the Hub, choose the snapshot to release, and name people on the card."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ MOVING = (Publication.State.WAITING, Publication.State.SENDING)
 
 
 class HubTokenForm(forms.Form):
-    """A token; the field never shows what was typed."""
+    """A token for the Hub. The field never shows what was typed."""
 
     token = forms.CharField(
         max_length=300,
@@ -55,7 +55,7 @@ class PublishForm(forms.Form):
     )
 
     def __init__(self, *arguments: Any, is_made: bool, **more: Any) -> None:
-        """`is_made`: a finished model has no checkpoints."""
+        """Create the form. `is_made` means that the model is finished, so that it gets no more checkpoints."""
         super().__init__(*arguments, **more)
         for name in ("checkpoint_every", "in_branches") if is_made else ():
             del self.fields[name]
@@ -69,7 +69,7 @@ class PublishForm(forms.Form):
 @login_required
 @require_http_methods(["GET", "POST"])
 def publish_run(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show what is on the Hub and the token; POST changes them."""
+    """Show the token and what is on the Hub; a POST changes them."""
     run = run_or_404(access_managed_run, request, slug)
     if request.method == "GET":
         return _page(request, run)
@@ -87,7 +87,7 @@ def publish_run(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def name_me(request: HttpRequest, slug: str) -> HttpResponse:
-    """Agree to be named on the card, or withdraw that."""
+    """Agree to be named on the model card, or withdraw that."""
     run = run_or_404(access_run, request, slug)
     card_facts.set_named(run=run, person=person_in(request), agreed="agreed" in request.POST)
     return redirect(f"/runs/{slug}/#home")

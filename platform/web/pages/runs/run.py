@@ -1,4 +1,4 @@
-"""The page of a run. `manage` has what its organizer can do."""
+"""The page of a run, for everyone who may see it. The organizer's page is in `manage`."""
 
 import json
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ from web.run_picture.status_sentence import PERPLEXITY
 from web.words import loss_unit_of_page
 
 REFRESH_S = 5
-STANDING_ON = ("state", "release", "released_step", "text")  # values of the picture that decide the page's content
+STANDING_ON = ("state", "release", "released_step", "text")  # values of the picture that decide what the page shows
 CARD = "README.md"
 
 
@@ -53,7 +53,7 @@ def run_page(request: HttpRequest, slug: str) -> HttpResponse:
 def shown_page(
     request: HttpRequest, run: Run, *, fault: Fault | None = None, form: RequestForm | None = None
 ) -> HttpResponse:
-    """Show the page, with a failed request to join if there is one."""
+    """Show the run's page, with a failure of a request to join if there is one."""
     facts, person = run_facts(request, run), person_of(request.user)
     facts |= {"fault": fault, "standing": joining.standing_of(run, person), "request_form": form or RequestForm()}
     if facts["role"] is not None:
@@ -66,7 +66,7 @@ def shown_page(
 
 @require_safe
 def written_part(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return the texts of snapshots, for pages opened before the newest was written."""
+    """Return the texts that snapshots wrote, for pages that were opened before the newest texts."""
     run = run_or_404(access_run, request, slug)
     facts = {"run": run, "picture": {"written": written_at(run)}}
     return render(request, "web/runs/run_parts/written.html", facts)
@@ -126,7 +126,7 @@ def _board_facts(request: HttpRequest, live: Picture) -> dict[str, Any]:
 
 
 def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn: dict[str, Any]) -> dict[str, Any]:
-    """Return the requested chart in two sizes, made only of numbers and fixed words, and its summary."""
+    """Return the requested chart in two sizes, and its summary. The charts have only numbers and fixed words."""
     summaries = {each["key"]: each["summary"] for each in live["charts"]}
     chart = request.GET.get("chart", LOSS)
     if chart in summaries:
@@ -144,7 +144,7 @@ def _chart_facts(request: HttpRequest, live: Picture, picture: RunPicture, drawn
 
 
 def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str, Any]:
-    """Return what the pages of a run share: head, dataset, and the picture."""
+    """Return the facts that all pages of a run share: the head, the dataset and the picture."""
     live = picture_of(seen)
     return {
         "run": run,
@@ -160,7 +160,7 @@ def head_facts(request: HttpRequest, run: Run, seen: Seen, own: Own) -> dict[str
 
 
 def needs_words(recipe: Recipe) -> str:
-    """Return what a machine needs, to read before any download."""
+    """Return a text on what a machine needs, to read before any download."""
     takes = estimate_of(recipe)
     return _("You need about %(memory)s of memory. First download %(snapshot)s, then %(sent)s of upload per step.") % {
         "memory": in_bytes(takes.on_cpu.memory),
@@ -170,7 +170,7 @@ def needs_words(recipe: Recipe) -> str:
 
 
 def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
-    """Return whether one more machine would get work."""
+    """Return a text on whether one more machine would get work."""
     recipe, here = run.parsed_recipe, sum(peer.role == TRAINER for peer in peers)
     left = -(-recipe.target_batch // recipe.micro_batch) - here
     if run.state == Run.State.PAUSED:
@@ -184,12 +184,12 @@ def room_words(run: Run, peers: Sequence[OnlinePeer]) -> str:
 
 
 def standing_facts(live: Picture, names: Sequence[str]) -> dict[str, str]:
-    """Return the picture's values that decide when to reload the page, and their present state."""
+    """Return the names of the picture's values that decide when the page reloads, and their present values."""
     return {"standing_on": " ".join(names), "standing_as": "|".join(str(live[name]) for name in names)}
 
 
 def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[str, Any]:
-    """Return the facts for taking the model home. `samples`: of all people."""
+    """Return the facts for downloading the model. `samples` is the number of samples from all people together."""
     publication = getattr(run, "publication", None)
     published = publication if publication is not None and publication.url and not publication.private else None
     return {
@@ -205,7 +205,10 @@ def home_facts(request: HttpRequest, run: Run, own: Own, samples: int) -> dict[s
 
 
 def release_choice(run: Run) -> dict[str, Any]:
-    """Return how the release was checked, the best or last snapshot if not released, and if files are being remade."""
+    """Return how the release was checked, and which other snapshot could be released.
+
+    This is the best or the last one, if it is not released. Also return whether the files are being made again.
+    """
     release = getattr(run, "release", None)
     if release is None or release.state != Release.State.READY:
         return {"checked": "", "better": None, "last": None, "is_remade": False}
@@ -220,12 +223,12 @@ def release_choice(run: Run) -> dict[str, Any]:
 
 
 def load_lines(run: Run, published: Publication | None) -> str:
-    """Return lines of code that load the model, from the Hub if it is there, else from the unpacked archive."""
+    """Return lines of code that load the model: from the Hub if it is published, else from the unpacked archive."""
     where = published.repository if published else run.slug
     return run.parsed_recipe.usage(json.dumps(where))
 
 
 def fetch_line(request: HttpRequest, run: Run) -> str:
-    """Return a command that downloads the archive; repeated after an interruption, it resumes."""
+    """Return a command that downloads the archive. After an interruption, the same command resumes the download."""
     address = request.build_absolute_uri(f"/api/v1/runs/{run.slug}/release/{run.slug}.zip")
     return f"curl -C - -O {address} && unzip {run.slug}.zip"

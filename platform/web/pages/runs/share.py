@@ -1,4 +1,4 @@
-"""A run on other sites: badge, frame, preview images, curve as a table, notebook. Images are drawn one at a time."""
+"""A run on other sites: badge, frame, preview images (drawn one at a time), the curve as CSV, a notebook."""
 
 import csv
 import io
@@ -37,25 +37,25 @@ from web.run_picture.picture import picture_of
 from web.run_picture.status_sentence import RUNNING, state_label, word_of
 from web.words import loss_unit_of_page
 
-BADGE_S = 60  # age of a badge
-BOARD = 5  # rows in a frame
-LETTER = 6.6  # pixels of a letter at size 11; `textLength` makes it fit in every font
+BADGE_S = 60  # seconds for which a badge may be cached
+BOARD = 5  # rows of the leaderboard in a frame
+LETTER = 6.6  # width of a letter in pixels at size 11; `textLength` makes the text fit in every font
 NAME = "manyhands"
 FRAMED = POLICY.replace("frame-ancestors 'none'", "frame-ancestors *")
-# Nats per token; seconds of UTC in ISO 8601; the values of the other charts.
+# Losses are in nats per token, times in seconds of UTC in ISO 8601, other columns as in the other charts.
 COLUMNS = ("step", "loss", "heldout_loss", "at", "samples_per_s", "machines", "learning_rate", "bytes_averaged")
 KIND = "application/x-ipynb+json"
-MOST = 64  # kept images, about 20 kB each
-FRESH_S = 30.0  # age of an image before its run is read again
+MOST = 64  # most images kept, of about 20 kB each
+FRESH_S = 30.0  # seconds for which an image is used before its run is read again
 SITE = "the site"
 Facts = TypeVar("Facts")
 
 
 @require_safe
 def badge(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return step and state as an SVG, or 304 if the client has it."""
+    """Return the run's step and state as an SVG, or status 304 if the client has it already."""
     run = run_or_404(access_run, request, slug)
-    with override("en"):  # it appears on pages of any language, often fetched by programs
+    with override("en"):  # the badge is shown on pages of any language, and often fetched by programs
         words = _words(run)
 
     @condition(etag_func=lambda _: f'"{words}"'.replace(" ", "-").replace("·", ""))
@@ -68,7 +68,7 @@ def badge(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def _words(run: Run) -> str:
-    """Return “running · step 413 of 1,000”."""
+    """Return the text on the badge, such as “running · step 413 of 1,000”."""
     if run.state == Run.State.FINISHED:
         return f"finished · {steps(run.head.step)}"
     trainers = [peer for peer in presence.online(run) if peer.role == TRAINER]
@@ -77,7 +77,7 @@ def _words(run: Run) -> str:
 
 
 def badge_svg(words: str) -> str:
-    """Return two boxes with our name and these words, which must be our own."""
+    """Return an SVG of two boxes: this site's name, and words that must not come from a stranger."""
     left, right = (round(LETTER * len(text)) + 16 for text in (NAME, words))
     text = '<text x="{x}" y="14" textLength="{length}" fill="#fff">{text}</text>'
     parts = (
@@ -94,7 +94,7 @@ def badge_svg(words: str) -> str:
 @xframe_options_exempt
 @require_safe
 def embed(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show a small page for a frame on another site: the curve, or the leaderboard (`?show=leaderboard`)."""
+    """Show a small page for a frame on another site: the curve, or the leaderboard with `?show=leaderboard`."""
     run = run_or_404(access_run, request, slug)
     seen = seen_of(run)
     live, unit = picture_of(seen), loss_unit_of_page(run.parsed_recipe)[0]
@@ -115,7 +115,7 @@ def embed(request: HttpRequest, slug: str) -> HttpResponse:
 
 @require_safe
 def curve_table(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return one row for each point, in order; a held-out loss has its own row."""
+    """Return the curve as CSV, with one row for each point, in order. A held-out loss has its own row."""
     run = run_or_404(access_run, request, slug)
     points = selectors.loss_points(run, most=selectors.LONG)
     rows: list[tuple[Any, ...]] = [(point.step, f"{point.loss:.5f}", "", *_others(point)) for point in points]
@@ -170,7 +170,7 @@ def document(*, title: str, address: str, requirement: str) -> dict[str, Any]:
 
 
 class Drawn(NamedTuple):
-    """An image, the facts it was drawn from, and when they were last checked."""
+    """An image, the facts from which it was drawn, and the time when these were last checked."""
 
     shown: object
     png: bytes
@@ -184,7 +184,7 @@ _pen = Lock()
 
 @require_safe
 def curve_image(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return a run's preview image, or 304 if the client has it."""
+    """Return a run's preview image, or status 304 if the client has it already."""
     run = run_or_404(access_run, request, slug)
     return _answered(request, _drawn(run.pk, lambda: shown_of(run), curve_png))
 
@@ -203,7 +203,7 @@ def _answered(request: HttpRequest, drawn: Drawn) -> HttpResponse:
 
 
 def _drawn(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
-    """Return the image of a key. While another is drawn, return the last one of this key, or wait."""
+    """Return the image for a key. While another image is being drawn, return the last one for this key, or wait."""
     known = _kept.get(key)
     if known is not None and (monotonic() - known.looked_at < FRESH_S or not _pen.acquire(blocking=False)):
         return known
@@ -217,7 +217,7 @@ def _drawn(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], byt
 
 
 def _looked(key: Hashable, look: Callable[[], Facts], draw: Callable[[Facts], bytes]) -> Drawn:
-    """Draw the image if its facts have changed. A caller that waited gets the one drawn meanwhile."""
+    """Draw the image if its facts have changed. A caller that had to wait gets the image drawn meanwhile."""
     now, known = monotonic(), _kept.get(key)
     if known is not None and now - known.looked_at < FRESH_S:
         return known
@@ -251,7 +251,7 @@ def shown_of(run: Run) -> Shown:
 
 
 def _people(run: Run, trainers: list[OnlinePeer]) -> str:
-    """Return “12 people on 19 machines now”, or who trained so far."""
+    """Return a text such as “12 people on 19 machines now”. If no one trains, name those who have trained so far."""
     if trainers:
         return f"{given_by(len({peer.name for peer in trainers}), len(trainers))} now"
     sums = totals(run)
@@ -259,7 +259,7 @@ def _people(run: Run, trainers: list[OnlinePeer]) -> str:
 
 
 def who_trains() -> str:
-    """Return “12 people on 19 machines are training 3 models now”, for listed runs; empty without any."""
+    """Return “12 people on 19 machines are training 3 models now” about listed runs, or "" if no one trains."""
     here = presence.online_in(selectors.hosted_runs(None))
     training = {run: [peer for peer in peers if peer.role == TRAINER] for run, peers in here.items()}
     peers = [peer for found in training.values() for peer in found]

@@ -1,4 +1,4 @@
-"""Pages that mix several texts: adding, removing and weighing them; also a base model or tokenizer."""
+"""Pages that add, remove and weigh the texts of a run. Also pages for its base model or tokenizer."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from web.words import material_in_words_of_page
 
 
 class Beside(NamedTuple):
-    """A file added to a draft beside its text. `lead`: what it is for."""
+    """A page that adds a file to a draft, beside its text. `lead` explains what the file is for."""
 
     title: str
     lead: str
@@ -35,7 +35,7 @@ class Beside(NamedTuple):
     material: Material
     require: Callable[[Run, str, str], object]
     add: Callable[[Run, Dataset, Person], None]
-    releases: Sequence[Release] = ()  # of runs on this site, one of which may replace a file
+    releases: Sequence[Release] = ()  # releases of runs on this site, one of which may be chosen instead of a file
 
 
 def text_of(run: Run) -> Beside:
@@ -92,7 +92,7 @@ def add_source(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_http_methods(["GET", "POST"])
 def set_base(request: HttpRequest, slug: str) -> HttpResponse:
-    """Set a draft's base model or tokenizer, or remove the latter."""
+    """Set a draft's base model or tokenizer, or remove it."""
     run = run_or_404(access_managed_run, request, slug)
     if request.POST.get("action") == "remove":
         return managed(request, run, lambda: drafts.remove_base(run=run, by=person_in(request)))
@@ -100,7 +100,7 @@ def set_base(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def bring(request: HttpRequest, run: Run, beside: Beside) -> HttpResponse:
-    """Show the form; if it is valid, add its file to the draft."""
+    """Show the form. If it is valid, add its file to the draft."""
     person = person_in(request)
     if (refusal := too_often(request)) is not None:
         return refusal

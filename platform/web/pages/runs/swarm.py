@@ -1,6 +1,7 @@
-"""Machines online in a run: their work and connections, and how the last rounds went.
+"""The page of the machines online in a run: their work and connections, and how the last rounds went.
 
-Everyone sees of a machine what leaderboard and plan show too. Only its owner and the run's managers see its bandwidth.
+Everyone sees of a machine what the leaderboard and the plan show too. Only its owner and the run's managers see its
+bandwidth.
 """
 
 from collections import Counter
@@ -37,9 +38,9 @@ from web.run_picture.averaging import RELAY
 from web.run_picture.own import in_words
 
 REFRESH_S = 15
-ROUNDS = 20  # steps whose times are shown
-TALLEST = 32  # pixels of the longest of them
-SINCE, MOST = timedelta(days=1), 1_000  # age and number of lines in which reasons are counted
+ROUNDS = 20  # steps whose durations are shown
+TALLEST = 32  # pixels of the longest duration
+SINCE, MOST = timedelta(days=1), 1_000  # age and number of the timeline's lines in which reasons are counted
 ROLES = {
     TRAINER: gettext_lazy("trains"),
     AUXILIARY: gettext_lazy("averages"),
@@ -50,7 +51,7 @@ WAYS = {
     "partly": gettext_lazy("partly direct"),
     "relayed": gettext_lazy("relayed"),
 }
-NOT_IN_A_STEP = (  # kind of a line, a part of its text, the reason in words
+NOT_IN_A_STEP = (  # kind of a line, a part of its text, and the reason as text
     ("returned", "too old", gettext_lazy("Gradients were too old")),
     ("returned", "older model", gettext_lazy("Computed on an older model")),
     ("returned", "too slow", gettext_lazy("Too slow, so skipped")),
@@ -72,7 +73,7 @@ NOT_IN_A_STEP = (  # kind of a line, a part of its text, the reason in words
 
 @require_safe
 def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show machines online, a hundred at a time; the last rounds; and what was left out of them, and why."""
+    """Show the machines online, a hundred at a time, the last rounds, and what was left out of them and why."""
     run = run_or_404(access_run, request, slug)
     here = presence.here(run, with_links=request.user.is_authenticated)
     shown, (averaged_step, parts) = part_of(here.peers, request, "machines", ""), _averaged(run)
@@ -96,7 +97,7 @@ def swarm_page(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 def online_sentence(peers: Sequence[OnlinePeer]) -> str:
-    """Return “12 people on 19 machines are online: 17 train, 1 averages only, 1 relay.”"""
+    """Return a sentence such as “12 people on 19 machines are online: 17 train, 1 averages only, 1 relay.”"""
     members = [peer for peer in peers if peer.role in {TRAINER, AUXILIARY}]
     if not peers:
         return _("No machines are online right now.")
@@ -119,7 +120,7 @@ def online_sentence(peers: Sequence[OnlinePeer]) -> str:
 
 
 class Asking(NamedTuple):
-    """The reader of a page. `manages`: they see names and links of all machines."""
+    """The reader of the page. `manages` means that the reader may see names and connections of all machines."""
 
     run: Run
     person: Person | None
@@ -127,7 +128,7 @@ class Asking(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The facts of a machine that rows show. `is_public`: leaderboard or plan name it too."""
+    """The facts of a machine that rows show. `is_public` means that leaderboard or plan name the machine too."""
 
     name: str
     is_relay: bool
@@ -161,19 +162,19 @@ def _row(peer: OnlinePeer, machine: str) -> dict[str, Any]:
 
 
 def _link_words(link: Link | None) -> dict[str, str]:
-    """Return link speeds in words; empty if the reader may not see them."""
+    """Return the speeds of a link as text; empty if the reader may not see them."""
     return {"up": in_words(link.up), "down": in_words(link.down)} if link else {"up": "", "down": ""}
 
 
 def _name(asking: Asking, machine: Known) -> str:
-    """Return the machine's name. A relay's may be that of a computer of the site, so only its owner sees it."""
+    """Return the machine's name. Only its owner sees a relay's, which may be a computer of the site."""
     if machine.is_relay:
         return machine.name if machine.is_own else ""
     return machine.name if machine.is_own or asking.manages or machine.is_public else ""
 
 
 def _known(asking: Asking, peers: Collection[str]) -> dict[str, Known]:
-    """Return machines by peer, in one query. One without a contribution is not named to everyone."""
+    """Return the facts of machines by peer, in one query. A machine that has contributed nothing is not public."""
     own = {"run": asking.run, "machine": OuterRef("pk")}
     totals, averaged = asking.run.totals.model.objects, asking.run.averaged.model.objects
     machines = Machine.objects.filter(pk__in=[UUID(peer) for peer in peers]).annotate(
@@ -187,7 +188,7 @@ def _known(asking: Asking, peers: Collection[str]) -> dict[str, Known]:
 
 
 def _averaged(run: Run) -> tuple[int, Mapping[PeerId, float]]:
-    """Return the last step, and the part of it that each reducer averaged; 0 and nothing before the first."""
+    """Return the last step, and the fraction that each reducer averaged. Return 0 and nothing before the first step."""
     try:
         head = last_head(run)
     except Problem:  # the audit reports an unreadable record
@@ -196,7 +197,7 @@ def _averaged(run: Run) -> tuple[int, Mapping[PeerId, float]]:
 
 
 def _rest(peers: Sequence[OnlinePeer], parts: Mapping[PeerId, float]) -> str:
-    """Return the part of the last step averaged by machines that are no longer online."""
+    """Return the fraction of the last step that was averaged by machines no longer online, as text."""
     here = {peer.peer for peer in peers}
     return card_sentences.percent(sum(part for peer, part in parts.items() if peer not in here)) if peers else ""
 
@@ -205,7 +206,7 @@ def _rest(peers: Sequence[OnlinePeer], parts: Mapping[PeerId, float]) -> str:
 
 
 def rounds_of(run: Run) -> dict[str, Any] | None:
-    """Return the times of the last steps, oldest first, with a summary; None before the first."""
+    """Return the durations of the last steps, oldest first, with a summary. Return None before the first step."""
     newest = list(run.log.filter(IN_MODEL).order_by("-index").values_list("step", "duration_s", "attempts")[:ROUNDS])[
         ::-1
     ]
@@ -225,7 +226,7 @@ def rounds_of(run: Run) -> dict[str, Any] | None:
 
 
 def reasons_of(run: Run) -> list[tuple[str, int]]:
-    """Return what was left out of steps in the last day, counted by reason, the most frequent first."""
+    """Return what was left out of steps in the last day, counted by reason, the most frequent reason first."""
     kinds = {kind for kind, _, _ in NOT_IN_A_STEP}
     lines = activity_of(run).filter(kind__in=kinds, at__gte=timezone.now() - SINCE).order_by("-at", "-id")
     found = Counter(reason_of(kind, text) for kind, text in lines.values_list("kind", "text")[:MOST])
@@ -233,5 +234,5 @@ def reasons_of(run: Run) -> list[tuple[str, int]]:
 
 
 def reason_of(kind: str, text: str) -> str:
-    """Return the reason in words; empty if the line is not about a machine's work."""
+    """Return the reason behind a line of the timeline as text; empty if the line is not about a machine's work."""
     return next((str(words) for of, part, words in NOT_IN_A_STEP if of == kind and part in text), "")

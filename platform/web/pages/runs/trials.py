@@ -1,4 +1,4 @@
-"""Trials of a released model by a visitor: a prompt, a place in the queue, a text."""
+"""Pages on which a visitor tries a released model: a prompt, a place in the queue, a text."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ REFRESH_S = 2
 
 
 class PromptForm(forms.Form):
-    """A prompt to continue; without one the model begins by itself."""
+    """A prompt for the model to continue. Without a prompt, the model begins by itself."""
 
     prompt = forms.CharField(
         required=False,
@@ -43,7 +43,7 @@ class PromptForm(forms.Form):
 @limited("texts to write for one address", address_of, own="texts to write")
 @require_http_methods(["GET", "HEAD", "POST"])
 def try_model(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show the form; POST takes a place in the queue and leads to the result's page."""
+    """Show the form for a trial. A POST puts the prompt into the queue and redirects to the page of its result."""
     run = run_or_404(access_run, request, slug)
     if trials.release_to_try(run) is None:
         raise Http404
@@ -74,7 +74,7 @@ def trial_page(request: HttpRequest, slug: str, trial_id: str) -> HttpResponse:
 
 
 def trial_facts(run: Run, release: Release | None) -> dict[str, Any]:
-    """Return the trial form for a run's page, if its model can be tried."""
+    """Return the form for a trial, as the run's page shows it if visitors may try the model."""
     is_ready = release is not None and release.state == Release.State.READY
     return {"trial_form": PromptForm()} if is_ready and trials.is_allowed(run) else {}
 
@@ -87,7 +87,7 @@ def switch_facts(run: Run) -> dict[str, Any]:
 
 
 def _asker(request: HttpRequest) -> str:
-    """Return the digest of a person, or of an address for visitors who are not logged in."""
+    """Return a digest of the person, or of the address of a visitor without a login."""
     person = person_of(request.user)
     return trials.asker_digest(f"person {person.pk}" if person is not None else f"address {address_of(request)}")
 

@@ -1,6 +1,6 @@
-"""Uploads in pieces by tus 1.0.0: POST announces one, HEAD returns its offset, PATCH appends.
+"""Uploads in pieces, by tus 1.0.0. POST announces an upload, HEAD returns its offset, PATCH appends a piece.
 
-An upload resumes at that offset after a dropped connection, a reload or a restart of the site.
+After a dropped connection, a reload or a restart of the site, the upload resumes at that offset.
 """
 
 import base64
@@ -26,14 +26,14 @@ from web.http.requester import person_in
 View = Callable[..., HttpResponse]
 VERSION: Final = "1.0.0"
 RESUMABLE, OFFSET, LENGTH, METADATA = "Tus-Resumable", "Upload-Offset", "Upload-Length", "Upload-Metadata"
-KIND = "application/offset+octet-stream"  # of a piece
-MOST_DIGITS = 18  # of a number of bytes; int() takes 4,300 at most
+KIND = "application/offset+octet-stream"  # content type of a piece
+MOST_DIGITS = 18  # most digits of a number of bytes; int() accepts at most 4,300
 MOST_METADATA = 4096  # characters
-SHOWN = 20  # characters of a client's text in an error
+SHOWN = 20  # characters of a client's text that an error shows
 
 
 def for_programs(view: View) -> View:
-    """Return numbered errors as JSON, also without a login, and the version of tus in every answer."""
+    """Wrap a view for programs: errors are JSON, even without a login, and each answer has the version of tus."""
 
     @wraps(view)
     def answered(request: HttpRequest, **details: UUID) -> HttpResponse:
@@ -63,7 +63,7 @@ def _answer(view: View, request: HttpRequest, details: dict[str, UUID]) -> HttpR
 @require_http_methods(["OPTIONS", "POST"])
 @for_programs
 def begin(request: HttpRequest) -> HttpResponse:
-    """Announce a file: its length in bytes, and its name in the metadata."""
+    """Announce a file, with its length in bytes, and its name in the metadata."""
     size = byte_count(request, LENGTH)
     if size is None:
         raise Problem.of("E375", reason=f"{LENGTH} is not a number of bytes")
@@ -76,7 +76,7 @@ def begin(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["OPTIONS", "HEAD", "PATCH", "DELETE"])
 @for_programs
 def go_on(request: HttpRequest, upload_id: UUID) -> HttpResponse:
-    """Return the offset (HEAD), append a piece (PATCH) or delete the upload (DELETE)."""
+    """Return an upload's offset (HEAD), append a piece (PATCH) or delete the upload (DELETE)."""
     upload = uploads.upload_of(person_in(request), upload_id)
     if request.method == "DELETE":
         uploads.forget_upload(upload)
@@ -87,7 +87,7 @@ def go_on(request: HttpRequest, upload_id: UUID) -> HttpResponse:
 
 
 def _take(upload: Upload, request: HttpRequest) -> Upload:
-    """Append a piece; delete an upload that cannot become a text. Raises Problem E369, E319, E302."""
+    """Append a piece; delete an upload that is not UTF-8 but should be. Raises Problem E369, E319, E302."""
     require_piece(request)
     offset = byte_count(request, OFFSET)
     if offset is None:
@@ -103,35 +103,35 @@ def _take(upload: Upload, request: HttpRequest) -> Upload:
 
 # Headers of tus 1.0.0 (tus.io/protocols/resumable-upload): the core protocol, creation and termination
 
-# X-HTTP-Method-Override is not supported: every method is checked as what it is.
+# X-HTTP-Method-Override is not supported: a request is treated by its real method.
 
 
 def capabilities(max_size: int) -> dict[str, str]:
-    """Return the answer to OPTIONS. `max_size`: bytes of one upload."""
+    """Return the headers of the answer to OPTIONS. `max_size` is the most bytes of one upload."""
     return {"Tus-Version": VERSION, "Tus-Extension": "creation,termination", "Tus-Max-Size": str(max_size)}
 
 
 def require_version(request: HttpRequest) -> None:
-    """Raise Problem E368 unless the request is of this version."""
+    """Raise Problem E368 unless the request uses the supported version of tus."""
     given = request.headers.get(RESUMABLE, "")
     if given != VERSION:
         raise Problem.of("E368", given=given[:SHOWN] or "of no version", version=VERSION)
 
 
 def require_piece(request: HttpRequest) -> None:
-    """Raise Problem E369 unless the body is declared as a piece."""
+    """Raise Problem E369 unless the request's content type is that of a piece."""
     if request.content_type != KIND:
         raise Problem.of("E369", given=(request.content_type or "")[: 2 * SHOWN] or "nothing in particular", kind=KIND)
 
 
 def byte_count(request: HttpRequest, header: str) -> int | None:
-    """Return the number of bytes in a header; None without one."""
+    """Return the number of bytes that a header gives. Return None if the header is missing or is no number."""
     given = request.headers.get(header, "")
     return int(given) if given.isdecimal() and len(given) <= MOST_DIGITS else None
 
 
 def metadata(request: HttpRequest) -> dict[str, str]:
-    """Return an upload's metadata: names with values in base64, between commas. Raises Problem E375."""
+    """Return an upload's metadata: names with values in base64, separated by commas. Raises Problem E375."""
     given = request.headers.get(METADATA, "")
     if len(given) > MOST_METADATA:
         raise Problem.of("E375", reason=f"{METADATA} has more than {MOST_METADATA} letters")

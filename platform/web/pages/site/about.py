@@ -1,4 +1,4 @@
-"""Pages about the site: help, the agent's package, the style guide, health, theme and language."""
+"""Pages about the site: help, installation of the agent, style guide, health, theme and language."""
 
 from collections.abc import Container
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from web.http.faults import status_of
 from web.http.files import send_file
 from web.http.requester import missing
 
-COLOURS = (  # role, and its use
+COLOURS = (  # each colour's role, and its use
     ("paper", "behind everything"),
     ("sheet", "cards, bars, fields' surroundings"),
     ("ink", "text"),
@@ -46,7 +46,7 @@ YEAR_S = 365 * 86_400
 class Topic(NamedTuple):
     slug: str
     question: str | Promise
-    short: str | Promise  # in the footer
+    short: str | Promise  # shown in the footer
 
 
 TOPICS = (
@@ -80,7 +80,7 @@ class Sample(forms.Form):
 
 @require_safe
 def styleguide(request: HttpRequest) -> HttpResponse:
-    """Show every component once. Raises Http404 outside of debug mode."""
+    """Show each component of the design once. Raises Http404 outside debug mode."""
     if not settings.DEBUG:
         raise Http404
     facts = {
@@ -113,7 +113,7 @@ def ready(_: HttpRequest) -> JsonResponse:
 
 @require_safe
 def download_page(request: HttpRequest) -> HttpResponse:
-    """Show the wheel and how to install it, or what the operator should do if there is none."""
+    """Show how to install the agent. If there is no wheel, show what the operator should do."""
     install = install_lines(request)
     if install is None:
         fault = Fault.of("E321")
@@ -123,7 +123,7 @@ def download_page(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def wheel_file(request: HttpRequest, name: str) -> HttpResponseBase:
-    """Return the wheel, only under its present name; pip checks it against the digest in the line."""
+    """Return the wheel, under its present name only. pip checks it against the digest in the command line."""
     wheel = current_wheel()
     if wheel is None or wheel.name != name:
         raise missing(Fault.of("E321") if wheel is None else Fault.of("E322", name=name))
@@ -142,13 +142,13 @@ def preferences(request: HttpRequest) -> dict[str, object]:
     }
 
 
-@csrf_exempt  # it only changes how this reader's pages look
+@csrf_exempt  # it only changes how pages look for this reader
 @require_POST
 def choose_theme(request: HttpRequest) -> HttpResponse:
     return _kept(request, COOKIE, request.POST.get("theme", ""), THEMES)
 
 
-@csrf_exempt  # likewise
+@csrf_exempt  # it only changes the language for this reader
 @require_POST
 def choose_language(request: HttpRequest) -> HttpResponse:
     return _kept(request, settings.LANGUAGE_COOKIE_NAME, request.POST.get("language", ""), dict(settings.LANGUAGES))

@@ -1,4 +1,4 @@
-"""The front page: what the site is, what happens now, and the runs."""
+"""The front page: what the site is, what is happening now, and the runs."""
 
 import math
 import re
@@ -22,10 +22,10 @@ from web.http.requester import site_of
 from web.run_picture.image import CARD as PREVIEW
 from web.run_picture.status_sentence import state_label, word_of
 
-ON_A_PAGE = 48  # runs
+ON_A_PAGE = 48  # runs on one page
 FINISHED = str(Run.State.FINISHED)
-NAMED = 2  # people named who train now
-WIDE, HIGH, EDGE = 160, 40, 2  # of a small curve, and the margin above and below it
+NAMED = 2  # people who train now and are named
+WIDE, HIGH, EDGE = 160, 40, 2  # size of a small curve, and its margin above and below
 FROM = re.compile(r"[0-9]{1,9}")
 LONGEST = 100  # characters of a search
 STATES = (
@@ -36,7 +36,7 @@ STATES = (
 
 
 class Card(NamedTuple):
-    """A run on the list. `curve` is the path of its loss; `loss_name` names `loss`."""
+    """A run's card on the front page. `curve` is the SVG path of its losses; `loss_name` says which loss `loss` is."""
 
     run: Run
     word: str
@@ -52,7 +52,7 @@ class Card(NamedTuple):
 
 @require_safe
 def front_page(request: HttpRequest) -> HttpResponse:
-    """Show what the site is, to newcomers; then all runs by pages, those that need volunteers first."""
+    """Show newcomers what the site is. Then show all runs, page by page; those that need volunteers come first."""
     search, begin = _search(request), _begin(request)
     here = presence.online_in(selectors.hosted_runs(request.user))
     busy = [run for run, peers in here.items() if any(peer.role == TRAINER for peer in peers)]
@@ -96,13 +96,13 @@ def _begin(request: HttpRequest) -> int:
 
 
 def _asked(search: selectors.Search) -> dict[str, str]:
-    """Return the search as query parameters of the next page."""
+    """Return the search as query parameters for the next page."""
     named = {"q": search.words, "recipe": search.recipe, "state": search.state}
     return {name: value for name, value in named.items() if value}
 
 
 def _totals(request: HttpRequest, here: dict[Any, list[OnlinePeer]]) -> dict[str, int]:
-    """Return sums over all listed runs, whatever is searched for. Relays are not counted."""
+    """Return sums over all listed runs, regardless of the search. Relays are not counted."""
     members = [peer for peers in here.values() for peer in peers if peer.role != RELAY]
     return {
         "people": len({peer.name for peer in members}),
@@ -112,7 +112,7 @@ def _totals(request: HttpRequest, here: dict[Any, list[OnlinePeer]]) -> dict[str
 
 
 def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card:
-    """Return the card of a run from `selectors.found_runs`."""
+    """Return the card of a run that `selectors.found_runs` returned."""
     trainers = [peer for peer in peers if peer.role == TRAINER]
     word = word_of(run, run.dataset, trainers)
     heldout: float | None = run.heldout_loss
@@ -132,7 +132,7 @@ def _card(run: Any, curve: Sequence[Point], peers: Sequence[OnlinePeer]) -> Card
 
 
 def _here(trainers: Sequence[OnlinePeer]) -> str:
-    """Return “Teo, Ida and 3 others”; empty without any."""
+    """Return a text such as “Teo, Ida and 3 others”; empty if no one trains."""
     names = list(dict.fromkeys(peer.name for peer in trainers))
     if not names:
         return ""
@@ -146,13 +146,13 @@ def _here(trainers: Sequence[OnlinePeer]) -> str:
 
 
 def _by_need(card: Card) -> tuple[int, int]:
-    """Return a sort key: runs that need volunteers first, then those with the most machines."""
+    """Return a sort key: runs that need volunteers first, then the runs with the most machines."""
     order = {"waiting": 0, "running": 1, "preparing": 2, "paused": 3, "finishing": 4, "draft": 5}
     return order.get(card.word, len(order)), -card.machines
 
 
 def small_curve(losses: Sequence[float]) -> str:
-    """Return a path in a box of `WIDE` x `HIGH`, from the highest loss to the lowest; empty for a single point."""
+    """Return an SVG path in a box of `WIDE` x `HIGH`, scaled to the losses; "" for fewer than two points."""
     if len(losses) < 2:
         return ""
     low, spread = min(losses), (max(losses) - min(losses)) or 1.0

@@ -1,1 +1,1 @@
-"""Forms of runs: for organizers, a recipe as fields, and its resource estimate."""
+"""Forms for runs: the organizer's forms, a recipe as form fields, and an estimate of the resources it takes."""

@@ -1,4 +1,4 @@
-"""The form for a new run. Bounds and defaults come from the recipe's types."""
+"""The form for a new run. Bounds and defaults of its fields come from the types of the recipe."""
 
 from typing import Any, cast
 
@@ -34,7 +34,7 @@ NO_LICENCE, NO_RIGHT = gettext_lazy("Give the licence."), gettext_lazy("Confirm 
 
 
 class NewRunForm(forms.Form):
-    """Everything a run begins with, on one page."""
+    """The form with all that a run begins with, on one page."""
 
     title = forms.CharField(
         max_length=120,
@@ -70,7 +70,7 @@ class NewRunForm(forms.Form):
         label=gettext_lazy("Visibility"),
     )
     text = forms.FileField(required=False, allow_empty_file=True, widget=forms.FileInput())
-    upload = forms.UUIDField(required=False, widget=forms.HiddenInput)  # for data sent in pieces
+    upload = forms.UUIDField(required=False, widget=forms.HiddenInput)  # for data that was sent in pieces
     hub = forms.CharField(
         max_length=200,
         required=False,
@@ -95,9 +95,11 @@ class NewRunForm(forms.Form):
     def __init__(
         self, *args: Any, usual: Recipe, upload_limit_mb: int, automatic_steps: bool | None = None, **kwargs: Any
     ) -> None:
-        """`usual`: initial values of the recipe's fields; its type decides which fields there are.
+        """Create the form for one kind of recipe.
 
-        `automatic_steps`: steps follow from the size of the data; None: unless a preset states them.
+        `usual` is a recipe whose values the fields begin with; its type decides which fields there are. With
+        `automatic_steps`, the number of steps follows from the size of the data. None means True for the default recipe
+        and False for a preset.
         """
         super().__init__(*args, **kwargs)
         self.usual, self.kind, self.recipe_fields = usual, type(usual), fields_of(type(usual))
@@ -131,7 +133,7 @@ class NewRunForm(forms.Form):
         return short_lines(self.cleaned_data["prompts"])
 
     def clean(self) -> dict[str, Any]:
-        """Require data and licence, and confirmation of the right to share new data."""
+        """Require data and a licence. For new data, require confirmation of the right to share them."""
         values = super().clean() or self.cleaned_data
         brings_text = brings_one(self, values)
         if self.wants_text and not brings_text and "text" not in self.errors:
@@ -152,19 +154,19 @@ class NewRunForm(forms.Form):
 
     @property
     def material_on_hub(self) -> OnHub:
-        """The kind of Hub repository to name; empty if the data cannot come from there."""
+        """The kind of Hub repository that can be named; empty if the data cannot come from the Hub."""
         return self.usual.material.hub
 
     @property
     def groups(self) -> list[tuple[str, list[forms.BoundField]]]:
-        """The recipe's fields under their headings; the last group is for experts."""
+        """The fields of the recipe under their headings. The last group is for experts."""
         fields = self.recipe_fields
         titles = list(dict.fromkeys(field.group for field in fields))
         return [(title, [self[field.name] for field in fields if field.group == title]) for title in titles]
 
     @property
     def kinds(self) -> list[tuple[str, type[Recipe], bool]]:
-        """Every kind of recipe by its objective, and whether this form is for it."""
+        """Each kind of recipe: its objective, its type, and whether this form is for it."""
         return [(objective, kind, kind is self.kind) for objective, kind in KINDS.items()]
 
     @property
@@ -177,16 +179,16 @@ class NewRunForm(forms.Form):
 
     @property
     def has_recipe_faults(self) -> bool:
-        """True if a recipe's field, which may be folded away, has an error."""
+        """True if a field of the recipe has an error. The page may have folded these fields away."""
         return any(field.name in self.errors for field in self.recipe_fields)
 
     @property
     def automatic_steps(self) -> bool:
-        """True if a valid form leaves the steps to the size of the data."""
+        """True if a valid form leaves the number of steps to the size of the data."""
         return self.cleaned_data["target_steps"] is None
 
     def recipe(self) -> Recipe:
-        """Return the recipe of a valid form. Raises Problem E301 if values do not fit together."""
+        """Return the recipe in a valid form. Raises Problem E301 if its values do not fit together."""
         given = dict(self.cleaned_data)
         if self.automatic_steps:
             given["target_steps"] = max(self.kind().target_steps, given["warmup_steps"] or 0)
@@ -194,7 +196,7 @@ class NewRunForm(forms.Form):
 
     @property
     def recipe_names(self) -> str:
-        """The names of the fields on which the estimate depends."""
+        """The names of the fields on which the estimate depends, separated by spaces."""
         return " ".join(["objective", *(field.name for field in self.recipe_fields)])
 
     @property
@@ -218,7 +220,7 @@ class NewRunForm(forms.Form):
 
 
 def short_lines(text: str) -> str:
-    """Return the text's non-empty lines. Raises ValidationError if they are too many or too long."""
+    """Return the non-empty lines of a text. Raises ValidationError if there are too many or one is too long."""
     lines = [stripped for line in text.splitlines() if (stripped := " ".join(line.split()))]
     if len(lines) > MOST_PROMPTS or any(len(line) > LONGEST_PROMPT for line in lines):
         raise forms.ValidationError(
@@ -228,7 +230,7 @@ def short_lines(text: str) -> str:
 
 
 def offer_hub(form: forms.Form, material: Material) -> None:
-    """Offer the Hub's field only for material that the Hub has."""
+    """Remove the field for a Hub repository if this kind of data cannot come from the Hub. Else explain the field."""
     if not material.hub:
         del form.fields["hub"]
         return
@@ -243,7 +245,7 @@ def offer_hub(form: forms.Form, material: Material) -> None:
 
 
 def brings_one(form: forms.Form, values: dict[str, Any]) -> bool:
-    """Return True if the form brings a file or names a Hub repository; both together are an error."""
+    """Return True if the form brings a file or names a Hub repository. Both together are an error of the form."""
     brings_file = values.get("text") is not None or values.get("upload") is not None
     if brings_file and values.get("hub"):
         form.add_error("hub", _("Upload a file or name one on the Hub, not both."))
@@ -259,7 +261,7 @@ def field_about(form: forms.Form, problem: Problem) -> str | None:
 
 
 def usual_recipe(request: HttpRequest, otherwise: Recipe | None = None) -> Recipe:
-    """Return the recipe that the form begins with, as the address asks; `otherwise` or a default without that."""
+    """Return the recipe that the form begins with: what the address asks for, `otherwise`, or the default."""
     kind = KINDS.get(request.POST.get("objective") or request.GET.get("recipe", ""))
     if kind is None or (otherwise is not None and kind is type(otherwise) and "recipe" not in request.GET):
         return otherwise or KINDS[USUAL_OBJECTIVE]()
@@ -267,7 +269,7 @@ def usual_recipe(request: HttpRequest, otherwise: Recipe | None = None) -> Recip
 
 
 def form_field(field: RecipeField, initial: Any) -> forms.Field:
-    """Return the form field of a recipe's value; a value out of bounds gets E301 with the bounds."""
+    """Return the form field for a value of a recipe. A value out of bounds gets error E301, which names the bounds."""
     words = {"label": _(field.label), "help_text": _(field.help) if field.help else ""}
     facts: dict[str, Any] = {**words, "initial": initial, "required": False}
     if field.choices:
@@ -286,7 +288,7 @@ def sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-TEXTS = (".txt", ".md", "text/plain")  # what a browser offers for choosing a text
+TEXTS = (".txt", ".md", "text/plain")  # the kinds of file that a browser offers when a person chooses a text
 ABOUT = {  # errors about one field of the form
     "E366": "width",
     **dict.fromkeys(("E346", "E347", "E348", "E372", "E388", "E389", "E396", "E397", "E398"), "hub"),

@@ -1,4 +1,4 @@
-"""Forms of the organizer's pages: words and visibility, drafts and their files, members, roles, invitations."""
+"""Forms on the organizer's pages: descriptions, drafts and their files, members, roles, invitations."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -29,7 +29,7 @@ from web.pages.runs.forms.new_run import (
 from web.words import material_in_words_of_page, summary_of_page, titled_in_words_of_page
 
 DAY = 24 * 3600
-MOST_MACHINES = 100_000  # the highest limit of an alert
+MOST_MACHINES = 100_000  # the highest limit for an alert
 MOST_WEIGHT = 1e6
 
 
@@ -53,7 +53,7 @@ class WordsForm(forms.Form):
 
 
 class DraftForm(NewRunForm):
-    """A draft with its present values; its data is kept unless replaced."""
+    """The form for a draft, with its present values. The draft keeps its data unless the form brings others."""
 
     wants_text = False
 
@@ -108,7 +108,7 @@ class RequestForm(forms.Form):
 
 
 class RoleForm(MemberForm):
-    """A person and a role to invite them to, among those that the inviter may give."""
+    """A person's name, and a role to which they are invited: one that the inviter may give."""
 
     role = forms.ChoiceField(label=gettext_lazy("Role"))
 
@@ -157,7 +157,7 @@ class InvitationForm(forms.Form):
 
 
 class SourceForm(forms.Form):
-    """A further file, with confirmation that it may be shared."""
+    """A further file for a draft, with confirmation that it may be shared."""
 
     text = NewRunForm.base_fields["text"]
     upload = NewRunForm.base_fields["upload"]
@@ -166,7 +166,7 @@ class SourceForm(forms.Form):
     may_share = NewRunForm.base_fields["may_share"]
 
     def __init__(self, *args: Any, material: Material, releases: Sequence[Release] = (), **kwargs: Any) -> None:
-        """`releases`: of runs on this site, one of which may replace a file."""
+        """Create the form. A release in `releases`, of another run on this site, may be chosen instead of a file."""
         super().__init__(*args, **kwargs)
         material = self.material = material_in_words_of_page(material)
         self.releases = {str(release.pk): release for release in releases}
@@ -197,7 +197,7 @@ class SourceForm(forms.Form):
 
     @property
     def material_on_hub(self) -> OnHub:
-        """The kind of Hub repository to name; empty if the material cannot come from there."""
+        """The kind of Hub repository that can be named; empty if the file cannot come from the Hub."""
         return self.material.hub
 
     @property
@@ -205,7 +205,7 @@ class SourceForm(forms.Form):
         return self.releases.get(self.cleaned_data.get("release", ""))
 
     def clean(self) -> dict[str, Any]:
-        """Require exactly one source: a file, an upload in pieces, a Hub name, or a release."""
+        """Require exactly one source: a file, an upload in pieces, a Hub repository, or a release."""
         values = super().clean() or self.cleaned_data
         is_brought = brings_one(self, values)
         if self.release is not None and is_brought:
@@ -227,10 +227,10 @@ def _told(release: Release) -> str:
 
 
 class WeightsForm(forms.Form):
-    """A weight for each text, or none at all."""
+    """A weight for each text of a run, or no weights at all."""
 
     def __init__(self, *args: Any, lines: Sequence[SourceLine], mix: Sequence[float], **kwargs: Any) -> None:
-        """`mix`: the present weights; empty if texts are mixed by size."""
+        """Create the form. `mix` has the present weights; empty if the texts are mixed by size."""
         super().__init__(*args, **kwargs)
         for place, line in enumerate(lines):
             self.fields[f"weight_{place}"] = forms.FloatField(
@@ -244,7 +244,7 @@ class WeightsForm(forms.Form):
             )
 
     def clean(self) -> dict[str, Any]:
-        """Require all weights or none."""
+        """Require a weight for each text, or none at all."""
         values = super().clean() or self.cleaned_data
         left_out = [name for name in self.fields if values.get(name) is None and name not in self.errors]
         for name in left_out if len(left_out) < len(self.fields) else ():
@@ -253,6 +253,6 @@ class WeightsForm(forms.Form):
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """Weights of a valid form, in the order of the texts; empty if none was given."""
+        """The weights in a valid form, in the order of the texts; empty if none were given."""
         given = [self.cleaned_data[name] for name in self.fields]
         return () if None in given else tuple(given)

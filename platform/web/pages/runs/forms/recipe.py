@@ -1,6 +1,6 @@
-"""A recipe as form fields, and its estimate: memory of a machine, bytes and seconds of a step.
+"""A recipe as form fields, and an estimate of what it takes: memory of a machine, bytes and seconds of a step.
 
-Bounds, choices and defaults come from its types; texts from its kind and from this module.
+Bounds, choices and defaults come from the recipe's types. Texts come from the kind of recipe and from this module.
 """
 
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ from peer_agent.protocol.errors import Problem
 from peer_agent.protocol.recipe import NO_YES, Recipe, Words
 from peer_agent.recipes import KINDS, recipe_of
 
-UPLINKS = (10, 30, 100)  # Mb/s of homes; downlinks are at least as wide
-CROWD = 20  # machines, with the middle one of these uplinks …
-SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and this many operations a second: half of their peak
+UPLINKS = (10, 30, 100)  # upload speeds of homes in Mb/s; download speeds are assumed to be no lower
+CROWD = 20  # machines, with the middle one of these upload speeds …
+SPEEDS = {"laptops": 5e10, "gaming PCs": 5e12}  # … and with this many operations a second, which is half of their peak
 SHORT_S = 1.0
 NOT_COUNTED = (
     gettext_lazy("Not included"),
@@ -37,7 +37,7 @@ SMALLEST_POSITIVE = 1e-12  # stands for an open lower bound of zero
 
 
 class RecipeField(NamedTuple):
-    """One value. `path` leads from the recipe to it."""
+    """One value of a recipe as a form field. `path` has the names of the attributes that lead to the value."""
 
     name: str
     path: tuple[str, ...]
@@ -114,13 +114,13 @@ COMMON: dict[str, tuple[Words, ...]] = {
 
 @cache
 def fields_of(kind: type[Recipe]) -> tuple[RecipeField, ...]:
-    """Return every value of a kind of recipe that an organizer chooses, in the form's order."""
+    """Return all values of a kind of recipe that an organizer chooses, in the order of the form."""
     groups = {MODEL: kind.words, **COMMON}
     return tuple(_described(kind, group, words) for group, all_words in groups.items() for words in all_words)
 
 
 def recipe_from(kind: type[Recipe], values: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of a filled-in form, with defaults for empty fields. Raises Problem E301."""
+    """Return the recipe in a form, with defaults for empty fields. Raises Problem E301."""
     tree: dict[str, Any] = {"objective": kind().objective}
     for field in fields_of(kind):
         *parents, leaf = field.path
@@ -143,7 +143,7 @@ def _at(struct: Any, path: tuple[str, ...]) -> Any:
 
 
 def _typed(field: RecipeField, value: Any) -> Any:
-    """Convert a choice, which a form gives as text, to the value's type."""
+    """Convert a choice, which a form gives as text, to the type of the recipe's value."""
     return type(field.default)(value) if field.choices else value
 
 
@@ -178,7 +178,7 @@ def _bounds(kind: inspect.Type) -> tuple[float, float]:
 
 
 class Estimate(NamedTuple):
-    """The needs of a machine without and with a GPU. Bytes of a step are one machine's."""
+    """An estimate of what a machine needs, with and without a GPU. The bytes of a step are those of one machine."""
 
     parameters: int
     on_cpu: Needs
@@ -186,13 +186,13 @@ class Estimate(NamedTuple):
     up: int
     down: int
     snapshot: int
-    seconds: dict[int, float]  # of averaging, by uplink in Mb/s
-    crowds: dict[str, float]  # seconds of a step by kind of machines; empty if operations are unknown
-    lacks_base: bool = False  # it adapts a model that is not known yet
+    seconds: dict[int, float]  # seconds of averaging, by upload speed in Mb/s
+    crowds: dict[str, float]  # seconds of a step by kind of machines; empty if the number of operations is unknown
+    lacks_base: bool = False  # the recipe adapts a model that is not known yet
 
 
 def estimate_of(recipe: Recipe) -> Estimate:
-    """Return the estimate. If codecs are left to the plan, slow links send less than it says."""
+    """Return the estimate for a recipe. If the plan chooses codecs, slow links send less than the estimate says."""
     parameters = recipe.parameters()
     on_cpu, on_gpu = (needs_of(recipe, parameters, at_once=recipe.micro_batch, on_gpu=gpu) for gpu in (False, True))
     up, down = (encoded_size(codec, parameters) for codec in (recipe.codec_up, recipe.codec_down))
@@ -203,7 +203,7 @@ def estimate_of(recipe: Recipe) -> Estimate:
 
 
 def _crowds(recipe: Recipe, averaging_s: float) -> dict[str, float]:
-    """Return seconds of a step: computing and then averaging, or both at once with staleness."""
+    """Return the seconds of a step: computing and then averaging, or the longer of the two if they overlap."""
     operations = recipe.operations(recipe.target_batch)
     computing = {who: operations / (CROWD * speed) for who, speed in SPEEDS.items()} if operations else {}
     both = max if recipe.staleness else lambda *parts: sum(parts)
@@ -211,18 +211,22 @@ def _crowds(recipe: Recipe, averaging_s: float) -> dict[str, float]:
 
 
 def seconds(up: int, down: int, mbit: int) -> float:
-    """Return seconds to transfer both ways at once, for a machine that averages nothing for others.
+    """Return the seconds to send and receive a step at the same time, for a machine that averages nothing for others.
 
-    It leaves out what its household keeps of the uplink, and takes the downlink as wide as the uplink.
+    The part of the upload speed that a household keeps for itself is left out. The download speed is taken to equal the
+    upload speed.
     """
     return 8 * max(up / (1 - RESERVE_PERCENT / 100), down) / (mbit * 1e6)
 
 
 def rows_of(estimate: Estimate, steps: int | None = None) -> list[tuple[str, str]]:
-    """Return the estimate in words, one line each. `steps`: if stated, not set from the data."""
+    """Return the estimate as text, one row for each figure.
+
+    `steps` is the number that the organizer entered. None means that it is derived from the data.
+    """
     traffic = _("%(up)s up, %(down)s down") % {"up": in_bytes(estimate.up), "down": in_bytes(estimate.down)}
     told = {mbit: _time(spent) for mbit, spent in estimate.seconds.items()}
-    first = {words: mbit for mbit, words in reversed(told.items())}  # omits faster links with the same text
+    first = {words: mbit for mbit, words in reversed(told.items())}  # leaves out faster links with the same text
     times = _(", ").join(
         _("%(time)s at %(mbit)s Mb/s") % {"time": words, "mbit": mbit}
         for mbit, words in told.items()
@@ -261,7 +265,7 @@ def _about(amount: str) -> str:
 
 
 def _long(spent: float) -> str:
-    """Return a duration such as “about 3 hours”."""
+    """Return a duration as text, such as “about 3 hours”."""
     for message, length in (
         (_("about %(number)s days"), 86_400),
         (_("about %(number)s hours"), 3600),
@@ -281,7 +285,7 @@ def _time(spent: float) -> str:
 
 
 def recipe_in(values: Mapping[str, str]) -> Recipe | None:
-    """Return the recipe of a form's fields as a browser sends them; None if it is invalid."""
+    """Return the recipe in a form's fields, as a browser sends them. Return None if a value is invalid."""
     kind = KINDS.get(values.get("objective", ""))
     if kind is None:
         return None
@@ -296,7 +300,7 @@ def recipe_in(values: Mapping[str, str]) -> Recipe | None:
 
 
 def steps_in(values: Mapping[str, str], recipe: Recipe) -> int | None:
-    """Return the steps that a form states; None if they follow from the size of the data."""
+    """Return the number of steps that a form states. Return None if it follows from the size of the data."""
     return recipe.target_steps if values.get("target_steps", "").strip() else None
 
 
