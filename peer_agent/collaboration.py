@@ -40,7 +40,6 @@ def collaborate(
 
     A person must first approve a new machine.
 
-
     When the block ends normally or by Ctrl-C, the agent finishes the current step. After any other error it leaves at
     once. By default, `limits` are the usual limits, `home` is the usual folder of this machine's keys, and `view`
     prints to standard output. Raises Problem.

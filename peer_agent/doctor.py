@@ -159,8 +159,7 @@ def _write_and_remove(folder: Path) -> None:
 
 
 async def check_site(url: str) -> list[Check]:
-    """Check that the site answers, that its clock agrees with this machine's, and that it accepts this agent's
-    version.
+    """Check that the site answers, that its clock agrees with this machine's, and that it accepts this agent's version.
     """
     began = time.monotonic()
     try:

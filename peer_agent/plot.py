@@ -188,7 +188,6 @@ def lay_out(
     """Lay out a curve. Return None if no point is finite. `points` must be in the order of their steps.
 
     `as_perplexity`: label the same curve in perplexity. The perplexity grows by a constant factor from line to line.
-
     `amount`: the unit of the values ("", "B") if they are amounts and not losses. Their axis begins at zero.
     """
     shown = thinned([(step, loss) for step, loss in points if math.isfinite(loss)])

@@ -86,8 +86,7 @@ class Assembly:
         return True
 
     def fill(self, entry: SpanEntry, payloads: Sequence[bytes | memoryview]) -> None:
-        """Check a span from the log, then insert its chunks. Raises Problem E111 if the bytes do not match the
-        record.
+        """Check a span from the log, then insert its chunks. Raises Problem E111 if the bytes do not match the record.
         """
         leaves = leaves_of_span(self.codec, self.grid, entry, payloads)
         if leaves is None:
@@ -117,8 +116,7 @@ class Assembly:
         return [entry for entry in record.spans if not self._holds(entry)]
 
     def gradient(self, record: RecordHead) -> Floats | list[SpanEntry]:
-        """Return the averaged gradient [P], not a copy, if every span matches the record. Otherwise return
-        `missing`.
+        """Return the averaged gradient [P], not a copy, if every span matches the record. Otherwise return `missing`.
         """
         return self.missing(record) or self._values
 

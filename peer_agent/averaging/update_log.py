@@ -259,8 +259,7 @@ class UpdateLog:
     # --- private ---
 
     def _at(self, run: RunId, *names: str) -> Path:
-        """Return a path in a run's folder. Raises ValueError if `run`, which comes from the network, is not a valid
-        id.
+        """Return a path in a run's folder. Raises ValueError if `run`, which comes from the network, is not a valid id.
         """
         if not RUN.fullmatch(run):
             raise ValueError(f"{run!r} is not a run")

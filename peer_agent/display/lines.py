@@ -93,8 +93,7 @@ class View:
     # --- troubles -----------------------------------------------------------------------------------------------
 
     def began(self, fault: Fault) -> None:
-        """Record that a lasting fault began. The fault is shown once it has lasted as long as its catalogue entry
-        says.
+        """Record that a lasting fault began. The fault is shown once it has lasted as long as its catalogue entry says.
         """
         self.troubles.began(sanitize_fault(fault), self.clock())
         self.look()

@@ -44,8 +44,7 @@ LOCK_S = 0.3
 
 
 class KnownSite(Struct, frozen=True):
-    """A site that has approved this machine. `site_key` is hexadecimal; the machine trusts it from the first login
-    on.
+    """A site that has approved this machine. `site_key` is hexadecimal; the machine trusts it from the first login on.
     """
 
     url: str

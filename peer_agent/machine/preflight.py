@@ -36,9 +36,7 @@ def needs_of(recipe: Recipe, parameters: int, *, at_once: int, on_gpu: bool, rec
     """Return the memory that an agent needs to compute `at_once` samples at a time.
 
     `on_gpu`: fixed parameters are also on the GPU, in 16 bits if it computes with mixed precision. The estimate ignores
-    that activations are smaller then.
-
-    `recomputes`: True if layers are computed again in the backward pass.
+    that activations are smaller then. `recomputes`: True if layers are computed again in the backward pass.
     """
     vector = ELEMENT * parameters
     beside = (OF_A_ROUND + HANDED_IN + KEPT_FREE) * vector + encoded_size(recipe.codec_up, parameters)
@@ -75,11 +73,9 @@ class RunFacts(RunSizes, frozen=True, kw_only=True):
 class Preflight(Struct, frozen=True, kw_only=True):
     """The resources that a run needs and those that are free, in bytes. None means that the site does not report them.
 
-    `at_once`: samples computed together if they are fewer than the recipe's micro-batch, otherwise 0.
-
-    `recomputes`: True if the run fits only if layers are computed again in the backward pass.
-
-    `up_bytes`, `down_bytes`: traffic per hour at the run's recent pace, or per step if `pace_s` is None.
+    `at_once`: samples computed together if they are fewer than the recipe's micro-batch, otherwise 0. `recomputes`:
+    True if the run fits only if layers are computed again in the backward pass. `up_bytes`, `down_bytes`: traffic per
+    hour at the run's recent pace, or per step if `pace_s` is None.
     """
 
     device: str

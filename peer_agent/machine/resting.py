@@ -30,10 +30,7 @@ DETAIL = 200  # characters
 class Surroundings(Struct, frozen=True, kw_only=True):
     """Observations about this machine. None means unknown.
 
-    `now`: local time without a time zone.
-
-    `programs`: the running programs, named as `plain_name` returns them.
-
+    `now`: local time without a time zone. `programs`: the running programs, named as `plain_name` returns them.
     `refused`: the reasons why the latest contributions were refused, if refused in a row.
     """
 

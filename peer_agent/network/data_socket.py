@@ -38,8 +38,7 @@ class Gathering:
         self._flowed = 0  # since the last silence
 
     def came(self, size: int, *, in_message: bool) -> None:
-        """Record that `size` bytes were read. `in_message`: True if the last of them belongs to an incomplete
-        message.
+        """Record that `size` bytes were read. `in_message`: True if the last of them belongs to an incomplete message.
         """
         now = self._loop.time()
         took_s, self._read_at = now - self._read_at, now

@@ -52,8 +52,7 @@ class LinkLost(Exception):
 
 
 class Refused(Exception):
-    """The link ended with a numbered error. `remote`: True if the peer sent it. `retry_after_s` below 0 means no
-    hint.
+    """The link ended with a numbered error. `remote`: True if the peer sent it. `retry_after_s` below 0 means no hint.
     """
 
     def __init__(self, fault: Fault, retry_after_s: float = -1.0, *, remote: bool = True) -> None:
@@ -208,7 +207,6 @@ async def dial(
     """Open a link to `server` at `url`.
 
     `fingerprint`: pins a self-signed certificate. Without a fingerprint, the usual authorities verify the certificate.
-
     `over`: a connected socket to use. The code that carries this socket's bytes counts the traffic.
 
     Plaintext ws:// is allowed to this machine and its local network, and the caller warns of it. Raises Problem (E104

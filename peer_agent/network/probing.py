@@ -85,8 +85,7 @@ class Prober:
             await link.send(self._frame(number, b"", slot=LAST))
 
     async def _send_evenly(self, link: Connection, number: int) -> None:
-        """Spread `MOST_BYTES` over the whole time. Otherwise everything would arrive before the peer starts to
-        count.
+        """Spread `MOST_BYTES` over the whole time. Otherwise everything would arrive before the peer starts to count.
         """
         bucket, until = Bucket(), self._clock() + PROBE_S
         bucket.pace(MOST_BYTES / PROBE_S, self._clock())

@@ -30,8 +30,7 @@ CREDENTIAL_S = 3.0  # from the opening of the socket until authentication (rule 
 
 
 class Caps(Struct, frozen=True):
-    """Limits on concurrent sockets. Authenticated peers have no limit by address, because many may share one
-    address.
+    """Limits on concurrent sockets. Authenticated peers have no limit by address, because many may share one address.
     """
 
     per_credential: int = 4
@@ -91,8 +90,7 @@ def _owner(link: Connection) -> tuple[PeerId, RunId] | None:
 
 
 class Server:
-    """A relay's listener. `handle` serves each data link until it returns. `forward`, if given, serves forward
-    links.
+    """A relay's listener. `handle` serves each data link until it returns. `forward`, if given, serves forward links.
     """
 
     def __init__(
@@ -130,8 +128,7 @@ class Server:
         await self._listening.wait_closed()
 
     async def listen(self, host: str, port: int) -> None:
-        """Start listening. Raises Problem E401 if the port is in use, E407 if this machine cannot listen on the
-        host.
+        """Start listening. Raises Problem E401 if the port is in use, E407 if this machine cannot listen on the host.
         """
         options = socket_options(Link.DATA) | {"max_size": MAX_HANDSHAKE}
         if self._certificate is not None:
@@ -269,13 +266,9 @@ async def serve_data(
 ) -> Server:
     """Start a peer's listener for data links. Raises Problem E401, E407.
 
-    `identity_of`: called for each link, because the listener's credential is renewed.
-
-    `admit`: decides about an authenticated peer before the peer is welcomed.
-
-    `message_bytes`: length limit of messages, which `handle` may raise for a link.
-
-    `certificate`: for a listener that no proxy encrypts.
+    `identity_of`: called for each link, because the listener's credential is renewed. `admit`: decides about an
+    authenticated peer before the peer is welcomed. `message_bytes`: length limit of messages, which `handle` may raise
+    for a link. `certificate`: for a listener that no proxy encrypts.
     """
     server = Server(
         identity_of=identity_of,

@@ -1,5 +1,4 @@
-"""Sending of chunks: a contributor's chunks to several reducers over one uplink (rule 18), a reducer's averages to
-all.
+"""Sending of chunks: a contributor's chunks to several reducers over one uplink (rule 18), a reducer's averages to all.
 """
 
 import asyncio
@@ -65,14 +64,9 @@ async def send_chunks(
 ) -> dict[PeerId, LinkLost | Refused]:
     """Send each reducer its `first` message and its chunks. Return the reducers whose links failed, with the errors.
 
-    `pace`: total rate in bytes per second. 0 means no limit.
-
-    `full_s`: to this dictionary, add the seconds in which each reducer's link accepted no more data.
-
-    `patience_s`: a reducer that does not take a batch for so long continues at its own pace. The others no longer wait
-    for it.
-
-    If this coroutine is cancelled, it stops after the current batch.
+    `pace`: total rate in bytes per second. 0 means no limit. `full_s`: to this dictionary, add the seconds in which
+    each reducer's link accepted no more data. `patience_s`: a reducer that does not take a batch for so long continues
+    at its own pace. The others no longer wait for it. If this coroutine is cancelled, it stops after the current batch.
     """
     bucket, loop = Bucket(), asyncio.get_running_loop()
     bucket.pace(pace, loop.time())
@@ -185,8 +179,7 @@ class Outbox:
         self._wake()
 
     async def follow(self, connection: Connection, start: int = 0) -> int:
-        """Send bodies from index `start` on until `close`. Return the index of the next body. Raises LinkLost,
-        Refused.
+        """Send bodies from index `start` on until `close`. Return the index of the next body. Raises LinkLost, Refused.
         """
         cursor, stream = start, way_out(connection, self._uplink).stream(self.planned)
         while not self._closed:
@@ -197,8 +190,7 @@ class Outbox:
         return cursor
 
     async def _send(self, connection: Connection, stream: Stream, cursor: int) -> int:
-        """Send one batch. Return its number of bodies, or 0 if the attempt ended while the batch waited for its
-        turn.
+        """Send one batch. Return its number of bodies, or 0 if the attempt ended while the batch waited for its turn.
         """
         bodies = batch(self._bodies, cursor)
         await stream.turn(sum(map(size_of, bodies)))

@@ -208,8 +208,7 @@ async def _opened(
 
 
 async def _send(request: httpx2.Request, stack: AsyncExitStack) -> httpx2.Response:
-    """Send a request, and return the response after redirects. Only GET follows redirects, such as to an object
-    store.
+    """Send a request, and return the response after redirects. Only GET follows redirects, such as to an object store.
     """
     for _ in range(1 + REDIRECTS):
         settings = await asyncio.to_thread(_settings, request.url)

@@ -19,8 +19,7 @@ Body = TypeVar("Body", bound=Message | Frame | None)
 
 
 class Bucket:
-    """A rate limit in bytes per second; 0 means no limit. In any time t it grants rate * (t + CREDIT_S) plus one
-    batch.
+    """A rate limit in bytes per second; 0 means no limit. In any time t it grants rate * (t + CREDIT_S) plus one batch.
     """
 
     def __init__(self) -> None:

@@ -8,9 +8,8 @@ its own, and a signature over (server name, both nonces, certificate fingerprint
 own signature and opens the link.
 
 The server's name in the signature prevents a relay from passing a challenge on to another server. The fingerprint is
-that of the listener's self-made certificate. It prevents a third party from standing between the two ends.
-
-`RECEIVABLE` lists the messages that each side may receive in each phase; docs/protocol.md prints the table.
+that of the listener's self-made certificate. It prevents a third party from standing between the two ends. `RECEIVABLE`
+lists the messages that each side may receive in each phase; docs/protocol.md prints the table.
 """
 
 from enum import StrEnum

@@ -164,8 +164,7 @@ def _nats(recipe: Recipe, value: float | None) -> str:
 
 
 def _heldout(recipe: Recipe, facts: CardFacts) -> str:
-    """Return the held-out loss for the card. Add its step unless that is the last, and the best loss if that
-    differs.
+    """Return the held-out loss for the card. Add its step unless that is the last, and the best loss if that differs.
     """
     is_last = facts.heldout_step in (None, facts.steps)
     told = _nats(recipe, facts.heldout_loss) + ("" if is_last else f", at step {facts.heldout_step:,}")

@@ -77,9 +77,8 @@ async def run_child(
 ) -> dict[str, Any]:
     """Run a command in a child process during training, and return its facts. Raises Problem with the command's error.
 
-    `secret`: passed to the command on standard input.
-
-    `came`: awaited with the number of bytes that the command reports as received. The command waits meanwhile.
+    `secret`: passed to the command on standard input. `came`: awaited with the number of bytes that the command reports
+    as received. The command waits meanwhile.
     """
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "peer_agent.publishing", *arguments),

@@ -43,13 +43,8 @@ class Documents:
     ) -> None:
         """Open documents. `offsets`: the start of each document, and the end of the last one.
 
-        `source`: the file or folder that was opened.
-
-        `note`: a sentence about the rows for people.
-
-        `field`: the field of the rows that holds the text.
-
-        `scratch`: a file to delete on close.
+        `source`: the file or folder that was opened. `note`: a sentence about the rows for people. `field`: the field
+        of the rows that holds the text. `scratch`: a file to delete on close.
         """
         self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._offsets = offsets
@@ -88,11 +83,9 @@ def open_documents(path: Path, scratch: Path, writer: Writer | None = None, *, f
     """Check a source and cut it into documents. Raises Problem E302 if a text is not UTF-8, E303 if it is empty.
 
     Also raises E395 if the rows unpack to too much text, and E381, E382, E393, E394 (see `rows`). Texts of rows are
-    stored in `scratch`. A document holds text of one row only.
-
-    `writer`: renders conversations as text. Only a very long conversation is cut.
-
-    `field`: the name of the text field, if it is known. The caller has then already checked the unpacked size.
+    stored in `scratch`. A document holds text of one row only. `writer`: renders conversations as text. Only a very
+    long conversation is cut. `field`: the name of the text field, if it is known. The caller has then already checked
+    the unpacked size.
     """
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if not files:

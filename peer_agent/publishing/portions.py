@@ -44,16 +44,9 @@ RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 class RangeFile(io.RawIOBase):
     """A file of a public dataset on the Hub, read by byte ranges from one commit.
 
-    It is seekable, read-only and unbuffered.
-
-
-    Reading raises Problem E346, E347, E397, and E414 if the file has changed.
-
-    `size`: the file's bytes, as the Hub listed them.
-
-    `most`: the most bytes that may be read in all.
-
-    `tell`: called with the number of bytes received, before more are read.
+    It is seekable, read-only and unbuffered. Reading raises Problem E346, E347, E397, and E414 if the file has changed.
+    `size`: the file's bytes, as the Hub listed them. `most`: the most bytes that may be read in all. `tell`: called
+    with the number of bytes received, before more are read.
     """
 
     def __init__(

@@ -27,9 +27,7 @@ NAMES_SHOWN = 3
 class Destination(Struct, frozen=True, kw_only=True):
     """A repository `NAMESPACE/NAME` on a Hub, and a branch. `known`: our last commit there, or "".
 
-    `private`: make a new repository private.
-
-    `replace`: True if the push may replace other people's files.
+    `private`: make a new repository private. `replace`: True if the push may replace other people's files.
     """
 
     repository: str

@@ -55,8 +55,7 @@ class Released(Struct, frozen=True, kw_only=True):
 
 
 def make_release(*, recipe: Recipe, snapshot: Path, data: Path, out: Path, facts: CardFacts) -> Released:
-    """Write a release to the folder `out`. `data`: the folder with the run's prepared data. Raises Problem E106,
-    E310.
+    """Write a release to the folder `out`. `data`: the folder with the run's prepared data. Raises Problem E106, E310.
     """
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)

@@ -172,11 +172,8 @@ UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError)
 def rows_of(path: Path, field: str, *, lists: Collection[str], longest: int) -> Iterator[dict[str, Any] | None]:
     """Yield the texts and lists of each row by column, or None for a broken row. Raises Problem E381 if not Parquet.
 
-    `field`: the only column to read; "" means all text columns.
-
-    `lists`: columns in which lists are read too, if they have at most `MOST_LISTED` items.
-
-    `longest`: longer texts are left out.
+    `field`: the only column to read; "" means all text columns. `lists`: columns in which lists are read too, if they
+    have at most `MOST_LISTED` items. `longest`: longer texts are left out.
     """
     try:
         file = parquet.ParquetFile(path)
@@ -374,8 +371,7 @@ def _json_rows(file: IO[bytes], field: str = "", *, lists: bool = False) -> Iter
 
 
 def _json_row(line: bytes, field: str, *, lists: bool) -> Row:
-    """Return the texts in a line, of one field or all, and conversations if `lists`. Return None if the line is
-    broken.
+    """Return the texts in a line, of one field or all, and conversations if `lists`. Return None if the line is broken.
     """
     try:
         values = _objects.decode(line)

@@ -42,8 +42,7 @@ def _nothing(_: object) -> None:
 
 
 class Watch(Struct, frozen=True):
-    """Callbacks: a changed link to the site, a message from the site, the listening port, an open link,
-    instructions.
+    """Callbacks: a changed link to the site, a message from the site, the listening port, an open link, instructions.
     """
 
     linked: Callable[[Connected | Waiting], None] = _nothing
@@ -183,8 +182,7 @@ class Relay:
         self.watch.heard(body)
 
     async def _hear(self, run: RelayedRun, body: m.TO_PEER) -> None:
-        """Verify a message and pass it to its run. Skip a plan that is invalid. An invalid commit closes the run
-        here.
+        """Verify a message and pass it to its run. Skip a plan that is invalid. An invalid commit closes the run here.
         """
         large = isinstance(body, m.Planned | m.Commit) and _size(body) > INLINE_BYTES
         try:
@@ -208,8 +206,7 @@ class Relay:
         return run in self.aside
 
     def _has_nothing(self, run: RunId, body: m.TO_PEER) -> bool:
-        """Return True for a snapshot notice about a run without data here. The site sends notices of all finished
-        runs.
+        """Return True for a snapshot notice about a run without data here. The site sends notices of all finished runs.
         """
         return isinstance(body, m.Snapshotted) and run not in self.runs and not self.log.last_index(run)
 

@@ -13,8 +13,7 @@ NIGHT_S = 8 * 3600.0
 
 
 class Spell(Struct, frozen=True):
-    """How often a kind of fault happens to one victim, as the mean virtual seconds between two, and how long it
-    lasts.
+    """How often a kind of fault happens to one victim, as the mean virtual seconds between two, and how long it lasts.
     """
 
     every_s: float

@@ -47,8 +47,7 @@ class LedgerRow(Struct, frozen=True):
 
 
 class Database:
-    """The stored data of one run: head of the log, log, ledger, lease marks, coverage, snapshot, and the host's
-    claim.
+    """The stored data of one run: head of the log, log, ledger, lease marks, coverage, snapshot, and the host's claim.
     """
 
     def __init__(self, run: RunId, seed: int, failure_rates: FailureRates, faults: Faults | None = None) -> None:

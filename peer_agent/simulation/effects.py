@@ -1,5 +1,4 @@
-"""The effect of each kind of fault on the simulated world, and how the fault ends. `churn` decides when faults
-occur.
+"""The effect of each kind of fault on the simulated world, and how the fault ends. `churn` decides when faults occur.
 """
 
 from collections.abc import Callable

@@ -28,8 +28,7 @@ NOBODY = PeerId("")  # in place of a peer, if a fault is the site's
 
 
 class Ordered(Struct, frozen=True):
-    """A fault ordered for a peer and a round. `of`: the only type of message affected, or "". `lasts_s`: the
-    duration.
+    """A fault ordered for a peer and a round. `of`: the only type of message affected, or "". `lasts_s`: the duration.
     """
 
     kind: Kind

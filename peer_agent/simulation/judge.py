@@ -153,8 +153,7 @@ class Judge:
             self._blame("doubled", unearned, f"{machine[:6]} is credited for nothing at step {record.step}")
 
     def _averaged(self, grid: Grid, planned: Planned) -> dict[PeerId, Fraction]:
-        """Return how many samples of each contributor the average contains, from the offers and the reducers'
-        reports.
+        """Return how many samples of each contributor the average contains, from the offers and the reducers' reports.
         """
         elements = self._included_elements(grid, planned)
         averaged = {}
@@ -191,8 +190,7 @@ class Judge:
     # --- after draining
 
     def divergent(self, world: World) -> list[PeerId]:
-        """Return the living replicas that are corrupt, behind the log, or last reported another digest than the
-        log's.
+        """Return the living replicas that are corrupt, behind the log, or last reported another digest than the log's.
         """
         last = {peer: report for peer, report in self.reports.items() if world.trainers[peer].alive}
         at_head = [report.digest for report in last.values() if report.index == world.database.index]

@@ -377,8 +377,7 @@ CAPACITY = 10_000  # Messages that a frozen process's channel stores. More are d
 
 
 class Host:
-    """A process that has claimed the run. It rebuilds its state from the database, and learns of sockets from
-    messages.
+    """A process that has claimed the run. It rebuilds its state from the database, and learns of sockets from messages.
     """
 
     def __init__(self, world: Surroundings) -> None:

@@ -154,8 +154,7 @@ class World(Surroundings):
             peer.after(NOTICE_S + self.chance.random(), peer.connect)
 
     def start_host(self) -> None:
-        """Start the site, and its host from the database. Tell open sockets of the host, except if "unheard"
-        strikes.
+        """Start the site, and its host from the database. Tell open sockets of the host, except if "unheard" strikes.
         """
         self.is_up = True
         if self.host is not None:
@@ -237,8 +236,7 @@ class World(Surroundings):
     # --- running
 
     def run(self, until: Callable[[], bool], limit_s: float = 3600.0) -> bool:
-        """Advance virtual time until `until()` is True. Return False if that takes more than `limit_s` virtual
-        seconds.
+        """Advance virtual time until `until()` is True. Return False if that takes more than `limit_s` virtual seconds.
         """
         end = self.clock.now + limit_s
         while not until():

@@ -1,5 +1,4 @@
-"""Enrolment of this machine at a site: with a stored identity, a one-time token, or a person's approval in the
-browser.
+"""Enrolment of this machine at a site: with a stored identity, a one-time token, or a person's approval in the browser.
 """
 
 import asyncio
@@ -111,9 +110,7 @@ ASK_AGAIN = {
 class Enrolment(Struct, frozen=True):
     """How to enrol a machine. `show` shows a person the code to approve. `say` shows a sentence.
 
-    `run`: the slug of the run to join.
-
-    `token`: a one-time token to use instead of an approval, or "".
+    `run`: the slug of the run to join. `token`: a one-time token to use instead of an approval, or "".
     """
 
     show: Callable[[Code], None]

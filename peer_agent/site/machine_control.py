@@ -1,9 +1,7 @@
 """The owner's instructions for this machine, set on its page at the site.
 
-They arrive on the control link, are applied, and are answered with a report.
-
-
-A process has one `MachineControl`, which outlives links and runs.
+They arrive on the control link, are applied, and are answered with a report. A process has one `MachineControl`, which
+outlives links and runs.
 """
 
 import asyncio

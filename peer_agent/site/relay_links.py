@@ -2,7 +2,6 @@
 
 They are dialled when a listener appears, and are not replaced during a round (rule 41).
 
-
 Most listeners are relays. A listening member has its own certificate, whose fingerprint the site names. If a member
 cannot be dialled, a relay forwards the link, and the member does not count as reached.
 """
@@ -124,8 +123,7 @@ Hear = Callable[[PeerId, m.AnyMessage | Frame], Awaitable[None]]
 
 
 class _Wanted:
-    """A span requested from a relay's log. If a chunk has more than `largest` bytes, the span counts as missing
-    there.
+    """A span requested from a relay's log. If a chunk has more than `largest` bytes, the span counts as missing there.
     """
 
     def __init__(self, entry: SpanEntry, largest: int) -> None:

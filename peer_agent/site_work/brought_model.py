@@ -311,8 +311,7 @@ def _write_tokenizer(
 
 
 def _template_of(files: ModelFiles, settings: Mapping[str, Any]) -> str:
-    """Return the chat template: from its own file, or from the settings. If these have several, return the default
-    one.
+    """Return the chat template: from its own file, or from the settings. If these have several, return the default one.
     """
     alone = files.read(TEMPLATE)
     if alone is not None:
@@ -347,10 +346,9 @@ def prepare(
 ) -> PreparedAdapted:
     """Write `out`/model, `out`/tokenizer, `out`/shards and `out`/heldout.safetensors.
 
-    `text`, `further`: sources of text.
-
-    `base`: the base model's folder or a zip of it. Its chat template renders conversations. Raises Problem E387 without
-    a base model, and the errors of `read_base`, `prepare` and `open_documents`.
+    `text`, `further`: sources of text. `base`: the base model's folder or a zip of it. Its chat template renders
+    conversations. Raises Problem E387 without a base model, and the errors of `read_base`, `prepare` and
+    `open_documents`.
     """
     del preparation  # has no values, because everything follows from the base model
     if base is None:

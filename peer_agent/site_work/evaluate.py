@@ -44,11 +44,8 @@ def evaluate(
 ) -> Evaluated:
     """Return the held-out loss and figures of a snapshot. Raises Problem E107, E111, E310, E360, E361.
 
-    `most`: at most so many loss units are used.
-
-    `data`: the prepared data of a recipe that writes, with the tokenizer for the prompts.
-
-    If the model is too slow for this CPU, half of the samples are used, or a quarter, and so on.
+    `most`: at most so many loss units are used. `data`: the prepared data of a recipe that writes, with the tokenizer
+    for the prompts. If the model is too slow for this CPU, half of the samples are used, or a quarter, and so on.
     """
     shard = training_of(recipe).load_shard(heldout)
     with memory_or_problem():
@@ -66,8 +63,7 @@ def evaluate(
 
 
 def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequence[str]) -> list[str]:
-    """Return the model's continuations of the prompts. Return none after an error, because the loss is already
-    known.
+    """Return the model's continuations of the prompts. Return none after an error, because the loss is already known.
     """
     try:
         return training_of(recipe).written(recipe, model, data, prompts)
@@ -79,10 +75,7 @@ def _written(recipe: Recipe, model: torch.nn.Module, data: Path, prompts: Sequen
 def affordable(model: torch.nn.Module, recipe: Recipe, shard: Shard) -> tuple[int, float]:
     """Return how many samples fit the time budget, and their loss units.
 
-    If all samples fit, the loss units are infinite.
-
-
-    Raises ValueError if there are no samples.
+    If all samples fit, the loss units are infinite. Raises ValueError if there are no samples.
     """
     kind = training_of(recipe)
     whole, batch = recipe.samples_in(kind.size_of(shard)), next(heldout_batches(recipe, shard), None)
@@ -113,10 +106,7 @@ class Written(Struct, frozen=True, kw_only=True):
 
 
 def write(folder: Path, prompt: str, *, tokens: int, seconds: float, seed: int, memory: int = 0) -> Written:
-    """Continue a prompt by at most `tokens` tokens. Raises Problem E327.
-
-    `memory`: limit in bytes. 0 means no limit.
-    """
+    """Continue a prompt by at most `tokens` tokens. Raises Problem E327. `memory`: limit in bytes. 0 means no limit."""
     bound_memory(memory)
     try:
         from peer_agent.recipes.text.next_token import continuation  # this import needs memory too

@@ -119,8 +119,7 @@ LICENCE = 200  # characters of the licence that are stored
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """A repository on the Hub. `files`: for a dataset, a pattern such as `data/train-*`; empty means the default
-    files.
+    """A repository on the Hub. `files`: for a dataset, a pattern such as `data/train-*`; empty means the default files.
     """
 
     repository: str

@@ -1,5 +1,4 @@
-"""Preparation of texts: from uploads to a tokenizer, shards and a held-out part. Memory does not grow with the
-texts.
+"""Preparation of texts: from uploads to a tokenizer, shards and a held-out part. Memory does not grow with the texts.
 """
 
 import hashlib
@@ -65,8 +64,7 @@ class Brought(NamedTuple):
 
 
 def take_tokenizer(brought: Path, out: Path, *, sentences: bool) -> Brought:
-    """Read a tokenizer.json, alone or in a folder with settings, and write the tokenizer to `out`. Raises Problem
-    E372.
+    """Read a tokenizer.json, alone or in a folder with settings, and write the tokenizer to `out`. Raises Problem E372.
     """
     path = brought / TOKENIZER if brought.is_dir() else brought
     values = _values(path)
@@ -177,11 +175,9 @@ def prepare(
 ) -> PreparedText:
     """Write `out`/tokenizer, `out`/shards and `out`/heldout.safetensors. Raises Problem E106, E30x, E372, E381, E382.
 
-    `further` texts are separate sources with their own shards and held-out parts.
-
-    `base`: an uploaded tokenizer. None: train one tokenizer on all texts.
-
-    If part of a source stays on the Hub, its shards are portions: they describe where the texts are.
+    `further` texts are separate sources with their own shards and held-out parts. `base`: an uploaded tokenizer. None:
+    train one tokenizer on all texts. If part of a source stays on the Hub, its shards are portions: they describe where
+    the texts are.
     """
     vocab = preparation.vocab
     if base is None and not SMALLEST_VOCAB <= vocab <= LARGEST_VOCAB:

@@ -87,15 +87,10 @@ def replay(
 ) -> Replayed:
     """Apply signed records to a snapshot, and write the result to `<out>/<file>.safetensors`.
 
-    `records`: a folder whose files are applied in the order of their names.
-
-    `begins`: the snapshot's sha256, or "" to skip this check.
-
-    `expected`: the sha256 of a state that already exists. If the result is this state, it is not written.
-
-    `tell`: called with each step.
-
-    Raises Problem E341 if no source has the bytes, E342 if a record does not follow, E218, E310, E106.
+    `records`: a folder whose files are applied in the order of their names. `begins`: the snapshot's sha256, or "" to
+    skip this check. `expected`: the sha256 of a state that already exists. If the result is this state, it is not
+    written. `tell`: called with each step. Raises Problem E341 if no source has the bytes, E342 if a record does not
+    follow, E218, E310, E106.
     """
     replica = Replica(recipe, files=files)
     replica.load(snapshot)

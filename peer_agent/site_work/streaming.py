@@ -32,10 +32,8 @@ PARTS = ".parts"  # suffix of the folder's name for unfinished files
 def fetch_sample(wanted: Wanted, commit: str, folder: Path, *, most: int) -> Fetched:
     """Fetch a sample into a folder, one file per row group. Write a list of all row groups beside the folder.
 
-    `most`: limit of the sample in bytes. Resumes an earlier try.
-
-    Raises Problem E106 (disk), E382 (no text column), E396 (too many row groups), E414, E416, E417 (all row groups too
-    large), and the errors of `fetching.fetch`.
+    `most`: limit of the sample in bytes. Resumes an earlier try. Raises Problem E106 (disk), E382 (no text column),
+    E396 (too many row groups), E414, E416, E417 (all row groups too large), and the errors of `fetching.fetch`.
     """
     parts = folder.with_name(folder.name + PARTS)
     with disk_errors(folder):

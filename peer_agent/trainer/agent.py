@@ -250,8 +250,7 @@ class Agent:
             await self._arrived(round_)
 
     async def _arrived(self, round_: OpenRound) -> None:
-        """Handle a new average. When all averages are there, report this to the coordinator, even if some may be
-        wrong.
+        """Handle a new average. When all averages are there, report this to the coordinator, even if some may be wrong.
         """
         round_.arrived.set()
         gathered = round_.gathered()

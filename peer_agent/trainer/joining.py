@@ -129,13 +129,8 @@ async def run_trainer(
     """Train until the run is finished or the machine is asked to leave. Raises Problem.
 
     While `owner` wants the machine to rest, the machine leaves the run. Returns also if `owner` wants it to move to
-    another run.
-
-    `publish`: the repository on the Hub in which to publish, or "".
-
-    `place`: where others may dial this machine.
-
-    `collaboration`: set if another program's loop computes.
+    another run. `publish`: the repository on the Hub in which to publish, or "". `place`: where others may dial this
+    machine. `collaboration`: set if another program's loop computes.
     """
     if place is not None:
         view.say(translated(SEEN))

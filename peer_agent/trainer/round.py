@@ -75,8 +75,7 @@ class OpenRound:
         return is_new
 
     def gathered(self) -> Gathered | None:
-        """Return the event that all averages of this attempt are there, with timings. Return None while one is
-        missing.
+        """Return the event that all averages of this attempt are there, with timings. Return None while one is missing.
         """
         holds = self.assembly.holds() if self.plan is not None else None
         if self.plan is None or holds is None:

@@ -42,8 +42,7 @@ class CompiledLayers:
             layer.forward = self._either(layer.forward)
 
     def give_up(self, error: Exception) -> bool:
-        """Stop compiling from now on. Return False if it was already stopped, because then the error has another
-        cause.
+        """Stop compiling from now on. Return False if it was already stopped, because then the error has another cause.
         """
         if self.error:
             return False

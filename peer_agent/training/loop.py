@@ -48,8 +48,7 @@ def mean_loss(
 
 
 def pick_device() -> torch.device:
-    """Return a CUDA device or the CPU. Apple's GPU is not used, because its optimizer results would differ (rule
-    13).
+    """Return a CUDA device or the CPU. Apple's GPU is not used, because its optimizer results would differ (rule 13).
     """
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -73,14 +72,9 @@ class Trainer:
     ) -> None:
         """Prepare to train `replica`.
 
-        `threads`: CPU threads of torch. 0 means unchanged.
-
-        `at_once`: samples computed together. 0 means a whole pass.
-
+        `threads`: CPU threads of torch. 0 means unchanged. `at_once`: samples computed together. 0 means a whole pass.
         `recomputes`: True to compute layers again in the backward pass. If memory runs out, the trainer lowers
-        `at_once` and then recomputes.
-
-        `compiles`: True to try to compile layers.
+        `at_once` and then recomputes. `compiles`: True to try to compile layers.
         """
         self.threads, self._threads_now = threads, 0
         self._use_threads()
@@ -130,8 +124,7 @@ class Trainer:
         self._loss_tokens, self._loss_sum = 0, 0.0
 
     def begin(self, *units: Unit) -> "UnitInHand":
-        """Begin one pass over these units: make their batch, and set the gradient to zero. Raises Problem E107,
-        E111.
+        """Begin one pass over these units: make their batch, and set the gradient to zero. Raises Problem E107, E111.
         """
         self._use_threads()
         with memory_or_problem():
@@ -140,8 +133,7 @@ class Trainer:
             return UnitInHand(self, units)
 
     def compute(self, *units: Unit) -> Computed | NonFinite:
-        """Compute the gradient of these units in one pass. `keep` then adds it to the sum. Raises Problem E107,
-        E111.
+        """Compute the gradient of these units in one pass. `keep` then adds it to the sum. Raises Problem E107, E111.
         """
         in_hand = self.begin(*units)
         in_hand.backward()
@@ -186,10 +178,7 @@ class Trainer:
     def is_sound(self, recipe: Recipe, loss_sum: float) -> bool:
         """Return True if the loss and gradients that another program's loop left are finite.
 
-        Frozen parameters do not count.
-
-
-        Raises ValueError if the loop left no gradient.
+        Frozen parameters do not count. Raises ValueError if the loop left no gradient.
         """
         for piece, parameter in parameters_of(self.replica.model, self.replica.layout):
             buffer, gradient = piece.of(self._fresh), parameter.grad
@@ -269,8 +258,7 @@ class Trainer:
 
 
 class UnitInHand:
-    """Leased units and their batch, between `begin` and `finish`. With another program's loop, it is always one
-    unit.
+    """Leased units and their batch, between `begin` and `finish`. With another program's loop, it is always one unit.
     """
 
     def __init__(self, trainer: Trainer, units: tuple[Unit, ...]) -> None:
@@ -303,8 +291,7 @@ class UnitInHand:
         return sum(self._loss_units)
 
     def backward(self) -> None:
-        """Run forward and backward pass, in parts if memory is short. Raises Problem E107 if memory does not
-        suffice.
+        """Run forward and backward pass, in parts if memory is short. Raises Problem E107 if memory does not suffice.
         """
         loss_sum = None
         while loss_sum is None:

@@ -66,8 +66,7 @@ def update(
     frozen: Collection[str] = (),
     unit_rows: Collection[str] = (),
 ) -> None:
-    """Update the flat state vectors in place. `frozen` parameters stay. Rows of parameters in `unit_rows` get length
-    1.
+    """Update the flat state vectors in place. `frozen` parameters stay. Rows of parameters in `unit_rows` get length 1.
     """
     move = _move_of(optimizer)
     with torch.no_grad():
@@ -94,8 +93,7 @@ def _move_of(optimizer: Optimizer) -> Move:
 
 
 def square_root(values: torch.Tensor) -> torch.Tensor:
-    """Take square roots in place, correctly rounded. On CPUs, a fifth of torch's own results are wrong in the last
-    bit.
+    """Take square roots in place, correctly rounded. On CPUs, a fifth of torch's own results are wrong in the last bit.
     """
     if values.device.type == "cpu":
         np.sqrt(values.numpy(), out=values.numpy())

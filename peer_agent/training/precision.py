@@ -36,8 +36,7 @@ def kept_in(recipe: Recipe, device: torch.device) -> torch.dtype | None:
 
 @cache
 def is_faster_in_bf16() -> bool:
-    """Return True if a trial shows that this CPU is faster in bf16. Some CPUs are three times as fast, others
-    slower.
+    """Return True if a trial shows that this CPU is faster in bf16. Some CPUs are three times as fast, others slower.
     """
     whole = min(_product_s(torch.float32) for _ in range(TRIES))
     return any(_product_s(torch.bfloat16) * PAYS < whole for _ in range(TRIES))
@@ -96,8 +95,7 @@ def _attention(
 
 
 class LossScale:
-    """A power of two that scales losses, so that small gradients do not become zero in fp16. It is 1 for other
-    types.
+    """A power of two that scales losses, so that small gradients do not become zero in fp16. It is 1 for other types.
     """
 
     def __init__(self, half: torch.dtype | None) -> None:

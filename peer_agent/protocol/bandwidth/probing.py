@@ -42,10 +42,7 @@ def expect(probes: Probes, message: m.Probe, now: float) -> None:
 
 
 def is_expected(probes: Probes, partner: PeerId, number: int, now: float) -> bool:
-    """Return True if this peer expects this probe on its link to `partner` now.
-
-    No other peer gets probe frames.
-    """
+    """Return True if this peer expects this probe on its link to `partner` now. No other peer gets probe frames."""
     expected = probes.open.get(number)
     return expected is not None and expected.partner == partner and now < expected.until
 

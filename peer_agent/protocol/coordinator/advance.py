@@ -2,10 +2,8 @@
 
 Time and randomness are arguments; site, simulator and property tests share the function. It may change the state that
 it is given: the contract is determinism, not immutability (rule 23). The host carries out the commands in order.
-`phases` contains the table of phases; this module routes events.
-
-Frequent events (a report, a heartbeat, an offer) change one member. The coordinator visits all members only on clock
-ticks, or once a round.
+`phases` contains the table of phases; this module routes events. Frequent events (a report, a heartbeat, an offer)
+change one member. The coordinator visits all members only on clock ticks, or once a round.
 """
 
 from typing import assert_never
@@ -190,10 +188,7 @@ def _direct(state: RunState, event: e.Directed) -> list[e.Command]:
 
 
 def _mix(state: RunState, weights: tuple[float, ...]) -> list[e.Command]:
-    """Use new weights of the data sources for all further leases.
-
-    Each log record states the weights that applied.
-    """
+    """Use new weights of the data sources for all further leases. Each log record states the weights that applied."""
     if len(weights) != len(state.leases.sources):
         return []
     state.recipe = replace(state.recipe, mix=weights)

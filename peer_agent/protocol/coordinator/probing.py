@@ -56,10 +56,7 @@ def _worth(state: RunState, member: Member, listener: Member) -> tuple[bool, int
 
 
 def _may_show_more(state: RunState, member: Member, listener: Member) -> bool:
-    """Return True if a probe may raise an estimate.
-
-    Two ends that are about equally fast are measured together once.
-    """
+    """Return True if a probe may raise an estimate. Two ends that are about equally fast are measured together once."""
     mine, other = _least_bps(state, member), _least_bps(state, listener)
     if not member.conduct.probed or other >= FASTER * mine:
         return True

@@ -17,10 +17,7 @@ EXCLUDED = 4  # one person's claims exclude at most a quarter of the listeners, 
 
 
 def take_reaches(member: Member, reaches: m.Reaches) -> list[Command]:
-    """Record the listeners to which the member has data links.
-
-    `look_at_reach` uses the record at its next call.
-    """
+    """Record the listeners to which the member has data links. `look_at_reach` uses the record at its next call."""
     member.reaches, member.measures = frozenset(reaches.listeners), True
     return []
 

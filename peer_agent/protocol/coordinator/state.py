@@ -357,10 +357,7 @@ class RunState(Struct, kw_only=True):
 
     @property
     def done(self) -> bool:
-        """True if the last step is committed.
-
-        A run that the organizer ends early is done when no round is open.
-        """
+        """True if the last step is committed. A run that the organizer ends early is done when no round is open."""
         return self.step >= self.recipe.target_steps or (self.goal == "finishing" and self.round is None)
 
     def is_undone(self, index: int) -> bool:

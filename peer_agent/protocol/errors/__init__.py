@@ -18,10 +18,7 @@ CATALOGUE: dict[str, Entry] = dict(sorted((AGENT | LINKS | SITE | MATERIAL | OPE
 
 
 class Fault(Struct, frozen=True, omit_defaults=True):
-    """One numbered error with all details filled in.
-
-    If the error came over a link, its whole text is in `cause`.
-    """
+    """One numbered error with all details filled in. If the error came over a link, its whole text is in `cause`."""
 
     code: str
     cause: str

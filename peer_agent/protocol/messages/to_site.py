@@ -203,10 +203,9 @@ class Departure(Struct, frozen=True, array_like=True, gc=False):
 class Arrivals(Attempted, frozen=True, kw_only=True):
     """A peer's report of all arrivals of an attempt (rule 31).
 
-    A reducer sends the report when its last span is averaged, a contributor when it has all averages.
-
-    `holds`: the Merkle root over the roots of all spans in order, from a peer that has all averages (rule 5).
-    `departures`: how fast a contributor could send its own gradient. Sent once the contributor has all averages.
+    A reducer sends the report when its last span is averaged, a contributor when it has all averages. `holds`: the
+    Merkle root over the roots of all spans in order, from a peer that has all averages (rule 5). `departures`: how fast
+    a contributor could send its own gradient. Sent once the contributor has all averages.
     """
 
     arrivals: Annotated[tuple[Arrival, ...], Meta(max_length=65_536)]

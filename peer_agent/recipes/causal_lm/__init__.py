@@ -1,5 +1,4 @@
-"""The recipe of a causal language model, which predicts each token of a sample, except the first, from those before
-it.
+"""The recipe of a causal language model, which predicts each token of a sample, except the first, from those before it.
 """
 
 from collections.abc import Iterable, Mapping

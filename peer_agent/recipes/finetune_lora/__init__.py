@@ -22,8 +22,7 @@ Shape = tuple[int, int]  # inputs and outputs of a matrix
 
 
 class Base(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The base model's shape, which the site reads from the model's files. `file` is None until a base model is
-    added.
+    """The base model's shape, which the site reads from the model's files. `file` is None until a base model is added.
     """
 
     file: ModelFile | None = None

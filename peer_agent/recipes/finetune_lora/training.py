@@ -51,8 +51,7 @@ def build_model(recipe: FinetuneLoRA, files: Path) -> PeftModel:
 
 
 def base_model(recipe: FinetuneLoRA, files: Path) -> PreTrainedModel:
-    """Load the base model in fp32, with one copy in memory. Raises Problem E111 if the file does not match the
-    recipe.
+    """Load the base model in fp32, with one copy in memory. Raises Problem E111 if the file does not match the recipe.
     """
     assert recipe.base.file is not None
     path = files / f"{recipe.base.file.digest}.safetensors"

@@ -1,5 +1,4 @@
-"""The recipe of SwAV (arXiv 2006.09882): a ResNet learns from unlabelled images what crops of one image have in
-common.
+"""The recipe of SwAV (arXiv 2006.09882): a ResNet learns from unlabelled images what crops of one image have in common.
 """
 
 from collections.abc import Iterable

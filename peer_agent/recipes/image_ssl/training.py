@@ -268,8 +268,7 @@ def assignments(recipe: ImageSSL, scores: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def figures_of(recipe: ImageSSL, model: SwAV, heldout: Images, loss: float, most: int) -> Mapping[str, float]:
-    """Return a linear probe's accuracy. Every other held-out image trains the probe. Return {} if there is one
-    class.
+    """Return a linear probe's accuracy. Every other held-out image trains the probe. Return {} if there is one class.
     """
     del loss
     if heldout.labels.max() == heldout.labels.min():

@@ -92,8 +92,7 @@ class MaskedLM(TextRecipe, frozen=True, kw_only=True, tag="masked_lm"):
         return (samples - 1) * each + 1, samples * each
 
     def parameters(self) -> int:
-        """Return the model's parameters: embeddings, and about 12 width^2 per layer. ALBERT has one layer's
-        parameters.
+        """Return the model's parameters: embeddings, and about 12 width^2 per layer. ALBERT has one layer's parameters.
         """
         model = self.model
         if model.family == "bert":

@@ -98,8 +98,7 @@ class Sample(NamedTuple):
 
 
 def batch_of(recipe: MaskedLM, shard: Sentences, samples: Samples, place: Place) -> Batch:
-    """Return ids, labels, kinds and mask, [samples, context] each, and for each sample whether its parts are
-    swapped.
+    """Return ids, labels, kinds and mask, [samples, context] each, and for each sample whether its parts are swapped.
     """
     rows = [_sample(recipe, shard, int(sample), place) for sample in samples]
     return tuple(np.stack(column).astype(np.int64) for column in zip(*rows, strict=True))
@@ -133,8 +132,7 @@ def _sample(recipe: MaskedLM, shard: Sentences, sample: int, place: Place) -> Sa
 
 
 def _cut(shard: Sentences, start: int, size: int, chance: np.random.Generator) -> int:
-    """Return where the second part begins: at a random sentence of the sample, or anywhere if no sentence begins
-    there.
+    """Return where the second part begins: at a random sentence of the sample, or anywhere if no sentence begins there.
     """
     first, stop = np.searchsorted(shard.starts, [start + 1, start + size])
     if stop > first:

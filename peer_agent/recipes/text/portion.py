@@ -35,10 +35,8 @@ class Cutting(Struct, frozen=True, forbid_unknown_fields=True):
 class Portion(Struct, frozen=True, forbid_unknown_fields=True):
     """One part of one column, in row groups `first` to `first + groups` of a file.
 
-    The documents there are dealt into `parts`.
-
-
-    `size`: the file's bytes. `tokens`: the shard's length, regardless of how many tokens the rows give.
+    The documents there are dealt into `parts`. `size`: the file's bytes. `tokens`: the shard's length, regardless of
+    how many tokens the rows give.
     """
 
     repository: Name

@@ -65,10 +65,7 @@ def cut(state: RunState) -> list[Command]:
 
 
 def _leave_out(state: RunState, round_: Round, chosen: Chosen) -> list[Command]:
-    """Tell each peer left out of the round why.
-
-    If a peer can never keep up, send one more notice, once (rule 14).
-    """
+    """Tell each peer left out of the round why. If a peer can never keep up, send one more notice, once (rule 14)."""
     commands: list[Command] = []
     for peer, reason in round_.left_out.items():
         said = m.SitOut(

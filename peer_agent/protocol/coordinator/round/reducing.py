@@ -213,10 +213,7 @@ def awaits(state: RunState, peer: PeerId) -> bool:
 
 
 def without(state: RunState, peer: PeerId) -> list[Command]:
-    """Go on without a lost peer.
-
-    Make a new plan if the peer reduces or keeps spans, otherwise withdraw its offer.
-    """
+    """Go on without a lost peer. Make a new plan if the peer reduces or keeps spans, otherwise withdraw its offer."""
     round_ = state.round
     if round_ is None:
         return []

@@ -106,10 +106,7 @@ def _may_lease(state: RunState) -> bool:
 
 
 def _quota(state: RunState, member: Member, share: int, *, is_known: bool) -> int:
-    """Return a trainer's quota.
-
-    While quotas are suspended, one machine may fill the whole batch, but not more.
-    """
+    """Return a trainer's quota. While quotas are suspended, one machine may fill the whole batch, but not more."""
     unit, batch = state.recipe.micro_batch, state.recipe.target_batch
     if not is_known:
         return min(for_later(state, member) + unit, max(batch, unit))
