@@ -1,14 +1,15 @@
-"""Fixtures for every room. All processes started here end with the tests, also if these are killed."""
+"""Fixtures for all tests. Every process started here ends with the test process, even if that is killed."""
 
 import gc
 import os
 import sys
 
-# Two workers share two cores: more threads would only wait for each other. Set before torch and numpy load.
+# Two test workers share two cores, so more threads would only wait for each other. The variables must be set before
+# torch and numpy load.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
     os.environ[variable] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ["MANYHANDS_LANGUAGE"] = "en"  # whatever the developer's language
+os.environ["MANYHANDS_LANGUAGE"] = "en"  # the developer's own language must not matter
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,19 +24,20 @@ from tests.warm.client import Warm
 
 __all__ = ["migrated_sqlite", "postgres_url", "redis_url"]
 
-# The same examples on every run, so a failure comes from the change. New ones: pytest --hypothesis-profile=explore
+# Use the same examples in every run, so that a failure comes from the change. For new examples: pytest
+# --hypothesis-profile=explore
 settings.register_profile("explore")
 settings.register_profile("steady", derandomize=True)
 settings.load_profile("steady")
 
 
-# Folders and files for `make check` alone. A single test or case has the marker `check` instead.
+# Folders and files that only `make check` runs. Single tests and cases have the marker `check` instead.
 ONLY_IN_CHECK = ("benchmarks", "emulation", "examples", "test_docker.py", "test_servers.py")
-SERVERS = ("postgres", "redis")  # parts of the names of fixtures and cases that start a server
+SERVERS = ("postgres", "redis")  # tests that use a fixture or case with such a name start a server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what only `make check` runs: the folders above, and tests that ask for a server."""
+    """Mark what only `make check` runs: the folders above, and tests that use a server."""
     here = Path(__file__).parent
     for item in items:
         place = item.path.relative_to(here).parts[0]
@@ -44,33 +46,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt everything loaded so far from garbage collection, which otherwise takes a tenth of the time."""
+    """Exempt all objects loaded so far from garbage collection, which would otherwise take a tenth of the time."""
     gc.collect()
     gc.freeze()
 
 
 def engines_of(item: pytest.Item) -> list[str]:
-    """Return the names of a test's fixtures, and its cases that are words."""
+    """Return the names of a test's fixtures, and those of its parameters that are text."""
     cases = item.callspec.params.values() if hasattr(item, "callspec") else ()
     return [*getattr(item, "fixturenames", ()), *(case for case in cases if isinstance(case, str))]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignore a warning of Python 3.11.2 (Debian 12), which ends a test's loop before it closes a socket that was
-    cut."""
-    if sys.version_info < (3, 11, 7):  # the oldest without that warning
+    """Ignore a warning of Python 3.11.2 (Debian 12). That version ends a test's event loop before it closes a socket
+    that was cut."""
+    if sys.version_info < (3, 11, 7):  # 3.11.7 is the first version without that warning
         config.addinivalue_line("filterwarnings", "ignore:unclosed (transport|<socket):ResourceWarning")
 
 
 @pytest.fixture(autouse=True)
 def _english() -> None:
-    """Reset the language: the choice of an earlier test's request stays with the thread."""
+    """Reset the language, because an earlier test's request may have changed it for this thread."""
     translation.activate("en")
 
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """Yield the URL of a PostgreSQL for tests; DATABASE_URL overrides it."""
+    """Yield the URL of a PostgreSQL server for tests, or DATABASE_URL if that is set."""
     if url := os.environ.get("DATABASE_URL"):
         yield url
         return
@@ -80,7 +82,7 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """Yield the URL of a Redis for tests; REDIS_URL overrides it."""
+    """Yield the URL of a Redis server for tests, or REDIS_URL if that is set."""
     if url := os.environ.get("REDIS_URL"):
         yield url
         return
@@ -90,7 +92,7 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm | None]:
-    """Yield the process that has loaded torch and forks; None if the system cannot pass it descriptors."""
+    """Yield a process that has loaded torch and forks for each request. None on systems other than Linux."""
     if sys.platform != "linux":
         yield None
         return

@@ -1,8 +1,7 @@
-"""Rows of a run with many people and many steps: 500 members with 10,000 ledger rows each in a few minutes.
+"""Rows of a run with many people and many steps: 500 members with 10,000 ledger rows each, in a few minutes.
 
-PostgreSQL only, which makes most rows by itself. All rows that pages read exist. Records, coverage and leases, which
-no page reads, do not. `tests/long_run.py` makes whole books of fewer rows.
-"""
+Needs PostgreSQL, which generates most rows in SQL. The run has all rows that pages read. It has no records, coverage or
+leases, which no page reads. `tests/long_run.py` writes complete runs with fewer rows."""
 
 from datetime import timedelta
 from typing import Any
@@ -21,15 +20,15 @@ from runs.lifecycle.membership import create_invitation
 from runs.models import ActivityLine, AveragedTotal, Dataset, Head, Member, NamedVolunteer, Run, Snapshot
 from tests.runs.factories import opened
 
-ONE_IN = 10  # each person has work in one of so many steps
+ONE_IN = 10  # each person contributes to one in this many steps
 STEP_S = 30
 UNIT, CONTEXT, ELEMENTS = 8, 256, 8_000_000
 SNAPSHOTS_EVERY = 50
-JOINED, VOIDED = 200, 25  # steps per line of this kind in the timeline
+JOINED, VOIDED = 200, 25  # one line of this kind in the timeline for this many steps
 WRITTEN = "Many hands make light work, and a stitch in time saves nine. " * 8
 SHOWN = 7  # machines on each side of the drawn plan
 AVERAGING = 20  # people whose machines average for others
-AHEAD = timedelta(days=1)  # the time of the stored presence is in the future, so that it stays fresh
+AHEAD = timedelta(days=1)  # the stored presence has a time in the future, so that it does not become stale
 
 CROWD = """
     CREATE TEMPORARY TABLE crowd AS
@@ -65,11 +64,12 @@ DAILY = """
     SELECT l.run_id, l.person_id, floor(extract(epoch FROM e.at) / 86400), sum(l.samples), sum(l.tokens)
     FROM runs_ledgerentry l JOIN runs_logentry e ON e.id = l.entry_id WHERE l.run_id = %(run)s GROUP BY 1, 2, 3
 """
-AT_ONCE = 5_000  # steps whose ledger rows are written in one statement
+AT_ONCE = 5_000  # steps whose ledger rows one statement writes
 
 
 def crowded_run(organizer: Person, *, slug: str, members: int, steps: int) -> Run:
-    """Create a private run whose organizer trains too. All machines are online; every third person has two."""
+    """Create a private run whose organizer trains too. All machines are online, and every third person has two
+    machines."""
     run = opened(organizer, slug=slug, visibility=Run.Visibility.PRIVATE)
     _recipe(run, members, steps)
     people = Person.objects.bulk_create(Person(username=f"helper{place}", password="!") for place in range(members - 1))
@@ -97,7 +97,6 @@ def _recipe(run: Run, members: int, steps: int) -> None:
 
 
 def _in_sql(run: Run, people: list[Person], steps: int) -> None:
-    """Fill the log, the ledger, and the totals of commits."""
     facts: dict[str, Any] = {
         "run": run.pk,
         "steps": steps,
@@ -110,7 +109,8 @@ def _in_sql(run: Run, people: list[Person], steps: int) -> None:
         "one_in": ONE_IN,
     }
     with connection.cursor() as cursor:
-        cursor.execute("SET session_replication_role = replica")  # our own rows need no checks of keys
+        # skip foreign-key checks, since these rows are known to be valid
+        cursor.execute("SET session_replication_role = replica")
         cursor.execute(CROWD, [[person.pk for person in people]])
         cursor.execute(LOG, facts)
         for first in range(1, steps + 1, AT_ONCE):
@@ -122,7 +122,7 @@ def _in_sql(run: Run, people: list[Person], steps: int) -> None:
 
 
 def _belonging(run: Run, people: list[Person]) -> None:
-    """Add members (one removed), a team of all, named volunteers, averaging machines, and invitations."""
+    """Add members (one of them removed), a team, volunteers shown by name, averaging machines, and invitations."""
     Member.objects.bulk_create(Member(run=run, person=person) for person in people[1:])
     Member.objects.filter(run=run, person=people[-1]).update(removed_at=timezone.now())
     team = Team.objects.create(slug="many", name="Many", leader=people[0])
@@ -137,7 +137,6 @@ def _belonging(run: Run, people: list[Person]) -> None:
 
 
 def _of_steps(run: Run, steps: int) -> None:
-    """Add measured snapshots with written texts, and the timeline."""
     Snapshot.objects.bulk_create(
         Snapshot(
             run=run,
@@ -160,7 +159,7 @@ def _of_steps(run: Run, steps: int) -> None:
 
 
 def _here(run: Run, machines: list[Machine]) -> None:
-    """Show all machines training, with measured links and a plan as large as one is drawn."""
+    """Show all machines as training, with measured links and a plan as large as pages draw."""
     shown = {"role": "trainer", "state": "ready", "done": 3, "samples_per_s": 2.0}
     members = [{"peer": machine.peer_id, "name": machine.person.username, **shown} for machine in machines]
     link = Link("trainer", Carried(2_500_000, is_floor=False), Carried(12_500_000, is_floor=True))

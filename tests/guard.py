@@ -1,8 +1,7 @@
-"""Run a command while the process that started this one lives, then delete its folder.
+"""Runs a command while the process that started this program lives, then deletes the command's folder.
 
-`python guard.py FOLDER USER COMMAND...`, with a pipe as standard input. The pipe closes when its other end
-dies, also by SIGKILL and on every system; a parent-death signal would be Linux only.
-"""
+Usage: `python guard.py FOLDER USER COMMAND...`, with a pipe as standard input. On every system the pipe closes when the
+process at its other end dies, even by SIGKILL. A parent-death signal would work on Linux only."""
 
 import pwd
 import shutil
@@ -16,7 +15,7 @@ GRACE_S = 10
 
 
 def as_user(name: str) -> dict[str, Any]:
-    """Return arguments for `subprocess` that drop from root to a user; none for an empty name."""
+    """Return arguments for `subprocess` that switch from root to a user. Empty for an empty name."""
     if not name:
         return {}
     return {"user": name, "group": pwd.getpwnam(name).pw_gid, "extra_groups": []}
@@ -24,7 +23,7 @@ def as_user(name: str) -> dict[str, Any]:
 
 def stop_when_input_ends(server: "subprocess.Popen[bytes]") -> None:
     sys.stdin.buffer.read()
-    # SIGINT is PostgreSQL's fast shutdown, where SIGTERM waits for its clients; Redis obeys it too.
+    # PostgreSQL shuts down fast on SIGINT; on SIGTERM it would wait for its clients. Redis also obeys SIGINT.
     server.send_signal(signal.SIGINT)
     try:
         server.wait(GRACE_S)

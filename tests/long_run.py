@@ -1,8 +1,7 @@
-"""Rows of a long run with many machines: 10,000 steps of 200 machines in a database, in seconds.
+"""Rows of a long run with many machines: 10,000 steps of 200 machines, written into a database in seconds.
 
-Every record is whole, signed and chained. Ledger, totals, coverage and marks are those that commits would write, so
-the audit finds no fault. Works on SQLite and PostgreSQL.
-"""
+Every record is complete, signed and chained. Ledger, totals, coverage and marks are those that commits would write, so
+the audit finds no fault. Works on SQLite and PostgreSQL."""
 
 import random
 from collections.abc import Iterator
@@ -48,13 +47,13 @@ from runs.models import (
     Snapshot,
 )
 
-AT_ONCE = 200  # records of about 54 kB in memory
+AT_ONCE = 200  # records written at a time, of about 54 kB each in memory
 SHARD_TOKENS = 1 << 17
 ELEMENTS = 8_000_000
 CONTEXT = 256
 UNIT = 8  # samples
 SNAPSHOTS_EVERY = 50
-JOINED, VOIDED = 40, 25  # steps per line of this kind in the timeline
+JOINED, VOIDED = 40, 25  # one line of this kind in the timeline for this many steps
 SCALARS = Scalars(learning_rate=0.5, clip=1.0, inverse_bias_1=1.0, inverse_bias_2=1.0, inverse_tokens=0.5)
 
 LEDGER = """
@@ -70,7 +69,8 @@ TOTALS = """
 
 @dataclass
 class Crew:
-    """Machines in their slots. Each gives the same samples every step, in the order of the data."""
+    """The machines of the run. In every step each machine gives the same number of samples, in the order of the
+    data."""
 
     run: Run
     machines: list[Machine]
@@ -81,7 +81,7 @@ class Crew:
         return UNIT * len(self.machines)
 
     def units(self, step: int) -> Iterator[Unit]:
-        """Yield a unit for each machine, shard after shard, epoch after epoch."""
+        """Yield one unit per machine, shard after shard and epoch after epoch."""
         each = self.sizes[0]
         for slot in range(len(self.machines)):
             whole, start = divmod((step - 1) * self.batch + slot * UNIT, each)
@@ -90,7 +90,6 @@ class Crew:
 
 
 def long_run(run: Run, *, steps: int, machines: int, shards: int = 32) -> Crew:
-    """Fill an opened run with so many steps. Every second person has two machines."""
     _recipe(run, steps, machines)
     crew = Crew(run, _machines(run, machines), _shards(run, shards))
     digest = "0" * 64
@@ -135,7 +134,6 @@ def _shards(run: Run, number: int) -> list[int]:
 
 
 def _entries(crew: Crew, steps: range, previous: str) -> str:
-    """Write log entries and their records; return the last digest."""
     key, begun, sealed = site_key(), timezone.now() - timedelta(days=30), list[Entry]()
     entries = []
     for step in steps:
@@ -209,7 +207,7 @@ def _contribution(machine: Machine, slot: int, unit: Unit) -> Contribution:
 
 
 def _ledger(crew: Crew, steps: int) -> None:
-    """Write the totals of one step; the database multiplies them into a ledger row for each entry."""
+    """Write the totals of one step. The database derives a ledger row for each entry from them."""
     counted: set[int] = set()
     totals = []
     for machine in crew.machines:
@@ -227,7 +225,7 @@ def _ledger(crew: Crew, steps: int) -> None:
 
 
 def _coverage(crew: Crew, steps: int) -> None:
-    """Mark shards as used one after another: all whole but the last."""
+    """Mark shards as used one after another: all of them completely, except the last."""
     each, used = crew.sizes[0], steps * crew.batch
     whole, rest = divmod(used, each)
     ends = [each] * whole + ([rest] if rest else [])
@@ -239,7 +237,6 @@ def _coverage(crew: Crew, steps: int) -> None:
 
 
 def _pages(crew: Crew, steps: int) -> None:
-    """Add snapshots, the timeline, and the machines online."""
     run, places = crew.run, range(SNAPSHOTS_EVERY, steps + 1, SNAPSHOTS_EVERY)
     measured = {"heldout_loss": 3.5, "is_stored": False}
     Snapshot.objects.bulk_create(

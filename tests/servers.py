@@ -1,7 +1,7 @@
 """Private PostgreSQL and Redis for tests: finding their programs, starting and ending them.
 
-The machine's own services are never used. A missing program is an error with the command to type; no test is skipped.
-"""
+The machine's own services are never used. A missing program is an error that names the command to install it. No test
+is skipped."""
 
 import importlib.util
 import os
@@ -64,13 +64,13 @@ def wheel_folder(package: str, inside: str) -> Path | None:
     return folder if folder and folder.exists() else None
 
 
-# Starting and ending one
+# Starting and ending a server
 
 
 @contextmanager
 def private_postgres() -> Iterator[str]:
-    """Start a private PostgreSQL on a Unix socket in a temporary folder and yield its URL."""
-    user = "nobody" if os.geteuid() == 0 else ""  # PostgreSQL refuses root
+    """Start a private PostgreSQL on a Unix socket in a temporary folder, and yield its URL."""
+    user = "nobody" if os.geteuid() == 0 else ""  # PostgreSQL refuses to run as root
     with short_folder(user) as folder:
         programs = reachable(find_postgres(), folder, user)
         data = folder / "data"
@@ -86,7 +86,8 @@ def private_postgres() -> Iterator[str]:
 
 @contextmanager
 def private_redis() -> Iterator[str]:
-    """Start a private Redis on a free loopback port and yield its URL. Celery spells Unix sockets in another way."""
+    """Start a private Redis on a free loopback port and yield its URL. A Unix socket would need another URL for
+    Celery."""
     port = free_port()
     with redis_at(port):
         yield f"redis://127.0.0.1:{port}/0"
@@ -102,7 +103,7 @@ def redis_at(port: int) -> Iterator[None]:
 
 @contextmanager
 def short_folder(user: str = "") -> Iterator[Path]:
-    """Yield a new folder right under /tmp, since a socket's path holds 108 bytes (macOS: 104)."""
+    """Yield a new folder directly under /tmp, since a socket's path may have only 108 bytes (macOS: 104)."""
     folder = Path(tempfile.mkdtemp(prefix="mh-", dir="/tmp"))
     if user:
         os.chown(folder, pwd.getpwnam(user).pw_uid, pwd.getpwnam(user).pw_gid)
@@ -147,7 +148,6 @@ def run_quietly(command: Sequence[str | Path], folder: Path, user: str) -> None:
 
 @contextmanager
 def guarded(command: Sequence[str | Path], folder: Path, user: str, answers: Callable[[], bool]) -> Iterator[None]:
-    """Run a server until the block ends or this process dies."""
     guard_command = [sys.executable, str(Path(__file__).with_name("guard.py")), folder, user, *command]
     with tempfile.TemporaryFile() as log:
         guard = subprocess.Popen(

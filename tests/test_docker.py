@@ -42,7 +42,7 @@ def instructions(path: Path) -> list[Instruction]:
 
 
 def stages(path: Path) -> dict[str, list[Instruction]]:
-    """Return each stage's instructions, after those of the stages that it is built on."""
+    """Return each stage's instructions, preceded by those of the stages on which it is built."""
     found: dict[str, list[Instruction]] = {}
     name = ""
     for instruction in instructions(path):
@@ -159,7 +159,7 @@ def test_the_site_says_whether_it_is_well() -> None:
 
 
 def parse_manage(command: list[str]) -> dict[str, Any]:
-    """Return the arguments as Django parses them; unknown ones end the test."""
+    """Return the arguments as Django parses them. Unknown arguments end the test."""
     name, *arguments = command
     parser = load_command_class(get_commands()[name], name).create_parser("manage.py", name)
     return vars(parser.parse_args(arguments))
@@ -347,7 +347,8 @@ def test_the_example_sets_what_has_to_be_set() -> None:
 
 @pytest.fixture
 def path_with(tmp_path: Path) -> Any:
-    """Return a function that makes a PATH with a shell and, if named, an engine that notes its arguments."""
+    """Return a function that creates a PATH with a shell and, if `engine` is given, a container engine that records its
+    arguments."""
 
     def make(engine: str = "") -> dict[str, str]:
         programs = tmp_path / "bin"

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RIVALS = "tests/benchmarks/rivals/requirements.txt"
 NOT_OURS = {".git", ".venv", ".hypothesis", "var", "node_modules", "build", "dist"}
 BINARY = {".png", ".woff2", ".ico", ".safetensors", ".pyc"}
-# A letter in brackets, so that this line does not match itself.
+# A letter in brackets keeps this line from matching itself.
 REGISTRIES = re.compile(r"py[p]i\.org|python[h]osted\.org|registry\.npm[j]s|registry\.yarn[p]kg")
 
 
@@ -65,7 +65,7 @@ def test_ci_runs_make_test() -> None:
 
 @pytest.mark.parametrize("verb", ["setup", "demo", "test", "lint", "e2e", "bench", "format", "screenshots"])
 def test_bare_make_lists_the_verbs(verb: str) -> None:
-    # Under `make test`, MAKEFLAGS would make this make print about jobs and folders.
+    # Under `make test`, MAKEFLAGS would make this `make` print messages about jobs and folders.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     listed = subprocess.run(["make"], cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
     assert re.search(rf"^  make {verb}\s+\w", listed.stdout, re.MULTILINE)
@@ -130,7 +130,7 @@ def is_exact(wanted: Requirement) -> bool:
 def test_whatever_a_requirement_needs_is_pinned_too(names: list[str]) -> None:
     pins = {name: wanted for file in names for name, wanted in pinned(file).items()}
     needed = {need for wanted in pins.values() for need in needs(wanted)}
-    # A CUDA build of torch brings its own libraries, pinned exactly by torch.
+    # A CUDA build of torch brings libraries of its own, whose versions torch pins exactly.
     brought = {name for name in needed if name.startswith(("nvidia-", "cuda-", "triton"))}
     assert needed - brought - set(pins) == set()
 

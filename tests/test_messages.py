@@ -11,7 +11,7 @@ from peer_agent.protocol.errors import CATALOGUE
 from scripts import messages
 from tests.test_house import ROOT, our_files
 
-MESSAGES = {  # how many of the first arguments are messages
+MESSAGES = {  # how many of the function's first arguments are messages
     **dict.fromkeys(("_", "gettext", "gettext_lazy", "gettext_noop"), 1),
     **dict.fromkeys(("ngettext", "ngettext_lazy", "pgettext", "pgettext_lazy"), 2),
     **dict.fromkeys(("npgettext", "npgettext_lazy"), 3),
@@ -22,7 +22,7 @@ USUAL = (
     *("E124", "E126", "E134", "E135", "E136", "E138", "E204", "E205", "E214"),
 )
 CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
-# From tables whose words are marked there, or are found by `scripts.messages.add_recipes`.
+# Words from tables that mark them, or that `scripts.messages.add_recipes` finds.
 OF_TABLES = {
     *("field.label", "field.help", "kind.title", "quantity.told", "each.name", "shown"),
     *("material.name", "material.unit", "material.file", "material.more", "material.shown[0]", "material.shown[1]"),
@@ -32,13 +32,15 @@ PLACE = re.compile(r"\{\w+\}")
 
 
 def faults(source: str, *, of_trainer: bool = False) -> Iterator[str]:
-    """Yield lines that look up anything but words or a constant of them. `of_trainer`: `Tell` looks up, too."""
+    """Yield lines that look up anything except a literal or a constant. `of_trainer`: `Tell` also looks up its
+    argument."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         told = of_trainer and name == "Tell"
-        if isinstance(node.func, ast.Attribute) and not told:  # the standard library's, with an argument passed on
+        # the standard library's functions, which get an argument passed on
+        if isinstance(node.func, ast.Attribute) and not told:
             continue
         for argument in node.args[: 1 if told else MESSAGES.get(name, 0)]:
             if not (is_words(argument) or is_constant(argument) or ast.unparse(argument) in OF_TABLES):
@@ -46,7 +48,8 @@ def faults(source: str, *, of_trainer: bool = False) -> Iterator[str]:
 
 
 def is_words(node: ast.expr) -> bool:
-    """Return True for a literal whose places hold only names. Formatting belongs to `format`'s arguments."""
+    """Return True for a literal whose placeholders contain only names. Formatting belongs in the arguments of
+    `format`."""
     if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value):
         return False
     return "{" not in PLACE.sub("", node.value)
@@ -116,7 +119,7 @@ def test_what_is_found_is_not(line: str) -> None:
 @pytest.mark.parametrize("language", messages.LANGUAGES)
 @pytest.mark.parametrize("domain", messages.DOMAINS, ids=lambda domain: domain.name)
 def test_a_catalogue_has_all_messages_that_there_are(domain: messages.Domain, language: str) -> None:
-    """On failure run: python -m scripts.messages."""
+    """If this test fails, run: python -m scripts.messages."""
     assert domain.catalogue(language).read_bytes() == messages.updated(domain, language)
 
 

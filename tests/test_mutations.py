@@ -1,5 +1,4 @@
-"""The list of faults that tests must catch is up to date. `python -m tests.mutations` runs the tests that catch
-them."""
+"""The list of faults that tests must catch is up to date. `python -m tests.mutations` runs these tests."""
 
 from pathlib import Path
 

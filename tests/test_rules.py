@@ -23,7 +23,7 @@ MANY = re.compile(rf"\brules{GAP}(\d+(?:(?:,?{GAP}and{GAP}|,{GAP}|\s?[-–]\s?)\
 
 
 def entries(text: str) -> dict[int, str]:
-    """Return each rule's number and text; of two rules with one number, the last."""
+    """Return the text of each rule by number. If two rules have the same number, the last one counts."""
     return {int(number): body for number, _, body in _sections(text)}
 
 
@@ -46,7 +46,6 @@ def cited(text: str) -> Iterator[int]:
 
 @cache
 def definitions(file: Path) -> frozenset[str]:
-    """Return what a module of tests defines: functions, classes, and `Class::method`."""
     found = set()
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -1,4 +1,4 @@
-"""The private servers: they answer, and they end with the tests."""
+"""The private servers of the tests answer, and end with the tests."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The agent's wheel: it carries the agent alone, is reproducible, and is rebuilt only if needed."""
+"""The agent's wheel contains only the agent, is reproducible, and is rebuilt only if needed."""
 
 import ast
 import os
@@ -20,7 +20,7 @@ from tests.machine.test_preflight import site_of_size
 
 ROOT = build_wheel.ROOT
 CARRIED = {".py", ".mo"}
-LEFT_OUT = {"simulation", "site_work"}  # rooms of the site and of its developers
+LEFT_OUT = {"simulation", "site_work"}  # rooms that only the site or developers use
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,8 @@ def test_nothing_in_it_needs_what_is_left_out(wheel: Path) -> None:
 
 
 def test_it_helps_and_joins_by_itself(wheel: Path, tmp_path: Path) -> None:
-    """The agent ends at a model that fits nowhere (E123), with everything but torch loaded."""
+    """The agent stops at a model that is too large for any machine (E123). By then it has loaded everything except
+    torch."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(wheel), "MANYHANDS_HOME": str(tmp_path)}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:

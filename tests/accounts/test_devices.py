@@ -1,4 +1,4 @@
-"""Device approval: a machine asks, a person answers, the machine collects the answer once."""
+"""Device approval: a machine asks, a person approves or refuses, and the machine collects the answer once."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -41,8 +41,6 @@ def key() -> Ed25519PrivateKey:
 
 
 class TestContract:
-    """Behaviour that every database must share."""
-
     def test_ask_approve_collect_once(self, any_database: str, key: Ed25519PrivateKey) -> None:
         person, asked = services.sign_up(username="Amina", password=PASSWORD), ask(key)
         with pytest.raises(Problem, match=f"E220.*{URL}"):
@@ -68,8 +66,6 @@ class TestContract:
 
 
 class TestRoom:
-    """Limits on the table of requests: the address with most requests loses its oldest ones."""
-
     @pytest.fixture(autouse=True)
     def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(devices, "MOST", 5)

@@ -1,4 +1,4 @@
-"""Site keys and secrets: created once, identical for all readers, readable by the owner alone."""
+"""The site's secrets and keys: created once, the same for all processes, in files that only their owner can read."""
 
 import stat
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""Owners' instructions and machines' reports: revisions grow; a report is bounded and ends with its link."""
+"""Instructions that an owner gives to a machine, and the reports that the machine sends back."""
 
 from datetime import timedelta
 

@@ -21,15 +21,12 @@ RUN = RunId("a" * 32)
 
 
 def enrolled(secret: str, key: Ed25519PrivateKey, **changes: Any) -> Machine:
-    """Enrol a machine with a valid proof; `changes` replace single fields."""
     proof = sign(key, REQUEST, secret.encode()).signature
     facts = {"secret": secret, "name": "laptop", "public_key": public_bytes(key), "proof": proof}
     return services.enrol_machine(**{**facts, **changes})
 
 
 class TestContract:
-    """Behaviour that every database must share."""
-
     def test_a_person_signs_up_and_enrols_a_machine(self, any_database: str) -> None:
         person = services.sign_up(username="Amina", password=PASSWORD)
         machine = enrolled(services.create_machine_token(person=person).secret, Ed25519PrivateKey.generate())
@@ -162,7 +159,7 @@ class TestMachines:
 
 @pytest.mark.django_db
 class TestKeysThatWereShutOut:
-    """Enrolling a revoked key again, with its owner's token or another person's."""
+    """Enrolling a revoked key again, with a token of the key's owner or of another person."""
 
     def again(self, person: Person, key: Ed25519PrivateKey) -> Machine:
         return enrolled(services.create_machine_token(person=person).secret, key)

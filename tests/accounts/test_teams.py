@@ -1,4 +1,4 @@
-"""Teams: a person is in one team at a time; an invitation link works until it is replaced."""
+"""Teams: a person belongs to at most one team. An invitation link works until a new link replaces it."""
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -99,7 +99,7 @@ def test_an_empty_team_lets_nobody_in(team: Team, volunteer: Person, stranger: P
 def test_whoever_comes_into_an_empty_team_leads_it(team: Team, volunteer: Person, stranger: Person) -> None:
     teams.leave_team(person=volunteer)
     team.refresh_from_db()
-    secret = teams.new_link(team=team)  # the leader still had the page open
+    secret = teams.new_link(team=team)  # the link that the leader's page still showed
     teams.join_team(slug=team.slug, secret=secret, person=stranger)
     team.refresh_from_db()
     assert team.leader == stranger

@@ -1,4 +1,4 @@
-"""The agent's console script and small HTTP sites on loopback that answer it, shared by the command tests."""
+"""Helpers of the command tests: run the agent's console script, and serve small HTTP sites on loopback."""
 
 import base64
 import http.server
@@ -23,7 +23,7 @@ from peer_agent.protocol.identifiers import ANY_RUN
 from tests.agent.scripted_site import TRAINER
 from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 
-ROOT = str(Path(__file__).resolve().parents[2])  # the agent of this checkout, even if another one is installed
+ROOT = str(Path(__file__).resolve().parents[2])  # the agent of this checkout, even if another version is installed
 MANYHANDS = str(Path(sys.executable).with_name("manyhands"))
 Answer = tuple[int, Any]
 
@@ -39,7 +39,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def manyhands(home: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end, with `more` added to its environment."""
+    """Run the agent's command and wait for its end. `more` is added to its environment."""
     return subprocess.run(
         [MANYHANDS, *arguments],
         env=environment(home) | more,
@@ -51,7 +51,7 @@ def manyhands(home: Path, *arguments: str, **more: str) -> subprocess.CompletedP
 
 
 def complaint(home: Path, *arguments: str) -> str:
-    """Return what the command writes to standard error. It must end with status 1, no traceback and no log lines."""
+    """Return what the command writes to standard error. Fail unless it exits with status 1 and prints no traceback."""
     done = manyhands(home, *arguments)
     said = [line for line in done.stderr.splitlines() if " websockets." not in line and " peer_agent." not in line]
     assert (done.returncode, "Traceback" in done.stderr) == (1, False), done.stderr
@@ -60,7 +60,6 @@ def complaint(home: Path, *arguments: str) -> str:
 
 @contextmanager
 def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Run an HTTP server on loopback and yield its address."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -73,11 +72,11 @@ def serving(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
 
 
 class Handler(http.server.BaseHTTPRequestHandler, ABC):
-    """A request handler that answers every request through `respond`; `body` is empty for a GET."""
+    """A request handler that answers every request through the subclass's `respond`. `body` is empty for a GET."""
 
     @abstractmethod
     def respond(self, body: bytes) -> None:
-        """Answer one request; each site defines its own."""
+        pass
 
     def do_GET(self) -> None:
         self.respond(b"")
@@ -86,7 +85,7 @@ class Handler(http.server.BaseHTTPRequestHandler, ABC):
         self.respond(self.rfile.read(int(self.headers["Content-Length"])))
 
     def reply(self, status: int, body: Any, **headers: str) -> None:
-        """Send `body` as JSON, or as an HTML page if it is text."""
+        """Send `body` as JSON if it is an object, and as an HTML page if it is text."""
         page = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         self.send_response(status)
         for name, value in headers.items():
@@ -101,7 +100,7 @@ class Handler(http.server.BaseHTTPRequestHandler, ABC):
 
 @contextmanager
 def http_site(answer: Callable[[str], Answer]) -> Iterator[str]:
-    """Serve a site on which `answer` maps a path to a status and an object (text: an HTML page)."""
+    """Serve a site. `answer` maps a path to a status and a body: an object is sent as JSON, text as an HTML page."""
 
     class Site(Handler):
         def respond(self, body: bytes) -> None:
@@ -121,7 +120,7 @@ def refusal(code: str, **details: object) -> dict[str, str]:
 
 
 def credential(home: Path, control: str, role: Role = Role.TRAINER) -> dict[str, str]:
-    """Return the site's answer to a peer that it admits."""
+    """Build the site's answer to a peer that it admits: a signed credential."""
     now = int(time.time())
     own = Credential(
         person="ann",

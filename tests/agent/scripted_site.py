@@ -1,7 +1,6 @@
 """A scripted site for one agent or relay on loopback: real control links, real data links, no database.
 
-The site records every message and sends only what a test tells it to.
-"""
+The site records every message that it receives, and sends only what the test tells it to."""
 
 import asyncio
 import time
@@ -28,14 +27,14 @@ from peer_agent.training.replica import Replica
 from tests.averaging.rounds import RUN, SCALARS
 from tests.protocol.identities import SITE_KEY, SITE_PUBLIC
 
-PATIENCE_S = 60.0  # for what must happen; a good run is never measured by it
+PATIENCE_S = 60.0  # longest wait for an expected event; a passing test never waits this long
 TRAINER, RELAY, OTHER_RELAY = PeerId("0a" * 16), PeerId("0b" * 16), PeerId("0c" * 16)
 NOBODY: dict[str, Any] = {"run": RUN, "listeners": ()}
 Said = TypeVar("Said", bound=m.Message)
 
 
 class OwnAccess(RunAccess):
-    """Access to a run without a site: every peer here is signed with the site's key."""
+    """Access to a run without a real site: a peer's credential is signed with the test site's key."""
 
     def __init__(self, folder: Path, peer: PeerId, role: Role, control: str) -> None:
         super().__init__(Home(folder), KnownSite("http://127.0.0.1:9", peer, "ann", SITE_PUBLIC.hex()), role, "a-run")
@@ -57,8 +56,6 @@ class OwnAccess(RunAccess):
 
 
 class Site:
-    """The control links of a scripted site, in the order in which they were opened."""
-
     def __init__(self) -> None:
         self.url = ""
         self._links: asyncio.Queue[Connection] = asyncio.Queue()
@@ -74,7 +71,6 @@ class Site:
         await socket.wait_closed()
 
     async def linked(self) -> None:
-        """Wait for the next control link and make it the current one."""
         async with asyncio.timeout(PATIENCE_S):
             self.link = await self._links.get()
 
@@ -83,7 +79,7 @@ class Site:
             await self.link.send(message)
 
     async def hears(self, kind: type[Said]) -> Said:
-        """Return the next message of this kind; earlier messages of other kinds are kept in `heard`."""
+        """Return the next message of this kind. Messages of other kinds that came earlier are kept in `heard`."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 body = await self.link.receive()
@@ -93,7 +89,6 @@ class Site:
                 self.heard.append(body)
 
     async def loses(self) -> None:
-        """Wait until the link has ended."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 while True:
@@ -116,7 +111,7 @@ RECIPE = CausalLM(model=Model(layers=1, width=16, heads=2, context=8), vocab=300
 
 
 def first_snapshot(home: Home) -> m.Snapshot:
-    """Return the state at step 0, stored in this home's cache."""
+    """Store an untrained replica's state in the cache of this home, and return it as the snapshot of step 0."""
     replica = Replica(RECIPE)
     folder = home.cache / "snapshots"
     folder.mkdir(parents=True)
@@ -127,7 +122,6 @@ def first_snapshot(home: Home) -> m.Snapshot:
 
 
 def greeting(snapshot: m.Snapshot, **changes: Any) -> m.Greeting:
-    """Return a host's answer to a hello."""
     usual: dict[str, Any] = {
         "slug": "a-run",
         "title": "A run",
@@ -146,7 +140,7 @@ def greeting(snapshot: m.Snapshot, **changes: Any) -> m.Greeting:
 
 
 def commits(count: int, elements: int, chunk_elements: int) -> list[m.Commit]:
-    """Return a log whose averaged bytes no peer has."""
+    """Build a log of valid commits that name averages which no peer has."""
     sealed: list[m.Commit] = []
     previous = GENESIS
     for index in range(1, count + 1):
@@ -185,7 +179,7 @@ def commits(count: int, elements: int, chunk_elements: int) -> list[m.Commit]:
 
 
 def planned(plan: m.Plan, peer: PeerId | None = None) -> m.Planned:
-    """Return the plan in the form that a relay receives, or trainer `peer`."""
+    """Return the plan as the coordinator sends it to the trainer `peer`. None: as it sends it to a relay."""
     sealed = seal_plan(SITE_KEY, plan)
     return planned_whole(sealed) if peer is None else planned_for(sealed, peer)
 
@@ -195,7 +189,7 @@ def planned(plan: m.Plan, peer: PeerId | None = None) -> m.Planned:
 
 @asynccontextmanager
 async def relaying(site: Site, folder: Path, peer: PeerId = RELAY) -> AsyncIterator[Relay]:
-    """Run a relay that is linked to the site, until the block ends; it may end earlier by itself."""
+    """Run a relay that is linked to the scripted site until the block ends. The relay may also end by itself."""
     relay = Relay(Home(folder), OwnAccess(folder, peer, Role.RELAY, site.url), host="127.0.0.1", port=0, advertise="")
     running = asyncio.create_task(relay.run())
     try:
@@ -207,14 +201,15 @@ async def relaying(site: Site, folder: Path, peer: PeerId = RELAY) -> AsyncItera
 
 
 async def dial_relay(url: str, folder: Path, number: int, relay: PeerId = RELAY) -> Connection:
-    """Dial a contributor's data link. The peer is `number`, as in the plans of tests.averaging.rounds."""
+    """Open a contributor's data link to a relay. The contributor is peer `number` of the plans in
+    tests.averaging.rounds."""
     access = OwnAccess(folder / str(number), PeerId(f"{number:032x}"), Role.TRAINER, "")
     await access.renew()
     return await dial(url, link=Link.DATA, identity=access.identity(), server=relay, version="1")
 
 
 async def next_of(link: Connection, kind: type[Said]) -> Said:
-    """Return the next message of this kind on a data link."""
+    """Return the next message of this kind from a data link, and discard messages of other kinds."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             body = await link.receive()

@@ -1,4 +1,5 @@
-"""The console script as people run it: errors give one numbered sentence and status 1, signals end it quickly."""
+"""The agent's console script as people run it: an error prints one numbered sentence and exits with 1; signals end it
+quickly."""
 
 import asyncio
 import contextlib
@@ -35,7 +36,7 @@ from tests.agent.program import (
 from tests.agent.scripted_site import PATIENCE_S
 from tests.protocol.identities import RUN
 
-# The command, with more time for its links than a test would wait.
+# A program that runs the command and waits longer for its links than the command itself would.
 PATIENT = """
 from peer_agent import cli
 from peer_agent.network import link
@@ -92,7 +93,6 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
 
 
 def limits_asked_for(work: str, words: list[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> Limits:
-    """Return the limits that `join` with these words passes to its work function."""
     known: list[Limits] = []
 
     async def join(_: str, __: object, limits: Limits, *___: object, **____: object) -> None:
@@ -250,7 +250,7 @@ def test_signal_ends_a_command_at_once_while_the_site_is_frozen(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
-        with frozen.accept()[0]:  # the command sends a request that is never answered
+        with frozen.accept()[0]:  # the command waits for an answer to this request
             try:
                 process.send_signal(number)
                 said, _ = process.communicate(timeout=AT_ONCE_S)
@@ -259,12 +259,13 @@ def test_signal_ends_a_command_at_once_while_the_site_is_frozen(
     assert (process.returncode, said) == (0, b"")
 
 
-AT_ONCE_S = 20.0  # less than the command waits for an answer
-LOADED_S = 600.0  # torch is loaded at the lowest priority, perhaps beside a program that takes every core
+AT_ONCE_S = 20.0  # less than the command's own timeout for an answer
+LOADED_S = 600.0  # torch is loaded at the lowest priority, possibly while another program uses every core
 
 
 async def test_it_leaves_at_once_though_its_control_link_takes_nothing(tmp_path: Path) -> None:
-    """The site freezes just after the handshake, while the agent loads torch or after it has."""
+    """The site stops reading just after the handshake: in one case while the agent loads torch, in the other
+    afterwards."""
     linked = asyncio.Event()
 
     async def silent(socket: ServerConnection) -> None:

@@ -1,4 +1,5 @@
-"""Every check of the doctor against its real fault: a full disk, a wrong clock, a closed port, no torch, no memory."""
+"""Each check of the doctor meets its real fault: a full disk, a wrong clock, a closed port, no torch, too little
+memory."""
 
 import asyncio
 import json
@@ -174,7 +175,7 @@ def test_a_disk_with_too_little_on_it(tmp_path: Path) -> None:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
-    """Yield a 2 MiB file system: a tmpfs if it can be mounted, else a folder whose files cannot grow."""
+    """Yield a file system of 2 MiB: a mounted tmpfs, or else a folder in which no file can exceed 4 KiB."""
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)], capture_output=True, check=False
@@ -187,7 +188,8 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 def limited() -> None:
-    """Limit every file of this process to 4 KiB, as a quota does, for machines where nothing can be mounted."""
+    """Limit every file of this process to 4 KiB, as a quota would. The limit replaces a small disk where tmpfs cannot
+    be mounted."""
     import resource
     import signal
 
@@ -220,7 +222,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 
 def test_torch_is_missing_really(tmp_path: Path) -> None:
-    """Python runs without the training packages; the agent's other dependencies are linked one by one."""
+    """Start Python without the training packages. The agent's other dependencies are linked one by one."""
     lent = tmp_path / "lent"
     lent.mkdir()
     packages = Path(sys.modules["msgspec"].__file__ or "").parents[1]

@@ -1,4 +1,4 @@
-"""Codecs and sums of squares defined in the plainest numpy; the fast code must give the same bits."""
+"""Reference codecs and sums of squares in plain numpy. The fast code must return the same bits."""
 
 import math
 
@@ -9,11 +9,11 @@ from peer_agent.averaging.codecs import EXPONENT, HIGHEST_EXPONENT, LARGEST_HALF
 from peer_agent.protocol.codec_sizes import BLOCK, INT4_BLOCK
 from peer_agent.protocol.recipe import Codec
 
-BLOCKS = {"int8": (BLOCK, 127), "int4": (INT4_BLOCK, 7)}  # elements that share a scale, and the largest integer
+# codec: (number of elements that share a scale, largest integer)
+BLOCKS = {"int8": (BLOCK, 127), "int4": (INT4_BLOCK, 7)}
 
 
 def encoded(codec: Codec, values: Floats) -> bytes:
-    """Encode finite values, [n]."""
     if codec == "fp32":
         return values.astype("<f4").tobytes()
     if codec == "fp16":
@@ -27,7 +27,6 @@ def encoded(codec: Codec, values: Floats) -> bytes:
 
 
 def decoded(codec: Codec, data: bytes, length: int) -> Floats:
-    """Decode `length` values from exactly as many bytes as they take."""
     with np.errstate(all="ignore"):
         if codec == "fp32":
             return np.frombuffer(data, "<f4").astype(np.float32)
@@ -45,7 +44,7 @@ def decoded(codec: Codec, data: bytes, length: int) -> Floats:
 
 
 def _pairs(levels: NDArray[np.int8]) -> NDArray[np.uint8]:
-    """Pack two four-bit integers into a byte; pad an odd number of them with a zero."""
+    """Pack pairs of four-bit integers into bytes. If their number is odd, append a zero first."""
     even = np.append(levels, np.zeros(levels.size % 2, np.int8))
     low, high = (even & 15).astype(np.uint8).reshape(2, -1)
     return np.asarray(low + 16 * high, np.uint8)
@@ -56,7 +55,8 @@ def _signed(bits: NDArray[np.int8]) -> NDArray[np.int8]:
 
 
 def sum_of_squares(values: Floats) -> float:
-    """Add the first half to the last until one number is left; an odd middle one is kept for the next pass."""
+    """Sum the squares pairwise: add the first half to the last half until one number is left. If the count is odd, the
+    middle number waits for the next pass."""
     with np.errstate(all="ignore"):
         squares = values.astype(np.float64) ** 2
         while squares.size > 1:

@@ -1,4 +1,4 @@
-"""A reducer of one attempt without a shell: its state machine and arithmetic, called as a relay's process does."""
+"""A reducer of one attempt without a process: its state machine and arithmetic, called as a relay calls them."""
 
 from collections.abc import Iterable
 
@@ -12,11 +12,12 @@ from peer_agent.protocol.relay.opened import OpenPlan
 from peer_agent.protocol.relay.state import Reducer, RelayState
 from peer_agent.protocol.wire import Frame
 
-Result = tuple[int, bytes | memoryview] | ClosedSpan  # a chunk and its average, or a span
+Result = tuple[int, bytes | memoryview] | ClosedSpan  # (chunk, its average), or a closed span
 
 
 class Driver:
-    """A reducer that takes leaves and frames, and returns what closes or the error number of what it refuses."""
+    """A reducer fed with leaves and frames. The methods return what closes, or the error number if the reducer refuses
+    the input."""
 
     def __init__(self, plan: m.Plan, me: PeerId) -> None:
         self.plan = OpenPlan(plan, plan.slots)
@@ -59,13 +60,14 @@ class Driver:
         return self._take(event)
 
     def leaves(self, slot: int, data: bytes) -> str:
-        """Return the error number for which the leaves are refused, or an empty text if they are kept."""
+        """Return the error number if the reducer refuses the leaves, or an empty text if it accepts them."""
         peer = self.plan.slots[slot].peer
         result = self._take(e.Asked(peer, m.Leaves(**self._place(), slot=slot, leaves=data)))  # type: ignore[arg-type]
         return result if isinstance(result, str) else ""
 
     def add(self, frame: Frame) -> list[Result] | str:
-        """Return what a frame from its slot's peer completes, or the error number for which it is refused."""
+        """Return the chunks and spans that this frame completes, or the error number if the reducer refuses the
+        frame."""
         slots = self.plan.slots
         peer = slots[frame.slot].peer if frame.slot < len(slots) else PeerId("9" * 32)
         return self._take(e.FrameCame(peer, frame), frame.payload)
@@ -76,14 +78,13 @@ class Driver:
         return result
 
     def progress(self) -> tuple[tuple[int, int], ...]:
-        """Return (slot, chunks received)."""
+        """Return pairs (slot, number of chunks received)."""
         assert self.state.reducer is not None
         assert self.state.reducer.attempt is not None
         return self.state.reducer.attempt.coverage.progress()
 
 
 def closed_by(driver: Driver, frames: Iterable[Frame]) -> list[Result]:
-    """Return what these frames complete; none of them may be refused."""
     closed: list[Result] = []
     for each in frames:
         result = driver.add(each)

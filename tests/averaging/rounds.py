@@ -1,4 +1,4 @@
-"""A small round for tests: contributors with uneven weights, a plan over one or more relays, frames and a record."""
+"""A small round: contributors with uneven weights, a plan over one or more relays, frames, and the log record."""
 
 from collections.abc import Iterator, Sequence
 
@@ -21,7 +21,7 @@ from tests.protocol.identities import SITE_KEY as SITE
 
 RUN = RunId("ab" * 16)
 RELAY, OTHER_RELAY = PeerId("e" * 32), PeerId("f" * 32)
-GRID = Grid(5000, 1024)  # four whole chunks and a short one
+GRID = Grid(5000, 1024)  # five chunks; the last one is short
 SCALARS = Scalars(learning_rate=0.1, clip=1.0, inverse_bias_1=1.0, inverse_bias_2=1.0, inverse_tokens=1.0)
 
 
@@ -30,7 +30,7 @@ def gradient(seed: int, grid: Grid = GRID, scale: float = 1.0) -> Floats:
 
 
 class Holder:
-    """An accumulator and the count of tokens in it, which the trainer's core would hold."""
+    """An accumulator with its token count. In the product the trainer's state machine counts the tokens."""
 
     def __init__(self, grid: Grid = GRID) -> None:
         self.floats, self.held = Accumulator(grid), nothing(grid.chunks)
@@ -63,7 +63,7 @@ def plan_of(
     scales: Sequence[float] = (),
     attempt: int = 1,
 ) -> Plan:
-    """Return a plan whose spans lie between the cuts, with one reducer each."""
+    """Build a plan with one span between each two adjacent `cuts`, and one reducer for each span."""
     slots = tuple(
         Slot(peer=PeerId(f"{i:032x}"), weights=s.weights, root=s.root, norm=s.norm, codec=s.codec, scale=scale)
         for i, (s, scale) in enumerate(zip(sendings, scales or [1.0] * len(sendings), strict=True))
@@ -94,7 +94,7 @@ def frame(  # noqa: PLR0917 a place in a frame is named in this order
 
 
 def frames_of(plan: Plan, slot: int, sending: Sending) -> Iterator[Frame]:
-    """Yield the frames that a contributor sends: the chunks in which it has weight."""
+    """Yield the frames that a contributor sends: one for each chunk in which it has weight."""
     for span in plan.spans:
         for chunk in range(span.first, span.stop):
             if any(w.first <= chunk < w.stop and w.tokens for w in sending.weights):
@@ -102,7 +102,6 @@ def frames_of(plan: Plan, slot: int, sending: Sending) -> Iterator[Frame]:
 
 
 def reduction_of(plan: Plan, sendings: Sequence[Sending], me: PeerId = RELAY) -> Driver:
-    """Return a relay that has the leaves of every contributor."""
     driver = Driver(plan, me)
     for slot, sending in enumerate(sendings):
         assert not driver.leaves(slot, pack_leaves(sending.leaves))
@@ -110,7 +109,7 @@ def reduction_of(plan: Plan, sendings: Sequence[Sending], me: PeerId = RELAY) ->
 
 
 def averaged(plan: Plan, sendings: Sequence[Sending]) -> tuple[list[ClosedSpan], dict[int, bytes]]:
-    """Run a whole attempt on all its relays; return the closed spans and each chunk's payload."""
+    """Run a whole attempt on all its relays. Return the closed spans and the average of each chunk."""
     frames = [f for slot, sending in enumerate(sendings) for f in frames_of(plan, slot, sending)]
     closed: list[Result] = []
     for relay in sorted({span.reducer for span in plan.spans}):
@@ -120,7 +119,6 @@ def averaged(plan: Plan, sendings: Sequence[Sending]) -> tuple[list[ClosedSpan],
 
 
 def record_of(plan: Plan, spans: Sequence[ClosedSpan], *, index: int = 1, previous: str = GENESIS) -> Record:
-    """Return the record that commits these spans of a plan."""
     entries = tuple(
         SpanEntry(
             span=closed.span,

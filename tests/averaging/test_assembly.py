@@ -1,4 +1,4 @@
-"""Averaged chunks stay tentative until a record names their root; chunks that differ are fetched from the log."""
+"""A trainer uses averaged chunks only if the record names their root. Chunks that differ are fetched from the log."""
 
 import numpy as np
 import pytest
@@ -72,7 +72,8 @@ def test_a_replica_that_saw_nothing_replays_from_the_log_alone() -> None:
 
 
 def test_bytes_that_the_record_does_not_name_are_never_given_out() -> None:
-    """For example a dead reducer's version of a span, which this peer received and others did not (rule 6)."""
+    """A dead reducer's version of a span must not be used: this peer received that version, but other peers did not
+    (rule 6)."""
     assembly = following()
     for each in frames(payloads={c: PAYLOADS[0][: len(data)] for c, data in PAYLOADS.items()}):
         assembly.keep_chunk(each)
@@ -98,7 +99,7 @@ def test_a_span_that_is_refused_changes_nothing_of_what_came() -> None:
 
 
 def test_valid_root_is_checked_again_when_chunks_change() -> None:
-    """The root changes when another record's span is filled in, and when a new plan takes the chunks again."""
+    """A chunk changes when another record's span is filled in, or when a new plan averages the chunk again."""
     other = contributor(7, 10).offer("fp16")
     plan = plan_of([other], codec_down="fp16")
     spans, payloads = averaged(plan, [other])

@@ -1,4 +1,4 @@
-"""Codecs: error bounds, extremes, stability, arbitrary bytes, and equal bytes with and without torch."""
+"""Codecs: error bounds, extreme values, stability, arbitrary bytes, and equal bytes with and without torch."""
 
 import hashlib
 import math
@@ -42,7 +42,7 @@ EXTREMES: dict[str, list[float]] = {
 }
 
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
-# Gradients have values of one size; values of all sizes break codecs.
+# Values of similar size, as gradients have. Values of very different sizes exceed any codec's error bound.
 of_one_size = st.builds(
     lambda values, exponent: np.ldexp(values, exponent).astype(np.float32),
     arrays(np.float32, st.integers(1, 3000), elements=st.floats(-2, 2, width=32)),
@@ -53,7 +53,6 @@ codecs = st.sampled_from(CODECS)
 
 
 def bound(codec: Codec, values: Floats) -> NDArray[np.float64]:
-    """Return the largest error allowed for each element."""
     magnitudes = np.abs(values.astype(np.float64))
     if codec == "fp32":
         return 0 * magnitudes
@@ -152,7 +151,7 @@ def test_an_exponent_that_nobody_writes_is_not_finite(exponent: int) -> None:
 
 
 def test_small_gradients_survive_half_precision() -> None:
-    """Without a scale, these would be subnormal halves or nothing (rule 34)."""
+    """Without a scale, half precision would turn gradients of 3e-9 into subnormals or zero (rule 34)."""
     values = np.full(100, 3e-9, np.float32)
     assert np.abs(decode("fp16", encode("fp16", values), 100) / values - 1).max() < 2**-11
 
@@ -166,7 +165,7 @@ def test_the_last_block_may_be_short(codec: Codec, more: int) -> None:
 
 
 def test_two_integers_of_four_bits_share_a_byte() -> None:
-    """The first half of a chunk lies in the low bits, the other half in the high ones."""
+    """The first half of a chunk is in the low bits of the bytes, the second half in the high bits."""
     data = encode("int4", np.array([7, -7, 1, -1, 3], np.float32))
     assert data == struct.pack("<f", 1) + bytes([0xF7, 0x39, 0x01])
 
@@ -183,7 +182,7 @@ def test_a_scale_that_nobody_writes_is_not_finite(codec: Codec, scale: float) ->
 
 
 def test_small_blocks_limit_the_error_of_int4_with_heavy_tails() -> None:
-    """The RMS error relative to the values would be 0.14 and 0.39 if 1024 values shared a scale."""
+    """If 1024 values shared a scale, the relative RMS error would be 0.14 (normal) and 0.39 (heavy tails)."""
     random = np.random.default_rng(1)
     for values, most in ((random.standard_normal(2**16), 0.12), (random.standard_t(3, 2**16), 0.23)):
         floats = values.astype(np.float32)
@@ -211,14 +210,14 @@ def test_the_leaf_is_of_the_bytes_and_the_decoded_values(codec: Codec, values: F
 
 
 def many_values() -> list[Floats]:
-    """Return finite bit patterns made from integers alone, so that no library's logarithm affects the comparison."""
+    """Return finite values built from integer bit patterns, because a math library's logarithm may differ between
+    machines."""
     bits = np.random.default_rng(5).integers(0, 2**32, (12, 2500), np.uint32)
     same_size = [(row & np.uint32(0x81FFFFFF)) | np.uint32(e << 25) for e, row in enumerate(bits, 20)]
     return [row.view(np.float32) for row in [*(bits & np.uint32(0xBF7FFFFF)), *same_size]]
 
 
 def digest_of_everything(codec: Codec) -> str:
-    """Return the digest of all encoded bytes, decoded values and sums of squares."""
     digest = hashlib.sha256()
     for values in many_values():
         data = encode(codec, values)
@@ -238,7 +237,7 @@ GOLDEN: dict[Codec, str] = {
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_bytes_are_golden(codec: Codec) -> None:
-    """Every machine must give these digests; changing one here changes the protocol."""
+    """Every machine must produce the same digests. A changed digest is a change of the protocol."""
     assert digest_of_everything(codec) == GOLDEN[codec]
 
 

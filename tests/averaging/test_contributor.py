@@ -1,4 +1,4 @@
-"""The accumulator: freezing, settlement, and conservation of everything not yet averaged."""
+"""The accumulator of a contributor: freezing, settlement, and conservation of every gradient not yet averaged."""
 
 import math
 from typing import get_args
@@ -25,7 +25,7 @@ def only(*chunks: int) -> list[tuple[int, int]]:
 
 
 def sent_times_weight(sending: Sending) -> NDArray[np.float64]:
-    """Return W * dec(sent) of every element, as a reducer sees it."""
+    """Return, for each element, the decoded value times the token weight, as a reducer adds it."""
     parts = []
     for weight in sending.weights:
         for chunk in range(weight.first, weight.stop):
@@ -132,7 +132,7 @@ def test_a_residual_without_tokens_is_sent_as_zeros_and_kept() -> None:
     st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 2**GRID.chunks - 1)), min_size=1, max_size=6),
 )
 def test_nothing_is_lost_over_rounds(codec: Codec, rounds: list[tuple[int, int]]) -> None:
-    """Error feedback: the averaged part and the held part sum to all gradients ever added."""
+    """Error feedback: what was averaged plus what the accumulator still holds equals all gradients ever added."""
     accumulator = Holder()
     added, sent = np.zeros(GRID.elements), np.zeros(GRID.elements)
     for seed, (tokens, chunks) in enumerate(rounds):
@@ -170,7 +170,7 @@ def test_a_sum_that_overflowed_is_not_offered() -> None:
     with pytest.raises(NotFinite):
         accumulator.offer("fp16")
     assert accumulator.floats.sending is None
-    with pytest.raises(NotFinite):  # also while the residual waits for tokens
+    with pytest.raises(NotFinite):  # adding also fails while a residual waits for tokens
         accumulator.floats.offer("fp16", [Weight(0, 5, 0)])
 
 

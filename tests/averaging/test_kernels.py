@@ -1,4 +1,5 @@
-"""Half-precision casts by arithmetic, table and torch equal numpy's bit for bit; also levels and sums of squares."""
+"""Half-precision casts by arithmetic, by table and by torch equal numpy's casts bit for bit. So do levels and sums of
+squares."""
 
 import math
 import sys
@@ -29,7 +30,7 @@ LARGEST = np.float32(65504)
 
 @pytest.fixture(params=["numpy", "torch"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the test with torch imported, and as if torch were missing."""
+    """Run each test twice: with torch imported, and as if torch were not installed."""
     if request.param == "torch":
         import torch  # noqa: F401
     else:
@@ -76,7 +77,7 @@ def test_every_finite_half_is_written_as_itself() -> None:
 @pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("sign", [0, 1])
 def test_numbers_of_every_exponent_are_rounded_to_even(sign: int) -> None:
-    """Ties, their neighbours, and last places in which a second rounding would show."""
+    """The values include ties, their neighbours, and last bits in which a double rounding would show."""
     places = np.array([0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF, 0x2000, 0x3000, 0x7FEFFF, 0x7FF000, 0x7FFFFF], np.uint32)
     exponents = np.arange(2**8, dtype=np.uint32) << 23
     random = np.random.default_rng(3).integers(0, 2**23, 400, np.uint32)

@@ -1,4 +1,4 @@
-"""Reuse of memory: pooled arrays and scratch space."""
+"""Reuse of memory: pooled arrays and scratch buffers."""
 
 import gc
 import threading
@@ -16,7 +16,7 @@ from peer_agent.protocol.codec_sizes import encoded_size
 from peer_agent.protocol.grid import Grid
 from peer_agent.protocol.recipe import Codec
 
-LARGE = LEAST_BYTES // 4  # float32
+LARGE = LEAST_BYTES // 4  # number of float32 elements that fill LEAST_BYTES
 
 
 def _at(array: NDArray[np.generic]) -> int:

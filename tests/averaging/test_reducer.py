@@ -1,4 +1,4 @@
-"""One relay's part of an attempt: the weighted mean in any order of events, and every refusal."""
+"""One relay's part of an attempt: the weighted mean for any order of events, and every reason to refuse a message."""
 
 import math
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ FRAMES = [f for slot, sending in enumerate(SENDINGS) for f in frames_of(PLAN, sl
 
 
 def weighted_mean(chunk: int, slots: Sequence[int]) -> NDArray[np.float64]:
-    """Return the average of these slots in float64."""
+    """Return the token-weighted average of some slots in float64. Clipping scales are in the numerator only."""
     total = np.zeros(GRID.length(chunk))
     for slot in slots:
         values = decode(SENDINGS[slot].codec, SENDINGS[slot].payloads[chunk], GRID.length(chunk))
@@ -111,7 +111,8 @@ def test_order_and_repetition_change_nothing(order: list[Frame], repeated: list[
 @settings(max_examples=40)
 @given(st.permutations(FRAMES), st.dictionaries(st.integers(0, 3), st.integers(0, len(FRAMES)), max_size=3))
 def test_a_drop_is_obeyed_from_the_next_open_chunk(order: list[Frame], drops: dict[int, int]) -> None:
-    """A chunk keeps what it has of a dropped slot; below the quorum it stays open."""
+    """An open chunk keeps the data that it has already received from a dropped slot. Below the quorum the chunk stays
+    open."""
     reduction, closed = reduction_of(PLAN, SENDINGS), list[Result]()
     came: dict[int, set[int]] = {chunk: set() for chunk in GRID}
     for place, each in enumerate([*order, None]):
@@ -166,7 +167,7 @@ def test_sums_are_freed_as_chunks_close() -> None:
 
 
 def test_span_keeps_chunk_order_whatever_order_chunks_close_in() -> None:
-    """A log that kept payloads in closing order would return wrong bytes."""
+    """A log that kept payloads in the order in which chunks close would return wrong bytes."""
     backwards = sorted(FRAMES, key=lambda f: (-f.chunk, f.slot))
     spans = only_spans(closed_by(reduction_of(PLAN, SENDINGS), backwards))
     payloads = averaged(PLAN, SENDINGS)[1]
@@ -205,7 +206,7 @@ def test_sum_buffers_of_closed_chunks_are_reused_cleanly() -> None:
         {"step": 6},
         {"fence": 2},
         {"attempt": 2},
-        {"span": 1},  # swapped: chunk 0 is in span 0
+        {"span": 1},  # a frame of chunk 0 that names another span; chunk 0 is in span 0
         {"span": 9},
         {"chunk": 2},
         {"chunk": 70_000},
@@ -245,7 +246,8 @@ def test_duplicate_chunk_with_other_bytes_is_refused() -> None:
 
 
 def lying(payload: bytes, sum_of_squares: float) -> tuple[Plan, Sending]:
-    """Return a contributor that commits to these bytes and this sum of squares for chunk 0."""
+    """Build a contributor that commits to `payload` and to `sum_of_squares` for chunk 0, and a plan with that
+    contributor."""
     honest = contributor(1, 100).offer("fp32")
     leaves = [leaf_of(payload, sum_of_squares), *honest.leaves[1:]]
     norm = math.sqrt(sum(leaf.sum_squares for leaf in leaves))
@@ -267,14 +269,14 @@ def test_values_that_would_overflow_the_sum_are_refused() -> None:
 
 
 def test_values_larger_than_committed_are_refused() -> None:
-    """Otherwise a small offered norm would let a large vector through (rule 12)."""
+    """Otherwise a peer could offer a small norm and send a large vector (rule 12)."""
     values = np.full(1024, 1000, np.float32)
     plan, liar = lying(encode("fp32", values), 1.0)
     assert fault_of(reduction_of(plan, [liar]), frame(plan, 0, 0, 0, liar.payloads[0])) == "E211"
 
 
 def test_leaves_must_add_up_to_the_offered_norm() -> None:
-    """Otherwise honest leaves under a small offered norm would escape the bound of rule 12."""
+    """Otherwise a peer could send honest leaves, offer a smaller norm, and escape the bound of rule 12."""
     honest = contributor(1, 100).offer("fp32")
     plan = plan_of([replace(honest, norm=honest.norm / 2)])
     assert Driver(plan, RELAY).leaves(0, pack_leaves(honest.leaves)) == "E211"
@@ -309,11 +311,11 @@ def test_any_payload_is_a_result(data: bytes) -> None:
 
 
 SENT = [contributor(seed, 100 + seed).offer("fp32") for seed in range(2)]
-WHOLE = (1, 0, GRID.chunks)  # of the first attempt
+WHOLE = (1, 0, GRID.chunks)  # (attempt, first chunk, end) of everything that attempt 0 averaged
 
 
 def averages(residuals: Residuals, *, step: int = 7, codec: Codec = "int4", attempt: int = 1) -> list[Floats]:
-    """Run an attempt in which one reducer averages everything; return what receivers decode, by chunk."""
+    """Run an attempt in which one reducer averages all chunks. Return the averages that receivers decode, by chunk."""
     plan = replace(plan_of(SENT, codec_down=codec, cuts=(0, GRID.chunks), attempt=attempt), step=step)
     reduction = reduction_with(plan, residuals)
     tokens = sum(sending.weights[0].tokens for sending in SENT)
@@ -340,7 +342,8 @@ def same(one: list[Floats], other: list[Floats]) -> list[bool]:
 
 @pytest.mark.parametrize("codec", ["int8", "int4"])
 def test_what_is_lost_comes_with_the_next_average(codec: Codec) -> None:
-    """The sum of what is sent stays within one rounding of the sum of the averages, over any number of rounds."""
+    """Over any number of rounds the sum of the sent averages stays within one rounding of the sum of the exact
+    averages."""
     residuals, sent, wanted = Residuals(), [np.zeros(GRID.length(c)) for c in GRID], exact()
     for step in range(7, 27):
         for chunk, values in enumerate(averages(residuals, step=step, codec=codec)):
@@ -366,7 +369,7 @@ def test_a_void_round_changes_nothing() -> None:
 def test_it_moves_only_with_the_attempt_that_is_in_the_update() -> None:
     residuals, alone = Residuals(), averages(Residuals())
     averages(residuals)
-    residuals.commit(8, 3, 8, [(2, 0, GRID.chunks)])  # another attempt's, which this reducer does not know
+    residuals.commit(8, 3, 8, [(2, 0, GRID.chunks)])  # this reducer took no part in attempt 2
     assert all(same(averages(residuals, step=8), alone))
 
 
@@ -430,7 +433,7 @@ def test_rollback_clears_residuals_until_steps_are_made_again() -> None:
     residuals, alone = Residuals(), averages(Residuals())
     averages(residuals)
     residuals.commit(8, 3, 8, [WHOLE])
-    residuals.commit(9, 3, 7, [])  # back to step 7
+    residuals.commit(9, 3, 7, [])  # the run is rolled back to step 7
     assert all(same(averages(residuals, step=7), alone))
     residuals.commit(10, 3, 8, [WHOLE])
     assert not any(same(averages(residuals, step=8), alone)), "what this one lost is in the next"

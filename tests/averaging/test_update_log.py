@@ -1,4 +1,5 @@
-"""The log: only the next record is appended, spans are promoted with it, and no crash leaves partial state."""
+"""The update log: it appends only the next record, it stores spans with their record, and no crash leaves partial
+state."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ ENTRIES = record_of(PLAN, SPANS).spans
 
 
 def chain(length: int) -> list[Entry]:
-    """Return records 1, 2, … of steps 1, 2, …, all naming the same spans."""
+    """Build records 1, 2, … of steps 1, 2, …. All records name the same spans."""
     records: list[Entry] = []
     for index in range(1, length + 1):
         previous = digest_of(records[-1]) if records else GENESIS
@@ -42,7 +43,7 @@ def payloads_of(span: ClosedSpan) -> list[bytes]:
 
 
 def hold(log: UpdateLog, span: ClosedSpan, *, step: int = 1, attempt: int = 1) -> None:
-    """Keep the span for the update that leads to `step`."""
+    """Store a span that was averaged for the update to `step`, before the update is committed."""
     log.hold(RUN, step - 1, 3, attempt, span)
 
 
@@ -158,7 +159,8 @@ def test_other_bytes_for_a_span_are_not_promoted(log: UpdateLog) -> None:
 
 
 def test_the_same_average_of_the_next_step_is_another_span(log: UpdateLog) -> None:
-    """Parameters that never get a gradient have the same root at every step."""
+    """Parameters that never get a gradient have the same root at every step, so the root alone does not identify a
+    span."""
     hold(log, SPANS[0], step=2)
     log.append(CHAIN[0])
     assert log.span(RUN, 1, 0) is None
@@ -239,11 +241,11 @@ def test_void_round_deletes_spans_kept_from_earlier_attempts(log: UpdateLog, tmp
 
 
 class Crash(BaseException):
-    """The machine stops here."""
+    """Raised in place of a disk write, as if the machine stopped there."""
 
 
 def moments(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> Iterator[int]:
-    """Repeat the work, stopping before its first, second, … call that changes the disk."""
+    """Repeat the work. In turn stop it before the first, second, … call that changes the disk."""
     for moment in range(1, 100):
         with monkeypatch.context() as patched:
             crash_at(patched, moment)
@@ -257,12 +259,12 @@ def moments(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> Iterat
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, moment: int) -> None:
-    """Raise `Crash` in every call that changes the disk, from call number `moment` on."""
+    """From call number `moment` on, raise `Crash` in every call that changes the disk."""
     calls = count(1)
 
     def counted(real: Callable[..., object]) -> Callable[..., object]:
         def call(*args: object, **kwargs: object) -> object:
-            if next(calls) >= moment:  # cleanup is stopped too: a dead process does nothing more
+            if next(calls) >= moment:  # cleanup fails too, because a dead process does nothing more
                 raise Crash
             return real(*args, **kwargs)
 

@@ -1,1 +1,2 @@
-"""Benchmarks of speed, memory and growth: `python -m tests.benchmarks.NAME` (README.md). No test depends on them."""
+"""Benchmarks of speed, memory and growth (README.md). Run `python -m tests.benchmarks.NAME`. No test depends on
+them."""

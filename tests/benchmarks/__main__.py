@@ -1,4 +1,5 @@
-"""`python -m tests.benchmarks [--quick | --full]`: all benchmarks of a size, each within its budget. See README.md."""
+"""Run all benchmarks of a size, each within its time budget: `python -m tests.benchmarks [--quick | --full]`. See
+README.md."""
 
 import argparse
 import sys
@@ -15,7 +16,8 @@ FIGURES = ROOT / "var" / "benchmarks"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a line of JSON per benchmark, and save them. Return 1 if one failed or took too long."""
+    """Run the benchmarks, print a line of JSON for each, and save the lines. Return 1 if one failed or took too
+    long."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--quick", dest="size", action="store_const", const="quick", help="ten minutes")
@@ -31,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def published(jobs: Sequence[Job], file: Path) -> Iterator[str]:
-    """Print and save each benchmark's lines; yield the names of those that did not finish."""
+    """Print and save each benchmark's lines. Yield the name of each benchmark that did not finish."""
     with file.open("w") as kept:
         for job in jobs:
             say(f"{job.name}, at most {job.budget_s} s")

@@ -1,4 +1,4 @@
-"""Processor seconds per GB of encoded values, step by step, with and without torch. Described in README.md."""
+"""CPU seconds per GB of encoded values, step by step, with and without torch. Described in README.md."""
 
 import argparse
 import hashlib
@@ -35,19 +35,18 @@ from tests.protocol.identities import SITE_PUBLIC
 CODECS: tuple[Codec, ...] = get_args(Codec)
 TOKENS = 1000
 BYTES_PER_GB = 1e9
-OPEN = 8  # chunks that a reducer has open: contributors do not keep in step
+OPEN = 8  # chunks that a reducer has open at a time, because contributors are not in step
 Work = Callable[[], object]
 
 
 class Meter:
-    """Processor seconds by step, or the peak memory that Python and numpy requested in it."""
+    """CPU seconds of each step, or the peak memory that Python and numpy requested in the step."""
 
     def __init__(self) -> None:
         self.turns: list[defaultdict[str, float]] = []
         self.peaks: defaultdict[str, float] = defaultdict(float)
 
     def did(self, step: str, work: Work) -> None:
-        """Do a step, or a part of it."""
         if tracemalloc.is_tracing():
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
@@ -59,12 +58,13 @@ class Meter:
             self.turns[-1][step] += time.process_time() - began
 
     def medians(self) -> dict[str, float]:
-        """Return the seconds of each step; the first turn warms up."""
+        """Return the median seconds of each step. The first turn only warms up and is left out."""
         return {step: median(turn[step] for turn in self.turns[1:]) for step in self.turns[0]}
 
 
 class Turn:
-    """One round of one vector by the arithmetic alone: a contributor, its reducer with a log, and a receiver."""
+    """The arithmetic of one round of one vector: a contributor, a reducer with a log, and a receiver. There are no
+    links."""
 
     def __init__(self, meter: Meter, grid: Grid, codec: Codec, log: UpdateLog) -> None:
         self.meter, self.grid, self.codec, self.log = meter, grid, codec, log
@@ -73,7 +73,6 @@ class Turn:
             self.accumulator.add(gradient(seed, grid, scale=TOKENS))
 
     def run(self) -> int:
-        """Do all steps; return the encoded size."""
         weights = [Weight(0, self.grid.chunks, TOKENS)]
         self.meter.did("offer", lambda: self.accumulator.offer(self.codec, weights))
         sending = self.accumulator.sending
@@ -87,7 +86,6 @@ class Turn:
         return sum(len(payload) for payload in sending.payloads)
 
     def _reduce(self, plan: Plan, sending: Sending) -> Sequence[memoryview]:
-        """Reduce two contributors that send the same at about the same time."""
         reduction = Reduction(OpenPlan(plan, plan.slots))
         for slot in (0, 1):
             assert reduction.leaves(slot, pack_leaves(sending.leaves)) is None
@@ -119,7 +117,7 @@ class Turn:
         self.meter.did("subtract", lambda: self.accumulator.remove_averaged([(0, self.grid.chunks)]))
 
     def _floor(self, sending: Sending) -> None:
-        """Measure the unavoidable part: hashing and copying."""
+        """Measure the least possible work: hashing and copying the encoded bytes."""
         room = bytearray(len(sending.payloads[0]))
         self.meter.did("sha256", lambda: [hashlib.sha256(payload).digest() for payload in sending.payloads])
         self.meter.did("memcpy", lambda: _copy_all(room, sending.payloads))
@@ -132,7 +130,7 @@ def _copy_all(room: bytearray, payloads: Sequence[bytes | memoryview]) -> None:
 
 
 def inside(elements: int, repeats: int) -> Figures:
-    """Measure in this process; the last turn measures memory."""
+    """Measure in this process. The last turn measures memory."""
     grid, figures = grid_of(elements), {}
     with tempfile.TemporaryDirectory() as folder:
         log = UpdateLog(Path(folder), SITE_PUBLIC)
@@ -151,7 +149,7 @@ def inside(elements: int, repeats: int) -> Figures:
 
 
 def measure(elements: int, repeats: int) -> Figures:
-    """Measure in fresh processes of one thread, of which one loads torch."""
+    """Measure in two fresh processes with one thread each: one without torch, one with it."""
     figures: Figures = {"elements": elements, "chunk_elements": grid_of(elements).chunk_elements, "repeats": repeats}
     for mode in ("plain", "torch"):
         arguments = [sys.executable, "-m", "tests.benchmarks.arithmetic", "--inside", mode]

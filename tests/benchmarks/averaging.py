@@ -52,16 +52,15 @@ from tests.emulation.kernel.commands import reason_against
 from tests.emulation.namespaces import emulated
 from tests.emulation.setups import SETUPS, Rates, Setup, setup
 
-MANY_UNIT_S = 0.5  # a trainer's seconds per batch when rounds are many and no idle links are measured
-AS_FAST = 0.95  # of it: no slower, except for measuring errors
+MANY_UNIT_S = 0.5  # a trainer's seconds per batch when many rounds are made and no idle links are probed
+AS_FAST = 0.95  # share of the floor time that is still accepted as equally fast, given measuring errors
 SHOWN = ("rounds_s", "rounds_ok", "rounds_void", "planned_s", "cpu_s_per_gb", "sent_bytes", "cpu_busy", "is_valid")
 
 
 class Asked(Struct, frozen=True, eq=False):
-    """A job: rounds over these links in each codec, and rivals. `is_many`: short, counted rounds.
+    """A benchmark job: rounds over the links of `setup`, in each codec, and rivals to compare with.
 
-    `reserve`: the percentage of every trainer's uplink that its household keeps.
-    """
+    `is_many`: make many short rounds. `reserve`: the percentage of every trainer's uplink that its household keeps."""
 
     setup: Setup
     codecs: tuple[Wire, ...]
@@ -72,12 +71,12 @@ class Asked(Struct, frozen=True, eq=False):
 
     @property
     def stated(self) -> Codec:
-        """The codec of rivals, which have no plan."""
+        """The codec for rivals, which have no plan to choose one."""
         return next((codec for codec in self.codecs if codec != "plan"), STATED)
 
 
 class Seen(Struct, frozen=True, eq=False):
-    """Counts at one time: of the kernel, of each process, and of void rounds."""
+    """Counts at one moment: the kernel's counters, the bytes of each process, and the number of void rounds."""
 
     kernel: Counted
     processes: dict[str, Counts]
@@ -85,29 +84,28 @@ class Seen(Struct, frozen=True, eq=False):
 
 
 class Made(Struct, frozen=True, eq=False):
-    """The rounds made: their links, peers, and the counts before and after them."""
+    """The rounds that were made, with their links and peers, and the counters before and after them."""
 
     setup: Setup
     way: Way
     rates: Rates
     coordinator: Coordinator
-    peers: dict[str, PeerId]  # by name
+    peers: dict[str, PeerId]  # by the peer's name in the set-up
     before: Seen
     after: Seen
     rounds: int
-    errors: dict[int, float]  # of the averages, by step, if the plan chose codecs
-    peaks: dict[str, float]  # each trainer's highest upload in a second, in parts of its link
+    errors: dict[int, float]  # error of the averages of each step; measured only if the plan chose codecs
+    peaks: dict[str, float]  # each trainer's highest upload in any second, as a fraction of its link
 
     @property
     def left(self) -> Rates:
-        """The links without the households' shares."""
+        """The rates of all links, less the share of each uplink that the trainer's household keeps."""
         share = 1 - self.way.reserve / 100
         up = {name: bps * (share if name in trainers_of(self.setup) else 1) for name, bps in self.rates.up.items()}
         return copy_of(self.rates, up=up)
 
     @property
     def counted(self) -> dict[int, Timed]:
-        """Steps made after the warm-up."""
         steps, last = sorted(self.coordinator.steps.items()), WARM_UP + self.rounds
         return {step: timed for step, timed in steps if WARM_UP <= step < last and timed.committed_at}
 
@@ -116,12 +114,12 @@ class Made(Struct, frozen=True, eq=False):
 
 
 def measure(asked: Asked) -> list[Figures]:
-    """Calibrate, warm up, make the rounds in each codec, then run the rivals over the same links."""
+    """Measure the links, warm up, make the rounds in each codec, then run the rivals over the same links."""
     with emulated(asked.setup) as network, tempfile.TemporaryDirectory() as folder:
         place = Place(network, Path(folder), calibrated(network), asked.stated, asked.rounds)
         lines = [ours(place, asked, codec) for codec in asked.codecs]
         if asked.against:
-            say(json.dumps(lines))  # saved even if a rival fails
+            say(json.dumps(lines))  # printed now, so that a rival's failure loses nothing
             against = compared(place, asked.against, lines[0], engine_of(place), ids_of(asked.setup))
             for line in lines:
                 line["against"] = against | summary(against["details"], line.get("round_s_median"))
@@ -129,7 +127,7 @@ def measure(asked: Asked) -> list[Figures]:
 
 
 def ours(place: Place, asked: Asked, codec: Wire) -> Figures:
-    """Return our rounds, or why there are none: the rivals still run."""
+    """Return the figures of our rounds. If our rounds fail, return the reason, because the rivals still run."""
     setup, (unit_s, early_s) = asked.setup, (MANY_UNIT_S, 0.0) if asked.is_many else (UNIT_S, EARLY_S)
     try:
         run = rounds_of(place, setup, way_of(setup, codec, unit_s, early_s, asked.reserve), is_many=asked.is_many)
@@ -140,7 +138,7 @@ def ours(place: Place, asked: Asked, codec: Wire) -> Figures:
 
 
 def engine_of(place: Place) -> Engine:
-    """Return our own engine with another plan, as a rival."""
+    """Return a function that measures our own engine with another plan, as a rival."""
 
     def engine(setup: Setup, solve: Solve) -> Figures:
         figures = figures_of(rounds_of(place, setup, way_of(setup, place.codec, early_s=EARLY_S), solve))
@@ -153,7 +151,8 @@ def engine_of(place: Place) -> Engine:
 
 
 def rounds_of(place: Place, setup: Setup, way: Way, solve: Solve | None = None, *, is_many: bool = False) -> Made:
-    """Make rounds of our engine in those namespaces, with its own plan or another; leave nothing behind."""
+    """Make rounds of our engine in the place's namespaces, with the shipped plan or with `solve`. Stop all processes at
+    the end."""
     with planned_by(solve):
         return asyncio.run(_rounds(place, setup, way, is_many=is_many))
 
@@ -171,7 +170,7 @@ async def _counted(place: Place, way: Way, made: Swarm, watching: "asyncio.Task[
     coordinator, last = made.coordinator, WARM_UP + place.rounds
     await unless(watching, coordinator.reach(WARM_UP - 1))
     if is_many:
-        coordinator.end_probes()  # a round before the first counted one, as a probe may be under way
+        coordinator.end_probes()  # one more uncounted round, since a probe may be running
     await unless(watching, coordinator.reach(WARM_UP))
     before, began, peaks = seen(made), time.monotonic(), dict[str, float]()
     looking = asyncio.create_task(look_at_uplinks(made, place.rates, peaks))
@@ -187,7 +186,7 @@ async def _counted(place: Place, way: Way, made: Swarm, watching: "asyncio.Task[
 
 
 async def look_at_uplinks(made: Swarm, rates: Rates, peaks: dict[str, float]) -> None:
-    """Record the highest upload of each trainer in a second, until cancelled."""
+    """Until cancelled, record the highest upload of each trainer in any second."""
     names, at = trainers_of(made.setup), time.monotonic()
     last = traffic(made.network)
     while True:
@@ -204,19 +203,19 @@ def seen(made: Swarm) -> Seen:
 
 
 def last_step(coordinator: Coordinator, trainers: set[PeerId], way: Way, rounds: int) -> int:
-    """Return the last round to make: later if an update left a trainer out, to see its recovery."""
+    """Return the last round to make. If a counted round left a trainer out, more rounds follow, to measure its
+    recovery."""
     last = WARM_UP + rounds
     short = [step for step in range(WARM_UP, last) if way.stays and absent_from(coordinator, trainers, step)]
     return max((step + 1 + way.stays for step in short), default=last)
 
 
 def absent_from(coordinator: Coordinator, trainers: set[PeerId], step: int) -> set[PeerId]:
-    """Return the trainers that are not in a round's record, for any reason."""
     return trainers - {part.peer for part in coordinator.entries[step][1].contributions}
 
 
 def errors_of(made: Made, folder: Path) -> dict[int, float]:
-    """Return the errors of the averages of each counted round with an update, from the agents' folders."""
+    """Return the error of the averages of each counted round that made an update, read from the agents' folders."""
     names = {peer: name for name, peer in made.peers.items()}
     errors = {}
     for step in made.counted:
@@ -274,7 +273,8 @@ def figures_of(run: Made) -> Figures:
 
 
 def freedom_of(run: Made) -> Figures:
-    """Return the figures of rounds whose codecs and contributors the plan chose; floors are of these choices."""
+    """Return the figures of rounds in which the plan chose codecs and contributors. The floor time uses the same
+    choices."""
     names = {peer: name for name, peer in run.peers.items()}
     steps = list(run.counted.values())
     floors = [_floor_s(run, timed, run.left) for timed in steps]
@@ -292,20 +292,19 @@ def freedom_of(run: Made) -> Figures:
 
 
 def _floor_s(run: Made, timed: Timed, rates: Rates) -> float:
-    """Return the floor of a round with these contributors and codecs."""
     names, elements = {peer: name for name, peer in run.peers.items()}, run.setup.elements
     up = {names[peer]: wire_bytes(codec, elements) for peer, codec in timed.codecs.items()}
     return floor_s(run.setup, rates, up, wire_bytes(timed.codec_down, elements))
 
 
 def wire_bytes(codec: Codec, elements: int) -> int:
-    """Return the bytes of an encoded vector, chunk by chunk."""
     grid = grid_of(elements)
     return sum(encoded_size(codec, grid.length(chunk)) for chunk in grid)
 
 
 def _is_ok(run: Made, step: int) -> bool:
-    """Return True if all trainers were in every part and have everything, except those that the plan left out."""
+    """Return True if the round contains every part of every trainer that the plan did not leave out, and all trainers
+    have the averages."""
     timed, record = run.coordinator.steps[step], run.record(step)
     if run.way.recipe.contributors == "all" and not run.way.recipe.staleness:
         return timed.exact and timed.slots == len(trainers_of(run.setup)) == len(timed.held_at)
@@ -313,7 +312,10 @@ def _is_ok(run: Made, step: int) -> bool:
 
 
 def _bytes_beside_plans(run: Made, steps: Sequence[Timed], sent: int) -> Figures:
-    """Return a round's bytes beside the planned ones: non-reducers in parts of P, relays in parts of nP."""
+    """Return the bytes that a round moves beyond the planned ones.
+
+    With P the bytes of an encoded vector and n the number of contributors, the bytes of peers that do not reduce are
+    given in parts of P, and those of relays in parts of nP."""
     found, plans = run.setup, [timed.plan for timed in steps if timed.plan is not None]
     receivers = {run.peers[name] for name in {*trainers_of(found), found.keeper}}
     processes = run.before.processes, run.after.processes
@@ -343,11 +345,10 @@ def link_errors(
     peers: Mapping[str, PeerId],
     rates: Rates,
 ) -> dict[str, float]:
-    """Return the relative error of learned rates against calibrated ones, by peer and direction.
+    """Return the relative error of each learned link rate against the calibrated rate, by peer and direction.
 
-    It covers sure rates, and lower bounds found on an idle link to an equally fast peer (`seen_with`). `peers` are the
-    participants, perhaps not all calibrated ones.
-    """
+    The result covers measured rates, and lower bounds found on an idle link to a peer that is no faster (`seen_with`).
+    `peers` are the participants, which may be fewer than the calibrated peers."""
     true: dict[Direction, float] = {(peer, "up"): rates.up[name] for name, peer in peers.items()}
     true |= {(peer, "down"): rates.down[name] for name, peer in peers.items()}
     errors = {}
@@ -360,12 +361,10 @@ def link_errors(
 
 
 def _not_measured(known: dict[Direction, Capacity], peers: dict[str, PeerId]) -> list[str]:
-    """Return directions of which only a lower bound is known."""
     return sorted(named(direction, peers) for direction, capacity in known.items() if capacity.is_floor)
 
 
 def named(direction: Direction, peers: Mapping[str, PeerId]) -> str:
-    """Return a name such as `home-1 up`."""
     return next(name for name, peer in peers.items() if peer == direction[0]) + f" {direction[1]}"
 
 
@@ -376,7 +375,6 @@ def _measured(asked: Asked) -> list[Figures]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures, a line per set-up."""
     for asked in jobs_of(parser().parse_args(arguments)):
         publish("averaging", partial(_measured, asked))
     return 0
@@ -400,7 +398,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def jobs_of(wanted: argparse.Namespace) -> list[Asked]:
-    """Return one set-up as asked for, or all of a size."""
     if wanted.size is None:
         found = sized(setup(wanted.setup, wanted.scale), wanted.elements)
         codecs = tuple(dict.fromkeys(wanted.codec or [STATED]))
@@ -409,13 +406,13 @@ def jobs_of(wanted: argparse.Namespace) -> list[Asked]:
 
 
 def asked_for(job: Averaging, wanted: argparse.Namespace) -> Asked:
-    """Return a job of a size; if it states the vector's length, its rounds are many."""
+    """Turn an entry of the AVERAGING table into a job. An entry that gives the vector's length makes many short
+    rounds."""
     found = sized(setup(job.setup, wanted.scale), job.elements or wanted.elements)
     return Asked(found, job.codecs, job.rounds, job.against, bool(job.elements))
 
 
 def sized(found: Setup, elements: int | None) -> Setup:
-    """Return the set-up, with another vector if `elements` is given."""
     return found if elements is None else copy_of(found, elements=elements)
 
 

@@ -26,7 +26,7 @@ BACKENDS = {
 
 
 class Bare(AgentConsumer):
-    """A socket without its handshake."""
+    """A socket that skips the handshake."""
 
     async def connect(self) -> None:
         NAMES.append(self.channel_name)
@@ -39,7 +39,7 @@ NAMES: list[str] = []
 
 
 async def longest_wait(stop: asyncio.Event) -> float:
-    """Return the longest time between two turns of a task: what ticks and renewals would wait."""
+    """Return the longest time between two turns of a task. Ticks and lease renewals would wait this long."""
     longest, before = 0.0, time.perf_counter()
     while not stop.is_set():
         await asyncio.sleep(0)
@@ -49,7 +49,7 @@ async def longest_wait(stop: asyncio.Event) -> float:
 
 
 async def measure(count: int) -> Figures:
-    """Return milliseconds, as means over ROUNDS except for the longest wait."""
+    """Return milliseconds: means over ROUNDS broadcasts, but the maximum for the longest wait."""
     from channels.layers import get_channel_layer
 
     layer: Any = get_channel_layer()

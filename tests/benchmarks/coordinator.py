@@ -1,4 +1,5 @@
-"""Events per second of `advance` with virtual peers, and its growth. Described in README.md."""
+"""Events per second that the coordinator's `advance` handles with virtual peers, and its growth. Described in
+README.md."""
 
 import argparse
 import gc
@@ -14,11 +15,11 @@ from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import Setting, World
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 
-LIMIT_S = 3600.0  # virtual
+LIMIT_S = 3600.0  # virtual seconds
 
 
 class Stopwatch:
-    """Processor time within `advance`, by kind of event, without the machine's other work."""
+    """CPU time within `advance`, by kind of event. Other work of the machine does not count."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -45,7 +46,8 @@ class Timed:
         if conditions is not None:
             inject(world, conditions)
         gc.collect()
-        gc.freeze()  # a real host has no thousand trainers in its heap for the collector
+        # Hide the virtual peers from the garbage collector: a real host does not have a thousand trainers in its heap.
+        gc.freeze()
         try:
             assert world.run(lambda: world.database.step >= steps, LIMIT_S), "the run did not reach its last step"
         finally:
@@ -57,7 +59,6 @@ class Timed:
 
 
 def measure(sizes: Sequence[int], steps: int, repeats: int) -> Figures:
-    """Measure each size, calm and in bad conditions, in turn."""
     conditions = {"calm": None, "churn": Conditions()}
     runs: defaultdict[tuple[str, int], list[Timed]] = defaultdict(list)
     for turn in range(repeats):
@@ -70,7 +71,7 @@ def measure(sizes: Sequence[int], steps: int, repeats: int) -> Figures:
         figures[name] = {str(peers): _figures(runs[name, peers]) for peers in sizes}
         figures[name]["growth"] = _growth(runs[name, sizes[0]], runs[name, sizes[-1]])
         costs = [figures[name][str(peers)]["us_per_event"] for peers in sizes]
-        figures[name]["cost_ratio"] = max(costs) / min(costs)  # of the dearest size to the cheapest, ticks included
+        figures[name]["cost_ratio"] = max(costs) / min(costs)  # highest cost divided by the lowest, with ticks included
     return figures
 
 
@@ -92,7 +93,7 @@ def _figures(runs: Sequence[Timed]) -> Figures:
 
 
 def _growth(few: Sequence[Timed], many: Sequence[Timed]) -> Figures:
-    """Return ratios of the largest size to the smallest, turn by turn."""
+    """Return how much each figure grows from the smallest to the largest number of peers, as the median over turns."""
     pairs = list(zip(few, many, strict=True))
     return {
         "us_per_event": median(b.advance_s / b.events * a.events / a.advance_s for a, b in pairs),

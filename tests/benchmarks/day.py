@@ -1,7 +1,6 @@
-"""A site that has been up for a day opens a run and continues an old one. Described in README.md.
+"""A site that has been up for a day opens a new run and continues an old one. Described in README.md.
 
-libfaketime moves the clock of site, relay and agents while they run. Without it nothing is measured.
-"""
+libfaketime moves the clock of site, relay and agents while they run. Without libfaketime nothing is measured."""
 
 import argparse
 import sys
@@ -14,14 +13,14 @@ from tests.benchmarks.rig.figures import Figures, publish, say
 from tests.end_to_end.rig.swarm import Swarm
 
 HOURS = 25
-STEPS = 3  # of each run, until it counts as going on
+STEPS = 3  # steps after which a run counts as working
 LIMIT_S = 120.0
-LIBRARIES = "/usr/lib/*/faketime/libfaketimeMT.so.1"  # where Debian and Ubuntu have it
+LIBRARIES = "/usr/lib/*/faketime/libfaketimeMT.so.1"  # the library's path in Debian and Ubuntu
 SITE = "tests/benchmarks/rig/day_site.py"
 
 
 class Clock:
-    """A clock for processes that are started with its `environment`."""
+    """A clock that can be moved, for processes started with its `environment`."""
 
     def __init__(self, folder: Path, library: Path) -> None:
         self._file = folder / "time"
@@ -33,14 +32,13 @@ class Clock:
         }
 
     def move(self, hours: int) -> None:
-        """Set the clock this many hours ahead of real time."""
         new = self._file.with_suffix(".new")
         new.write_text(f"+{hours}h\n")
         new.replace(self._file)
 
 
 def measured(folder: Path, library: Path) -> Figures:
-    """Return the seconds until three steps of the old run and of a new one, after the clock was moved."""
+    """Move the clock. Return the seconds until the old run and a new run have each made three steps."""
     clock = Clock(folder, library)
     with Swarm(folder / "swarm", clock.environment) as swarm:
         swarm.start_site(program=SITE)

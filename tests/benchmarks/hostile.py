@@ -1,4 +1,5 @@
-"""A hostile puppet beside three honest agents at a real site, a row per fault. Described in README.md."""
+"""A hostile puppet beside three honest agents at a real site, with a row of figures per fault. Described in
+README.md."""
 
 import argparse
 import asyncio
@@ -28,13 +29,14 @@ from tests.hostile.table import ROWS
 
 HONEST = ("ann", "ben", "cid")
 FIRST_ROWS = ("offers_a_loss_of_1_7e308", "hello_storm", "half_requests")
-SECONDS = 16.0  # beside the puppet
-ALONE = 1 / 4  # of that, before the puppet comes and after it has gone
-LEAD_S = 2.0  # for the puppet to join the run
-SEEN = ("told", "changed")  # of the required counts in virtual time: those that a puppet can see itself
-REST_S = 5.0  # for the puppet's after-effects to end
+SECONDS = 16.0  # seconds measured while the puppet takes part
+ALONE = 1 / 4  # share of SECONDS measured without the puppet, both before and after it
+LEAD_S = 2.0  # seconds for the puppet to join the run
+# prefixes of the simulation's required counts that a puppet can also observe over real links
+SEEN = ("told", "changed")
+REST_S = 5.0  # seconds for the puppet's after-effects to end
 ENDLESS = 100_000
-BATCH = "144"  # so that a round takes seconds, as the protocol's waits do
+BATCH = "144"  # samples, so that a round takes seconds and the protocol's timeouts matter
 WIRED: dict[str, Behaviour | Visit] = {
     **{row.name: row for row in ROWS if row.on_wire},
     **{row.name: row for row in VISITS},
@@ -47,7 +49,7 @@ class Stage(Struct):
     folder: Path
 
     async def machines(self, row: str, count: int) -> list[RunAccess]:
-        """Return machines of a new person, so that earlier rows do not count against them."""
+        """Enrol machines of a new person, so that penalties of earlier rows do not count against these machines."""
         visitor = await asyncio.to_thread(self.swarm.sign_up, f"mallory-{secrets.token_hex(4)}")
         accesses = []
         for number in range(count):
@@ -60,7 +62,6 @@ class Stage(Struct):
         return accesses
 
     async def steps_per_minute(self, seconds: float) -> float:
-        """Measure by the site's API, from one step to another."""
         began, first = await self._step()
         await asyncio.sleep(seconds)
         ended, last = await self._step()
@@ -71,12 +72,11 @@ class Stage(Struct):
         return time.monotonic(), int(facts["step"])
 
     def ended(self) -> list[str]:
-        """Return the processes that have ended by themselves."""
         return [name for name, process in self.swarm.processes.items() if process.poll() is not None]
 
 
 async def row(stage: Stage, what: Behaviour | Visit, alone: float, seconds: float) -> Figures:
-    """Measure with the puppet, and without it before (`alone`) and after."""
+    """Measure the rate beside the puppet, and after it has gone. `alone` is the rate before it came."""
     machines = await stage.machines(what.name, what.machines if isinstance(what, Behaviour) else 1)
     task = asyncio.create_task(_act(stage, what, machines, LEAD_S + seconds + 1))
     await asyncio.sleep(LEAD_S)
@@ -98,7 +98,8 @@ async def row(stage: Stage, what: Behaviour | Visit, alone: float, seconds: floa
 
 
 def _did_not(what: Behaviour | Visit, account: Counter[str]) -> list[str]:
-    """Return the required messages or changes that did not occur: such a row shows nothing. A refusal also counts."""
+    """Return the required messages or changes that did not occur, which makes the row meaningless. A refusal counts as
+    one."""
     if not isinstance(what, Behaviour) or any(name.startswith("refused E") for name in account):
         return []
     seen = [bite for bite in what.bites if bite.startswith(SEEN)]
@@ -113,7 +114,6 @@ async def _act(stage: Stage, what: Behaviour | Visit, machines: list[RunAccess],
 
 
 def measure(names: list[str], seconds: float) -> Figures:
-    """Measure all rows at one site, a line each."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, Swarm(Path(folder)) as swarm:
         stage = _begin(swarm, Path(folder))
         lines = asyncio.run(_rows(stage, names, seconds))
@@ -148,7 +148,6 @@ def _begin(swarm: Swarm, folder: Path) -> Stage:
 
 
 def main(arguments: list[str]) -> int:
-    """Print a line per row, and the object of all benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", nargs="+", choices=["all", *WIRED], default=list(FIRST_ROWS), metavar="NAME")
     parser.add_argument("--seconds", type=float, default=SECONDS)

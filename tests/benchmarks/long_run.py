@@ -1,4 +1,4 @@
-"""The cost of a run with many steps and machines: hosting, viewing, disk. See README.md."""
+"""The cost of a run with many steps and machines: hosting, viewing and disk space. See README.md."""
 
 import argparse
 import asyncio
@@ -17,11 +17,11 @@ from tests.benchmarks.rig.figures import Figures, median, publish, say
 
 LOOKS = 9
 LIMIT_S = 900
-PEAK = [0.0, 0.0]  # MB before a relay joins, and the peak since
+PEAK = [0.0, 0.0]  # [MB before a relay joins, peak MB since then]
 
 
 def begin(folder: Path) -> None:
-    """Set up Django on a database of our own, without protection against power cuts."""
+    """Set up Django on a new database that is not protected against power cuts."""
     os.environ |= {"DJANGO_SETTINGS_MODULE": "config.settings", "MANYHANDS_DATA": str(folder)}
     os.environ.pop("DATABASE_URL", None)
     import django
@@ -30,7 +30,6 @@ def begin(folder: Path) -> None:
 
 
 def fill(steps: int, machines: int) -> Figures:
-    """Write a long run and an empty one."""
     from django.core.management import call_command
     from django.db import connection, transaction
 
@@ -51,7 +50,7 @@ def fill(steps: int, machines: int) -> Figures:
 
 
 def host(slug: str) -> Figures:
-    """Return seconds and memory of `store.load`, as a host that has claimed the run calls it."""
+    """Return the seconds and memory of `store.load`, called as by a host that has just claimed the run."""
     import psutil
 
     from coordination import store
@@ -65,14 +64,14 @@ def host(slug: str) -> Figures:
 
 
 def looks(slug: str) -> Figures:
-    """Return processor milliseconds of the first page views in this process, without finding the run."""
+    """Return the CPU milliseconds of the first page views in this process. Finding the run is not included."""
     from django.utils import timezone
 
     from coordination.models import Presence
     from runs.models import Run
     from web.run_picture.loading import look, prepare_looks
 
-    prepare_looks()  # as `serve` does before it answers
+    prepare_looks()  # `serve` also calls this before it answers requests
     Presence.objects.update(at=timezone.now())
     run = Run.objects.get(slug=slug)
     spent = []
@@ -84,7 +83,7 @@ def looks(slug: str) -> Figures:
 
 
 def join(slug: str) -> Figures:
-    """Let a relay without a log join over a real WebSocket while a trainer works; the host is in this process too."""
+    """Let a relay without a log join over a real WebSocket while a trainer works. The host runs in this process too."""
     return asyncio.run(_join(slug))
 
 
@@ -124,7 +123,6 @@ async def _join(slug: str) -> Figures:
 
 
 def _participants(slug: str) -> Any:
-    """Return the run with an available newest snapshot, a new relay and a new trainer."""
     from runs.models import Run, Snapshot
     from tests.runs.factories import owned
 
@@ -135,7 +133,7 @@ def _participants(slug: str) -> Any:
 
 
 async def _peak_mb() -> None:
-    """Record the memory before, and the peak from then on, in `PEAK`."""
+    """Record in `PEAK` the memory at the start, and the peak from then on."""
     import psutil
 
     process = psutil.Process()
@@ -146,14 +144,13 @@ async def _peak_mb() -> None:
 
 
 def aside(folder: Path, part: str, *arguments: object) -> Any:
-    """Run a part in a process of its own, without caches from earlier parts."""
+    """Run a part of the benchmark in a fresh process, so that earlier parts leave no caches."""
     command = [sys.executable, "-m", "tests.benchmarks.long_run", "--folder", folder, "--part", part, *arguments]
     done = subprocess.run([*map(str, command)], check=True, capture_output=True, text=True, timeout=LIMIT_S)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def measure(steps: int, machines: int, repeats: int) -> Figures:
-    """Fill the database, then load and view in fresh processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         say(f"{steps} steps of {machines} machines are being written")

@@ -1,4 +1,5 @@
-"""Steps that overlap their rounds, with and without the slowest trainers and auxiliaries. See README.md."""
+"""Rounds during which trainers compute the next step, with and without the slowest trainers, and with auxiliaries. See
+README.md."""
 
 import argparse
 import sys
@@ -26,20 +27,19 @@ from tests.emulation.namespaces import emulated
 from tests.emulation.setups import SETUPS, Setup, setup
 
 ALBERT = ("albert", "albert-auxiliaries")
-OF_FLOOR = 0.7  # the time in which each trainer computes its share of a batch
-LATER = 10  # rounds after which a left-out trainer should be at the head
+OF_FLOOR = 0.7  # a trainer computes its share of a batch in this fraction of the floor time of a round
+LATER = 10  # rounds after which a trainer that was left out should have caught up
 Contributors = Literal["all", "fast"]
 
 
 def way(found: Setup, floor_s: float, contributors: Contributors) -> Way:
-    """Return a way with the same batch for any number of trainers; the exchange overlaps computing."""
+    """Return settings in which computing overlaps the exchange. The batch is the same for any number of trainers."""
     free = way_of(found, "plan")
     recipe = replace(free.recipe, staleness=1, contributors=contributors)
     return Way(recipe, Pace(OF_FLOOR * floor_s / SAMPLES), stays=LATER)
 
 
 def faster(found: Setup) -> Setup:
-    """Return the set-up without the trainers with the slowest uplink."""
     slowest = min(peer.up_mbit for peer in found.peers if peer.role == "trainer")
     kept = [peer for peer in found.peers if peer.role != "trainer" or peer.up_mbit > slowest]
     return copy_of(found, peers=tuple(kept))
@@ -71,7 +71,6 @@ def measure(found: Setup, rounds: int, contributors: Contributors) -> Figures:
 
 
 def figures_of(run: Made) -> Figures:
-    """Return the figures of the counted rounds, and of trainers that were left out."""
     names = {peer: name for name, peer in run.peers.items()}
     coordinator, counted = run.coordinator, run.counted
     trainers = {run.peers[name] for name in trainers_of(run.setup)}
@@ -100,7 +99,8 @@ def figures_of(run: Made) -> Figures:
 
 
 def samples_per_s(run: Made) -> float:
-    """Return committed samples per second, from the commit before the first counted round to the last one's."""
+    """Return committed samples per second, from the commit before the first counted round to the last counted
+    commit."""
     steps = sorted(run.counted)
     began = run.coordinator.steps[steps[0] - 1].committed_at
     samples = sum(run.record(step).samples for step in steps)
@@ -114,7 +114,7 @@ def last_of(steps: Mapping[int, Timed]) -> Timed:
 def behind_later(
     steps: Mapping[int, Timed], absent: Mapping[int, set[PeerId]], names: Mapping[PeerId, str]
 ) -> dict[str, int]:
-    """Return how many steps each left-out trainer is behind ten rounds later, at most."""
+    """Return, for each trainer that was left out, how many steps it is behind ten rounds later (the maximum)."""
     later: dict[str, int] = {}
     for step, peers in absent.items():
         for peer in peers if step + LATER in steps else ():
@@ -135,7 +135,6 @@ def _measured(found: Setup, rounds: int, contributors: Contributors) -> Figures:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures, a line per set-up."""
     wanted = parser().parse_args(arguments)
     for name in wanted.setup or ALBERT:
         found = sized(setup(name, wanted.scale), wanted.elements)

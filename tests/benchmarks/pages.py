@@ -1,4 +1,4 @@
-"""The cost of every page in a run with many people and steps: queries, time, size. Described in README.md."""
+"""The cost of every page in a run with many people and steps: queries, time and size. Described in README.md."""
 
 import argparse
 import contextlib
@@ -16,14 +16,15 @@ from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.servers import private_postgres
 
 SLUG = "run-0"
-NOT_HERE = (f"/runs/{SLUG}/try/", "/runs/asked/")  # it has no release yet; there is no run by request
-OTHERS = 60  # runs beside it, without a step
-WARM = 2  # looks before those that count
-MOST_QUERIES, MOST_MS = 20, 300.0  # a page has fewer, and is faster, nineteen times in twenty
+# pages that do not exist here: the run has no release, and no person requested a run
+NOT_HERE = (f"/runs/{SLUG}/try/", "/runs/asked/")
+OTHERS = 60  # further runs without a step
+WARM = 2  # uncounted views of each page
+MOST_QUERIES, MOST_MS = 20, 300.0  # 95 % of the views of a page must need fewer queries and less time
 
 
 def begin(folder: Path, url: str) -> None:
-    """Set up Django on a PostgreSQL of our own, without rate limits."""
+    """Set up Django on a new PostgreSQL database, without rate limits."""
     os.environ |= {"DJANGO_SETTINGS_MODULE": "config.settings", "MANYHANDS_DATA": str(folder), "DATABASE_URL": url}
     os.environ.pop("MANYHANDS_DEBUG", None)
     import django
@@ -36,7 +37,7 @@ def begin(folder: Path, url: str) -> None:
 
 
 def fill(members: int, steps: int) -> Figures:
-    """Write the run, and others without a step, in the state in which autovacuum leaves a grown table."""
+    """Write the large run and others without a step, then vacuum as autovacuum does in a grown table."""
     from django.core.management import call_command
     from django.db import connection
 
@@ -63,13 +64,14 @@ def fill(members: int, steps: int) -> Figures:
 
 
 def looks(paths: list[str], times: int) -> dict[str, Figures]:
-    """View each page this often as the organizer, an operator who trains, to whom pages show most."""
+    """View each page `times` times as the organizer, who is also an operator and trains. Such a person sees most on
+    each page."""
     from django.test import Client
 
     from accounts.models import Person
     from web.feed import polling
 
-    polling.KEEP_S = polling.REST_S = 0.0  # otherwise most answers would be cached
+    polling.KEEP_S = polling.REST_S = 0.0  # disable the cache, which would answer most views
     client = Client(headers={"Accept-Encoding": "gzip"})
     client.force_login(Person.objects.get(username="Ines"))
     found = {}
@@ -80,7 +82,7 @@ def looks(paths: list[str], times: int) -> dict[str, Figures]:
 
 
 def looked(client: Any, path: str, times: int) -> Figures:
-    """Return a page's figures. Raise RuntimeError if the page does not exist."""
+    """Return the figures of a page. Raise RuntimeError if the page does not exist."""
     spent, worked, asked = [], [], 0
     for _ in range(WARM + times):
         with counted() as queries:
@@ -106,7 +108,6 @@ def looked(client: Any, path: str, times: int) -> Figures:
 
 @contextlib.contextmanager
 def counted() -> Iterator[list[str]]:
-    """Yield the list of queries made within the block."""
     from django.db import connection
 
     asked: list[str] = []
@@ -120,7 +121,6 @@ def counted() -> Iterator[list[str]]:
 
 
 def measure(members: int, steps: int, times: int, only: str) -> Figures:
-    """Fill the database, then view every page."""
     with tempfile.TemporaryDirectory() as folder, private_postgres() as url:
         begin(Path(folder), url)
         say(f"{steps} steps with {members} members are being written")

@@ -1,4 +1,4 @@
-"""Processor time of a plan, from a few peers to a thousand, by both methods. Described in README.md."""
+"""CPU time to compute a plan for a few peers to a thousand, by both methods. Described in README.md."""
 
 import argparse
 import random
@@ -13,12 +13,12 @@ from tests.benchmarks.measures.published import published_bound
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 
 RELAYS = 4
-VECTOR = 4e8  # bytes
+VECTOR = 4e8  # bytes of a vector
 CODECS = (1.0, 0.5, 0.25)
 
 
 def swarm(count: int, seed: int) -> list[Party]:
-    """Return trainers on links of all sizes, four in five of whom may reduce, and four relays."""
+    """Return four relays, and trainers with links of all speeds, four in five of whom may reduce."""
     chance = random.Random(seed)
     return [_party(chance, number, is_relay=number < RELAYS) for number in range(count)]
 
@@ -37,7 +37,7 @@ def _party(chance: random.Random, number: int, *, is_relay: bool) -> Party:
 
 
 def all_pairs(parties: Sequence[Party], seed: int) -> Limits:
-    """Return a limit on every pair, some far below both ends' rates."""
+    """Return a rate limit for every pair of peers. Some are far below the rates of both peers."""
     chance = random.Random(seed)
     pairs = [(a, b) for a in parties for b in parties if a is not b]
     return Limits(
@@ -46,7 +46,6 @@ def all_pairs(parties: Sequence[Party], seed: int) -> Limits:
 
 
 def milliseconds(work: Callable[[], object], repeats: int) -> float:
-    """Return the median processor time of this process, after one uncounted turn."""
     times = []
     for _ in range(1 + repeats):
         began = time.process_time()
@@ -56,7 +55,8 @@ def milliseconds(work: Callable[[], object], repeats: int) -> float:
 
 
 def measure(own: Sequence[int], coupled: Sequence[int], chosen: Sequence[int], repeats: int) -> Figures:
-    """Measure each method at each size; HiGHS is loaded first, once a process."""
+    """Measure each method at each number of peers. The solver HiGHS is loaded first, since a process loads it only
+    once."""
     began = time.process_time()
     for part in ("sparse", "optimize"):
         import_module(f"scipy.{part}")

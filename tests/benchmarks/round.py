@@ -1,4 +1,5 @@
-"""A round of a vector through real relay processes, beside the same bytes over plain TCP. Described in README.md."""
+"""A round of a vector through real relay processes, compared with the same bytes over plain TCP. Described in
+README.md."""
 
 import argparse
 import asyncio
@@ -23,11 +24,11 @@ from tests.protocol.identities import RUN
 
 CODECS: tuple[Codec, ...] = get_args(Codec)
 RIG = "tests.benchmarks.rig"
-EXCHANGES = 5  # over plain TCP in a turn
+EXCHANGES = 5  # exchanges over plain TCP in each turn
 
 
 class Sample(Struct, frozen=True):
-    """One exchange: seconds, and processor seconds of the middle and of the senders."""
+    """One exchange: its seconds, and the CPU seconds of the relays (or the sink) and of the senders."""
 
     seconds: float
     middle_cpu_s: float
@@ -36,7 +37,7 @@ class Sample(Struct, frozen=True):
 
 
 class Measured:
-    """Processes in the middle and at the ends, and their use of resources."""
+    """The processes of one way to exchange vectors, and the CPU time and memory that they used."""
 
     def __init__(self, middle: Sequence[Child], ends: Sequence[Child]) -> None:
         self.middle, self.ends = middle, ends
@@ -50,7 +51,7 @@ class Measured:
         return max(measure(child.pid) for child in self.middle), max(measure(child.pid) for child in self.ends)
 
     def memory(self) -> Figures:
-        """Return MB of the largest process of each kind: before the first round, and at most."""
+        """Return the MB of the largest process of each kind: before the first round, and at its peak."""
         peaks = self._memory(peak_mb)
         return {
             "relay": {"rest": self.rest_mb[0], "peak": peaks[0]},
@@ -65,7 +66,8 @@ class Swarm(Measured):
         self.copy_s: list[float] = []
 
     async def round(self, codec: Codec) -> None:
-        """Make one round, then wait until every relay has every span, so that nothing disturbs the next."""
+        """Make one round, then wait until every relay has stored every span, so that nothing disturbs the next
+        round."""
         before = self.used()
         times = await self.site.round(codec)
         after = self.used()
@@ -83,7 +85,8 @@ class Swarm(Measured):
 
 class Plain(Measured):
     def exchange(self, codec: Codec, size: int) -> None:
-        """Exchange this many bytes up and down with all at once; take the median of several, as each is short."""
+        """Exchange `size` bytes up and down with all senders at once. Record the median of several exchanges, as each
+        is short."""
         before = self.used()
         seconds = median(self._once(f"{size} {size}") for _ in range(EXCHANGES))
         after = self.used()
@@ -131,7 +134,7 @@ def plain(most: int, senders: int) -> Iterator[Plain]:
 
 
 async def measure(elements: int, contributors: int, repeats: int) -> Figures:
-    """Measure all codecs, one relay, two relays and plain TCP in turn; the first turn is not counted."""
+    """Measure all codecs over one relay, two relays and plain TCP in turn. The first turn is not counted."""
     grid = grid_of(elements)
     sizes = {codec: sum(encoded_size(codec, grid.length(chunk)) for chunk in grid) for codec in CODECS}
     with tempfile.TemporaryDirectory() as folder, plain(4 * elements, contributors) as tcp:
@@ -158,7 +161,7 @@ async def measure(elements: int, contributors: int, repeats: int) -> Figures:
 
 
 def _compared(codec: Codec, moved_mb: float, tcp: Plain, swarms: dict[str, Swarm]) -> Figures:
-    """Return medians of one codec; ratios are of neighbours in time."""
+    """Return one codec's medians. Each ratio compares a round with the plain exchange measured next to it."""
     plain_s = [sample.seconds for sample in tcp.samples[codec][1:]]
     figures: Figures = {"moved_mb": moved_mb, "tcp": _speeds(tcp.samples[codec][1:], moved_mb)}
     for relays, swarm_ in swarms.items():

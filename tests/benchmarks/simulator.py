@@ -15,7 +15,7 @@ RELAYS = 2
 
 
 def measure(sizes: list[tuple[int, int]], churn: float, seed: int) -> Figures:
-    """Run each size once; return the figures that have to be 0, and the cost."""
+    """Run each size once. Return the figures that must be 0, and the cost."""
     runs = {}
     for peers, rounds in sizes:
         simulation = Simulation(

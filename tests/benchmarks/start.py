@@ -1,4 +1,4 @@
-"""The time until `manage.py serve` answers, and everyone's memory at rest. Described in README.md."""
+"""The time until `manage.py serve` answers, and the memory of all processes at rest. Described in README.md."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ from tests.benchmarks.rig.processes import own_mb, rss_mb, running
 from tests.end_to_end.rig.swarm import Swarm
 
 POLL_S = 0.005
-QUIET_S, LONGEST_S = 2.0, 20.0  # at rest: this long without growth
+QUIET_S, LONGEST_S = 2.0, 20.0  # a process is at rest after this many seconds without growth; longest wait for that
 IMPORTS = {
     "python": "",
     "torch_transformers": "import torch, transformers",
@@ -24,17 +24,13 @@ IMPORTS = {
 
 
 class Stopwatch(Swarm):
-    """A swarm that polls often enough to be timed."""
-
     def wait(self, done: Callable[[], object], limit_s: float, what: str) -> None:
-        """Poll, at most `limit_s`."""
         until = time.monotonic() + limit_s
         while not done():
             assert time.monotonic() < until, f"not within {limit_s:g} s: {what}"
             time.sleep(POLL_S)
 
     def time_start(self) -> float:
-        """Return the seconds from the command to the first answer of /healthz."""
         began = time.perf_counter()
         self.start_site()
         return time.perf_counter() - began
@@ -46,7 +42,7 @@ class Stopwatch(Swarm):
         return time.perf_counter() - began
 
     def relay(self) -> int:
-        """Return the process id of the site's own relay, once it runs."""
+        """Return the process id of the relay that the site starts, or 0 while it does not run."""
         for child in psutil.Process(self.processes["site"].pid).children():
             if "relay" in child.cmdline():
                 return child.pid
@@ -54,7 +50,7 @@ class Stopwatch(Swarm):
 
 
 def at_rest(pid: int) -> Figures:
-    """Return MB of a process that has stopped growing: all resident memory, and its private part."""
+    """Wait until a process has stopped growing. Return MB: all its resident memory, and the private part."""
     until, best, since = time.monotonic() + LONGEST_S, 0.0, time.monotonic()
     while time.monotonic() < min(until, since + QUIET_S):
         rss = rss_mb(pid)
@@ -65,14 +61,13 @@ def at_rest(pid: int) -> Figures:
 
 
 def imports_mb(statement: str) -> float:
-    """Return the resident memory of a bare process after these imports."""
     with running("-c", f"{statement}\nprint('ready', flush=True)\ninput()") as child:
         child.hear()
         return rss_mb(child.pid)
 
 
 def measure(repeats: int) -> Figures:
-    """Measure fresh folders first; the last site stays up for the memory figures."""
+    """Measure starts in fresh folders first. The last site stays up for the memory figures."""
     empty, existing, stops = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(repeats):
@@ -94,7 +89,8 @@ def measure(repeats: int) -> Figures:
 
 
 def memory_of(swarm: Stopwatch) -> Figures:
-    """Return the memory of a site without a run, and of an agent that waits for a second one, beside its libraries'."""
+    """Return the memory of a site without a run, of an agent that waits for a second agent, and of their imported
+    libraries."""
     swarm.wait(swarm.relay, 30, "the relay runs")
     figures: Figures = {"relay": at_rest(swarm.relay()), "serve": at_rest(swarm.processes["site"].pid)}
     organizer = swarm.sign_up("organizer")

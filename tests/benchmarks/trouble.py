@@ -1,4 +1,5 @@
-"""Rounds with one peer at a tenth of its uplink, or stopped in mid-upload, beside usual ones. See README.md."""
+"""Rounds in which one peer has a tenth of its uplink or freezes during an upload, compared with usual rounds. See
+README.md."""
 
 import argparse
 import asyncio
@@ -37,18 +38,20 @@ from tests.emulation.setups import SETUPS, Setup, setup
 Kind = Literal["slow", "stopped"]
 Part = Literal["sender", "reducer"]
 
-USUAL, AFTER = 5, 4  # rounds before the trouble, and after the first that is affected
-BACK = 5  # the most further rounds until its return
-WITHOUT = 2  # rounds of the others, once it has ended
-LEAST_UNIT_S = 1.0  # the least computing time of trainers
-SLACK = 1.1  # times the narrowest link's seconds per update: otherwise a peer that missed one never catches up
+USUAL, AFTER = 5, 4  # rounds before the trouble; rounds after the first affected one
+BACK = 5  # at most this many further rounds until the peer is back
+WITHOUT = 2  # rounds of the other peers after this peer was ended
+LEAST_UNIT_S = 1.0  # seconds: least computing time of the trainers
+# Computing takes this many times as long as an update over the narrowest link. Otherwise a peer that missed an update
+# never catches up.
+SLACK = 1.1
 LOOK_S = 0.02
-REPORT_S = 30.0  # until it reports its digest of the newest step
+REPORT_S = 30.0  # longest wait for the peer to report its digest of the newest step
 CODEC: Literal["fp16"] = "fp16"
 
 
 class Asked(Struct, frozen=True, eq=False):
-    """A job: a kind of trouble of one peer, over these links."""
+    """A job: one kind of trouble, for a peer with this part in the round, over the links of a set-up."""
 
     setup: Setup
     kind: Kind
@@ -56,14 +59,12 @@ class Asked(Struct, frozen=True, eq=False):
 
 
 class Troubled(Struct, eq=False):
-    """One peer in a swarm, and the rounds from its first affected one."""
-
     made: Swarm
     place: Place
     kind: Kind
     name: str
-    first: int  # step
-    back_after: int | None = None  # rounds after the trouble until it was fully in one
+    first: int  # step of the first affected round
+    back_after: int | None = None  # rounds from the end of the trouble until the peer was fully in a round again
 
     @property
     def peer(self) -> PeerId:
@@ -74,7 +75,8 @@ class Troubled(Struct, eq=False):
         return self.made.coordinator
 
     async def have_trouble(self) -> None:
-        """Run the first affected round and those after it. A stopped peer continues once the first is over."""
+        """Cause the trouble, then run the first affected round and the rounds after it. A stopped peer resumes after
+        the first affected round."""
         if self.kind == "slow":
             self.let_send(TENTH)
         else:
@@ -90,7 +92,6 @@ class Troubled(Struct, eq=False):
         batch("tc", queues.changed("data", rate), self.made.network[self.name].namespace)
 
     async def stop_in_mid_upload(self) -> None:
-        """Stop it once it has sent half of its planned bytes."""
         while (plan := self.plan_of_now()) is None:
             await self.coordinator.change()
         before, half = self.sent(), planned(plan, receivers_of(self.made))[self.peer].up / 2
@@ -103,7 +104,6 @@ class Troubled(Struct, eq=False):
         say(f"{self.name} is stopped at step {self.first}")
 
     def plan_of_now(self) -> Any:
-        """Return the plan of the first affected round, once there is one."""
         timed = self.coordinator.steps.get(self.first)
         return timed.plan if timed is not None else None
 
@@ -111,7 +111,7 @@ class Troubled(Struct, eq=False):
         return int(self.made.counted()[self.name][[GRADIENT, AVERAGE], 0].sum())
 
     async def come_back(self) -> None:
-        """Make rounds until it is fully in one again, or reduces in one."""
+        """Make rounds until a round contains all chunks of the peer, or the peer reduces in a round."""
         begun = self.coordinator.state.step
         for number in range(1, BACK + 1):
             await self.coordinator.reach(begun + number)
@@ -133,7 +133,7 @@ class Troubled(Struct, eq=False):
         return {"digests_equal": is_equal, "behind": behind}
 
     async def go(self) -> list[Timed]:
-        """End it, and make some rounds without it."""
+        """End the peer's process, make some rounds without it, and return their history."""
         self.made.gone.add(self.name)
         self.coordinator.absent.add(self.peer)
         end(self.made.network[self.name].started[-1:])
@@ -148,7 +148,7 @@ def receivers_of(made: Swarm) -> set[PeerId]:
 
 
 def chosen(made: Swarm, place: Place, part: Part, steps: Sequence[Timed]) -> str:
-    """Choose the peer for the trouble by these rounds. Raise Unavailable if there is none."""
+    """Choose the peer for the trouble by what it did in the rounds so far. Raise Unavailable if no peer is suitable."""
     plans = [timed.plan for timed in steps if timed.plan is not None]
     chunks = {made.named(peer): count for peer, count in chunks_by_reducer(plans).items()}
     trainers = trainers_of(made.setup)
@@ -164,7 +164,7 @@ def chosen(made: Swarm, place: Place, part: Part, steps: Sequence[Timed]) -> str
 
 
 def unit_s_of(place: Place) -> float:
-    """Return a computing time in which even the narrowest link can take an update between rounds."""
+    """Return a computing time that leaves even the narrowest link enough time to receive an update between rounds."""
     wire, setup = encoded_size(place.codec, place.network.setup.elements), place.network.setup
     own_s = {name: wire / place.rates.down[name] for name in trainers_of(setup)}
     slowest = max(own_s, key=lambda name: own_s[name])
@@ -174,7 +174,7 @@ def unit_s_of(place: Place) -> float:
 
 
 async def rounds_of(place: Place, asked: Asked) -> Figures:
-    """Warm up; make usual rounds, affected ones, the return, and rounds without the peer."""
+    """Warm up, then make usual rounds, affected rounds, rounds until the peer is back, and rounds without it."""
     way = way_of(asked.setup, CODEC, unit_s_of(place), EARLY_S)
     recipe = copy_of(way.recipe, minimum_trainers=len(trainers_of(asked.setup)) - 1)
     async with swarm(place, asked.setup, copy_of(way, recipe=recipe, pace=copy_of(way.pace, late_s=0.0))) as made:
@@ -241,7 +241,6 @@ def measure(asked: Asked) -> Figures:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the figures, a line per trouble and part."""
     for asked in jobs_of(parser().parse_args(arguments)):
         publish("trouble", partial(measure, asked))
     return 0

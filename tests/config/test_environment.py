@@ -1,4 +1,4 @@
-"""Settings from the environment: invalid values raise E405."""
+"""Settings from environment variables. Invalid values raise E405."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The client address: that of the last hop which is not a trusted proxy."""
+"""The client's address: that of the last hop that is not a trusted proxy."""
 
 import ipaddress
 from typing import Any
@@ -12,9 +12,9 @@ from config.proxies import visitor_in
     ("client", "forwarded", "seen"),
     [
         (("203.0.113.7", 50000), [], "203.0.113.7"),
-        (("203.0.113.7", 50000), ["10.9.9.9"], "203.0.113.7"),  # a stranger's own claim
+        (("203.0.113.7", 50000), ["10.9.9.9"], "203.0.113.7"),  # the client itself claims the first address
         (("127.0.0.1", 50000), ["10.9.9.9, 203.0.113.7"], "203.0.113.7"),
-        (("127.0.0.1", 50000), ["10.9.9.9", "203.0.113.7"], "203.0.113.7"),  # in two lines
+        (("127.0.0.1", 50000), ["10.9.9.9", "203.0.113.7"], "203.0.113.7"),  # the header comes in two lines
         (("127.0.0.1", 50000), ["203.0.113.7, 192.0.2.1"], "203.0.113.7"),
         (("::ffff:203.0.113.7", 50000), [], "203.0.113.7"),
         (None, ["203.0.113.7"], ""),

@@ -1,4 +1,4 @@
-"""Shared database engines, people, machines and a run."""
+"""Fixtures: database engines, people, machines and a run."""
 
 from tests.coordination.engines import database, layer
 from tests.runs.factories import data_folder, migrated_postgres

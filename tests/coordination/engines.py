@@ -1,7 +1,6 @@
 """The engines that a site may run on: SQLite or PostgreSQL, messages in memory or over Redis.
 
-Rows are really committed and visible to every thread, so each test has its own database.
-"""
+Rows are really committed and visible to every thread, so each test gets a database of its own."""
 
 import shutil
 import threading
@@ -20,12 +19,12 @@ from django.db.utils import load_backend
 
 from config.environment import postgresql, sqlite
 
-PATIENCE_S = 120.0  # a deadline for what must happen, not the expected duration
+PATIENCE_S = 120.0  # longest wait for an expected event; a passing test takes much less
 
 
 @contextmanager
 def everywhere(described: dict[str, Any]) -> Iterator[None]:
-    """Make a database `default` in every thread while the block runs."""
+    """Within the block, make this database the `default` in every thread."""
     handler: Any = connections
     whole = handler.configure_settings({"default": described})["default"]
     before_settings, before = handler.settings["default"], handler["default"]
@@ -42,7 +41,6 @@ def everywhere(described: dict[str, Any]) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Path:
-    """Return an SQLite file with all tables, to be copied into a site's data folder."""
     path = tmp_path_factory.mktemp("sqlite") / "db.sqlite3"
     with django_db_blocker.unblock(), everywhere(sqlite(str(path))):
         call_command("migrate", verbosity=0)
@@ -51,7 +49,7 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory, django_db_blocker:
 
 @contextmanager
 def postgres_copy(template: str) -> Iterator[str]:
-    """Create a copy of an idle PostgreSQL database, yield its URL, and drop it."""
+    """Create a copy of an idle PostgreSQL database, yield its URL, and drop the copy."""
     server, _, rest = template.rpartition("/contract_")
     name, _, options = rest.partition("?")
     copy = f"copy_{uuid.uuid4().hex[:8]}"
@@ -65,7 +63,7 @@ def postgres_copy(template: str) -> Iterator[str]:
 
 @contextmanager
 def fresh_database(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
-    """Create an empty database of this kind, use it as `default`, and yield its URL."""
+    """Create a database of this kind with empty tables, make it the `default`, and yield its URL."""
     with request.getfixturevalue("django_db_blocker").unblock():
         if kind == "sqlite":
             path = shutil.copy(request.getfixturevalue("migrated_sqlite"), folder / "db.sqlite3")
@@ -78,13 +76,13 @@ def fresh_database(kind: str, request: pytest.FixtureRequest, folder: Path) -> I
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """Run the test once on each database; yield the database's URL."""
+    """Run the test once on each database engine, and yield the database's URL."""
     with fresh_database(request.param, request, tmp_path) as url:
         yield url
 
 
 def use_layer(kind: str, request: pytest.FixtureRequest, settings: Any) -> None:
-    """Route messages through memory, or through Redis under a prefix of this test's own."""
+    """Send messages through memory, or through Redis with a prefix that only this test uses."""
     if kind == "memory":
         backend: dict[str, Any] = {"BACKEND": "coordination.channel_layer.process.ProcessLayer", "CONFIG": {}}
     else:
@@ -98,7 +96,6 @@ def use_layer(kind: str, request: pytest.FixtureRequest, settings: Any) -> None:
 
 @pytest.fixture(params=["memory", "redis"])
 async def layer(request: pytest.FixtureRequest, settings: Any) -> AsyncIterator[Any]:
-    """Run the test once on each channel layer."""
     use_layer(request.param, request, settings)
     found: Any = get_channel_layer()
     yield found
@@ -106,14 +103,13 @@ async def layer(request: pytest.FixtureRequest, settings: Any) -> AsyncIterator[
 
 
 def in_other_thread(work: Callable[[], Any]) -> "Aside":
-    """Start the work in a thread with its own connection."""
     aside = Aside(work)
     aside.start()
     return aside
 
 
 class Aside(threading.Thread):
-    """One piece of work in another thread. `outcome()` waits for it."""
+    """Work in another thread. `outcome()` waits for it and returns its result."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""Example of a round as pages show it: senders with a bottleneck, an averaging relay, and link rates."""
+"""An example round as pages show it: senders, the bottleneck, an averaging relay, and link rates."""
 
 from typing import Any
 
@@ -13,7 +13,8 @@ from runs.models import Run
 
 
 def outline(teo: PeerId, relay: PeerId, **changes: Any) -> Outline:
-    """Return an outline in which Teo's laptop and another machine send to a relay; Teo's upload is the bottleneck."""
+    """Return a plan's outline in which Teo's laptop and another machine send to a relay. Teo's upload is the
+    bottleneck."""
     sender = Participant("Teo", "laptop", teo, "trainer")
     server = Participant("Ines", "srv-17.example.org", relay, "relay")
     facts: dict[str, Any] = {
@@ -25,7 +26,6 @@ def outline(teo: PeerId, relay: PeerId, **changes: Any) -> Outline:
 
 
 def shown(run: Run, plan: Outline, links: dict[PeerId, Link]) -> None:
-    """Store a plan and link rates as a host does. Every member is named Teo."""
     members = [
         {"peer": peer, "name": "Teo", "role": link.role, "state": "ready", "done": 1, "samples_per_s": 2.0}
         for peer, link in links.items()

@@ -1,4 +1,5 @@
-"""Amina's run in a database, Teo's and Noor's machines, and records in the form that a host writes."""
+"""An example for tests: Amina's run in a database, the machines of Teo and Noor, and log records as a host writes
+them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -44,11 +45,11 @@ def example_run(**changes: Any) -> Example:
     return Example(run, *(owned(Person.objects.create_user(name, None)) for name in ("Teo", "Noor")))
 
 
-Part = tuple[str, str, str, tuple[Unit, ...]]  # a machine's id, its person's name, its own name, and its units
+Part = tuple[str, str, str, tuple[Unit, ...]]  # machine id, person's name, machine's name, units
 
 
 def contribution(part: Part, slot: int) -> Contribution:
-    """Return one machine's part of a record, with all chunks included."""
+    """Return one machine's contribution in a record, with every chunk included."""
     peer, person, machine, units = part
     samples = sum(unit.samples for unit in units)
     return Contribution(
@@ -68,7 +69,7 @@ def contribution(part: Part, slot: int) -> Contribution:
 
 
 def next_record(run: Run, *parts: tuple[Owned, tuple[Unit, ...]], **changes: Any) -> Record:
-    """Return the record that moves the head by one, under the head's fence."""
+    """Return the record that follows the head of the run's log, under the head's fence."""
     head = Head.objects.get(run=run)
     known = [(owner.machine.peer_id, owner.machine.person.username, owner.machine.name, held) for owner, held in parts]
     place = {"index": head.index + 1, "step": head.step + 1, "previous": head.digest, "fence": head.fence}
@@ -76,7 +77,7 @@ def next_record(run: Run, *parts: tuple[Owned, tuple[Unit, ...]], **changes: Any
 
 
 def record_of(parts: Sequence[Part], **facts: Any) -> Record:
-    """Return a record of these parts at a place in a log."""
+    """Return a record with the given contributions, at the given place in a log."""
     grid = grid_of(ELEMENTS)
     contributions = tuple(contribution(part, slot) for slot, part in enumerate(parts))
     span = SpanEntry(
@@ -107,7 +108,7 @@ def sealed(record: Record) -> Entry:
 
 
 def books(run: Run) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the credit of each machine from the ledger's rows, and from the signed records."""
+    """Return the credit of each machine according to the ledger, and according to the signed records."""
     ledger: dict[str, int] = {}
     for row in LedgerEntry.objects.filter(run=run).select_related("machine"):
         ledger[row.machine.peer_id] = ledger.get(row.machine.peer_id, 0) + row.credit
@@ -119,13 +120,12 @@ def books(run: Run) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def require_equal_books(run: Run) -> None:
-    """Require that ledger and records give every machine the same credit. Raise AssertionError."""
+    """Raise AssertionError unless the ledger and the records give every machine the same credit."""
     ledger, log = books(run)
     assert ledger == log, f"the ledger has {ledger}, the log {log}"
 
 
 def everything(run: Run) -> str:
-    """Return one digest over all rows that a commit writes."""
     rows = [
         list(Head.objects.filter(run=run).values_list("index", "step", "digest", "fence", "owner")),
         list(LogEntry.objects.filter(run=run).order_by("index").values_list("index", "digest", "state_digest")),

@@ -1,4 +1,4 @@
-"""A process that runs only `run_hosts`: it hosts every free run until it is killed."""
+"""A process that only runs `run_hosts`: it hosts every run without a host until it is killed."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Measure how a new relay joins a long run over a real WebSocket: pages, bytes and times."""
+"""Measures how a new relay joins a long run over a real WebSocket: log pages, bytes and times."""
 
 import asyncio
 import contextlib
@@ -42,13 +42,10 @@ async def served() -> AsyncIterator[str]:
 
 
 class Wire:
-    """A link for scripted peers over a real connection."""
-
     def __init__(self, connection: Connection) -> None:
         self.connection, self.session = connection, connection.session
 
     async def hear(self) -> m.AnyMessage | Failed:
-        """Return the next message or the refusal. Raise Closed."""
         try:
             return await self.connection.receive()  # type: ignore[return-value]  # no frames on a control link
         except Refused as refused:
@@ -64,8 +61,6 @@ class Wire:
 
 
 class NewRelay(Reducer):
-    """A relay that counts the records of its log instead of storing them."""
-
     def __init__(self, link: Any, run: RunId) -> None:
         super().__init__(link, run)
         self.bytes = 0
@@ -78,7 +73,6 @@ class NewRelay(Reducer):
         return self.core.keeper.index
 
     async def handle(self, body: m.AnyMessage) -> None:
-        """Handle a message and record how far the log has come."""
         await super().handle(body)
         if isinstance(body, m.Greeting):
             self.greeted.set()
@@ -101,7 +95,6 @@ class NewRelay(Reducer):
 
 @asynccontextmanager
 async def new_relay(url: str, identity: Identity, run: RunId) -> AsyncIterator[NewRelay]:
-    """Dial as a relay and yield it; it lives until the block ends."""
     connection = await dial(url, link=Link.CONTROL, identity=identity, server=SITE, version="1")
     relay = NewRelay(Wire(connection), run)
     life = asyncio.create_task(relay.live())
@@ -126,10 +119,10 @@ class Page(Struct, frozen=True):
 
 @dataclass
 class Seen:
-    """Messages of a host to peers that are behind."""
+    """The messages that a host sent to peers whose log is behind."""
 
     pages: list[Page] = field(default_factory=list)
-    most_waiting: int = 0  # most messages waiting for one socket
+    most_waiting: int = 0  # most messages that waited for one socket
     most_bytes: int = 0
 
     def of(self, peer: PeerId) -> list[Page]:
@@ -138,8 +131,8 @@ class Seen:
 
 @contextmanager
 def watched(replace: Callable[[Any, str, Any], None]) -> Iterator[Seen]:
-    """Record what the hosts of this process send from now on. `replace` sets an attribute, such as
-    `monkeypatch.setattr`."""
+    """Record what the hosts of this process send from now on. `replace` sets an attribute, as `monkeypatch.setattr`
+    does."""
     seen, layer = Seen(), site_layer()
     read, send = writer.page_of, layer.send_many
 
@@ -162,7 +155,7 @@ def watched(replace: Callable[[Any, str, Any], None]) -> Iterator[Seen]:
 
 
 class Joined(Struct, frozen=True):
-    """Seconds until a new relay was greeted, had the log, and saw one more step."""
+    """Seconds until a new relay received its greeting, had the whole log, and received one further record."""
 
     greeted_s: float
     caught_up_s: float
@@ -170,7 +163,7 @@ class Joined(Struct, frozen=True):
 
 
 async def joins(relay: NewRelay, last: int) -> Joined:
-    """Measure a relay's way to entry `last` and one more."""
+    """Measure how long a relay takes to receive the log up to entry `last`, and one further record."""
     began = time.monotonic()
     await relay.greeted.wait()
     greeted_s = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""A peer's end of a control link without the network: an agent's session in front of the site's consumer."""
+"""A peer's end of a control link without a network: an agent's session in front of the site's consumer."""
 
 import asyncio
 import secrets
@@ -27,7 +27,7 @@ communicator: Any = ApplicationCommunicator  # asgiref's testing module has no t
 
 
 class Closed(Exception):
-    """Raised when the site closes the socket. `code` is that of RFC 6455."""
+    """Raised when the site closes the socket. `code` is a WebSocket close code (RFC 6455)."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"closed with {code}")
@@ -35,7 +35,6 @@ class Closed(Exception):
 
 
 def credential_of(owner: Owned, run: Run | None, role: Role = Role.TRAINER) -> Credential:
-    """Return the credential that the site would sign now."""
     return Credential(
         person=owner.machine.person.username,
         machine=owner.machine.peer_id,
@@ -50,17 +49,18 @@ def credential_of(owner: Owned, run: Run | None, role: Role = Role.TRAINER) -> C
 def identity_of(
     credential: Credential, holds: Ed25519PrivateKey, issued_by: Ed25519PrivateKey | None = None
 ) -> Identity:
-    """Return a machine's identity. Another issuer, or a key that the credential does not name, makes it a forgery."""
+    """Return a machine's identity. The identity is a forgery if another key signed it, or if `holds` is not the
+    credential's key."""
     site = site_key()
     return Identity(credential.machine, holds, issue(issued_by or site, credential), public_bytes(site))
 
 
 class PeerLink:
-    """A link to the site. `hear` returns what the site sends after the handshake."""
+    """A peer's link to the site. `hear` returns what the site sends after the handshake."""
 
     def __init__(self, identity: Identity, **headers: str) -> None:
         named = [(name.encode(), value.encode()) for name, value in headers.items()]
-        self.proved: list[str] = []  # what the consumer told the server about whose link this is
+        self.proved: list[str] = []  # the machine ids that the consumer reported to the server as proved
         scope: dict[str, Any] = {"type": "websocket", "path": "/ws/agents/", "headers": named, "subprotocols": []}
         scope["client"] = ("203.0.113.7", 50000)
         scope["extensions"] = {PROVED: self.proved.append}
@@ -71,7 +71,7 @@ class PeerLink:
         self.is_over = False
 
     async def dial(self) -> None:
-        """Open the socket, without the handshake. Raise Closed if the site does not accept it."""
+        """Open the socket without the handshake. Raise Closed if the site does not accept the socket."""
         await self.wire.send_input({"type": "websocket.connect"})
         output = await self._output()
         if output["type"] == "websocket.close":
@@ -80,21 +80,20 @@ class PeerLink:
         assert output["type"] == "websocket.accept"
 
     async def open(self) -> Event:
-        """Do the whole handshake and return Opened or Failed."""
         await self.dial()
         while (event := await self.next_event()) is None:
             pass
         return event
 
     async def next_event(self) -> Event | None:
-        """Pass the site's next message through the session and send its answers. Raise Closed."""
+        """Pass the site's next message to the session and send what the session answers. Raise Closed."""
         event = self.session.receive(await self.bytes_from_site(), time.time())
         for data in self.session.outgoing():
             await self.send(data)
         return event
 
     async def bytes_from_site(self) -> bytes:
-        """Return one binary message. Raise Closed."""
+        """Return the site's next binary message. Raise Closed."""
         output = await self._output()
         if output["type"] == "websocket.close":
             self.is_over = True
@@ -111,11 +110,9 @@ class PeerLink:
         await self.wire.send_input({"type": "websocket.receive", "bytes": data})
 
     async def say(self, message: m.Message) -> None:
-        """Send a message, allowed or not."""
         await self.send(encode(message))
 
     async def hear(self) -> m.AnyMessage | Failed:
-        """Return the next message or the refusal. Raise Closed."""
         while True:
             match await self.next_event():
                 case MessageReceived(body=body):
@@ -124,7 +121,6 @@ class PeerLink:
                     return failed
 
     async def how_it_ends(self) -> tuple[str, int]:
-        """Return the refusal's error number and the close code."""
         answer = await self.hear()
         assert isinstance(answer, Failed), answer
         try:
@@ -156,7 +152,7 @@ async def linked(identity: Identity) -> AsyncIterator[PeerLink]:
 
 
 def changed(identity: Identity, **changes: Any) -> Identity:
-    """Return the same machine with a changed credential that the site has signed."""
+    """Return the same machine with a changed credential, signed by the site."""
     assert identity.credential is not None
     credential = msgspec.msgpack.decode(identity.credential.payload, type=Credential)
     return identity_of(msgspec.structs.replace(credential, **changes), identity.key)

@@ -1,4 +1,4 @@
-"""Scripted peers on the site's real sockets: they follow the protocol and compute nothing."""
+"""Scripted peers on the site's real sockets. The peers follow the protocol and compute nothing."""
 
 import asyncio
 import hashlib
@@ -52,7 +52,6 @@ class Peer(ABC):
             return
 
     async def handle(self, body: m.AnyMessage) -> None:
-        """Handle the messages that both kinds of peer share."""
         match body:
             case m.Rehello():
                 self.fences.append(body.fence)
@@ -63,7 +62,7 @@ class Peer(ABC):
                 await self.commit(body)
 
     async def commit(self, commit: m.Commit) -> None:
-        """Keep a record that is next in order; ask for missed ones by hello."""
+        """Store the record if it is the next one. If records are missing, say hello to get them."""
         record, last = record_in(commit), len(self.records)
         if record.index == last + 1:
             self.records.append(record)
@@ -72,11 +71,11 @@ class Peer(ABC):
 
     @abstractmethod
     async def hello(self) -> None:
-        """Report everything that this peer holds."""
+        pass
 
 
 class Reducer(Peer):
-    """A relay with the shipped core. It has every chunk at once and invents the spans' roots."""
+    """A relay with the shipped core. The relay has every chunk at once and invents the roots of spans."""
 
     def __init__(self, link: PeerLink, run: RunId) -> None:
         super().__init__(link, run)
@@ -98,11 +97,10 @@ class Reducer(Peer):
                 await self._happens(relays.Ticked())
 
     async def hello(self) -> None:
-        """Report the relay's address and the extent of its log."""
         await self.link.say(relay.hello(self.core))
 
     async def handle(self, body: m.AnyMessage) -> None:
-        """Pass the site's message to the core, opened as a relay's process does."""
+        """Decode the site's message as a relay's process does, and pass it to the core."""
         if isinstance(body, m.Rehello):
             self.fences.append(body.fence)
         elif isinstance(body, m.State):
@@ -140,7 +138,7 @@ class Reducer(Peer):
 
 
 class Contributor(Peer):
-    """A trainer with the shipped core. Its shell completes every action at once and computes nothing."""
+    """A trainer with the shipped core. The trainer completes every action of the core at once and computes nothing."""
 
     def __init__(self, link: PeerLink, run: RunId) -> None:
         super().__init__(link, run)
@@ -160,24 +158,22 @@ class Contributor(Peer):
             await self.happens(e.Ticked())
 
     async def hello(self) -> None:
-        """Do nothing: the core says hello when it is asked to."""
+        """Do nothing, because the core says hello when the site asks for it."""
 
     async def commit(self, commit: m.Commit) -> None:
-        """Do nothing: the core takes the record."""
+        """Do nothing, because the core stores the record."""
 
     async def report(self) -> None:
         for action in speaking.report(self.core, at_once=True):
             await self._carry(action)
 
     async def handle(self, body: m.AnyMessage) -> None:
-        """Pass the site's message to the core and note requested snapshots."""
         await super().handle(body)
         if isinstance(body, m.Commit) and body.snapshot:
             self.snapshots_asked.append(record_in(body).step)
         await self.happens(heard(body, self.link.session.identity.site_key, self.core.me))  # type: ignore[arg-type]
 
     async def happens(self, event: e.Event) -> None:
-        """Handle an event and all events that follow from it."""
         events = deque([event])
         while events:
             for action in advance(self.core, events.popleft(), time.monotonic(), secrets.randbits(128)):
@@ -205,23 +201,20 @@ class Contributor(Peer):
                 roots = [span.root or _root(plan.step, span.span) for span in spans]
                 return (e.Gathered(plan.attempt, root_over(roots), ()),)
             case _:
-                pass  # needs floats, threads or a display
+                pass  # these actions need tensors, threads or a display
         return ()
 
 
 def _root(step: int, span: int) -> bytes:
-    """Return the root that every relay here gives a span."""
     return hashlib.sha256(f"{step} {span}".encode()).digest()
 
 
 def _digest(step: int) -> str:
-    """Return the state digest that all replicas report."""
     return hashlib.sha256(f"state {step}".encode()).hexdigest()[:16]
 
 
 @asynccontextmanager
 async def taking_part(kind: type[Peer], identity: Identity, run: RunId) -> AsyncIterator[Peer]:
-    """Yield a peer on an open link; it lives until the block ends."""
     async with linked(identity) as link:
         peer = kind(link, run)
         life = asyncio.create_task(peer.live())

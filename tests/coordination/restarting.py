@@ -1,4 +1,4 @@
-"""A run on PostgreSQL whose Redis is restarted, with its host in another process."""
+"""A run on PostgreSQL whose Redis is restarted, with the run's host in another process."""
 
 import asyncio
 import contextlib
@@ -19,15 +19,13 @@ from tests.servers import free_port, redis_at
 
 
 class Redis:
-    """A Redis server that can be killed and restarted on the same port."""
-
     def __init__(self) -> None:
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._life = contextlib.ExitStack()
 
     def start(self) -> None:
-        """Start an empty server and return when it answers."""
+        """Start a server without data, and return when it answers."""
         self._life.enter_context(redis_at(self.port))
 
     def end(self) -> None:
@@ -41,7 +39,7 @@ def settings_of(redis: Redis) -> dict[str, Any]:
 
 @asynccontextmanager
 async def a_run_elsewhere(example: Any, url: str, settings: Any) -> AsyncIterator[None]:
-    """Run a host in another process and the peers' sockets in this one."""
+    """Run a host in another process, and the peers' sockets in this one."""
     with other_process(url, settings):
         await until(lambda: head().owner, "the other process has the run")
         async with at_work(example):
@@ -50,10 +48,10 @@ async def a_run_elsewhere(example: Any, url: str, settings: Any) -> AsyncIterato
 
 
 async def goes_on_after(redis: Redis, run: Run) -> float:
-    """Restart Redis. Return the seconds from its first answer until a step is made and a watcher is told."""
+    """Restart Redis. Return the seconds from its first answer until the run makes a step and a watcher is notified."""
     layer: Any = get_channel_layer()
     await in_thread(redis.end)()
-    await until(lambda: not layer.is_up, "this process has noticed")  # other processes notice it too, or later
+    await until(lambda: not layer.is_up, "this process has noticed")  # other processes notice it at about the same time
     await in_thread(redis.start)()
     began = time.monotonic()
     ear = await layer.new_channel()

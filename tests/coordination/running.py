@@ -1,4 +1,4 @@
-"""A run at work on real rows: hosts in this process or another, scripted peers on the site's own sockets."""
+"""A run at work on real rows: hosts in this process or another, and scripted peers on the site's own sockets."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ def assemble_long(target_steps: int) -> Example:
 
 @asynccontextmanager
 async def hosts() -> AsyncIterator["asyncio.Task[None]"]:
-    """Host the free runs in this process while the block runs."""
+    """Within the block, host in this process every run without a host."""
     stop = asyncio.Event()
     task = asyncio.create_task(run_hosts(stop))
     try:
@@ -44,7 +44,7 @@ async def hosts() -> AsyncIterator["asyncio.Task[None]"]:
 
 
 async def until(done: Callable[[], object], what: str) -> None:
-    """Poll rows (in a thread) or peers until the condition holds."""
+    """Poll until the condition holds. The condition runs in a thread, so it may read rows."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
             while not await in_thread(done)():  # noqa: ASYNC110 - rows have no event to wait for
@@ -55,7 +55,6 @@ async def until(done: Callable[[], object], what: str) -> None:
 
 @asynccontextmanager
 async def at_work(example: Example) -> AsyncIterator[tuple[Contributor, Contributor]]:
-    """Yield the trainers of Teo and Noor, with a relay beside them."""
     run = example.run.run_id
     relay = await in_thread(owned)(example.run.organizer, "relay")
     async with contextlib.AsyncExitStack() as stack:
@@ -84,7 +83,7 @@ async def steps_on(more: int = 3) -> None:
 
 
 def require_whole_log(run: Run) -> None:
-    """Require that no step is missing or doubled, no sample is in two steps, and ledger and log agree."""
+    """Require that no step is missing or doubled, that no sample is in two steps, and that ledger and log agree."""
     steps = list(LogEntry.objects.filter(run=run).order_by("index").values_list("index", "step"))
     assert steps == [(number, number) for number in range(1, len(steps) + 1)]
     assert head().step == len(steps)
@@ -95,7 +94,6 @@ def require_whole_log(run: Run) -> None:
 
 @contextmanager
 def other_process(url: str, settings: Any) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start a host in another process, on the same database, Redis and data folder."""
     config = settings.CHANNEL_LAYERS["default"]["CONFIG"]
     environment = {
         **os.environ,

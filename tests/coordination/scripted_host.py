@@ -1,4 +1,4 @@
-"""A host that holds a run and has real sockets, around a scripted coordinator."""
+"""A real host with a claimed run and real sockets, around a scripted coordinator."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -36,7 +36,7 @@ def example(request: pytest.FixtureRequest, tmp_path: Any, settings: Any) -> Any
 
 
 class Script:
-    """A replacement for `advance` that records events and returns the scripted commands."""
+    """A replacement for `advance` that records events and returns scripted commands."""
 
     def __init__(self) -> None:
         self.events: list[e.Event] = []
@@ -59,7 +59,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 
 @pytest.fixture
 async def driven(example: Example) -> AsyncIterator[Host]:
-    """Yield a host that holds the run and is not driven yet."""
+    """Yield a host that has claimed the run. Nothing drives the host yet."""
     layer: Any = get_channel_layer()
     with ThreadPoolExecutor(2) as threads:
         held = await hold(example.run, await layer.new_channel(HOST), threads)
@@ -87,7 +87,7 @@ async def until(done: Callable[[], object]) -> None:
 
 
 def said(peer: PeerId, body: m.Message, channel: str, role: Role = Role.TRAINER) -> PeerSaid:
-    """Return a peer's message as a consumer forwards it."""
+    """Return a peer's message in the form in which a consumer forwards it to the host."""
     return PeerSaid(peer, channel, encode(body), "Teo", "laptop", role)
 
 
@@ -96,7 +96,7 @@ def hello(driven: Host) -> m.Hello:
 
 
 async def arrived(driven: Host, *peers: PeerId) -> list[str]:
-    """Open a channel for each peer, say hello on it, and return the channels."""
+    """Open a channel for each peer, say hello to the host on it, and return the channels."""
     channels = []
     for peer in peers:
         channels.append(await driven.layer.new_channel())

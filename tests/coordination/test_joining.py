@@ -1,4 +1,4 @@
-"""A new relay joins a run with many steps: it gets the log in pages while the run goes on."""
+"""A new relay joins a run with many steps. The relay gets the log in pages while the run continues."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.runs.factories import owned
 
 @pytest.fixture(autouse=True)
 def site(request: pytest.FixtureRequest, settings: Any, tmp_path: Path, data_folder: Path) -> Any:
-    """Use one database, since the rows are the same on all."""
+    """Use SQLite only, since the rows are the same on every database."""
     use_layer("memory", request, settings)
     with fresh_database("sqlite", request, tmp_path):
         yield
@@ -42,7 +42,7 @@ def grown(steps: int, machines: int) -> Example:
 async def test_it_gets_the_log_page_by_page(
     steps: int, machines: int, pages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each acknowledgement brings the next page; the host's timeout does not."""
+    """The next page follows each acknowledgement, not the host's timeout."""
     monkeypatch.setattr(reports, "PAGE_AGAIN_S", 3600.0)
     example = await in_thread(grown)(steps, machines)
     owner = await in_thread(owned)(example.run.organizer, "relay")

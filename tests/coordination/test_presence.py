@@ -1,4 +1,4 @@
-"""Pages show a run's members, links and last plan."""
+"""The facts that pages show of a run's members, links and last plan."""
 
 from datetime import timedelta
 from typing import Any
@@ -24,9 +24,9 @@ pytestmark = pytest.mark.django_db
 @pytest.mark.parametrize(
     ("role", "step", "of", "words"),
     [
-        (Role.TRAINER, -1, 0, "syncing"),  # it has no replica yet
+        (Role.TRAINER, -1, 0, "syncing"),  # the peer has no replica yet
         (Role.TRAINER, 0, 0, "ready"),
-        (Role.TRAINER, 11, 12, "ready"),  # it is applying the latest commit
+        (Role.TRAINER, 11, 12, "ready"),  # the peer is applying the latest commit
         (Role.TRAINER, 10, 12, "syncing"),
         (Role.RELAY, -1, 12, "ready"),
         (Role.AUXILIARY, -1, 12, "ready"),
@@ -55,12 +55,12 @@ def test_trainers_come_first_then_auxiliaries_then_relays() -> None:
     ("role", "reaches", "listens", "way"),
     [
         (Role.RELAY, (), True, ""),
-        (Role.AUXILIARY, (), True, "direct"),  # the others reach it
+        (Role.AUXILIARY, (), True, "direct"),  # other peers can reach the peer
         (Role.TRAINER, ("c", "d"), False, "direct"),
         (Role.TRAINER, ("d", "e"), False, "partly"),
         (Role.TRAINER, ("e",), False, "relayed"),
         (Role.TRAINER, (), False, "relayed"),
-        (Role.TRAINER, None, False, ""),  # it has not reported it
+        (Role.TRAINER, None, False, ""),  # the peer has not reported how it listens
     ],
 )
 def test_a_way_is_what_a_member_says_of_those_who_average(
@@ -87,7 +87,6 @@ def test_where_relays_alone_average_everything_goes_through_them() -> None:
 
 
 def add_listener(state: RunState, letter: str, role: Role) -> PeerId:
-    """Add a member that can be dialled and averages."""
     peer = PeerId(letter * 32)
     member = Member(peer, "Ida", "seedbox", role, AccumulatorId("b" * 32), 0.0, url="wss://there", reduces=True)
     state.members[peer] = state.listening[peer] = member
@@ -100,7 +99,8 @@ TEO, RELAY = PeerId("a" * 32), PeerId("e" * 32)
 
 @pytest.fixture
 def state() -> RunState:
-    """Return a state with a trainer whose upload is known and a relay with a lower bound for its download."""
+    """Return a state with a trainer whose upload rate is known, and a relay whose download rate has a known lower
+    bound."""
     state = store.load(example_run().run, 1)
     for peer, role in ((TEO, Role.TRAINER), (RELAY, Role.RELAY)):
         state.members[peer] = Member(peer, "Teo", "laptop", role, AccumulatorId("b" * 32), 0.0)

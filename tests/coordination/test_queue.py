@@ -1,4 +1,5 @@
-"""The contract of the task queue: interrupted work is completed once after a restart, in memory or over Redis."""
+"""The contract of the task queue, in memory or over Redis: work that was interrupted is completed once after a
+restart."""
 
 import json
 import os
@@ -15,7 +16,8 @@ PROGRAM = Path(__file__).with_name("worker_process.py")
 
 @pytest.fixture(params=["embedded", "redis"])
 def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
-    """Return the environment of each queue. Celery names queues by address, so a Redis number of its own is needed."""
+    """Return the environment for each queue. Celery names queues by address, so the test uses a Redis database of its
+    own."""
     redis = request.getfixturevalue("redis_url").rpartition("/")[0] + "/9" if request.param == "redis" else ""
     own = {"MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": redis}
     return {**os.environ, **own}
@@ -31,7 +33,7 @@ def live(life: str, environment: dict[str, str]) -> str:
 def test_what_a_restart_has_interrupted_is_done_once(environment: dict[str, str]) -> None:
     live("draft", environment)
     assert json.loads(live("work", environment)) == {
-        "requeued": 1,  # the text; the run follows it
+        "requeued": 1,  # the task that prepares the text; opening the run follows it
         "state": "finished",
         "shards": 1,
         "snapshots": 1,

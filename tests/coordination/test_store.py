@@ -1,4 +1,5 @@
-"""The contract of the store: a commit is one transaction, and only the row tells whether it happened."""
+"""The contract of the store: a commit is one transaction, and after a lost answer only the row tells whether it
+happened."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,7 +56,7 @@ def commit(run: Run, record: Record, by: Commit = store.commit) -> store.Outcome
 
 
 def steps(example: Example, *rounds: tuple[Unit, ...]) -> list[Record]:
-    """Commit one step for each round's units, all of Teo's."""
+    """Commit one step for each round. All units of a round are Teo's."""
     records = []
     for units in rounds:
         records.append(next_record(example.run, (example.teo, units)))
@@ -64,8 +65,6 @@ def steps(example: Example, *rounds: tuple[Unit, ...]) -> list[Record]:
 
 
 class TestCommit:
-    """Rule 3, on every database."""
-
     def test_head_log_and_ledger_move_together(self, example: Example) -> None:
         record = next_record(example.run, (example.teo, (UNIT,)), (example.noor, (SECOND,)))
         assert commit(example.run, record) == "committed"
@@ -136,7 +135,7 @@ def failing(error: Exception) -> Callable[..., Any]:
 
 
 def deposed_changes_nothing(example: Example, by: Commit) -> None:
-    """Require that a host whose claim was taken changes nothing. Raise AssertionError."""
+    """Require that a host whose claim another host took changes no row. Raise AssertionError."""
     record = next_record(example.run, (example.teo, (UNIT,)))
     claims.forget_the_dead()
     claims.claim(example.run, "another host")
@@ -150,7 +149,8 @@ def deposed_changes_nothing(example: Example, by: Commit) -> None:
 
 @dataclass
 class Cut:
-    """A database connection that is cut at a COMMIT. `after`: once the database has carried it out."""
+    """A database connection that breaks at a COMMIT. `after`: the database carries the COMMIT out before the connection
+    breaks."""
 
     url: str
     after: bool
@@ -170,13 +170,13 @@ class Cut:
         return original()
 
     def _end_backend(self) -> None:
-        """End the session at the server, as a restart does. The driver finds out by itself."""
+        """End the session on the server, as a restart does. The driver notices it by itself."""
         assert connection.connection is not None
         process = connection.connection.info.backend_pid
         with psycopg.connect(self.url, autocommit=True) as control:
             control.execute("SELECT pg_terminate_backend(%s, 5000)", (process,))
         if self.after:
-            connection.cursor().execute("SELECT 1")  # the answer that does not come
+            connection.cursor().execute("SELECT 1")  # the answer to this query never comes
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def cut(url: str, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> Iterator[C
 
 
 class TestLostAnswer:
-    """A host whose COMMIT got no answer reads the row to find out."""
+    """A host that got no answer to its COMMIT reads the row to find out."""
 
     def test_of_a_commit_that_happened(self, example: Example, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
         record = next_record(example.run, (example.teo, (UNIT,)))
@@ -242,7 +242,7 @@ def marks(run: Run) -> dict[tuple[int, int], int]:
 
 
 class TestMarks:
-    """Rule 11: all leased samples stay below the marks."""
+    """Rule 11: all leased samples stay below the stored marks."""
 
     def test_they_are_raised(self, example: Example) -> None:
         store.raise_marks(example.run, 1, [Mark(0, 0, 8), Mark(1, 0, 2)])
@@ -287,8 +287,6 @@ class TestSettledUnits:
 
 
 class TestLoad:
-    """The state that a new host reads."""
-
     def test_of_a_run_at_its_beginning(self, example: Example) -> None:
         state = store.load(store.run_named(example.run.run_id), 7)
         assert (state.index, state.step, state.digest, state.fence) == (0, 0, GENESIS, 7)
@@ -323,7 +321,7 @@ class TestLoad:
 
 
 class TestRestart:
-    """Rule 11: a new host leases no sample that is in an update, in any epoch."""
+    """Rule 11: after a restart, a new host leases no sample that is already in an update, in any epoch."""
 
     @pytest.mark.parametrize("are_there", [True, False], ids=["with records", "without records"])
     def test_no_settled_sample_is_leased_again(self, example: Example, *, are_there: bool) -> None:
@@ -354,7 +352,7 @@ class TestRestart:
         assert not example.run.coverage.exists()
 
     def _through_epochs(self, example: Example, *, epochs: int) -> set[tuple[int, int, int]]:
-        """Commit each epoch in two halves, the second first; return the samples."""
+        """Commit each epoch in two halves, the second half first. Return the samples."""
         size = samples_in(1000, RECIPE.model.context)
         settled = set()
         for epoch in range(epochs):
@@ -365,7 +363,6 @@ class TestRestart:
         return settled
 
     def _granted(self, example: Example, book: LeaseBook) -> tuple[Unit, ...]:
-        """Return the units that a trainer gets for a request of forty samples."""
         wanted = book.wanted_marks({ACCUMULATOR: 40})
         store.raise_marks(example.run, 1, wanted)
         book.raise_marks(wanted)

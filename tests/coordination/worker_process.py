@@ -1,7 +1,7 @@
-"""One life of a site's worker. `draft` enqueues work and ends; `work` completes it, with each task repeated.
+"""One run of a site's worker. `draft` enqueues work and exits; `work` completes it, running each task twice.
 
-Settings come from the environment, so the queue is in this process or in Redis. Children answer at once.
-"""
+Settings come from environment variables, so the queue is in this process or in Redis. Child processes answer at
+once."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def wait_for(done: Callable[[], object]) -> None:
 
 
 def draft() -> None:
-    """Store a text and ask for a run to be opened, then end with the work undone."""
+    """Store a text and enqueue opening a run, then exit before the work is done."""
     from accounts.models import Person
     from runs.datasets.services import store_upload
     from runs.lifecycle import services
@@ -40,7 +40,7 @@ def draft() -> None:
 
 
 def work() -> dict[str, Any]:
-    """Complete the work, with each task repeated, and return what the rows show."""
+    """Complete the enqueued work, running each task twice. Return what the rows show."""
     from runs import queue, tasks
     from runs.lifecycle.services import finish_run
     from runs.models import Release, Run

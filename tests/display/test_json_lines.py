@@ -1,4 +1,4 @@
-"""The output of `join --json`: every line is an object, as docs/reference/json-lines.md describes it."""
+"""The output of `join --json`: every line is an object that docs/reference/json-lines.md describes."""
 
 import io
 import json
@@ -26,7 +26,6 @@ def read(stream: io.StringIO) -> list[dict[str, Any]]:
 
 
 def everything() -> list[dict[str, Any]]:
-    """Return one of each event, in the order in which they occur."""
     stream = io.StringIO()
     view = JsonLinesView(stream)
     view.ask_for_approval(Code("x", "BCDF-GHJK", "https://a/device/", "https://a/device/?code=BCDF-GHJK", 900, 2))
@@ -35,7 +34,7 @@ def everything() -> list[dict[str, Any]]:
 
 
 def all_that_happens(view: View) -> None:
-    """Report to a view everything that any view receives."""
+    """Call every method of a view once."""
     view.newer(Fault.of("E126", theirs="2", ours="1", line="pip install it"))
     view.preflight(Preflight(device="CPU"))
     view.say("Loading")
@@ -47,7 +46,7 @@ def all_that_happens(view: View) -> None:
     view.began(Fault.of("E138", free="1 GB", path="/a"))
     view.ended("E138")
     view.fault(Fault.of("E109", step=3))
-    for event in ("on_hold", "resumed", "moving"):  # as `MachineControl` and `join_run` tell them
+    for event in ("on_hold", "resumed", "moving"):  # `MachineControl` and `join_run` report these events
         view.tell(event, "in a sentence")
     view.leaves(3)
     view.farewell()

@@ -1,4 +1,4 @@
-"""The terminal in Bengali and in the pseudo-locale, where every word not marked for translation stands out."""
+"""The terminal's texts in Bengali, and in a pseudo-locale that reveals words not marked for translation."""
 
 import io
 import json
@@ -34,7 +34,7 @@ from tests.agent.program import manyhands
 from tests.display.test_json_lines import all_that_happens, everything
 from tests.display.test_status import busy
 
-ACCENTED = set("aeiouycnsAEIOUYCNS")  # letters that the pseudo-locale leaves in no message
+ACCENTED = set("aeiouycnsAEIOUYCNS")  # letters that the pseudo-locale replaces in every translated message
 GIVEN = set(re.findall(r"\w+", "Loading The model is overfitting Listening at port in a sentence CPU pip install it"))
 NAMES = set(re.findall(r"\w+", "A small model of Python's own words; https://a.example/runs/a-run; ann"))
 
@@ -64,7 +64,7 @@ def in_trouble() -> Status:
     return now
 
 
-# Everything is marked
+# Every text is marked for translation
 
 
 def test_everything_that_a_view_is_told_is_marked() -> None:

@@ -1,4 +1,4 @@
-"""The plain-line view: a trouble is reported once while it lasts, and once when it is over."""
+"""The plain-line view reports a problem once when it begins and once when it ends."""
 
 import io
 
@@ -12,14 +12,12 @@ AWAY, NO_RELAY = Fault.of("E134", reason="refused"), Fault.of("E135", relays="ws
 
 
 class Clock:
-    """A view's clock, in seconds, set by the test."""
-
     def __init__(self, view: View) -> None:
         self.view, self.now = view, 0.0
         view.clock = lambda: self.now
 
     def at(self, now: float) -> list[str]:
-        """Return the codes of the troubles shown at this time."""
+        """Set the clock, and return the codes of the problems that the view shows."""
         self.now = now
         self.view.look()
         return [trouble.code for trouble in self.view.now.troubles]
@@ -87,7 +85,7 @@ def test_somebody_elses_words_act_no_more(view: View) -> None:
 
 
 def test_a_warning_is_told_when_it_begins(view: View) -> None:
-    """The figures change with each snapshot; only a change of the words is a new warning."""
+    """The figures change with each snapshot. Only a change of the words counts as a new warning."""
     for text in ("", "It rose to 3.40.", "It rose to 3.50.", "", "It rose to 3.60."):
         view.warn(text)
         assert view.now.warning == text

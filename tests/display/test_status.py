@@ -1,4 +1,4 @@
-"""The status file that one command writes and another reads, fresh, stale or absent, and its display."""
+"""The status file that one command writes and another reads: fresh, stale or absent, and its display."""
 
 import io
 import json
@@ -206,7 +206,7 @@ def test_an_error_is_red_by_its_number_and_not_by_its_words() -> None:
 
 
 def test_a_terminal_of_another_size_gets_a_new_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The terminal has wrapped the old page and left it in pieces."""
+    """The terminal has wrapped the lines of the old page, so overwriting it in place would leave fragments."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     view = LiveView(stream)

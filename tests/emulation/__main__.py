@@ -1,4 +1,4 @@
-"""`python -m tests.emulation --setup homes`: a home network on this machine, until you press Enter."""
+"""Emulates a home network on this machine until you press Enter: `python -m tests.emulation --setup homes`."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ WIDTH = 132
 
 
 def main() -> int:
-    """Run the command. Return 1 and print a remedy if this machine cannot emulate."""
+    """Run the command. If this machine cannot emulate, print the reason with a remedy and return 1."""
     parser = arguments()
     asked = parser.parse_args()
     console = Console(width=WIDTH, highlight=False, markup=False)
@@ -31,7 +31,7 @@ def main() -> int:
     except Unavailable as reason:
         print(reason, file=sys.stderr)
         return 1
-    except ValueError as trouble:  # from the scale
+    except ValueError as trouble:  # an invalid scale raises ValueError
         parser.error(str(trouble))
     except KeyboardInterrupt:
         console.print()
@@ -59,7 +59,6 @@ def show(wanted: Setup, console: Console, *, calibrate: bool) -> None:
 
 
 def measure(network: Network, console: Console) -> Rates:
-    """Calibrate, and print how busy this machine was meanwhile."""
     console.print("Measuring ...")
     before = counters.processor_time()
     rates = calibrated(network)
@@ -69,7 +68,6 @@ def measure(network: Network, console: Console) -> Rates:
 
 
 def clean(console: Console) -> None:
-    """Remove namespaces of processes that are gone, and print their names."""
     left = remains.of_ended_processes()
     remains.remove(left)
     console.print("\n".join(f"removed {name}" for name in left) or "Nothing was left.")

@@ -1,4 +1,4 @@
-"""The real capacity of links: plain TCP, both ways at once, measured by the receiver."""
+"""The real capacity of links: plain TCP in both directions at once, measured by the receiver."""
 
 import json
 import math
@@ -14,35 +14,33 @@ from tests.emulation.network import Network, Node, end, hear, tell
 from tests.emulation.setups import MBIT, Peer, Rates
 
 PROGRAM = "tests.emulation.programs.traffic"
-# Up and down, over all peers measured at once: beyond this, the processors would be measured.
+# The total rate, up and down, of the peers measured at once. Above this the CPU would limit the result.
 MOST_TOGETHER = 3200 * MBIT
 MOST_DELAYED_TOGETHER = 400 * MBIT
 WARM_UP_ROUND_TRIPS = 25
 CONNECT_S = 0.5
 SINK = "sink"
-Received = dict[str, dict[str, int]]  # bytes, by receiver and sender
-Most = Mapping[str, float]  # bytes per second sent to a peer
+Received = dict[str, dict[str, int]]  # bytes, by receiver and then by sender
+Most = Mapping[str, float]  # highest rate in bytes per second, by receiving peer
 
 
 class Times(NamedTuple):
-    """Seconds before a measurement begins, and of the measurement."""
-
     warm_up_s: float
     measured_s: float
 
 
 def calibrated(network: Network, *, warm_up_s: float = 1.0, measured_s: float = 3.0) -> Rates:
-    """Return payload bytes per second of every link and of all limited pairs.
+    """Return the payload bytes per second of every link and of every limited pair.
 
-    Links are measured in groups as large as this machine carries. Each group takes both times, and longer with a
-    round-trip time. Raise RuntimeError if a peer does not get through, ValueError on loopback.
-    """
+    Links are measured in groups as large as this machine can handle. Each group takes the warm-up and the measuring
+    time. With a round-trip time the warm-up is longer. Raise RuntimeError if a peer gets no data through, ValueError on
+    loopback."""
     times = Times(warm_up_s + WARM_UP_ROUND_TRIPS * network.setup.round_trip_s, measured_s)
     peers = network.setup.peers
     with sink_of(network) as sink:
         full = with_sink(network, sink, peers, {}, times)
-        # A contributor receives about as much as it sends. If a wider downlink were full, its acknowledgements would
-        # take a tenth of the uplink, and the floor would be too easy to reach.
+        # A contributor receives about as much as it sends. If its wider downlink were full, acknowledgements would take
+        # a tenth of the uplink. The floor time would then be too easy to reach.
         uneven = [peer for peer in peers if peer.up_mbit < peer.down_mbit]
         even = with_sink(network, sink, uneven, {peer.name: peer.up_mbit * MBIT for peer in uneven}, times)
     up = {peer.name: max(each.up.get(peer.name, 0.0) for each in (full, even)) for peer in peers}
@@ -50,7 +48,8 @@ def calibrated(network: Network, *, warm_up_s: float = 1.0, measured_s: float = 
 
 
 def with_sink(network: Network, sink: Node, peers: Iterable[Peer], most: Most, times: Times) -> Rates:
-    """Measure what peers send to the sink and receive from it, by group; the sink sends `most` to each."""
+    """Measure what peers send to the sink and receive from it, group by group. The sink sends a peer at most `most`
+    bytes per second."""
     up: dict[str, float] = {}
     down: dict[str, float] = {}
     for group in groups(peers, most, MOST_DELAYED_TOGETHER if network.delay else MOST_TOGETHER):
@@ -63,26 +62,26 @@ def with_sink(network: Network, sink: Node, peers: Iterable[Peer], most: Most, t
 
 
 def calibrated_pairs(network: Network, times: Times) -> dict[tuple[str, str], float]:
-    """Measure every limited ordered pair, all at once."""
     pairs = [(one.name, other.name) for one, other in network.setup.limited_pairs()]
     if not pairs:
         return {}
     nodes = {name: network[name] for pair in pairs for name in pair}
-    # One connection carries both ways.
+    # one connection carries both directions
     dials = {name: [network[other].address for one, other in pairs if one == name < other] for name in nodes}
     received = exchange(nodes, dials, {}, times)
     return {(one, other): rate(received, one, other, times) for one, other in pairs}
 
 
 def rate(received: Received, one: str, other: str, times: Times) -> float:
-    """Return bytes per second from one to the other. Raise RuntimeError if nothing came."""
+    """Return the bytes per second that arrived from one peer at the other. Raise RuntimeError if nothing arrived."""
     if not (came := received[other].get(one, 0)):
         raise RuntimeError(f"nothing came from {one} to {other} in {times.measured_s:g} s")
     return came / times.measured_s
 
 
 def groups(peers: Iterable[Peer], most: Most, together: float) -> Iterator[list[Peer]]:
-    """Yield groups of peers to measure together; loads are bytes per second of both ways."""
+    """Yield groups of peers to measure together. A group's total rate in both directions is at most `together` bytes
+    per second."""
     group: list[Peer] = []
     loads = 0.0
     for peer in peers:
@@ -97,7 +96,8 @@ def groups(peers: Iterable[Peer], most: Most, together: float) -> Iterator[list[
 
 
 def exchange(nodes: Mapping[str, Node], dials: Mapping[str, list[str]], most: Most, times: Times) -> Received:
-    """Let all nodes exchange data with those they dial, sending at most `most` to each one named."""
+    """Let all nodes exchange data with the nodes that they dial. `most` limits the rate toward each node that it
+    names."""
     running: dict[str, subprocess.Popen[str]] = {}
     try:
         for name, node in nodes.items():
@@ -113,7 +113,7 @@ def exchange(nodes: Mapping[str, Node], dials: Mapping[str, list[str]], most: Mo
 
 @contextmanager
 def sink_of(network: Network) -> Iterator[Node]:
-    """Run an unlimited peer on the bridge, which all peers can dial, until the block ends."""
+    """Run a peer without rate limits on the bridge until the block ends. All peers can dial it."""
     if network.internet is None:
         raise ValueError("there is nothing to calibrate on loopback")
     namespace = network.internet.namespace.replace("internet", SINK)

@@ -1,4 +1,4 @@
-"""One small network for tests that only observe; on loopback where there are no namespaces."""
+"""One small network, shared by tests that do not change it. The network is on loopback where namespaces are missing."""
 
 from collections.abc import Iterator
 

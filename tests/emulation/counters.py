@@ -1,7 +1,6 @@
-"""The kernel's counters: bytes and packets of each peer, and how busy the processors were.
+"""The kernel's counters: bytes and packets of each peer, and how busy the CPUs were.
 
-A burst of segments that TCP sends at once counts as one packet with one header.
-"""
+A burst of segments that TCP sends at once counts as one packet with one header."""
 
 import json
 from collections.abc import Mapping
@@ -13,13 +12,11 @@ import psutil
 from tests.emulation.kernel.commands import run
 from tests.emulation.network import Network
 
-MOST_BUSY = 0.8  # above this a round is invalid: the machine was measured, not the network
+MOST_BUSY = 0.8  # above this a round is invalid: the machine's speed was measured, not the network's
 
 
 @dataclass(frozen=True)
 class Count:
-    """Bytes with headers, and packets."""
-
     bytes: int
     packets: int
 
@@ -32,8 +29,6 @@ NONE = Count(0, 0)
 
 @dataclass(frozen=True)
 class Traffic:
-    """One peer's traffic, out and in, among peers and with the coordinator."""
-
     up: Count
     down: Count
     control_up: Count
@@ -49,7 +44,8 @@ class Traffic:
 
 
 def traffic(network: Network) -> dict[str, Traffic]:
-    """Return each peer's traffic so far. On loopback all get this machine's loopback traffic, without control."""
+    """Return each peer's traffic so far. On loopback every peer gets the traffic of the loopback device, and none for
+    control."""
     if network.internet is None:
         return dict.fromkeys(network.nodes, on_loopback())
     shown = run(["ip", "-n", network.internet.namespace, "-json", "-stats", "link"])
@@ -58,7 +54,8 @@ def traffic(network: Network) -> dict[str, Traffic]:
 
 
 def of_peer(links: dict[str, Any], index: int) -> Traffic:
-    """Return a peer's traffic from the bridges' view: what they receive is what the peer sent."""
+    """Return a peer's traffic, counted at the bridges: the bytes that a bridge receives are those that the peer
+    sent."""
     data, control = links[f"d{index}"], links[f"c{index}"]
     return Traffic(*(count(side) for link in (data, control) for side in (link["rx"], link["tx"])))
 
@@ -68,7 +65,7 @@ def count(side: dict[str, int]) -> Count:
 
 
 def on_loopback() -> Traffic:
-    """Return loopback's traffic, where all that is sent is received."""
+    """Return the loopback device's traffic, where all that is sent is also received."""
     counters = psutil.net_io_counters(pernic=True)
     here = next(found for name, found in counters.items() if name.startswith("lo"))
     return Traffic(Count(here.bytes_sent, here.packets_sent), Count(here.bytes_recv, here.packets_recv), NONE, NONE)
@@ -76,7 +73,7 @@ def on_loopback() -> Traffic:
 
 @dataclass(frozen=True)
 class ProcessorTime:
-    """Seconds of all processors since boot. Stolen time counts as busy, waiting for a disk does not."""
+    """Seconds of all CPUs since boot. Time stolen by the hypervisor counts as busy; waiting for a disk does not."""
 
     busy_s: float
     all_s: float
@@ -87,12 +84,12 @@ def processor_time() -> ProcessorTime:
 
 
 def summed(times: Mapping[str, float]) -> ProcessorTime:
-    """Sum seconds by kind; guests' seconds are in `user` already."""
+    """Sum the seconds of all kinds. Seconds of guests are left out, since `user` already includes them."""
     everything = sum(value for name, value in times.items() if not name.startswith("guest"))
     return ProcessorTime(everything - times["idle"] - times.get("iowait", 0.0), everything)
 
 
 def cpu_busy(before: ProcessorTime, after: ProcessorTime) -> float:
-    """Return the busy share of this machine in between, 0 to 1; 0 if no tick has passed."""
+    """Return the share of CPU time that this machine was busy between the two readings, from 0 to 1."""
     part = (after.busy_s - before.busy_s) / max(after.all_s - before.all_s, 0.01)
     return min(max(part, 0.0), 1.0)

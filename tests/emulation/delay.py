@@ -1,10 +1,10 @@
-"""Round-trip time without netem: a program holds every packet of a link for half of it, each way.
+"""Round-trip time without netem: a program delays every packet of a link by half of that time, in each direction.
 
-A delayed link is two taps instead of a veth: one in the peer's namespace, one on the bridge, each with its queue.
-`python -m tests.emulation.delay DELAY_S INDEX...` makes `p<INDEX>` and `d<INDEX>` in its namespace, prints "ready", and
-carries packets until its input ends. For each input line it prints what it carried, lost and used, as JSON. A burst
-that TCP sends at once crosses as one packet with its virtio header; that is how Python can carry 50 Mb/s.
-"""
+A delayed link consists of two tap devices instead of a veth pair. One device is in the peer's namespace and one on the
+bridge, each with its own queue. `python -m tests.emulation.delay DELAY_S INDEX...` creates `p<INDEX>` and `d<INDEX>` in
+its namespace, prints "ready", and carries packets until its input ends. For each input line the program prints as JSON
+what it carried, lost and used. A burst that TCP sends at once crosses as one packet with its virtio header. Otherwise
+Python could not carry 50 Mb/s."""
 
 import contextlib
 import fcntl
@@ -27,45 +27,44 @@ CHECKSUMS_AND_TCP = 0x01 | 0x02  # TUN_F_CSUM, TUN_F_TSO4
 LARGEST = 10 + 14 + 65536  # virtio header, Ethernet, IP
 MOST_BYTES_PER_S = 50e6 / 8
 SPARE_BYTES = 256 * 1024
-TICK_S = 0.001  # polling interval: to wake for each packet would cost more than to carry it
-AT_ONCE = 64  # packets read from one side before the other sides' turn
+TICK_S = 0.001  # polling interval in seconds; waking for each packet would cost more than carrying it
+AT_ONCE = 64  # packets read from one side before the other sides have their turn
 
 
 class Held(NamedTuple):
     due: float
-    side: int  # the side where it leaves
+    side: int  # the file descriptor to which the packet is written
     packet: bytes
 
 
 @dataclass
 class Account:
-    """The program's counts: packets, bytes, and processor seconds."""
+    """Counts of what the program carried and lost, and the CPU seconds that it used."""
 
     packets: int = 0
     bytes: int = 0
     lost: int = 0
-    latest_s: float = 0.0  # the longest delay beyond the due time
+    latest_s: float = 0.0  # the longest time that a packet left after its due time
     cpu_s: float = 0.0
 
 
 class Delay:
-    """A carrier of packets between pairs of file descriptors; each read gives one packet, each write takes one.
+    """Carries packets between pairs of file descriptors. Each read returns one packet, and each write takes one.
 
-    At most `most_bytes` per side are on the way, enough for 50 Mb/s. Further packets are lost, as at a router.
-    """
+    At most `most_bytes` per side are in transit, enough for 50 Mb/s. Further packets are lost, as at a router."""
 
     def __init__(self, pairs: list[tuple[int, int]], delay_s: float) -> None:
         self._delay_s = delay_s
         self._across = {one: other for pair in pairs for one, other in (pair, pair[::-1])}
         self._most_bytes = round(MOST_BYTES_PER_S * delay_s) + SPARE_BYTES
-        self._on_the_way = dict.fromkeys(self._across, 0)  # bytes, by the side where they leave
-        self._held: deque[Held] = deque()  # in the order in which they are due
+        self._on_the_way = dict.fromkeys(self._across, 0)  # bytes in transit, by the side where they leave
+        self._held: deque[Held] = deque()  # packets in the order in which they are due
         self.account = Account()
         for side in self._across:
             os.set_blocking(side, False)
 
     def carry(self, stop: int) -> None:
-        """Carry packets until there is something to read on `stop`."""
+        """Carry packets until the descriptor `stop` has something to read."""
         while True:
             if self._held:
                 time.sleep(TICK_S)
@@ -97,7 +96,7 @@ class Delay:
             self.account.latest_s = max(self.account.latest_s, now - due)
             try:
                 os.write(side, packet)
-            except OSError:  # the device is down, or has no room
+            except OSError:  # the device is down or its queue is full
                 self.account.lost += 1
                 continue
             self.account.packets += 1
@@ -105,7 +104,8 @@ class Delay:
 
 
 def start(internet: Node, indexes: list[int], round_trip_s: float) -> "subprocess.Popen[str]":
-    """Start the program that makes these peers' taps in the namespace of the bridges and carries their packets."""
+    """Start the program that creates the tap devices of the given peers in the bridges' namespace and carries their
+    packets."""
     return internet.converse("tests.emulation.delay", str(round_trip_s / 2), *map(str, indexes))
 
 
@@ -115,7 +115,7 @@ def account(process: "subprocess.Popen[str]") -> Account:
 
 
 def tap(name: str) -> int:
-    """Create a tap in this process's namespace and return its file descriptor."""
+    """Create a tap device in this process's namespace and return its file descriptor."""
     side = os.open("/dev/net/tun", os.O_RDWR)
     fcntl.ioctl(side, TUNSETIFF, struct.pack("16sH22x", name.encode(), TAP_WITHOUT_INFO_WITH_OFFLOADS))
     fcntl.ioctl(side, TUNSETOFFLOAD, CHECKSUMS_AND_TCP)

@@ -1,7 +1,6 @@
-"""The least possible time of averaging: the share LP, written independently of the plan, which is judged by it.
+"""The least possible time of averaging, by a linear program over shares. The program knows only rates and bytes.
 
-It knows only rates and bytes.
-"""
+The program is written independently of the planner, because plans are compared with it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from tests.emulation.setups import Rates, Setup
 
 @dataclass(frozen=True)
 class Limit:
-    """A link in one direction: its fixed bytes, and those that grow with a peer's share, by index."""
+    """One direction of a link: bytes that it always carries, and bytes that grow with a peer's share, by the peer's
+    index."""
 
     bytes_per_s: float
     always: float
@@ -23,15 +23,15 @@ class Limit:
 def floor_s(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], wire_bytes_down: int) -> float:
     """Return the seconds from the first byte of a gradient to the last byte of an average.
 
-    `wire_bytes_up`: a whole encoded vector of each contributor, or by name; `wire_bytes_down`: the whole average.
-    Contributors are all trainers, or those named. Each element is reduced at one place that all contributors can dial;
-    they and the keeper of the log receive it. Nothing is forwarded. Raise RuntimeError if no peer can be dialled.
-    """
-    from scipy.optimize import linprog  # takes as long to load as a set-up takes to come up
+    `wire_bytes_up`: bytes of each contributor's encoded vector, as one number or by name. `wire_bytes_down`: bytes of
+    the average. Contributors are all trainers, or those named. One peer reduces each element, and all contributors can
+    dial that peer. The contributors and the keeper of the log receive the average. Nothing is forwarded. Raise
+    RuntimeError if no peer can be dialled."""
+    from scipy.optimize import linprog  # loading scipy takes as long as starting a set-up
 
     count = len(setup.peers)
     limits = list(limits_of(setup, rates, wire_bytes_up, wire_bytes_down))
-    # Variables: each peer's share, in order, and the time. Rows in seconds, so that they are of similar size.
+    # Variables: each peer's share in order, then the time. Rows are in seconds, so that their values have similar size.
     rows = np.zeros((len(limits), count + 1))
     rows[:, -1] = -1.0
     for row, limit in zip(rows, limits, strict=True):
@@ -52,7 +52,6 @@ def floor_s(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], 
 
 
 def limits_of(setup: Setup, rates: Rates, wire_bytes_up: int | Mapping[str, int], down: int) -> Iterator[Limit]:
-    """Yield every link, up and down, and every limited pair."""
     trainers = [peer.name for peer in setup.peers if peer.role == "trainer"]
     up = wire_bytes_up if isinstance(wire_bytes_up, Mapping) else dict.fromkeys(trainers, wire_bytes_up)
     receivers = {*up, setup.keeper}

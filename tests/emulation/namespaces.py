@@ -1,12 +1,12 @@
 """A set-up as network namespaces: `with emulated(setup("homes")) as network`. Needs root and iproute2.
 
-    host ── control bridge ══ a veth to each peer, never shaped; peers reach the host alone
-            data bridge    ══ a veth to each peer, shaped at both ends (or two taps, and the delay between them)
+The control bridge connects the host to every peer by a veth pair without rate limits; a peer can reach only the host
+there. The data bridge connects every peer by a veth pair, rate-limited at both ends, or by two tap devices with a delay
+between them.
 
 Both bridges are in one namespace, "the internet". An unreachable peer has routes to relays only, and dialling it gets
 no answer. Names begin with `mh`, the id of this process, and a serial number. On a machine without namespaces,
-`anywhere` puts the same peers on loopback.
-"""
+`anywhere` puts the same peers on loopback."""
 
 import itertools
 from collections.abc import Iterator
@@ -26,11 +26,10 @@ serials = itertools.count(1)
 
 @contextmanager
 def emulated(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
-    """Run the set-up until the block ends; then end every process in it and remove everything.
+    """Run the set-up until the block ends, then end every process in it and remove everything.
 
     Raise Unavailable if this machine cannot emulate, RuntimeError if the kernel refuses. SIGTERM or a closed terminal
-    ends the block like an exception.
-    """
+    ends the block as an exception would."""
     require()
     building = Building(setup, remains.prefix(next(serials)))
     with ended_by_signals():
@@ -43,7 +42,8 @@ def emulated(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
 
 @contextmanager
 def on_loopback(setup: Setup) -> Iterator[Network]:
-    """Run the same peers without namespaces: all can dial all, without rates or delays. End what was started in it."""
+    """Run the same peers without namespaces: each can dial each, without rate limits or delays. End all started
+    processes."""
     nodes = {peer.name: Node(peer.name, LOOPBACK, LOOPBACK, "") for peer in setup.peers}
     try:
         yield Network(setup, nodes, LOOPBACK)
@@ -53,13 +53,13 @@ def on_loopback(setup: Setup) -> Iterator[Network]:
 
 @contextmanager
 def anywhere(setup: Setup, *, shaped: bool = True) -> Iterator[Network]:
-    """Use namespaces if this machine has them, else loopback: for tests of what is exchanged, not how fast."""
+    """Use namespaces if this machine has them, else loopback. For tests of what peers exchange, not of how fast."""
     with on_loopback(setup) if reason_against() else emulated(setup, shaped=shaped) as network:
         yield network
 
 
 class Building:
-    """A network that is built step by step, and taken down from any step."""
+    """A network that is built step by step. The network can be taken down after any step."""
 
     def __init__(self, setup: Setup, prefix: str) -> None:
         self._setup = setup
@@ -69,7 +69,6 @@ class Building:
         self._nodes: list[Node] = []
 
     def up(self, *, shaped: bool) -> Network:
-        """Create namespaces, then links, addresses and rates."""
         names = [self._prefix + peer.name for peer in self._setup.peers]
         batch("ip", (f"netns add {name}" for name in (self._internet.namespace, *names)))
         slot = self._slot = free_slot(self._internet.namespace)
@@ -119,7 +118,8 @@ class Building:
 
 
 def free_slot(internet: str) -> int:
-    """Claim a control network by the name of the host's link. Raise RuntimeError if all are taken."""
+    """Claim a control network, by creating the host's link with the network's number. Raise RuntimeError if all are
+    taken."""
     for slot in range(len(addresses.CONTROLS)):
         device = HOST_LINK.format(slot=slot)
         try:

@@ -1,4 +1,4 @@
-"""Peers that can be reached and started, in namespaces of their own or on loopback."""
+"""Peers that can be started and dialled, in namespaces of their own or on loopback."""
 
 import subprocess
 import sys
@@ -16,34 +16,34 @@ PATIENCE_S = 5.0
 
 @dataclass(frozen=True)
 class Node:
-    """A peer's place: its addresses among peers and toward the coordinator, and its processes."""
+    """Where a peer runs: its address for other peers, its address for the coordinator, and its processes."""
 
     name: str
     address: str
     control_address: str
-    namespace: str  # empty: that of this process
+    namespace: str  # empty: the namespace of this process
     started: list["subprocess.Popen[Any]"] = field(default_factory=list, repr=False)
 
     @property
     def inside(self) -> list[str]:
-        """The prefix that runs a command in this place; the process keeps its id."""
+        """The command prefix that runs a command in this node's namespace. The process keeps its id."""
         return ["ip", "netns", "exec", self.namespace] if self.namespace else []
 
     def start(self, *command: str, **settings: Any) -> "subprocess.Popen[Any]":
-        """Start a command there, as `subprocess.Popen` would; it ends with the network."""
+        """Start a command in this node's namespace, as `subprocess.Popen` would. The command ends with the network."""
         process = subprocess.Popen([*self.inside, *command], **settings)
         self.started.append(process)
         return process
 
     def python(self, *arguments: str, **settings: Any) -> "subprocess.Popen[Any]":
-        """Start this Python there, in the root of the checkout."""
+        """Start this Python in the node's namespace, with the checkout's root as its folder."""
         return self.start(sys.executable, *arguments, cwd=ROOT, **settings)
 
     def converse(self, module: str, *arguments: str) -> "subprocess.Popen[str]":
-        """Start one of our modules there and wait until it says "ready"; lines go in and come out.
+        """Start one of our modules in the node's namespace and wait until it prints "ready". Lines go in and out
+        through pipes.
 
-        Installed packages are disabled: with many processes, finding them would be most of the work.
-        """
+        Installed packages are disabled, since finding them would take most of the time with many processes."""
         pipe = subprocess.PIPE
         process = self.python("-S", "-m", module, *arguments, stdin=pipe, stdout=pipe, text=True)
         if (line := hear(process)) != "ready":
@@ -58,15 +58,15 @@ class Network:
     setup: Setup
     nodes: dict[str, Node]
     host_address: str
-    internet: Node | None = None  # where the links of all peers end; None: all is on loopback
-    delay: "subprocess.Popen[str] | None" = None  # the program that holds packets back
+    internet: Node | None = None  # the node with the bridges; None on loopback
+    delay: "subprocess.Popen[str] | None" = None  # the program that delays packets
 
     def __getitem__(self, name: str) -> Node:
         return self.nodes[name]
 
 
 def hear(process: "subprocess.Popen[str]") -> str:
-    """Return the next line that it prints. Raise RuntimeError if it has ended."""
+    """Return the next line that the process prints. Raise RuntimeError if the process has ended."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line:
@@ -81,7 +81,6 @@ def tell(process: "subprocess.Popen[str]", line: str) -> None:
 
 
 def end(processes: Iterable["subprocess.Popen[Any]"]) -> None:
-    """Terminate processes by their ids, then kill those that stay. Close their pipes."""
     asked = list(processes)
     for process in asked:
         process.terminate()

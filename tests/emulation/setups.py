@@ -8,21 +8,21 @@ Role = Literal["trainer", "auxiliary", "relay"]
 Pair = tuple[str, str]  # from, to
 
 MBIT = 1e6 / 8  # bytes per second
-MOST_PEERS = 200  # each has an address in a /24
-LEAST_MBIT, MOST_MBIT = 0.1, 30_000.0  # the rates to which the kernel's queues can limit a link
-MOST_DELAYED_MBIT = 50.0  # of one link through the process that delays
+MOST_PEERS = 200  # peers have addresses in a /24 network
+LEAST_MBIT, MOST_MBIT = 0.1, 30_000.0  # rates to which the kernel's queues can limit a link
+MOST_DELAYED_MBIT = 50.0  # highest rate of a link through the process that delays packets
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One machine and its link, in Mb/s. Only a reachable one can be dialled."""
+    """One machine and its link, in Mb/s. Other peers can dial it only if it is reachable."""
 
     name: str
     role: Role
     up_mbit: float
     down_mbit: float
     reachable: bool = True
-    region: str = ""  # none: no pair of it is limited
+    region: str = ""  # empty: no pair with this peer is limited
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Setup:
     name: str
     peers: tuple[Peer, ...]
     elements: int
-    keeper: str  # of the log: receives every average
+    keeper: str  # the peer that keeps the log and receives every average
     default_scale: float
-    pair_mbit: float = 0.0  # from a peer of one region to one of another; 0: no limit
-    round_trip_s: float = 0.0  # between a trainer or auxiliary and what it dials; 0: that of the machine alone
-    scale: float = 1.0  # of the rates, already applied
+    pair_mbit: float = 0.0  # rate from a peer of one region to a peer of another; 0 means no limit
+    round_trip_s: float = 0.0  # between a trainer or auxiliary and the peers that it dials; 0 means no added delay
+    scale: float = 1.0  # factor on the rates; already applied to them
 
     def __post_init__(self) -> None:
         names = [peer.name for peer in self.peers]
@@ -57,11 +57,10 @@ class Setup:
             raise ValueError(f"{self.name}: a delayed link carries at most {MOST_DELAYED_MBIT:g} Mb/s")
 
     def delays(self, peer: Peer) -> bool:
-        """Return True if this peer's link has the round-trip time."""
         return self.round_trip_s > 0 and peer.role != "relay"
 
     def limited_pairs(self) -> list[tuple[Peer, Peer]]:
-        """Return ordered pairs of peers in different regions, if these have a rate."""
+        """Return the ordered pairs of peers in different regions, or none if the set-up does not limit such pairs."""
         placed = [peer for peer in self.peers if peer.region and self.pair_mbit]
         return [(one, other) for one in placed for other in placed if one.region != other.region]
 
@@ -80,7 +79,7 @@ class Setup:
 
 
 def peers(name: str, *links: tuple[int, float, float], role: Role = "trainer", **facts: Any) -> tuple[Peer, ...]:
-    """Return NAME-1, NAME-2, ... with links of (how many, up, down)."""
+    """Return peers NAME-1, NAME-2, … whose links are given as (how many, up, down)."""
     rates = [(up, down) for count, up, down in links for _ in range(count)]
     return tuple(Peer(f"{name}-{index}", role, up, down, **facts) for index, (up, down) in enumerate(rates, 1))
 
@@ -108,7 +107,7 @@ REGIONS = (
 
 
 def homes(name: str, most_mbit: float, round_trip_s: float) -> Setup:
-    """Return sixteen peers behind NAT, and two relays that carry everything."""
+    """Return sixteen peers behind NAT, and two relays through which all their traffic goes."""
     links = [(count, min(up, most_mbit), min(down, most_mbit)) for count, up, down in HOME_LINKS]
     everyone = (*peers("home", *links, reachable=False), *HOME_RELAYS)
     return Setup(name, everyone, 5_000_000, "relay-1", 1.0, round_trip_s=round_trip_s)
@@ -132,6 +131,6 @@ SETUPS = {
 
 
 def setup(name: str, scale: float | None = None) -> Setup:
-    """Return a set-up by name, at its own scale by default. Raise KeyError, ValueError."""
+    """Return a set-up by name, at its default scale or at `scale`. Raise KeyError or ValueError."""
     found = SETUPS[name]
     return found.scaled(found.default_scale if scale is None else scale)

@@ -1,4 +1,4 @@
-"""The description of a set-up for the person who started it: links, floors, and how to get in."""
+"""The description of a set-up for the person who started it: links, floor times, and how to enter namespaces."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ CODECS: tuple[Codec, ...] = ("fp16", "fp32")
 
 
 def links_of(network: Network, measured: Rates | None) -> Table:
-    """Return a table with a line per peer, in Mb/s, with measured rates beside the set ones."""
+    """Return a table with a line per peer, in Mb/s. Measured rates are shown beside the set ones."""
     title = (
         f"{network.setup.name}, rates x {network.setup.scale:g}, in Mb/s; the coordinator is at {network.host_address}"
     )
@@ -30,7 +30,6 @@ def links_of(network: Network, measured: Rates | None) -> Table:
 
 
 def rates_of(peer: Peer, measured: Rates | None) -> tuple[str, str]:
-    """Return up and down, as set or as set and measured."""
     if measured is None:
         return f"{peer.up_mbit:g}", f"{peer.down_mbit:g}"
     up, down = measured.up[peer.name] / MBIT, measured.down[peer.name] / MBIT
@@ -38,7 +37,6 @@ def rates_of(peer: Peer, measured: Rates | None) -> tuple[str, str]:
 
 
 def words_about(network: Network, measured: Rates | None) -> Iterator[str]:
-    """Yield the sentences beside the table."""
     setup = network.setup
     if setup.pair_mbit:
         yield f"Between regions: {setup.pair_mbit:g} Mb/s from each peer to each other."
@@ -54,7 +52,6 @@ def words_about(network: Network, measured: Rates | None) -> Iterator[str]:
 
 
 def floors(network: Network, codec: Codec, measured: Rates | None) -> str:
-    """Return the least time of a round, at the set rates and at the measured ones."""
     setup = network.setup
     size = encoded_size(codec, setup.elements)
     raw = floor_s(setup, setup.nominal(), size, size)

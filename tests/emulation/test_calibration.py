@@ -1,4 +1,4 @@
-"""The groups of a calibration, and that measuring leaves the network unchanged. No test checks a rate."""
+"""How calibration groups peers. Measuring leaves the network unchanged. No test checks a rate."""
 
 import itertools
 import socket
@@ -94,4 +94,5 @@ def test_a_processor_is_not_busier_than_always() -> None:
     sum(index * index for index in range(200_000))
     after = counters.processor_time()
     assert 0 < before.busy_s < before.all_s
-    assert -0.005 <= after.busy_s - before.busy_s <= after.all_s - before.all_s + 0.05  # told in hundredths, as floats
+    # the kernel reports hundredths of a second, as floats
+    assert -0.005 <= after.busy_s - before.busy_s <= after.all_s - before.all_s + 0.05

@@ -1,4 +1,5 @@
-"""Delayed packets come whole, in order and not too early; the excess is lost. No test says how late they come."""
+"""Delayed packets arrive whole, in order and not too early, and the excess is lost. No test checks how late they
+arrive."""
 
 import os
 import socket
@@ -21,7 +22,7 @@ PATIENCE_S = 20.0
 
 @contextmanager
 def between(delay_s: float) -> Iterator[tuple[socket.socket, socket.socket, Delay]]:
-    """Yield two ends, packet by packet, and the carrier between them."""
+    """Yield two sockets, on which each message is a packet, and the carrier between them."""
     ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
     (one, inner), (other, outer) = ends
     for end in (one, other):

@@ -1,4 +1,4 @@
-"""Floors known from papers and field notes, in units of one fp32 vector over 1 Gb/s unless stated otherwise."""
+"""Floor times known from papers and measurements, in units of one fp32 vector over 1 Gb/s unless stated otherwise."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ UNSCALED = {name: setups.setup(name, scale=1.0) for name in setups.SETUPS}
 
 
 def units(setup: Setup) -> float:
-    """Return a set-up's floor with fp32, in vectors over 1 Gb/s."""
+    """Return a set-up's floor time with fp32, in units of one vector over 1 Gb/s."""
     size = 4 * setup.elements
     return floor_s(setup, setup.nominal(), size, size) / (size / (1000 * setups.MBIT))
 
@@ -44,7 +44,8 @@ def test_four_peers_take_sixteen_seconds_for_ten_million_values() -> None:
 
 
 def test_regions_pay_for_a_relay_that_keeps_the_log() -> None:
-    """By hand: a pair allows x_i + x_j <= T / 20, so eight shares of T / 40; the relay has 1 - T / 5."""
+    """By hand: a pair allows x_i + x_j <= T / 20, so each of the eight peers has a share of T / 40, and the relay has 1
+    - T / 5."""
     relay_keeps = UNSCALED["regions"]
     assert units(replace(relay_keeps, keeper="east-1")) == pytest.approx(20 / 9)
     # The relay receives 8 x of gradients and 1 - x of averages over 2 Gb/s: x = (2 T - 1) / 7.
@@ -59,7 +60,8 @@ def test_a_keeper_beside_the_contributors_is_one_more_receiver(name: str, known:
 
 
 def test_up_and_down_are_limits_of_their_own() -> None:
-    """A relay reduces everything: the slow uplink of one bounds the round, then the slow downlink of the other."""
+    """A relay reduces everything. First the slow uplink of one peer limits the round, then the slow downlink of the
+    other."""
     one = Peer("one", "trainer", up_mbit=8, down_mbit=1000, reachable=False)
     two = Peer("two", "trainer", up_mbit=1000, down_mbit=4, reachable=False)
     relayed = Setup("relayed", (one, two, Peer("relay", "relay", 1000, 1000)), 1, "relay", 1.0)
@@ -71,7 +73,8 @@ def test_every_contributor_may_have_a_codec_of_its_own() -> None:
     four = UNSCALED["four"]
     full, half = 40_000_000, 20_000_000
     mixed = {"trainer-1": full, "trainer-2": full, "trainer-3": full, "trainer-4": half}
-    # 20 Mb/s still receive the whole average; once that is halved too, their half uplink is the floor.
+    # The peers with 20 Mb/s still receive the whole average. Once that is halved too, half of their uplink time is the
+    # floor.
     assert floor_s(four, four.nominal(), mixed, full) == pytest.approx(16.0)
     assert floor_s(four, four.nominal(), mixed, half) == pytest.approx(8.0)
 

@@ -1,4 +1,5 @@
-"""The command by hand: its output, and its clean-up at any end. Without root or iproute2 it gives the reason."""
+"""The command as people run it: its output, and clean-up however it ends. Without root or iproute2 it gives the
+reason."""
 
 import os
 import signal
@@ -23,7 +24,7 @@ def started(*arguments: str) -> "subprocess.Popen[str]":
 
 
 def shown(process: "subprocess.Popen[str]") -> str:
-    """Return all output until it waits for Enter, or until its end."""
+    """Return what the process prints until it waits for Enter or ends."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
@@ -34,7 +35,6 @@ def shown(process: "subprocess.Popen[str]") -> str:
 
 
 def is_there(process: "subprocess.Popen[str]") -> bool:
-    """Return True if a namespace of this process exists."""
     return bool(remains.named(f"mh{process.pid}-"))
 
 
@@ -60,7 +60,6 @@ def test_a_setup_is_there_until_its_end(ending: str | int, status: int) -> None:
 
 
 def refused(process: "subprocess.Popen[str]") -> None:
-    """Check that an unable machine gives one sentence and status 1."""
     _, trouble = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     said = trouble.replace(f"mh{process.pid}-", f"mh{os.getpid()}-")

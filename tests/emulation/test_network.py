@@ -1,4 +1,4 @@
-"""Reachability, the kernel's counts, and a complete removal. On loopback all can dial all."""
+"""Reachability, the kernel's counters, and complete removal. On loopback each peer can dial each other."""
 
 import itertools
 import json
@@ -42,7 +42,6 @@ except OSError as trouble:
 
 
 def listen(node: Node, address: str) -> str:
-    """Return a port there on which all data is accepted."""
     return hear(node.python("-S", "-c", LISTEN, address, stdout=subprocess.PIPE, text=True))
 
 
@@ -52,7 +51,7 @@ def sending(node: Node, address: str, port: str, size: int = 1, patience_s: int 
 
 
 def may_dial(one: Peer, other: Peer) -> bool:
-    """Return True if the set-up allows it: a peer behind NAT reaches relays and is not reached."""
+    """Return True if the set-up allows the connection: a peer behind NAT can dial relays, and no peer can dial it."""
     return other.reachable and (one.reachable or other.role != "trainer")
 
 
@@ -60,7 +59,7 @@ def test_who_can_dial_whom(network: Network) -> None:
     ports = {name: listen(node, node.address) for name, node in network.nodes.items()}
     pairs = list(itertools.permutations(SMALL.peers, 2))
     can = {pair for pair in pairs if network.internet is None or may_dial(*pair)}
-    # All at once: dialling a home gets no answer, and a second is enough to know it.
+    # All attempts run at once. Dialling a home gets no answer, and one second is enough to see that.
     tries = {
         (one, other): sending(
             network[one.name],
@@ -103,7 +102,7 @@ def test_the_kernel_counts_what_was_sent_for_those_who_sent_it(network: Network)
 
 
 def test_no_device_has_an_ipv6_address_that_announces_itself(network: Network) -> None:
-    """IPv6 announces its own addresses to all on a bridge for seconds after it is up."""
+    """For some seconds after a device comes up, IPv6 announces its addresses to all devices on a bridge."""
     if network.internet is None:
         return
     for namespace in (node.namespace for node in (network.internet, *network.nodes.values())):
@@ -141,7 +140,6 @@ def test_a_pair_between_regions_has_a_queue_of_its_own() -> None:
 
 
 def used_queues(node: Node) -> list[str]:
-    """Return the classes of its link that carried much data."""
     if not node.namespace:
         return []
     shown = json.loads(run(["tc", "-n", node.namespace, "-s", "-j", "qdisc", "show", "dev", "data"]))
@@ -190,7 +188,7 @@ def test_after_an_exception_nothing_is_left() -> None:
     network, process, child = seen[0]
     assert process.returncode is not None
     if network.internet is None:
-        os.kill(child, signal.SIGKILL)  # no other process knows of it
+        os.kill(child, signal.SIGKILL)  # the network does not know this child process
     else:
         assert not runs(child)
         assert remains.named(network.internet.namespace.removesuffix("internet")) == []
@@ -201,7 +199,7 @@ def test_what_cannot_be_built_leaves_nothing() -> None:
     long = Setup("long", peers("x" * 300, (2, 1, 1)), 1, f"{'x' * 300}-1", 1.0)
     before = remains.named(f"mh{os.getpid()}-")
     with pytest.raises((RuntimeError, ZeroDivisionError)), anywhere(long):
-        raise ZeroDivisionError  # loopback has no names
+        raise ZeroDivisionError  # loopback has no namespaces
     assert remains.named(f"mh{os.getpid()}-") == before
 
 

@@ -1,4 +1,4 @@
-"""The set-ups match their description, peer by peer; a scale multiplies only the rates."""
+"""The set-ups match their description, peer by peer, and a scale multiplies only the rates."""
 
 from collections import Counter
 from dataclasses import replace
@@ -90,7 +90,7 @@ ONE = Peer("one", "trainer", 1, 1)
     [
         ((), {}),
         ((ONE, ONE), {}),
-        ((replace(ONE, name="two"),), {}),  # "one" keeps the log
+        ((replace(ONE, name="two"),), {}),  # the keeper of the log, "one", does not exist
         ((replace(ONE, up_mbit=0),), {}),
         ((replace(ONE, down_mbit=51),), {"round_trip_s": 0.1}),
         (tuple(replace(ONE, name=str(index)) for index in range(201)), {}),

@@ -1,4 +1,4 @@
-"""Shared by the journeys: their selection and order, an English text, and the agent's wheel."""
+"""Shared by the end-to-end tests: their selection and order, an English text, and the agent's wheel."""
 
 import signal
 from pathlib import Path
@@ -10,12 +10,13 @@ from scripts import build_wheel
 from tests.end_to_end.rig.swarm import Swarm
 from tests.warm.client import Warm
 
-# A shell that starts tests in the background makes them ignore Ctrl-C, and their children inherit that.
+# A shell that starts tests in the background makes them ignore Ctrl-C, and their child processes inherit this.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# The journeys of `make test`; `make check` runs all. Long modules come first: one that begins last runs alone.
+# The end-to-end tests that `make test` runs; `make check` runs all. Long modules start first, so that none runs alone
+# at the end.
 JOURNEYS_OF_TEST = (
     "test_exactness.py::test_uneven_machines_make_what_one_would[lamb]",
     "test_survival.py::",
@@ -31,7 +32,7 @@ LONGEST = ("test_exactness", "test_survival", "test_volunteer", "test_live_page"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin the journeys first, and mark those that only `make check` runs."""
+    """Run the end-to-end tests first, and mark those that only `make check` runs."""
     folder = Path(__file__).parent
     for item in items:
         journey = item.nodeid.removeprefix("tests/end_to_end/")
@@ -41,7 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def rank(path: Path, folder: Path) -> int:
-    """Return the place of a module: long journeys, other journeys, then all else in its order."""
+    """Return a module's place in the order: long end-to-end tests, then other end-to-end tests, then all other
+    tests."""
     if not path.is_relative_to(folder):
         return len(LONGEST) + 1
     return LONGEST.index(path.stem) if path.stem in LONGEST else len(LONGEST)
@@ -59,7 +61,6 @@ def english() -> str:
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with the agent's wheel, as setup builds it."""
     folder = tmp_path_factory.mktemp("wheel") / "download"
     build_wheel.build(build_wheel.ROOT, folder)
     return folder

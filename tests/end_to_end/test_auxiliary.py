@@ -12,7 +12,7 @@ from demo.visitor import Visitor
 from peer_agent.relay.place import SEEN
 from tests.end_to_end.rig.swarm import Swarm
 
-HERE = str(ROOT)  # the agent of this checkout, not an installed one
+HERE = str(ROOT)  # the agent of this checkout, even if another version is installed
 AVERAGED = re.compile(r"step ([\d,]+): .* ([\d.]+) [MG]B averaged here")
 
 
@@ -29,7 +29,6 @@ def start_auxiliary(swarm: Swarm, name: str, token: str) -> None:
 
 
 def reducers(swarm: Swarm, home: Path) -> dict[int, set[str]]:
-    """Return each step's reducers, from the log in this home."""
     return {record["step"]: {span[4] for span in record["spans"]} for record in swarm.records(home)}
 
 
@@ -62,7 +61,7 @@ def test_a_run_moves_by_a_members_machine_that_averages(swarm: Swarm, english: s
 
 
 def _is_credited(swarm: Swarm, organizer: Visitor) -> None:
-    """Require averaged bytes at the API and on the page, beside the same person's samples."""
+    """Require that API and page show the bytes that the auxiliary averaged, beside the samples of the same person."""
     given = organizer.read_json(f"runs/{swarm.slug}/leaderboard")["averaged"]
     assert [line["name"] for line in given] == ["organizer"]
     assert given[0]["bytes_averaged"] > 0
@@ -72,7 +71,6 @@ def _is_credited(swarm: Swarm, organizer: Visitor) -> None:
 
 
 def _beside_a_relay(swarm: Swarm) -> None:
-    """Start an operator's relay and wait until it averages beside the auxiliary."""
     swarm.start_relay("relay", swarm.token_of(swarm.operator()), PYTHONPATH=HERE)
     swarm.wait(lambda: swarm.online("relay"), 60, "the relay is here")
     home = swarm.folder / "nas"
@@ -83,7 +81,7 @@ def _beside_a_relay(swarm: Swarm) -> None:
 
 
 def test_two_that_listen_need_no_relay(tmp_path: Path, english: str) -> None:
-    """Each trainer averages for the other, and both keep the log."""
+    """Each trainer reduces for the other, and both keep the log."""
     with Swarm(tmp_path) as swarm:
         swarm.start_site(options="--no-relay")
         organizer = swarm.sign_up("organizer")

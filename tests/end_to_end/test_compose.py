@@ -1,7 +1,6 @@
-"""The commands and settings of compose.yaml as processes of this machine, behind its own Caddyfile.
+"""The commands and settings of compose.yaml, run as processes of this machine behind the same Caddyfile.
 
-`Here` holds the differences: ports and folders of this machine instead of the containers' own.
-"""
+`Here` holds the differences: ports and folders of this machine instead of those inside containers."""
 
 import os
 import re
@@ -27,7 +26,7 @@ CODE = re.compile(r"/approve/\?code=([0-9A-Z-]+)")
 
 
 class Here(NamedTuple):
-    """Ports and folders on this machine that containers have to themselves."""
+    """Ports and folders of this machine. In containers, each service has ports and folders of its own."""
 
     folder: Path
     redis: str
@@ -39,7 +38,7 @@ class Here(NamedTuple):
 
     @property
     def certificate(self) -> Path:
-        """The certificate of the authority that Caddy creates for `local_certs`."""
+        """The root certificate that Caddy creates for its option `local_certs`."""
         return self.folder / "caddy" / "caddy" / "pki" / "authorities" / "local" / "root.crt"
 
     def services(self) -> dict[str, dict[str, Any]]:
@@ -53,7 +52,7 @@ class Here(NamedTuple):
         return entry + [told.get(word, word) for word in self.services()[name]["command"]]
 
     def environment(self, name: str) -> dict[str, str]:
-        """Return the service's settings, without this process's own."""
+        """Return the service's environment variables with this machine's ports and folders."""
         places = {
             "/run/secrets/database_url": str(self.folder / "database_url"),
             "redis://redis:6379/0": self.redis,
@@ -71,7 +70,6 @@ class Here(NamedTuple):
         }
 
     def caddyfile(self) -> str:
-        """Return the Caddyfile with a local authority and unprivileged ports."""
         text = (FOLDER / "Caddyfile").read_text()
         for name, port in (("site-1", 8000), ("site-2", 8000), ("relay", 9000)):
             text = text.replace(f"{name}:{port}", f"127.0.0.1:{self.ports[name]}")
@@ -83,7 +81,7 @@ class Here(NamedTuple):
 
 @contextmanager
 def caddy(here: Here) -> Iterator[None]:
-    """Run Caddy before the two sites. It answers once one of them does."""
+    """Run Caddy in front of the two sites. Yield once one of the sites answers through Caddy."""
     (here.folder / "Caddyfile").write_text(here.caddyfile())
     own = [f"XDG_DATA_HOME={here.folder / 'caddy'}", f"XDG_CONFIG_HOME={here.folder / 'caddy'}"]
     program = str(Path(sys.executable).with_name("caddy"))
@@ -122,7 +120,7 @@ def is_ready(visitor: Visitor) -> bool:
 
 
 def approve_relay(swarm: Swarm, here: Here) -> None:
-    """Sign up the first operator by the logged link and approve the relay's code."""
+    """Sign up the first operator with the link in the site's log, and approve the relay's code."""
     operator = swarm.operator()
     swarm.start("relay", [*here.command("relay"), "--attached"], here.environment("relay"), here.folder)
     swarm.wait(lambda: CODE.search(swarm.log("relay")), 60, "the relay shows a code")

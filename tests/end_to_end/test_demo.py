@@ -19,7 +19,8 @@ from tests.end_to_end.rig.swarm import is_alive
 from tests.golden import golden, shape_of
 
 LIMIT_S = 240
-USUAL = {"PATH", "HOME", "MANYHANDS_HOME", "MANYHANDS_TOKEN"}  # others can read a command line, so the token is here
+# the token is in the environment, because other users can read a command line
+USUAL = {"PATH", "HOME", "MANYHANDS_HOME", "MANYHANDS_TOKEN"}
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
@@ -35,7 +36,7 @@ def wait_until(done: Callable[[], object], what: str) -> None:
 
 
 def agents_of(demo: "subprocess.Popen[str]") -> list[psutil.Process]:
-    """Return the agents among the demo's children, once they run the agent's command."""
+    """Return the child processes of the demo that already run the agent's command."""
     found = []
     for child in psutil.Process(demo.pid).children():
         try:
@@ -48,7 +49,7 @@ def agents_of(demo: "subprocess.Popen[str]") -> list[psutil.Process]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Run a demo of two volunteers and six steps. Return its result and what was seen of its agents meanwhile."""
+    """Run a demo with two volunteers and six steps. Return its result, and what was observed of its agents."""
     file = tmp_path_factory.mktemp("demo") / "out.json"
     seen: dict[int, dict[str, Any]] = {}
     with start("--peers", "2", "--steps", "6", "--exit", "--json", str(file)) as demo:
@@ -89,7 +90,7 @@ def test_agents_get_little_and_listen_on_nothing(finished: tuple[Any, list[dict[
     assert len(agents) == 2
     for agent in agents:
         assert agent["looks"] > 5
-        assert agent["environment"] - {"LC_CTYPE"} == USUAL  # Python sets LC_CTYPE itself in a bare environment
+        assert agent["environment"] - {"LC_CTYPE"} == USUAL  # Python sets LC_CTYPE by itself in a bare environment
         assert agent["listening"] == []
 
 

@@ -1,4 +1,4 @@
-"""Three uneven machines together make the model that one machine would make (rules 13, 32 and 33)."""
+"""Three machines of unequal speed together make the model that one machine would make (rules 13, 32 and 33)."""
 
 import json
 import shutil
@@ -18,8 +18,8 @@ from tests.end_to_end.rig.swarm import Swarm, Uploaded, slowed
 from tests.recipes.finetune_lora.small_base import model_folder, zipped
 
 STEPS, LOSSY_STEPS = 20, 6
-TRIES = 3  # of a run: if a busy computer stops a machine for a second, a step leaves it out and is not exact
-LESS_THAN_IS_TRAINED = 70_000  # characters
+TRIES = 3  # runs: if a busy computer stops a machine for a second, a step leaves the machine out and is not exact
+LESS_THAN_IS_TRAINED = 70_000  # characters; the run uses less data than this
 BOUNDS = {"lamb": 1e-6, "adamw": 1e-5}
 RATES = {"lamb": "0.01", "adamw": "0.001"}
 MASKED = {
@@ -58,8 +58,8 @@ IMAGES = {
         **dict.fromkeys(("flip", "jitter", "strength", "grey", "blur"), "0.5"),
     },
 }
-# Small steps and large units: otherwise rounding that flips a ReLU makes a difference that triples with each step.
-# A single machine that starts with parameters times 1 ± 1e-7 differs as much.
+# Small steps and large units. Otherwise rounding flips ReLUs, and the difference triples with each step. A single
+# machine that starts with parameters times 1 ± 1e-7 differs as much.
 ADAPTERS = {
     "objective": "finetune_lora",
     "rank": "4",
@@ -71,10 +71,10 @@ ADAPTERS = {
     "beta2": "0.999",
 }
 OF_IMAGES = {"family": "resnet10", "width": "8", "side": "32", "micro_batch": "32", "target_batch": "160"}
-# A flipped ReLU is rare then and costs up to 2e-4. Without one the difference is 1e-8 to 1e-7.
+# With these settings ReLUs rarely flip. A flip costs up to 2e-4. Without a flip the difference is 1e-8 to 1e-7.
 IMAGE_STEPS, IMAGE_BOUND = 5, {"image_classification": 1e-4, "image_ssl": 1e-3}
-LOSS_BOUND = 1e-4  # a flipped ReLU does not move the loss, nor does SwAV's assignment, which is part of it
-# Name, CPU capability, threads: the slowest one is also stopped half of the time.
+LOSS_BOUND = 1e-4  # a flipped ReLU changes the loss less than this, even SwAV's loss, which contains the assignment
+# Name, CPU capability, threads. The slowest machine is also suspended half of the time.
 MACHINES = (("quick", "", 2), ("old", "default", 1), ("slow", "avx2", 1))
 
 
@@ -95,7 +95,8 @@ def train(
     steps: int,
     **recipe: str,
 ) -> tuple[Path, dict[str, dict[int, str]]]:
-    """Train until no step leaves a machine out. Return the final snapshot and every machine's digests."""
+    """Train until a run has no step that leaves a machine out. Return the final snapshot and every machine's
+    digests."""
     for _ in range(TRIES):
         final, digests = train_once(site, target, data, model, steps=steps, **recipe)
         records = [to_json(from_lines(path.read_bytes())) for path in (target / "records").iterdir()]
@@ -117,7 +118,7 @@ def train_once(
     steps: int,
     **recipe: str,
 ) -> tuple[Path, dict[str, dict[int, str]]]:
-    """Train on three processes of unequal speed and export the run to `target`. Return the final snapshot and
+    """Train on three processes of unequal speed, and export the run to `target`. Return the final snapshot and the
     digests."""
     swarm, organizer = site
     swarm.open_run(organizer, data, model, trainers=3, steps=steps, **recipe)
@@ -136,13 +137,13 @@ def train_once(
 
 
 def furthest(weights: dict[str, torch.Tensor], final: Path) -> float:
-    """Return the largest difference of a weight from the snapshot's."""
+    """Return the largest difference between a weight and the same weight in the snapshot."""
     theirs = weights_of(final)
     return max(float((weight - theirs[name]).abs().max()) for name, weight in weights.items())
 
 
 def loss_apart(export: Path, losses: list[float]) -> float:
-    """Return the largest relative difference between a step's loss and its record's."""
+    """Return the largest relative difference between a replayed loss and the loss in the step's record."""
     records = [to_json(from_lines(path.read_bytes())) for path in (export / "records").iterdir()]
     said = [float(record["loss"]) for record in sorted(records, key=lambda record: int(record["step"]))]
     return max(abs(a - b) / a for a, b in zip(said, losses, strict=True))
@@ -169,14 +170,15 @@ def test_uneven_machines_make_what_one_would(
     print(f"{optimizer}: max |dw| = {moved:.2e} after {STEPS} steps")
     assert moved <= BOUNDS[optimizer]
     agree(digests, STEPS)
-    # A control: with means that weigh each machine alike, whatever its tokens, the difference is far beyond the bound.
+    # A control: if every machine had the same weight, whatever its tokens, the difference would be far beyond the
+    # bound.
     assert distance(unweighted(export, tmp_path / "unweighted"), final) > 10 * BOUNDS[optimizer]
 
 
 def test_a_masked_language_model_is_what_one_machine_would_make(
     site: tuple[Swarm, Visitor], tmp_path: Path, english: str
 ) -> None:
-    """The reference draws masks, cuts and swaps itself, word by word."""
+    """The independent reference program draws masks, cuts and swaps itself, word by word."""
     torch.set_num_threads(1)
     export = tmp_path / "export"
     final, digests = train(site, export, english[:LESS_THAN_IS_TRAINED], steps=STEPS, **MASKED)
@@ -196,7 +198,7 @@ def test_a_masked_language_model_is_what_one_machine_would_make(
 def test_a_model_of_images_is_what_one_machine_would_make(
     site: tuple[Swarm, Visitor], tmp_path: Path, objective: str
 ) -> None:
-    """The reference cuts, mirrors and colours crops itself, pixel by pixel."""
+    """The independent reference program cuts, mirrors and colours image crops itself, pixel by pixel."""
     torch.set_num_threads(1)
     export, tar = tmp_path / "export", ("digits.tar", digits_tar())
     recipe = {"objective": objective, **OF_IMAGES, **IMAGES[objective]}
@@ -213,9 +215,9 @@ def test_a_model_of_images_is_what_one_machine_would_make(
     assert loss_apart(export, other_losses) > 10 * LOSS_BOUND
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft, about a name in transformers
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft warns about a name in transformers
 def test_adapters_are_what_peft_alone_would_make(site: tuple[Swarm, Visitor], tmp_path: Path, english: str) -> None:
-    """Only adapters are sent, logged and stored; the release is a plain model with them merged."""
+    """Agents send, log and store only adapters. The release is a plain model into which the adapters are merged."""
     torch.set_num_threads(1)
     brought, export = model_folder(tmp_path / "base"), tmp_path / "export"
     archive = zipped(brought)
@@ -243,7 +245,8 @@ def test_adapters_are_what_peft_alone_would_make(site: tuple[Swarm, Visitor], tm
 
 
 def agree(digests: dict[str, dict[int, str]], steps: int) -> None:
-    """Require equal digests from all machines that made a step, and at least two machines for each step."""
+    """Require that all machines that made a step have equal digests of it, and that each step was made by at least
+    two."""
     for step in range(1, steps + 1):
         seen = {name: of[step] for name, of in digests.items() if step in of}
         assert len(seen) >= 2, f"step {step} was seen by {sorted(seen)}"
@@ -251,7 +254,7 @@ def agree(digests: dict[str, dict[int, str]], steps: int) -> None:
 
 
 def unweighted(export: Path, target: Path) -> Path:
-    """Copy the run with only one unit for the machine with most units, so that only the weights differ."""
+    """Copy the run, but leave one unit to the machine with most units. Only the weights in the means change."""
     shutil.copytree(export, target)
     for path in (target / "records").iterdir():
         head, signature, parts, _ = path.read_bytes().split(b"\n")
@@ -271,7 +274,8 @@ def test_replicas_agree_on_lossy_bytes(site: tuple[Swarm, Visitor], tmp_path: Pa
 def test_what_overlaps_the_rounds_is_made_again_from_the_records(
     site: tuple[Swarm, Visitor], tmp_path: Path, english: str
 ) -> None:
-    """Overlapped steps are not exact, but their records name the units that were one step old."""
+    """Steps that overlap the rounds are not exact, but their records name the units that were computed one step
+    earlier."""
     export = tmp_path / "export"
     final, digests = train(site, export, english[:LESS_THAN_IS_TRAINED], steps=STEPS, staleness="1")
     records = [to_json(from_lines(path.read_bytes())) for path in (export / "records").iterdir()]

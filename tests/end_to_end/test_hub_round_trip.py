@@ -1,7 +1,6 @@
-"""The site's release and an agent's snapshots on the Hub come back through the Hub's own client, and load.
+"""The site's release and an agent's snapshots on the Hub can be downloaded with the Hub's own client, and load.
 
-The Hub fails half of all calls, before or after it has done the work, and the site is killed during an upload.
-"""
+The Hub fails half of all calls, before or after it has done the work, and the site is killed during an upload."""
 
 import hashlib
 from pathlib import Path
@@ -40,14 +39,16 @@ def test_both_come_back_and_load(tmp_path: Path, english: str, monkeypatch: pyte
 
 
 def train(swarm: Swarm, hub: Hub, english: str) -> None:
-    """Train a run that both publish. The organizer asks before there is anything to publish."""
+    """Train a run that both site and agent publish. The organizer asks for publication before there is anything to
+    publish."""
     swarm.start_site()
     organizer = swarm.sign_up("organizer")
     swarm.open_run(organizer, english, trainers=2, steps=STEPS, snapshot_every=str(EVERY))
     page = f"/runs/{swarm.slug}/publish/"
     organizer.submit(page, {"action": "save", "token": SITES})
     organizer.submit(page, {"action": "publish", "repository": "amina/words", "checkpoint_every": str(EVERY)})
-    hub.failing, hub.most_in_a_row = 0.5, 3  # longer streaks cause minutes of pauses, which other tests cover
+    # longer series of failures cause pauses of minutes, which other tests cover
+    hub.failing, hub.most_in_a_row = 0.5, 3
     token = swarm.token_of(organizer)
     swarm.start_agent("publisher", token=token, options="--publish teo/live", HF_TOKEN=AGENTS, HF_ENDPOINT=hub.url)
     organizer.submit(page, {"agreed": "1"}, action=f"/runs/{swarm.slug}/named/")
@@ -60,7 +61,8 @@ def train(swarm: Swarm, hub: Hub, english: str) -> None:
     swarm.wait(lambda: swarm.processes["publisher"].poll() is not None, 300, "the publisher has left")
     assert swarm.processes["publisher"].returncode == 0, swarm.log("publisher")
     assert f"step {STEPS} is on the Hub: {hub.url}/teo/live" in swarm.log("publisher")
-    assert len(hub.repositories["teo/live"].commits) >= 2  # the Hub's own first commit, and the last snapshot
+    # one commit by the Hub itself, and one with the last snapshot
+    assert len(hub.repositories["teo/live"].commits) >= 2
     assert set(hub.repositories) == {"amina/words", "teo/live"}
 
 
@@ -70,7 +72,6 @@ def fetched(hub: Hub, repository: str, folder: Path) -> Path:
 
 
 def check(folder: Path) -> None:
-    """Require each file's listed digest."""
     lines = (folder / "SHA256SUMS").read_text().splitlines()
     assert {name for line in lines for name in [line[66:]]} >= {"README.md", "model.safetensors", "tokenizer.json"}
     for line in lines:
@@ -78,7 +79,6 @@ def check(folder: Path) -> None:
 
 
 def assert_same_logits(*folders: Path) -> None:
-    """Require that both models load in the usual way and give equal logits."""
     said = []
     for folder in folders:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
@@ -89,7 +89,8 @@ def assert_same_logits(*folders: Path) -> None:
 
 
 def assert_same_card(released: Path, snapshot: Path) -> None:
-    """Require that the agent's card has the release's curve and people, with the names of those who agreed."""
+    """Require that the agent's model card has the same curve and people as the release, with the names of those who
+    agreed."""
     cards = [(folder / "README.md").read_text() for folder in (released, snapshot)]
     people = [card.split("## People")[1].split("##")[0] for card in cards]
     assert people[0] == people[1]
@@ -107,7 +108,7 @@ def compare_with_site(swarm: Swarm, folder: Path) -> None:
 
 
 def assert_nobody_else_saw(swarm: Swarm) -> None:
-    """Require that neither token is in any file or log in the clear."""
+    """Require that no file or log contains either token as plain text."""
     for path in swarm.folder.rglob("*"):
         if path.is_file():
             content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""The run page in a real browser over a real run: it updates itself, also without sockets and after a restart."""
+"""A run's page in a real browser. The page updates itself, also without WebSockets and after a restart of the site."""
 
 import re
 from collections.abc import Callable
@@ -40,8 +40,8 @@ RECORDER = """
   new MutationObserver(look).observe(document.getElementById("content"), everything);
   look();
 """
-# The places in which a freshly fetched page differs from the live one, with both texts. Excluded: the chart, which is
-# a picture in one and drawn in the other, and times, which are in UTC or in the reader's time zone.
+# The places in which a freshly fetched page differs from the live one, with both texts. Excluded are charts, which the
+# live page draws, and times, which the live page shows in the reader's time zone.
 DIFFERENCES = """async () => {
   const fresh = new DOMParser().parseFromString(await (await fetch(location.pathname)).text(), "text/html");
   const text = (page, name) => page.querySelector(`[data-live=${name}]`).textContent.replace(/\\s+/g, "");
@@ -56,12 +56,12 @@ PLACES = "(all) => all.map((each) => { const { y, height } = each.getBoundingCli
 
 
 def blocked(route: WebSocketRoute) -> None:
-    """Close the socket, as a proxy that does not support sockets."""
+    """Close the WebSocket, as a proxy without support for WebSockets does."""
     route.close()
 
 
 def open_page(swarm: Swarm, browser: Browser, link: str) -> Reader:
-    """Open a reader's page that is updated by `link`, with the recorder running."""
+    """Open a reader's page with the recorder running. `link` tells how the page gets its updates."""
     reader = Reader(browser)
     if link == POLLING:
         reader.page.route_web_socket(re.compile("/ws/"), blocked)
@@ -73,7 +73,7 @@ def open_page(swarm: Swarm, browser: Browser, link: str) -> Reader:
 
 
 def begin(swarm: Swarm, english: str) -> Any:
-    """Start a site and a run on which one volunteer, Amina, works. Return a token for Teo."""
+    """Start a site and a run in which one volunteer, Amina, works. Return a token for Teo."""
     swarm.start_site()
     amina, teo = swarm.sign_up("Amina"), swarm.sign_up("Teo")
     swarm.open_run(amina, english, trainers=1, steps=500, **SLOW)
@@ -83,12 +83,13 @@ def begin(swarm: Swarm, english: str) -> Any:
 
 
 def says_the_same_anew(swarm: Swarm, reader: Reader) -> None:
-    """Require that the live page equals a freshly fetched one: template and script agree."""
+    """Require that the live page equals a freshly fetched one, so that the template and the script agree."""
     swarm.wait(lambda: reader.page.evaluate(DIFFERENCES) == [], 10, "the kept page is as a fresh one")
 
 
 def teo_overtakes_amina(swarm: Swarm, token: str, *readers: Reader) -> None:
-    """Start Teo's agent, stop Amina's once the readers have seen both, and wait until Teo has given more."""
+    """Start Teo's agent. Once the readers have seen both people, stop Amina's agent, and wait until Teo has more
+    samples."""
     swarm.start_agent("teo", token=token)
     swarm.wait(lambda: len(swarm.items("leaderboard")) == 2, 120, "Teo has given samples")
     for reader in readers:
@@ -98,10 +99,9 @@ def teo_overtakes_amina(swarm: Swarm, token: str, *readers: Reader) -> None:
 
 
 def delays(seen: list[dict[str, Any]], steps: list[dict[str, Any]], stalls: list[Span]) -> list[float]:
-    """Return the seconds from each commit until the page shows it or a later one, ascending.
+    """Return the seconds from each commit until the page shows it or a later one, in ascending order.
 
-    Only recorded steps count, and stalls of the machine are subtracted.
-    """
+    Only steps that the page's recorder covers count. Pauses of the machine are subtracted."""
     first, last = seen[0]["step"], max(look["step"] for look in seen)
     late = []
     for step in steps:
@@ -113,7 +113,8 @@ def delays(seen: list[dict[str, Any]], steps: list[dict[str, Any]], stalls: list
 
 
 def look_back(reader: Reader, swarm: Swarm) -> list[dict[str, Any]]:
-    """Wait until the page shows Teo first. Return what it has shown, without a reload or a fault."""
+    """Wait until the page ranks Teo first. Return all that the page has shown. Fail if the page has reloaded or
+    failed."""
     reader.wait_for('window.seen.at(-1).ranks[0] === "Teo"')
     seen: list[dict[str, Any]] = reader.page.evaluate("window.seen")
     assert reader.page.evaluate("window.mark") == "still the same page"
@@ -136,7 +137,8 @@ def test_steps_show_in_time_by_socket_or_by_polling_if_blocked(
         teo_overtakes_amina(swarm, token, live, polled)
         swarm.wait_for_step(swarm.facts()["step"] + MORE_STEPS)
         shown = {"socket": look_back(live, swarm), "polling": look_back(polled, swarm)}
-        fetched = [url for url in live.requests if not url.endswith("/written/")]  # texts, once for each snapshot
+        # written texts are fetched once per snapshot
+        fetched = [url for url in live.requests if not url.endswith("/written/")]
         assert fetched == [], "nothing was fetched: the socket brought it all"
         assert {url.rsplit("/", 1)[-1] for url in polled.requests if not url.endswith("/written/")} == {"feed.json"}
         steps, stalls = swarm.items("steps"), heart.stalls()
@@ -170,7 +172,7 @@ def test_it_goes_on_by_itself_after_the_site_was_killed(tmp_path: Path, english:
 
 
 def reads_every_board(reader: Reader) -> None:
-    """Require that each board is chosen by a link, stays chosen, and updates."""
+    """Require that a link selects each leaderboard, that the choice stays, and that the board updates."""
     rows = "[...document.querySelectorAll('[data-live=leaderboard] tbody tr')]"
     samples = f"{rows}.map((row) => +row.cells[2].innerText.replace(/,/g, ''))"
     for name, board in (("This week", "week"), ("Today", "day")):
@@ -186,7 +188,7 @@ def reads_every_board(reader: Reader) -> None:
 
 
 def reads_every_chart(reader: Reader) -> None:
-    """Require that each chart of a run of four steps has a link, is read by keys, and has its own address."""
+    """Require that each chart has a link, can be read by keyboard, and has an address of its own."""
     names = ["Samples per second", "Machines", "Learning rate", "Data per step"]
     assert reader.page.locator("[data-live=charts] a").all_inner_texts() == ["Loss", *names]
     told = {}
@@ -223,7 +225,7 @@ def test_a_finished_run_shows_its_model_without_a_reload(tmp_path: Path, english
 
 
 def test_crowd_shows_bars_of_the_first_and_the_readers_machines(tmp_path: Path, english: str) -> None:
-    """The feed has twenty of 668 machines, and the site adds the reader's own."""
+    """The feed contains twenty of 668 machines, and the site adds the reader's own."""
     crowd = next(vector["after"] for vector in golden("feed")["steps"] if vector["after"]["training"] == 668)
     own = {**crowd["bars"][0], "key": "own", "name": "Teo"}
     bars, rest = "[data-live=step] .machines-now li", "[data-live=step] a"
@@ -244,7 +246,8 @@ def test_crowd_shows_bars_of_the_first_and_the_readers_machines(tmp_path: Path, 
         assert reader.page.locator(bars).count() == 20
         told["you.json"]["bars"] = [own]
         told["feed.json"]["run"] = {**crowd, "step": crowd["step"] + 1}
-        with reader.page.expect_request(re.compile("links[.]json")):  # a trainer may have measured links
+        # the request follows once a trainer has measured links
+        with reader.page.expect_request(re.compile("links[.]json")):
             reader.page.wait_for_selector(f"{rest}:text-is('and 647 more machines')")
         assert reader.page.locator(bars).count() == 21
         assert reader.page.locator(bars).last.inner_text().startswith("Teo")

@@ -20,13 +20,13 @@ from tests.end_to_end.rig.browser import LIVE, Reader, chromium, sign_in, sign_u
 from tests.end_to_end.rig.swarm import MANYHANDS, PASSWORD, SHOWN, Swarm
 from tests.end_to_end.test_live_page import open_page
 
-# As in real runs: the site checks for revoked machines once a second.
+# Steps take as long as in real runs, since the site checks for revoked machines once a second.
 SECONDS_A_STEP: dict[str, str] = {"width": "96", "layers": "2", "target_batch": "384"}
-ROUNDS = 2  # that a revoked machine may still be part of: the one under way, and one that was just planned
-OVERRIDE = "\u202e"  # right-to-left override: the text after it reads backwards
+ROUNDS = 2  # rounds that a revoked machine may still be part of: the current one, and one that was just planned
+OVERRIDE = "\u202e"  # right-to-left override: it reverses the direction of the text after it
 HOSTILE = f"<img src=x onerror=window.harm=1><script>window.harm=2</script>{OVERRIDE}&amp; {{{{7*7}}}} مرحبا"
 MACHINE = f"<b onmouseover=alert(1)>desk</b>{OVERRIDE}\"'>"
-# For every text on the page that contains the words: the element, unless it isolates their direction.
+# For every text on the page that contains the words: the element, unless it isolates the text's direction.
 LOOSE = """(words) => {
   const found = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
@@ -41,7 +41,7 @@ LOOSE = """(words) => {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Yield one browser for all tests, since Playwright cannot be started twice."""
+    """Yield one browser for all tests, since Playwright cannot start twice."""
     with chromium() as found:
         yield found
 
@@ -55,7 +55,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
 
 @pytest.fixture
 def site(shared: Swarm, browser: Browser) -> Iterator[tuple[Swarm, Browser]]:
-    """Yield the site. Its agents end with the test."""
     yield shared, browser
     shared.end_agents()
 
@@ -80,7 +79,6 @@ def asks(swarm: Swarm, name: str) -> str:
 
 
 def types(reader: Reader, swarm: Swarm, code: str) -> str:
-    """Enter a code by hand and return the page's text."""
     reader.page.goto(f"{swarm.url}/approve/")
     reader.page.fill("#code", code)
     reader.page.click("button:has-text('Continue')")
@@ -124,7 +122,7 @@ def test_a_wrong_an_expired_and_a_used_code(site: tuple[Swarm, Browser]) -> None
 
     fresh = asks(swarm, "desk")
     assert fresh != code
-    # A person may type it in lower case and without the dash.
+    # A person may type the code in lower case and without the dash.
     assert "Is this your machine?" in types(amina, swarm, fresh.replace("-", "").lower())
     amina.page.click("button:has-text('Approve')")
     amina.page.wait_for_selector("h1:has-text('is approved')")
@@ -139,7 +137,7 @@ def test_a_wrong_an_expired_and_a_used_code(site: tuple[Swarm, Browser]) -> None
 
 
 def after_revocation(swarm: Swarm, name: str) -> list[int]:
-    """Return the steps with work of `name` that were committed after a machine was revoked."""
+    """Return the steps that contain work of this person and were committed after the machine was revoked."""
     [(at,)] = swarm.rows("select revoked_at from accounts_machine where revoked_at is not null")
     revoked_at = datetime.fromisoformat(at).replace(tzinfo=UTC)
     late = {step["step"] for step in swarm.items("steps") if datetime.fromisoformat(step["at"]) > revoked_at}
@@ -162,7 +160,7 @@ def test_a_machine_that_is_revoked_in_the_middle_of_a_run(site: tuple[Swarm, Bro
     tabs[0].click("td button:has-text('Revoke')")
     tabs[0].wait_for_selector("tr.off:has-text('Revoked')")
 
-    # The page in the other tab is older: its buttons still work and show the present state.
+    # The page in the other tab is outdated. Its buttons still work and show the present state.
     tabs[1].click("td button:has-text('Rename')")
     tabs[1].wait_for_selector("tr.off:has-text('Revoked')")
 
@@ -195,7 +193,6 @@ def test_a_name_that_cannot_be_one_is_refused_in_words(site: tuple[Swarm, Browse
 
 
 def hostile_request(swarm: Swarm, run: str) -> str:
-    """Request approval for a machine with a hostile name and return its code."""
     key = public_bytes(Ed25519PrivateKey.generate()).hex()
     body = json.dumps({"name": MACHINE, "public_key": key, "system": MACHINE, "run": run}).encode()
     request = urllib.request.Request(f"{swarm.url}/api/v1/devices", body, {"Content-Type": "application/json"})
@@ -205,7 +202,8 @@ def hostile_request(swarm: Swarm, run: str) -> str:
 
 
 def check_page(reader: Reader, url: str, words: str, wait: str = "main") -> None:
-    """Require that the words are shown as typed, turn no text around them, and run no script."""
+    """Require that the page shows the words as typed, that they do not reverse the text around them, and that no script
+    runs."""
     reader.page.goto(url)
     reader.page.wait_for_selector(wait, state="attached")
     shown = reader.page.evaluate(LOOSE, words)
@@ -254,7 +252,7 @@ def test_markup_and_right_to_left_text_are_shown_as_text(site: tuple[Swarm, Brow
 
 
 def test_machine_is_removed_and_restored_and_a_run_starts_over(site: tuple[Swarm, Browser]) -> None:
-    """The organizer acts on pages while the host holds the run and a machine waits for a second one."""
+    """The organizer acts on pages while a host drives the run and a machine waits for a second one."""
     swarm, browser = site
     organizer, volunteer = swarm.sign_up("Noor"), swarm.sign_up("Zoe")
     swarm.open_run(organizer, python_text()[:50_000], trainers=2, steps=4)
@@ -286,13 +284,11 @@ def test_machine_is_removed_and_restored_and_a_run_starts_over(site: tuple[Swarm
 
 
 def comes(swarm: Swarm, token: str = "") -> None:
-    """Start Zoe's machine, which waits for another."""
     swarm.start_agent("zoe", token=token)
     swarm.wait(lambda: swarm.online("trainer") and swarm.facts()["waiting_for"], 60, "it waits for another")
 
 
 def goes(swarm: Swarm) -> str:
-    """Wait until the agent ends by itself and return its error number."""
     assert swarm.processes["zoe"].wait(30) == 1
     swarm.wait(lambda: not swarm.online("trainer") or swarm.facts()["state"] == "draft", 30, "it is seen no more")
     return swarm.last_code("zoe")

@@ -1,7 +1,6 @@
-"""A run by invitation: members train, strangers are refused, a removed member is cut off.
+"""A run by invitation: members train, strangers are refused, and a removed member is disconnected.
 
-Then the organizer ends the run early, and the step that it has reached is released.
-"""
+Then the organizer ends the run early, and the site releases the step that the run has reached."""
 
 import re
 from pathlib import Path
@@ -13,11 +12,10 @@ from tests.end_to_end.rig.swarm import Swarm
 
 LINK = re.compile(r"http://[^/]+(/runs/[\w-]+/join/[\w-]+/)")
 REMOVE = re.compile(r'<td data-label="Member">(\w+).*?action="(/runs/[\w-]+/members/\d+/)"', re.DOTALL)
-LONG = 5000  # steps: more than are made before the end
+LONG = 5000  # steps: more than the test waits for
 
 
 def invited(swarm: Swarm, organizer: Visitor, name: str) -> Visitor:
-    """Sign up a person who accepts an invitation link."""
     found = LINK.search(press(organizer, f"/runs/{swarm.slug}/manage/", "invitations/", most_uses="1", lifetime=""))
     assert found is not None
     person = swarm.sign_up(name)
@@ -27,7 +25,7 @@ def invited(swarm: Swarm, organizer: Visitor, name: str) -> Visitor:
 
 
 def press(person: Visitor, page: str, action: str, **fields: str) -> str:
-    """Submit a form of `page` whose action is another address."""
+    """Submit a form on `page`. The form's target is another address."""
     return person.submit(page, fields, action=page.replace("manage/", action))
 
 
@@ -50,7 +48,7 @@ def test_a_run_by_invitation_from_the_first_link_to_the_release(tmp_path: Path, 
         for person, name in ((teo, "teo"), (zoe, "zoe"), (stranger, "noor")):
             swarm.start_agent(name, token=swarm.token_of(person))
 
-        # Members train. To others the run does not exist.
+        # Members train. Other people cannot see the run.
         swarm.wait(lambda: {"teo", "zoe"} <= set(ledger_of(swarm, organizer)), 120, "both members train")
         swarm.wait(lambda: swarm.processes["noor"].poll() is not None, 60, "the stranger's agent gives up")
         assert "E305" in swarm.log("noor")
@@ -59,7 +57,7 @@ def test_a_run_by_invitation_from_the_first_link_to_the_release(tmp_path: Path, 
         assert teo.read_json("runs")["items"][0]["slug"] == swarm.slug
         assert stranger.read_json("runs")["items"] == []
 
-        # A removed member is cut off, and the others go on.
+        # A removed member is disconnected, and the others continue.
         manage = f"/runs/{swarm.slug}/manage/"
         members = dict(REMOVE.findall(organizer.read(manage)))
         organizer.submit(manage, {}, action=members["zoe"])
@@ -73,7 +71,7 @@ def test_a_run_by_invitation_from_the_first_link_to_the_release(tmp_path: Path, 
         at = int(str(facts()["step"]))
         swarm.wait(lambda: int(str(facts()["step"])) >= at + 3, 60, "the others go on")
 
-        # The organizer ends the run: the last state is handed in and released.
+        # The organizer ends the run. A machine uploads the last state, and the site releases it.
         organizer.submit(f"/runs/{swarm.slug}/finish/", {})
         swarm.wait(lambda: facts()["state"] == "finished", 180, "the release is made")
         step = int(str(facts()["step"]))

@@ -1,4 +1,5 @@
-"""A small text read too often: all readers are told of rising held-out loss, and the best snapshot is released."""
+"""A run trains on a small text too often. Page, API and agent warn that held-out loss rises, and the site releases the
+best snapshot."""
 
 import subprocess
 from pathlib import Path
@@ -29,13 +30,13 @@ RECIPE = {
     "warmup_steps": "1",
     "weight_decay": "0",
     "decay": "constant",
-    "target_batch": "96",  # nearly a pass: held-out loss is lowest about step 20, and a nat above that by step 70
+    "target_batch": "96",  # nearly a whole pass; held-out loss is lowest about step 20, and a nat higher by step 70
     "micro_batch": "16",
     "snapshot_every": "12",
 }
 IS, WAS = "The model is overfitting: held-out loss rose from", "The model overfitted: held-out loss rose from"
-RISE = 0.3  # nats: more than the noise of measuring
-PATIENCE_S = 900.0  # snapshots are measured beside agents and other tests that keep both cores busy
+RISE = 0.3  # nats: more than the measuring noise
+PATIENCE_S = 900.0  # snapshots are measured while agents and other tests keep both cores busy
 
 
 def test_overfitting_run_says_so_everywhere_and_offers_its_best(tmp_path: Path, english: str) -> None:
@@ -59,19 +60,18 @@ def test_overfitting_run_says_so_everywhere_and_offers_its_best(tmp_path: Path, 
 
 
 def rise(swarm: Swarm) -> float:
-    """Return how far held-out loss is above its best if the site reports overfitting, otherwise 0."""
+    """Return how far held-out loss is above its best if the site reports overfitting, else 0."""
     facts = swarm.facts()
     return facts["heldout"]["loss"] - facts["heldout"]["best_loss"] if facts.get("warning") else 0.0
 
 
 def is_settled(facts: dict[str, Any]) -> bool:
-    """Return True once the last snapshot is measured and the best released."""
     heldout = facts["heldout"]
     return bool(heldout["step"] == facts["step"] and facts["released_step"] == heldout["best_step"])
 
 
 def says_so_while_it_runs(swarm: Swarm, reader: Reader) -> None:
-    """Require the warning at the API, on the page, in the agent's output, and in `manyhands status`."""
+    """Require that API, page, agent output and `manyhands status` show the warning."""
     assert swarm.facts()["warning"].startswith(IS)
     reader.wait_for(f"document.querySelector('[data-live=loss] .warning')?.textContent.startsWith('{IS}') ?? false")
     assert IS in Visitor(swarm.url).read(f"/runs/{swarm.slug}/"), "also without a script"
@@ -102,7 +102,8 @@ def says_so_when_it_is_over(swarm: Swarm, reader: Reader) -> None:
 
 
 def says_it_as_a_perplexity_too(swarm: Swarm, reader: Reader) -> None:
-    """Follow the link, which also works without scripts, and require that the live page keeps the choice."""
+    """Select perplexity through its link, which also works without scripts. Require that the live page keeps the
+    choice."""
     loss = swarm.facts()["heldout"]["loss"]
     reader.page.click("text=Show perplexity")
     reader.page.wait_for_selector(LIVE, state="attached")
@@ -116,8 +117,8 @@ def says_it_as_a_perplexity_too(swarm: Swarm, reader: Reader) -> None:
 
 
 def the_best_is_downloaded(swarm: Swarm, target: Path) -> None:
-    """Require that the release has the best snapshot's parameters, and the reported loss as measured with torch
-    alone."""
+    """Require that the release has the parameters of the best snapshot, and that torch alone measures the reported
+    loss."""
     torch.set_num_threads(1)
     told = swarm.facts()["heldout"]
     folder = swarm.released(target)
@@ -139,7 +140,8 @@ def the_best_is_downloaded(swarm: Swarm, target: Path) -> None:
 
 @torch.no_grad()
 def heldout_loss(model: Path, heldout: Path) -> float:
-    """Return nats per token over the held-out text: each token of a sample but the first, from those before it."""
+    """Return nats per token of the held-out text. The first token of each sample is not counted, as nothing precedes
+    it."""
     tokens = load_file(heldout)["tokens"].long()
     released: Any = AutoModelForCausalLM.from_pretrained(model)
     nats, count = 0.0, 0

@@ -1,7 +1,7 @@
-"""Readers of one run: an old browser, a sleeping phone, a dead socket, two tabs. The page goes on by itself.
+"""Readers of one run: an old browser, a sleeping phone, a dead socket, two tabs. Each page continues to update by
+itself.
 
-One reader is there before the first step, and later sees the held-out loss.
-"""
+One reader opens the page before the first step, and later sees the held-out loss."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,7 +16,7 @@ from tests.end_to_end.rig.browser import LIVE, Reader, chromium
 from tests.end_to_end.rig.swarm import Swarm
 from tests.end_to_end.test_live_page import RECORDER
 
-# Features that browsers gained after the oldest supported ones (frontend/vite.config.ts), three or more years ago.
+# Features that browsers gained after the oldest supported versions (frontend/vite.config.ts), three or more years ago.
 LEARNED_LATER = """
   const forget = (holder, names) => names.forEach((name) => holder && delete holder[name]);
   forget(Array, ["fromAsync"]);
@@ -36,13 +36,13 @@ LEARNED_LATER = """
 """
 
 
-MEASURING_S = 300.0  # a child that imports torch, after all earlier tasks, on a busy machine
+MEASURING_S = 300.0  # seconds for a child process that imports torch, after all earlier tasks, on a busy machine
 WRITTEN_S = 30  # an open page fetches written texts within ten seconds
 MEASURED = 'document.querySelector("[data-live=summary]").textContent.includes("On held-out data: ")'
 
 
 class Run(NamedTuple):
-    """A run with one volunteer, a browser, and a page that has shown the run since before it began."""
+    """A run with one volunteer, a browser, and a page that was open before the run's first step."""
 
     swarm: Swarm
     browser: Browser
@@ -69,7 +69,7 @@ def watch(swarm: Swarm, reader: Reader) -> Reader:
 
 
 def is_up_to_date(swarm: Swarm, reader: Reader) -> None:
-    """Require that the page shows the present step without a reload or a fault."""
+    """Require that the page shows the current step, and has not reloaded or failed."""
     reader.wait_for(f"window.seen.at(-1).step >= {swarm.facts()['step']}")
     assert reader.page.evaluate("window.mark") == "still the same page"
     assert reader.faults == []
@@ -102,7 +102,7 @@ def of_the_browser() -> list[psutil.Process]:
 
 @contextmanager
 def asleep(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """Suspend processes, as when a phone is put away. Those of closed pages may end meanwhile."""
+    """Suspend processes, as when a phone is put away. Processes of closed pages may end meanwhile."""
     assert processes
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -144,7 +144,8 @@ def test_a_phone_that_sleeps(run: Run) -> None:
 
 
 def test_a_phone_whose_socket_died_while_it_slept(run: Run) -> None:
-    """A router forgot the connection: nothing comes and nothing fails until the page is visible again and asks."""
+    """A router has dropped the connection. Nothing arrives and nothing fails until the page is visible again and sends
+    something."""
     swarm, browser, _ = run
     reader, sockets = Reader(browser), 0
     is_dead = False
@@ -215,7 +216,7 @@ def test_snapshot_is_measured_on_unseen_text_and_shown_live(run: Run) -> None:
     steps = {row["step"]: row["loss"] for row in swarm.items("steps")}
     assert measured
     assert all(row["step"] % 10 == 0 and row["step"] > 0 for row in measured)
-    # Same language, small model: the losses on unseen and on seen text are close.
+    # The texts are in one language and the model is small, so the losses on unseen and on seen text are close.
     assert all(abs(row["heldout_loss"] - steps[row["step"]]) < 1 for row in measured if row["step"] in steps)
     spectator.wait_for('document.querySelector("[data-standing=written] blockquote") !== null', WRITTEN_S)
     assert 'class="held"' in Visitor(swarm.url).read(f"/runs/{swarm.slug}/")

@@ -1,4 +1,4 @@
-"""All trainers are killed after the last commit: the site makes the model from the log, identical to the bit."""
+"""All trainers are killed after the last commit. The site makes the model from the log, equal in every bit."""
 
 import json
 import zipfile
@@ -16,7 +16,7 @@ TRAINERS = ("one", "two")
 
 
 def forbid_hand_in(swarm: Swarm, name: str) -> None:
-    """Block the file that this machine would hand in with a folder of its name."""
+    """Create a folder in place of the file that this machine would upload as its state, so that the upload fails."""
     (swarm.folder / name / "manyhands" / "cache" / f"state-{STEPS}.safetensors").mkdir(parents=True)
 
 

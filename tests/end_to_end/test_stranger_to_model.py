@@ -1,4 +1,4 @@
-"""From a stranger's first click to the model: three people in three browsers, one agent outside the clone."""
+"""From a stranger's first click to the model: three people in three browsers, and one agent outside the clone."""
 
 import hashlib
 import os
@@ -24,7 +24,7 @@ PRINTED = re.compile(r"^ +(http://\S+/approve/\S+)$", re.MULTILINE)
 
 
 def new_draft(swarm: Swarm, browser: Browser, text: Path) -> Reader:
-    """Sign up an organizer and fill in the form. The text is uploaded in pieces before the form."""
+    """Sign up an organizer and fill in the form. The browser uploads the text in pieces before the form is sent."""
     organizer = Reader(browser)
     page = organizer.page
     sign_up(organizer, swarm.url, "Amina", PASSWORD)
@@ -42,7 +42,7 @@ def new_draft(swarm: Swarm, browser: Browser, text: Path) -> Reader:
 
 
 def fill_in(organizer: Reader) -> None:
-    """Fill in a run that two cores complete in a minute."""
+    """Fill in settings with which two cores finish the run in a minute."""
     page = organizer.page
     page.fill("[name=title]", TITLE)
     page.fill("[name=licence]", LICENCE)
@@ -57,7 +57,7 @@ def fill_in(organizer: Reader) -> None:
 
 
 def open_the_run(organizer: Reader, swarm: Swarm) -> None:
-    """Look at the pieces of text, then open the run."""
+    """Check that the page shows three pieces of the text, then open the run."""
     page = organizer.page
     page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")
     page.wait_for_selector("h3:has-text('Three random pieces')")
@@ -80,13 +80,13 @@ def approve(volunteer: Reader, swarm: Swarm, agent: str) -> None:
 
 
 def first_ledger_row_s(swarm: Swarm, volunteer: Reader, home: Path) -> float:
-    """Type the page's line into a new shell. Return the seconds until the first row of the ledger."""
+    """Type the page's line into a new shell. Return the seconds until the ledger has its first row."""
     volunteer.page.goto(f"{swarm.url}/runs/{swarm.slug}/")
     volunteer.page.click("summary:has-text('With pip')")
     line = volunteer.page.inner_text("details.system[open] pre code >> text=/ join /")
     environment = {"PATH": os.defpath, "HOME": str(home)}
     began = time.monotonic()
-    # --attached: the agent ends with the tests.
+    # with --attached the agent ends with the tests
     swarm.start("teo", ["sh", "-c", f"exec {line} --attached"], environment, home)
     approve(volunteer, swarm, "teo")
     swarm.wait(lambda: swarm.items("ledger"), 120, "the first ledger row")
@@ -100,7 +100,7 @@ def saved(download: Download, folder: Path) -> Path:
 
 
 def take_home(spectator: Reader, folder: Path) -> None:
-    """Download the card and the archive from the page that has been open all the time."""
+    """Download the model card and the archive from the page that has been open all the time."""
     page = spectator.page
     with page.expect_download() as card:
         page.click("a:has-text('Model card')")
@@ -116,7 +116,7 @@ def take_home(spectator: Reader, folder: Path) -> None:
 
 
 def check_it_moved(spectator: Reader) -> None:
-    """Require that the page was loaded once and updated itself."""
+    """Require that the page was loaded only once and updated itself."""
     assert spectator.page.evaluate("window.mark") == "still the same page"
     seen = spectator.page.evaluate("window.seen")
     assert len({look["loss"] for look in seen if look["step"]}) > 3

@@ -1,4 +1,4 @@
-"""Processes killed with SIGKILL at the worst moments: the run finishes, and replicas and books agree."""
+"""Processes are killed with SIGKILL at the worst moments. The run finishes, and replicas and books agree."""
 
 import signal
 import time
@@ -9,10 +9,10 @@ import psutil
 
 from tests.end_to_end.rig.swarm import Swarm
 
-REDUCER = 4  # index of a record's span fields
+REDUCER = 4  # index of the reducer in a record's span
 
 STEPS = 12
-# 1.3 million parameters in spans of a mebibyte: a reduce lasts long enough to be hit in the middle.
+# 1.3 million parameters in spans of a mebibyte: a reduce phase lasts long enough to be interrupted in the middle.
 LARGE = {"width": "128", "layers": "4", "vocab": "4096", "target_batch": "24", "snapshot_every": "50"}
 
 
@@ -31,7 +31,7 @@ def begin(swarm: Swarm, english: str, *, trainers: tuple[str, ...], relays: tupl
 
 
 def in_mid_reduce(log: Path, after_step: int) -> Callable[[], bool]:
-    """Return a predicate: a relay holds a span of step `after_step` or later that no record names yet."""
+    """Return a predicate: True while a relay stores a span of step `after_step` or later that no record names yet."""
 
     def now() -> bool:
         held = (path.name for path in (log / "tentative").glob("*.span"))
@@ -41,12 +41,13 @@ def in_mid_reduce(log: Path, after_step: int) -> Callable[[], bool]:
 
 
 def all_copied(source: Path, target: Path) -> bool:
-    """Return True if the log `target` has the averages of every committed step that `source` has."""
+    """Return True if the log `target` has all averages that `source` has."""
     return {path.name for path in (source / "spans").iterdir()} <= {path.name for path in (target / "spans").iterdir()}
 
 
 def hit(swarm: Swarm, victim: str, moment: Callable[[], bool]) -> None:
-    """Kill the victim in such a moment. It is stopped first, and continued if the moment is over by then."""
+    """Suspend the victim when `moment` returns True, and check again. If the moment is still there, kill the victim.
+    Otherwise resume the victim and try again."""
     until, process = time.monotonic() + 180, swarm.processes[victim]
     while True:
         assert time.monotonic() < until, "the moment did not come"
@@ -66,7 +67,8 @@ def stands_still(pid: int) -> None:
 
 
 def settled(swarm: Swarm, survivors: tuple[str, ...], relay: Path | None = None) -> None:
-    """Require that the run is finished, survivors' digests are equal at common steps, and both books agree."""
+    """Require that the run has finished, that the survivors' digests are equal at common steps, and that both books
+    agree."""
     swarm.wait_finished()
     steps = swarm.items("steps")
     assert [step["step"] for step in steps] == list(range(1, STEPS + 1))

@@ -1,4 +1,4 @@
-"""A volunteer's machine sleeps, finds no site, leaves. None of it is an error."""
+"""A volunteer's machine sleeps, cannot reach the site, or leaves. None of this is an error."""
 
 import csv
 import json
@@ -25,7 +25,6 @@ ROAMING = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "p
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, Visitor]]:
-    """Yield a site that several tests share, and an organizer."""
     with Swarm(tmp_path_factory.mktemp("volunteer")) as swarm:
         swarm.start_site()
         yield swarm, swarm.sign_up("organizer")
@@ -33,7 +32,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Swarm, Visi
 
 @pytest.fixture
 def begun(site: tuple[Swarm, Visitor]) -> Iterator[tuple[Swarm, Visitor]]:
-    """Yield the shared site. Its agents end with the test."""
     yield site
     site[0].end_agents()
 
@@ -65,7 +63,7 @@ def makes(swarm: Swarm, agent: str, step: int, what: str) -> None:
 
 
 def sleep_until_missed(swarm: Swarm, agent: str) -> None:
-    """Suspend an agent until the run misses it, then wait until it has caught up."""
+    """Suspend an agent until the run notices its absence, then wait until it has caught up."""
     swarm.wait(lambda: len(swarm.online("trainer")) == 2, 30, "the site shows both")
     swarm.processes[agent].send_signal(signal.SIGSTOP)
     swarm.wait(lambda: len(swarm.online("trainer")) == 1, 120, f"{agent} is missed")
@@ -76,7 +74,6 @@ def sleep_until_missed(swarm: Swarm, agent: str) -> None:
 
 
 def kill_site_until_told(swarm: Swarm, *agents: str) -> None:
-    """Kill the site and wait until every agent reports it."""
     told = {name: swarm.said(name, AWAY) for name in agents}
     swarm.kill("site")
     for name, before in told.items():
@@ -84,7 +81,7 @@ def kill_site_until_told(swarm: Swarm, *agents: str) -> None:
 
 
 def is_solved(swarm: Swarm, agent: str) -> bool:
-    """Return True if each report of an absent site is followed by its solution."""
+    """Return True if the agent has reported the site's return as often as its absence."""
     return swarm.said(agent, AWAY) == swarm.said(agent, BACK)
 
 
@@ -109,7 +106,7 @@ def test_sleep_and_a_site_that_is_away_are_not_errors(begun: tuple[Swarm, Visito
 
 @pytest.mark.skipif(not networks_can_be_made(), reason="this system lets no test make a network (ip, unshare)")
 def test_a_network_that_is_lost_and_another_one_are_not_errors(tmp_path: Path) -> None:
-    """The cable is pulled for longer than any side waits. Then the laptop wakes up under another address."""
+    """The cable is unplugged for longer than any timeout. Later the laptop wakes up under another address."""
     command = [*ALONE, sys.executable, "-m", "tests.end_to_end.rig.network_change", str(tmp_path)]
     done = subprocess.run(command, env=ROAMING, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -139,7 +136,7 @@ def test_one_ctrl_c_finishes_the_step_and_leaves(begun: tuple[Swarm, Visitor], e
         step = int(said.split("Finishing step ")[1].split(";")[0])
         assert last == step, "it left with the step that it had promised to finish"
     assert status(swarm, "d") == {"running": False, "pid": None}
-    swarm.wait_for_step(last + 2, 60)  # c goes on alone
+    swarm.wait_for_step(last + 2, 60)  # agent c continues alone
     left = ask(swarm, "c", "leave")
     assert (left.returncode, left.stderr) == (0, "")
     assert left.stdout == f"The agent (process {swarm.processes['c'].pid}) has left.\n"
@@ -163,7 +160,7 @@ def test_the_same_command_goes_on_after_a_reboot(begun: tuple[Swarm, Visitor], e
     agent = swarm.processes["e"]
     agent.send_signal(signal.SIGINT)
     swarm.wait(lambda: swarm.said("e", "Finishing step") or agent.poll() is not None, 60, "e was asked")
-    agent.send_signal(signal.SIGINT)  # the second one does not wait for the step
+    agent.send_signal(signal.SIGINT)  # a second request to leave does not wait for the step
     assert agent.wait(60) == 0
 
 
@@ -173,7 +170,7 @@ def events(swarm: Swarm, agent: str) -> list[dict[str, Any]]:
 
 
 def test_a_program_hears_everything_also_of_a_run_by_invitation(begun: tuple[Swarm, Visitor], english: str) -> None:
-    """The machine's own credential reads size, pace and rank, which are hidden from strangers."""
+    """With its credential, the machine reads size, speed and rank, which are hidden from strangers."""
     swarm, organizer = begin(begun, english), begun[1]
     organizer.submit(f"/runs/{swarm.slug}/edit/", {"title": "A run", "purpose": "", "visibility": "private"})
     assert swarm.facts()["state"] == "away", "strangers do not see it"
@@ -200,7 +197,6 @@ def test_a_program_hears_everything_also_of_a_run_by_invitation(begun: tuple[Swa
 
 
 def start_own(swarm: Swarm, name: str, token: str, *options: str) -> Path:
-    """Start the example and return the path of the table that it writes."""
     home = swarm.folder / name
     home.mkdir()
     command = [sys.executable, str(ROOT / "examples" / "own_loop.py"), f"{swarm.url}/runs/{swarm.slug}/", *options]

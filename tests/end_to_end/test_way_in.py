@@ -1,4 +1,5 @@
-"""The way in over HTTP and with real programs: install by the page's line, ask, approve, collect."""
+"""How a machine joins, over HTTP and with real programs: install by the page's line, ask for approval, approve,
+collect."""
 
 import html
 import json
@@ -30,7 +31,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Iterator[str]
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """Make the page's environment outside the clone, with the heavy packages but not the agent."""
+    """Create the page's environment outside the clone, with the large packages but without the agent."""
     place = tmp_path / "home" / "manyhands"
     subprocess.run([sys.executable, "-m", "venv", place], check=True, timeout=LIMIT_S)
     lent = tmp_path / "lent"
@@ -53,7 +54,7 @@ def test_the_line_of_the_page_installs_the_agent(site: str, environment: Path, t
     assert found
     line = html.unescape(found[1])
     assert shlex.split(line)[-1].startswith(f"manyhands[train] @ {site}/download/manyhands-")
-    typed(f"{line} --quiet --no-deps", home)  # all else is borrowed, so that no package index is needed
+    typed(f"{line} --quiet --no-deps", home)  # the other packages are borrowed, so that no package index is needed
     assert "join" in typed("~/manyhands/bin/manyhands --help", home)
     where = typed("~/manyhands/bin/python -c 'import peer_agent; print(peer_agent.__file__)'", home)
     assert Path(where.strip()).is_relative_to(environment)

@@ -1,4 +1,4 @@
-"""The example scripts, run as people run them on a model released here, and their metrics."""
+"""The example scripts, run as people run them on a model released by a test run, and their metrics."""
 
 import gzip
 import importlib.util
@@ -101,7 +101,7 @@ def test_what_a_text_is_about_is_learned(released: Path, tmp_path: Path) -> None
 
 
 def test_of_several_rates_the_one_with_the_lowest_loss_counts(released: Path, tmp_path: Path) -> None:
-    """Each rate starts from the same weights, so the result equals that of the best rate alone."""
+    """Each learning rate starts from the same weights, so the result equals that of the best rate alone."""
     for name, sentences in (("train", 120), ("test", 40)):
         (tmp_path / name).write_text(tagged(sentences, sentences))
     files = ("token_classification", released, tmp_path / "train", tmp_path / "test")

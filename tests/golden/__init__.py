@@ -1,4 +1,4 @@
-"""Examples of every shape that other programs rely on, read by the tests of all languages."""
+"""Examples of every data format that other programs rely on. The tests of all languages read them."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ def golden(name: str) -> Any:
 
 
 def shape_of(value: Any) -> Any:
-    """Return the names and kinds of a JSON value. Integers and floats are both "number"; null matches anything."""
+    """Return the names and types of a JSON value. Integers and floats are both "number"; null matches anything."""
     match value:
         case dict():
             return {name: shape_of(part) for name, part in value.items()}

@@ -1,8 +1,7 @@
-"""Hostile puppets: the sound core of a trainer or a relay, and a behaviour that changes its messages.
+"""Hostile puppets: the sound core of a trainer or a relay, and a behaviour that alters the core's messages.
 
-A behaviour is data and plain functions from `Memory` to messages. It knows neither sockets nor clocks: the virtual
-puppet of `puppet.py` and the real one of `tests/benchmarks/hostile.py` run the same behaviours.
-"""
+A behaviour consists of data and of plain functions from `Memory` to messages, without sockets or clocks. So the virtual
+puppet of `puppet.py` and the real one of `tests/benchmarks/hostile.py` run the same behaviours."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -21,13 +20,13 @@ from peer_agent.protocol.trainer.speaking import hello_of
 from peer_agent.protocol.trainer.state import TrainerState
 from peer_agent.protocol.wire import Kind, encode
 
-Word = m.Message | bytes  # bytes: sent unchanged, whether they can be decoded or not
+Word = m.Message | bytes  # bytes are sent as they are, even if the site cannot decode them
 LinkPattern = Literal["steady", "comes and goes", "two sockets", "copied home"]
-TICK_S = 0.5  # between two calls of `adds`
+TICK_S = 0.5  # seconds between two calls of `adds`
 
 
 class Memory(Struct, kw_only=True):
-    """A puppet's knowledge when it sends. `others`: accumulators of other peers, which public records name."""
+    """A puppet's knowledge when it sends. `others`: other peers' accumulators, which the public records name."""
 
     run: RunId
     me: PeerId
@@ -36,11 +35,11 @@ class Memory(Struct, kw_only=True):
     ticks: int = 0
     cut: m.Cut | None = None
     plan: m.PlanHead | None = None
-    roots: dict[int, bytes] = field(default_factory=dict)  # of spans averaged by others, if the puppet could learn them
+    # roots of spans that other peers averaged, as far as the puppet can know them
+    roots: dict[int, bytes] = field(default_factory=dict)
     others: deque[AccumulatorId] = field(default_factory=lambda: deque(maxlen=16))
 
     def hear(self, message: m.Message | m.PlanHead) -> None:
-        """Keep the newest cut and plan."""
         match message:
             case m.Cut():
                 self.cut = message
@@ -48,20 +47,19 @@ class Memory(Struct, kw_only=True):
                 self.plan = message
 
     def hello(self, **changed: Any) -> m.Hello:
-        """Return a sound peer's hello with some fields changed."""
+        """Return a sound peer's hello, with some fields changed."""
         core = self.core
         hello = hello_of(core) if isinstance(core, TrainerState) else hello_of_relay(core)
         return msgspec.structs.replace(hello, **changed)
 
     def place(self) -> dict[str, Any]:
-        """Return the fields that name the newest attempt the puppet received."""
+        """Return the fields that identify the newest attempt that the puppet has heard of."""
         newest = max((heard for heard in (self.cut, self.plan) if heard is not None), key=_age, default=None)
         if newest is None:
             return {"run": self.run, "step": 0, "fence": 1, "attempt": 1}
         return {"run": self.run, "step": newest.step, "fence": newest.fence, "attempt": newest.attempt}
 
     def is_tick(self, every: int) -> bool:
-        """Return True on one tick in every `every`."""
         return self.ticks % every == 0
 
 
@@ -69,13 +67,12 @@ def _age(heard: m.Cut | m.PlanHead) -> tuple[int, int, int]:
     return heard.fence, heard.step, heard.attempt
 
 
-Says = Callable[[Memory, m.Message], Iterable[Word]]  # in place of a sound peer's message
-Answers = Callable[[Memory, m.Message | m.PlanHead], Iterable[Word]]  # added in response to a received message
-Adds = Callable[[Memory], Iterable[Word]]  # added unprompted on each tick
+Says = Callable[[Memory, m.Message], Iterable[Word]]  # messages sent in place of a sound peer's message
+Answers = Callable[[Memory, m.Message | m.PlanHead], Iterable[Word]]  # messages added in response to a received message
+Adds = Callable[[Memory], Iterable[Word]]  # messages added on each tick
 
 
 def as_it_is(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """Send what a sound peer would send."""
     del memory
     return (message,)
 
@@ -91,12 +88,11 @@ def nothing(memory: Memory) -> Iterable[Word]:
 
 
 class Behaviour(Struct, frozen=True, kw_only=True):
-    """One row of the table: a fault, the puppet's actions, and the counts that prove that it acted.
+    """One row of the table: a fault, what the puppet does, and the counts that prove that it did.
 
-    `computes`: units before computing hangs; None: all. `chunks_per_s`: rate of sending a slot; None: as others do.
-    `damaged`: the bytes sent are not those offered. `bites`: entries that the puppet's account or the run's notes must
-    have; `never`: entries that they must not have.
-    """
+    `computes`: units before computing hangs. None means that it never hangs. `chunks_per_s`: sending rate of a slot.
+    None means the usual rate. `damaged`: the bytes sent are not those offered. `bites`: entries that the puppet's
+    account or the run's notes must have. `never`: entries that they must not have."""
 
     name: str
     fault: str
@@ -111,17 +107,17 @@ class Behaviour(Struct, frozen=True, kw_only=True):
     chunks_per_s: float | None = None
     damaged: bool = False
     link: LinkPattern = "steady"
-    on_wire: bool = True  # whether it makes sense with real processes
+    on_wire: bool = True  # whether the row makes sense with real processes
 
 
 def spoiled(message: m.Message, **values: Any) -> bytes:
-    """Return a message with field values that no encoder would write: too large, not a number, unknown."""
+    """Encode a message with field values that no encoder would write: too large, not a number, or unknown."""
     fields: dict[str, Any] = msgspec.msgpack.decode(encode(message)[1:])
     return bytes([Kind.MESSAGE]) + msgspec.msgpack.encode(fields | values)
 
 
 def changed(kind: type[m.Message], **values: Any) -> Says:
-    """Send messages of one kind with other values, and all others unchanged."""
+    """Send messages of one kind with other values, and all other messages unchanged."""
 
     def says(memory: Memory, message: m.Message) -> Iterable[Word]:
         del memory
@@ -141,8 +137,6 @@ def written(kind: type[m.Message], **values: Any) -> Says:
 
 
 def without(*kinds: type[m.Message]) -> Says:
-    """Withhold messages of these kinds."""
-
     def says(memory: Memory, message: m.Message) -> Iterable[Word]:
         del memory
         return () if isinstance(message, kinds) else (message,)
@@ -151,7 +145,7 @@ def without(*kinds: type[m.Message]) -> Says:
 
 
 def times(count: int, make: Callable[[Memory], Word], *, every: int = 1) -> Adds:
-    """Add `count` messages on each tick, or on one tick in every `every`."""
+    """Add `count` messages on each tick, or once in `every` ticks."""
 
     def adds(memory: Memory) -> Iterable[Word]:
         return [make(memory) for _ in range(count)] if memory.is_tick(every) else ()

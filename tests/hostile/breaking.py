@@ -1,4 +1,4 @@
-"""Attacks on the host and on other peers: impossible values, floods, other identities."""
+"""Attacks on the host and on other peers: impossible values, floods, and false identities."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -18,7 +18,7 @@ HUGE = 1.7e308
 
 
 def _more_tokens(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """Claim a large carried gradient in the hello, then offer that many tokens."""
+    """Claim in the hello to carry a large gradient, then offer tokens for it."""
     del memory
     if isinstance(message, m.Hello):
         return (replace(message, carried=2**53),)
@@ -52,7 +52,8 @@ def _words_of_a_relay(memory: Memory, message: m.Message | m.PlanHead) -> Iterab
 
 
 def relays_words(memory: Memory, plan: m.PlanHead) -> list[Word]:
-    """Claim that every span is averaged and held, that every contributor's chunks are damaged, and no progress."""
+    """Claim that every span is averaged and stored, that all contributors' chunks are damaged, and that most slots make
+    no progress."""
     place, everybody = memory.place(), tuple(range(plan.contributors))
     words: list[Word] = [m.SlotRefused(**place, slot=slot, chunk=0, code="E211") for slot in everybody]
     words.append(m.Progress(**place, received=tuple((slot, 2**31 if not slot else 0) for slot in everybody)))
@@ -81,7 +82,7 @@ def _out_of_place(memory: Memory) -> Word:
 
 
 def _false_arrivals(memory: Memory) -> Word:
-    """Report the slowest possible links to all reducers, and averages that no reducer made."""
+    """Report extremely slow links from all reducers, and averages that no reducer made."""
     plan = memory.plan
     senders = sorted({span.reducer for span in plan.spans}) if plan is not None else []
     arrivals = tuple(m.Arrival(sender, 2**53, 0.0, 1e6) for sender in senders)
@@ -116,7 +117,7 @@ def _overlong(memory: Memory) -> Word:
 
 
 def _bounds(name: str, value: Any, kind: type[m.Message] = m.Offer, fields: str = "loss_sum", **more: Any) -> Behaviour:
-    """Return a behaviour whose message has a number outside its bounds."""
+    """Return a behaviour whose message contains a number outside its bounds."""
     return Behaviour(
         name=name, fault=f"{BOUNDED}; {LOSS}", says=written(kind, **{fields: value}), bites=("refused E206",), **more
     )
@@ -183,7 +184,7 @@ BREAKING = (
         answers=_words_of_a_relay,
         bites=("arrived SpanDone", "arrived Have", "arrived SlotRefused", "arrived Progress"),
     ),
-    # --- too much
+    # --- floods
     Behaviour(
         name="hello_storm",
         fault=BUDGET,

@@ -1,4 +1,5 @@
-"""The puppet in virtual time: a simulated peer whose messages its behaviour changes, sent as bytes."""
+"""The puppet in virtual time: a simulated peer that alters its messages according to its behaviour and sends them as
+bytes."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -19,13 +20,13 @@ from peer_agent.simulation.world import World
 from tests.hostile.behaviours import TICK_S, Behaviour, Memory, Word
 from tests.protocol.identities import SITE_KEY
 
-BACK_S = 1.0  # it follows no hint and reconnects after this long
+BACK_S = 1.0  # the puppet ignores the site's hints and reconnects after this many seconds
 USUAL_S = 4.0  # samples per second
-AWAY_S = 1.0  # with "comes and goes": seconds connected, and seconds away
+AWAY_S = 1.0  # seconds connected and seconds away, with "comes and goes"
 
 
 class Gate:
-    """The shipped budget and session between one machine's bytes and the host of its run."""
+    """The shipped rate budget and session, between one machine's bytes and the host of its run."""
 
     def __init__(self, peer: PeerId, world: Surroundings, role: Role) -> None:
         self.allowance = Allowances().of(peer, world.run_id, role, world.clock.now)
@@ -33,12 +34,13 @@ class Gate:
         self.open()
 
     def open(self) -> None:
-        """Open a new socket on which the peer has proved its identity."""
+        """Open a new socket on which the peer has already proved its identity."""
         self.session = Session(Side.LISTENING, Link.CONTROL, self.identity, nonce=bytes(32), server="site", version="")
         self.session.phase = SessionPhase.OPEN
 
     def take(self, data: bytes, now: float) -> m.TO_SITE | Fault:
-        """Return what a socket of the site forwards to the host, or the fault for which it closes."""
+        """Return the message that a socket of the site would forward to the host, or the fault for which it would
+        close."""
         if not self.allowance.spend(len(data), now):
             return Fault.of("E370", limit=self.allowance.budget)
         event = self.session.receive(data, now)
@@ -50,7 +52,7 @@ class Gate:
 
 
 class Puppet:
-    """The part shared by both kinds of puppets. `account` counts messages sent, refused and received."""
+    """The part that both kinds of puppets share. `account` counts messages sent, refused and received."""
 
     def __init__(self, peer: "Trainer | Relay", behaviour: Behaviour) -> None:
         self.peer, self.behaviour, self.world = peer, behaviour, peer.world
@@ -58,7 +60,7 @@ class Puppet:
         self.account: Counter[str] = Counter()
         chance = Random(f"puppet {peer.peer}")
         self.memory = Memory(run=peer.world.run_id, me=peer.peer, chance=chance, core=peer.core)
-        self.old: Socket | None = None  # a link that it left open
+        self.old: Socket | None = None  # a link that the puppet left open
         peer.after(TICK_S, self._tick)
         if behaviour.link != "steady":
             peer.after(AWAY_S, self._relink)
@@ -66,13 +68,11 @@ class Puppet:
     # --- what it says
 
     def says(self, message: m.TO_SITE) -> None:
-        """Pass what the sound core would say through the behaviour, and send the result."""
         words = list(self.behaviour.says(self._remember(), message))
         self.account["changed"] += words != [message]
         self._post_all(words)
 
     def hears(self, message: m.Message | m.Plan) -> None:
-        """Count a received message and send the behaviour's answers."""
         kind = f"{type(message).__name__} {message.code}" if isinstance(message, m.Notice) else type(message).__name__
         self.account[f"told {kind}"] += 1
         self._remember().hear(message)
@@ -84,7 +84,7 @@ class Puppet:
         self.peer.after(TICK_S, self._tick)
 
     def _remember(self) -> Memory:
-        """Update what the puppet could know by now: its own core, public records, roots of spans from other relays."""
+        """Update what the puppet could know by now: its core, public records, and roots of other relays' spans."""
         memory, host = self.memory, self.world.host
         memory.core = self.peer.core
         round_ = host.state.round if host is not None else None
@@ -99,7 +99,7 @@ class Puppet:
                 return
 
     def _post(self, word: Word) -> bool:
-        """Send one message as bytes. Return False if the link is closed for it."""
+        """Send one message as bytes. Return False if the site closes the link because of it."""
         session = self.peer.session
         if session is None:
             return False
@@ -125,7 +125,7 @@ class Puppet:
             peer.reconnect(AWAY_S if self.behaviour.link == "comes and goes" else 0.0)
 
     def _speak_by_the_old_one(self) -> None:
-        """Open a second socket and keep the first, on which a goodbye is sent later."""
+        """Open a second socket, and keep the first one, on which the puppet later says goodbye."""
         peer = self.peer
         if self.old is not None:
             self.account["said by an old socket"] += 1
@@ -153,7 +153,7 @@ class PuppetTrainer(Trainer):
     def _finish(self, action: e.Compute, base: int) -> None:
         if self.units_left is not None:
             if self.units_left <= 0:
-                return  # it hangs
+                return  # this behaviour hangs
             self.units_left -= 1
         super()._finish(action, base)
 

@@ -1,4 +1,5 @@
-"""Attacks by a relay that lies beside an honest one. Its averages are not yet checked (docs/threat-model.md)."""
+"""Attacks by a relay that lies, beside an honest relay. The site does not yet check a relay's averages
+(docs/threat-model.md)."""
 
 from collections.abc import Iterable
 
@@ -15,7 +16,7 @@ WEDGED = "a slot is dropped relative to the pace of that reducer; a frozen relay
 
 
 def _leaves_out(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """Claim that only one slot is averaged."""
+    """Claim that the average contains only one slot."""
     del memory
     if not isinstance(message, m.SpanDone):
         return (message,)
@@ -37,7 +38,7 @@ def _has_what_it_lacks(memory: Memory) -> Iterable[Word]:
 
 
 def _one_slot_alone(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """Claim that the first slot has arrived in full and one chunk of each other slot."""
+    """Claim that all chunks of the first slot have arrived, and one chunk of each other slot."""
     del memory
     if not isinstance(message, m.Progress):
         return () if isinstance(message, m.SpanDone) else (message,)
@@ -45,7 +46,7 @@ def _one_slot_alone(memory: Memory, message: m.Message) -> Iterable[Word]:
 
 
 def _drips(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """Report one more chunk with each message and never finish."""
+    """Report one more chunk with each message, and never finish."""
     if not isinstance(message, m.Progress):
         return () if isinstance(message, m.SpanDone) else (message,)
     return (replace(message, received=tuple((slot, memory.ticks % 8) for slot, _ in message.received)),)

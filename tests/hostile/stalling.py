@@ -17,7 +17,6 @@ def _name(memory: Memory) -> AccumulatorId:
 
 
 def _report(memory: Memory, units: Iterable[Unit], base: int, **more: object) -> m.Report:
-    """Return a report of these units, computed on the parameters of step `base`."""
     hello = memory.hello()
     done = tuple(m.DoneUnit(unit, base) for unit in units)
     report = m.Report(
@@ -34,7 +33,7 @@ def _report(memory: Memory, units: Iterable[Unit], base: int, **more: object) ->
 
 
 def _boast(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """Claim that every leased unit is done, and never offer any."""
+    """Claim that every leased unit is done, and never offer any of them."""
     hello = memory.hello()
     if isinstance(message, m.Report):
         units = [*(done.unit for done in hello.done), *hello.undone]
@@ -49,7 +48,7 @@ def _boast_of_a_lease(memory: Memory, message: m.Message | m.PlanHead) -> Iterab
 
 
 def _started_anew(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
-    """Claim at each plan that the offered accumulator is gone."""
+    """At each plan, claim that the offered accumulator is gone."""
     if not isinstance(message, m.PlanHead):
         return ()
     return (memory.hello(accumulator=_name(memory), done=(), undone=()),)
@@ -60,7 +59,7 @@ def _goodbye(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
 
 
 def _returned(memory: Memory, message: m.Message | m.PlanHead) -> Iterable[Word]:
-    """Return the units that were just offered."""
+    """Return the units that this puppet has just offered."""
     if not isinstance(message, m.PlanHead):
         return ()
     units = tuple(done.unit for done in memory.hello().done)
@@ -78,7 +77,6 @@ def _not_finite(memory: Memory) -> Word:
 
 
 def _digest(memory: Memory, message: m.Message) -> Iterable[Word]:
-    """Report another digest each time."""
     is_told = isinstance(message, m.Report | m.Hello)
     return (replace(message, digest=f"{memory.chance.getrandbits(64):016x}"),) if is_told else (message,)
 

@@ -1,4 +1,4 @@
-"""A hostile puppet beside three honest trainers stops nothing and costs them less than a fifth of their rate."""
+"""A hostile puppet beside three honest trainers stops nothing, and costs them less than a fifth of their rate."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.hostile.behaviours import Behaviour
 from tests.hostile.table import ROWS
 from tests.hostile.worlds import SEED, complaints, rate_alone, run
 
-LEAST = 0.8  # of the rate without a puppet
+LEAST = 0.8  # share of the rate without a puppet
 
 
 @pytest.mark.parametrize("behaviour", ROWS, ids=lambda behaviour: behaviour.name)

@@ -23,13 +23,13 @@ from tests.tier import length
 SEED = 7
 STEPS = length(64, 32)
 SETTING = Setting(trainers=3, relays=1, steps=STEPS, seed=SEED, samples_each=16, snapshot_every=8)
-LIMIT_S = 680.0  # virtual; a run without a puppet takes half of that
-MOST_BATCHES = 4  # of samples in one accumulator
-END_S = 200.0  # for the last snapshot, if the elected puppet uploads none
+LIMIT_S = 680.0  # virtual seconds; a run without a puppet takes half of that
+MOST_BATCHES = 4  # most samples in one accumulator, in batches
+END_S = 200.0  # seconds for the last snapshot, if the puppet is elected to upload it and does not
 
 
 class Watcher:
-    """An observer of the host's commands that records admitted snapshots and the owners of revoked accumulators."""
+    """An observer of the host's commands, which records admitted snapshots and the owners of revoked accumulators."""
 
     def __init__(self) -> None:
         self.admitted: list[e.Admitted] = []
@@ -39,7 +39,6 @@ class Watcher:
         pass
 
     def after(self, host: Host, event: e.Event, commands: Sequence[e.Command], now: float) -> None:
-        """Record admitted snapshots and revoked accumulators."""
         del host, event, now
         for command in commands:
             if isinstance(command, e.Admitted):
@@ -52,7 +51,8 @@ class Watcher:
 
 
 class Outcome(Struct):
-    """A finished run. `account`: what the puppets sent, were refused and received, and the run's notes."""
+    """A finished run. `account`: messages that the puppets sent, messages that the site refused, messages that they
+    received, and the run's notes."""
 
     world: World
     judge: Judge
@@ -65,7 +65,6 @@ class Outcome(Struct):
 
 
 def run(behaviour: Behaviour | None) -> Outcome:
-    """Run all steps, then wait until the run is finished."""
     judge, watcher = Judge(), Watcher()
     world = World(SETTING, [judge, watcher])
     honest = tuple(world.peers.values())
@@ -82,14 +81,13 @@ def run(behaviour: Behaviour | None) -> Outcome:
 
 @cache
 def rate_alone() -> float:
-    """Return the rate of the three honest trainers without a puppet."""
     outcome = run(None)
     assert outcome.steps == STEPS
     return outcome.rate
 
 
 def _puppets(world: World, behaviour: Behaviour) -> "list[PuppetTrainer | PuppetRelay]":
-    """Return as many puppets as the row says, all of one person. A copied home is there twice under one name."""
+    """Return as many puppets as the row says, all of one person. With "copied home", two puppets have the same name."""
     person = name_of(world.seed, "puppet")[:6]
     names = [PeerId(person + name_of(world.seed, "machine", number)[6:]) for number in range(behaviour.machines)]
     names += names if behaviour.link == "copied home" else []
@@ -110,7 +108,7 @@ def _puppet(world: World, peer: PeerId, behaviour: Behaviour) -> "PuppetTrainer 
 
 
 def complaints(outcome: Outcome) -> list[str]:
-    """Return what is wrong with a run for honest peers. A host that raises ends the test itself."""
+    """Return what went wrong for honest peers. If the host raises an error, the test itself fails."""
     world, host = outcome.world, outcome.world.host
     found = [f"{outcome.steps} of {STEPS} steps were made"] if outcome.steps < STEPS else []
     if not outcome.finished:
@@ -126,7 +124,7 @@ def complaints(outcome: Outcome) -> list[str]:
 
 
 def _replicas(outcome: Outcome) -> list[str]:
-    """Check that all honest replicas are at the head, in the state that the log gives."""
+    """Check that all honest replicas are at the head of the log, in the state that the log gives."""
     world = outcome.world
     right = world.database.index, state_digest(world.log_digest(world.database.index))
     trainers = [peer for peer in outcome.honest if isinstance(peer, Trainer)]
@@ -140,12 +138,12 @@ def _credit(outcome: Outcome) -> list[str]:
 
 
 def _hashes(outcome: Outcome) -> list[str]:
-    """Check that snapshots are admitted only under the honest hash."""
+    """Check that snapshots are admitted only under the hash that honest peers report."""
     return [f"admitted: {said}" for said in outcome.watcher.admitted if set(said.sha256) == {"f"}]
 
 
 def _leases(outcome: Outcome) -> list[str]:
-    """Check that no machine leases the whole data set, and that only a relay's report costs honest work."""
+    """Check that no machine leases the whole data set, and that honest work is lost only by a relay's report."""
     world, host = outcome.world, outcome.world.host
     held = host.state.leases.held_samples.values() if host is not None else ()
     most = MOST_BATCHES * world.recipe.target_batch

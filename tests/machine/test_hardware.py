@@ -1,4 +1,5 @@
-"""The device a machine computes on, as the driver's tool reports it; the tool here answers for two GPUs."""
+"""The device on which a machine computes, as the GPU driver's tool reports it. In these tests the tool reports two
+GPUs."""
 
 import os
 from pathlib import Path
@@ -42,7 +43,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_several_gpus_it_is_the_one_that_torch_would_use(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, name: str, free_mb: int | None
 ) -> None:
-    """With an agent per GPU, the second agent once got the first GPU's free memory."""
+    """A regression: with one agent per GPU, the second agent was shown the free memory of the first GPU."""
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpu_name() == name
@@ -52,7 +53,7 @@ def test_of_several_gpus_it_is_the_one_that_torch_would_use(
 
 @pytest.mark.parametrize(("before", "after"), [(None, "PCI_BUS_ID"), ("FASTEST_FIRST", "FASTEST_FIRST")])
 def test_torch_counts_gpus_as_the_tool_does(monkeypatch: pytest.MonkeyPatch, before: str | None, after: str) -> None:
-    """With mixed GPUs torch numbers the fastest one first, and the tool the one in the lowest slot."""
+    """If GPUs differ, torch numbers the fastest one first, and the driver's tool the one in the lowest slot."""
     monkeypatch.setattr(os, "nice", lambda _: None)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     monkeypatch.setenv("CUDA_DEVICE_ORDER", before or "")

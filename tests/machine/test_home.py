@@ -1,4 +1,4 @@
-"""One agent at a time works in a home: the lock between processes, and `forget`."""
+"""One agent at a time works in a home: the lock between processes, and the command `forget`."""
 
 import errno
 import json
@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @contextmanager
 def another(folder: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Run a process that holds the home's lock."""
     program = textwrap.dedent("""
         import sys, time
         from pathlib import Path

@@ -1,4 +1,4 @@
-"""The reader's language, and recognizing an error in the text made from it."""
+"""The reader's language, and recognizing an error from its translated text."""
 
 import io
 import logging
@@ -68,7 +68,7 @@ def test_terminal_that_cannot_encode_the_letters_gets_english(
 
 
 def test_letters_that_stand_above_or_below_others_take_no_column() -> None:
-    """A vowel sign that stands beside its letter takes one column, as in `wcwidth` of the C library."""
+    """A vowel sign beside its letter takes a column of its own, as in `wcwidth` of the C library."""
     assert [columns_of(text) for text in ("disk", "ডিস্ক", "ধাপ", "磁盘", "e\u0301")] == [4, 4, 3, 4, 1]
     assert padded("ডিস্ক", 8) == "ডিস্ক    "
     assert padded("longer than that", 4) == "longer than that"
@@ -79,7 +79,7 @@ def test_letters_that_stand_above_or_below_others_take_no_column() -> None:
 
 @pytest.mark.parametrize("code", CATALOGUE)
 def test_every_error_is_found_again_in_its_text(code: str) -> None:
-    """The pseudo-locale marks every part and leaves the details as they were."""
+    """The pseudo-locale alters every part of the text except the details."""
     entry = CATALOGUE[code]
     details = Details()
     fault = Fault(code, *(part.format_map(details) for part in (entry.cause, entry.means, entry.remedy)))

@@ -1,4 +1,4 @@
-"""Leaving: gently at the first request, at once at the second, by a key, a signal or another command."""
+"""Leaving: gracefully at the first request and at once at the second, by a key, a signal or another command."""
 
 import asyncio
 import os
@@ -150,7 +150,7 @@ async def test_an_agent_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pyte
 
 
 async def open_round(scene: Stage) -> None:
-    """Open a round that stays open: send a lease that cannot be computed here, then a cut."""
+    """Start a round that stays open: send a lease that this agent cannot compute, then a cut."""
     cut = m.Cut(run=RUN, step=0, fence=1, attempt=1, round=1, codec="fp32", chunk_elements=1024)
     await scene.site.says(RUNNING, m.Lease(run=RUN, fence=1, units=(Unit(0, 0, 0, 4),), quota=0), cut)
     async with asyncio.timeout(PATIENCE_S):
@@ -169,7 +169,7 @@ print(ended.wait(60), flush=True)
 
 
 def test_it_leaves_where_there_is_nothing_to_read() -> None:
-    """Windows reports a broken pipe as an error instead of an end."""
+    """Windows reports a broken pipe as an error instead of an end of file."""
     command = [sys.executable, "-c", f"import os; os.close(0)\n{PROGRAM}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "ready\nTrue\n"
@@ -181,6 +181,7 @@ def test_it_leaves_when_the_pipe_ends_and_not_before() -> None:
         assert program.stdin is not None
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
-        program.stdin.write("words are passed over\n" * 50_000)  # more than a pipe holds: an early end would show
+        # more than a pipe's buffer holds, so that an early end would be noticed
+        program.stdin.write("words are passed over\n" * 50_000)
         program.stdin.close()
         assert program.stdout.readline() == "True\n"

@@ -1,4 +1,4 @@
-"""The preflight: what a run will ask of this machine, and a numbered sentence where that is too much."""
+"""The preflight check: what a run needs from this machine, with a numbered sentence if that is too much."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -107,7 +107,7 @@ def test_what_does_not_fit_says_what_would_be_needed(free: FreeResources, words:
 
 
 def site_of_size(parameters: int) -> Callable[[str], Answer]:
-    """Return a site in the API's own shapes, with steps of 2 and 4 seconds and two snapshots."""
+    """Return a site with the API's own answer formats, a run with steps of 2 and 4 seconds, and two snapshots."""
     run = golden("api")["runs/SLUG"] | {"slug": "a", "step": 30, "parameters": parameters}
     steps = [golden("api")["runs/SLUG/steps"] | {"duration_s": duration_s} for duration_s in (2.0, 4.0)]
     snapshots = [{"step": 10, "size": 500}, {"step": 20, "size": 700}]

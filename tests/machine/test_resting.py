@@ -1,4 +1,4 @@
-"""When a machine may work: its owner's limits against its surroundings, first reason first."""
+"""When a machine may work: its owner's limits against its surroundings. The first reason to rest is shown."""
 
 import os
 import shutil
@@ -97,7 +97,7 @@ MONDAY = datetime(2026, 11, 23)  # noqa: DTZ001
 
 
 def minutes_of(hours: Hours) -> set[int]:
-    """Count the open minutes of a week one by one, as an independent definition."""
+    """Return every open minute of a week, counted one by one, as an independent definition."""
     length = hours.stop - hours.first if hours.stop > hours.first else hours.stop + DAY_MINUTES - hours.first
     begin = hours.day * DAY_MINUTES + hours.first
     return {(begin + minute) % (7 * DAY_MINUTES) for minute in range(length)}
@@ -118,7 +118,7 @@ def test_the_next_start_is_the_first_that_comes(schedule: list[Hours], minute: i
 
 
 def test_hours_follow_the_clock_over_a_change_to_summer_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Berlin on 29 March 2026, 02:00 becomes 03:00: hours from 02:30 are open when the clock shows 03:00."""
+    """In Berlin on 29 March 2026, 02:00 becomes 03:00. Hours from 02:30 are open when the clock shows 03:00."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
@@ -144,7 +144,7 @@ def started(folder: Path, name: str) -> Iterator[None]:
 
 
 def test_a_program_is_seen_while_it_runs(tmp_path: Path) -> None:
-    """Linux keeps only fifteen letters of a name; this one is longer."""
+    """Linux keeps only fifteen letters of a program's name. This name is longer."""
     name = "A-Very-Long-Game.exe"
     assert "a-very-long-game" not in set(running_programs())
     with started(tmp_path, name):

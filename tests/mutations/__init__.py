@@ -1,5 +1,4 @@
 """One-line faults, each of which some test must catch.
 
-`python -m tests.mutations` plants each fault in a copy of the tree, runs its tests, and fails if they stay green.
-A pattern that is not found exactly once also fails, so that no entry goes stale unnoticed.
-"""
+`python -m tests.mutations` plants each fault in a copy of the tree, runs the tests named for it, and fails if they
+pass. A pattern that does not occur exactly once also fails, so that no outdated entry stays unnoticed."""

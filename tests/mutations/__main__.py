@@ -1,4 +1,5 @@
-"""`python -m tests.mutations [NAME ...] [--jobs 2]`: one JSON line per mutation, status 1 if one survives."""
+"""Plant the faults and print one JSON line for each; exit with 1 if a fault survives: `python -m tests.mutations [NAME
+...] [--jobs 2]`."""
 
 import argparse
 import json
@@ -17,14 +18,14 @@ from tests.mutations.catalogue import MUTATIONS, ONLY_IN_CHECK
 from tests.mutations.mutation import Mutation, check, planted
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 120  # for one mutation's tests; a mutation that makes them hang counts as caught
-LIMIT_OF_ALL_S = 1800  # for all these tests together, without a fault
+LIMIT_S = 120  # seconds for the tests of one mutation; a mutation that makes them hang counts as caught
+LIMIT_OF_ALL_S = 1800  # seconds for all these tests together, without a fault
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-QUICK = "not postgresql and not redis"  # each fault shows on every engine
+QUICK = "not postgresql and not redis"  # each fault shows on every engine, so SQLite and memory are enough
 
 
 def copy_of_tree(folder: Path) -> Path:
-    """Copy what git would track from the working tree, which stays untouched."""
+    """Copy the files of the working tree that git tracks or would track. The working tree stays untouched."""
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True)
     for name in names.stdout.decode().splitlines():
         if (ROOT / name).is_file():
@@ -35,23 +36,22 @@ def copy_of_tree(folder: Path) -> Path:
 
 
 def write_source(path: Path, text: str) -> None:
-    """Write a module and delete its compiled form: Python compares only size and second."""
+    """Write a module and delete its compiled form, because Python notices only a change of size or second."""
     path.write_text(text)
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
         compiled.unlink()
 
 
 class Runner:
-    """A runner of tests in child processes, which end with this one."""
+    """Runs tests in child processes, which end with this process."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
 
     def is_green(self, tests: tuple[str, ...], tree: Path, limit_s: float, *, in_check: bool) -> bool:
-        """Return True if these tests pass in time, as `make check` runs them or as `make test` does.
+        """Return True if the given tests pass in time, run as by `make check` or as by `make test`.
 
-        Raise RuntimeError if they were not run.
-        """
+        Raise RuntimeError if the tests could not run."""
         environment = {**os.environ, "PYTHONPATH": f"{tree}:{tree / 'platform'}"}
         environment["MANYHANDS_CHECK"] = str(int(in_check))
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:schemathesis", "-k", QUICK, *tests]
@@ -68,12 +68,12 @@ class Runner:
             child.kill()
             child.wait()
             self._running.discard(child)
-        if child.returncode not in (0, 1, 5):  # 5: `make test` runs none of them
+        if child.returncode not in (0, 1, 5):  # 5: `make test` selects none of these tests
             raise RuntimeError(f"pytest ended with {child.returncode}: {told[-2000:]}")
         return child.returncode != 1
 
     def is_caught(self, mutation: Mutation, tree: Path) -> bool:
-        """Return True if a test fails with the fault planted; restore the tree."""
+        """Return True if a test fails with the fault planted. Restore the tree afterwards."""
         path = tree / mutation.file
         whole = path.read_text()
         write_source(path, planted(mutation, whole))
@@ -88,7 +88,8 @@ class Runner:
 
 
 def caught_of(chosen: list[Mutation], folder: Path, jobs: int, runner: Runner) -> list[bool]:
-    """Plant each in one of `jobs` copies of the tree under `folder`; return which were caught. Raise RuntimeError."""
+    """Plant each fault in one of `jobs` copies of the tree under `folder`. Return for each whether a test caught it.
+    Raise RuntimeError if the tests fail without a fault."""
     trees: Queue[Path] = Queue()
     for number in range(jobs):
         trees.put(copy_of_tree(folder / str(number)))
@@ -114,7 +115,7 @@ def caught_of(chosen: list[Mutation], folder: Path, jobs: int, runner: Runner) -
 
 
 def end(number: int, _: object) -> None:
-    """Exit so that the copies are removed, and ignore further signals."""
+    """Exit in a way that removes the copies, and ignore further signals."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)

@@ -1,4 +1,4 @@
-"""All mutations, by the place where they are planted."""
+"""All mutations, grouped by the part of the code in which they are planted."""
 
 from tests.mutations.coordinator import COORDINATOR
 from tests.mutations.data import DATA
@@ -30,5 +30,5 @@ MUTATIONS: tuple[Mutation, ...] = (
     *DATA,
     *STREAMED_TEXTS,
 )
-# Those that no test of `make test` catches, for its worlds and searches are short; at most a fifth.
+# mutations that no test of `make test` catches, because its simulations and searches are short; at most a fifth of all
 ONLY_IN_CHECK: frozenset[str] = frozenset()

@@ -7,7 +7,6 @@ TESTS = "tests/protocol/coordinator/"
 
 
 def _test_file(name: str) -> str:
-    """Return the test file of a module: `round/offers` is tested by `round/test_offers.py`."""
     room, _, module = name.rpartition("/")
     return f"{TESTS}{room}{'/' if room else ''}test_{module}.py"
 

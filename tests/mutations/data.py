@@ -1,4 +1,4 @@
-"""Faults of training data on their way to a trainer: a machine's own shards, conversations, a custom loop."""
+"""Faults in how training data reaches a trainer: a machine's own shards, conversations, a custom loop."""
 
 from tests.mutations.mutation import Mutation
 

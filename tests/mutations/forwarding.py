@@ -1,4 +1,4 @@
-"""Faults of a forwarding relay, and of the choice of a way to a listener."""
+"""Faults of a relay that forwards, and of the choice of a route to a listener."""
 
 from tests.mutations.mutation import Mutation
 
@@ -10,7 +10,6 @@ LISTED = "if each.fingerprint and peer in self.others.direct"
 
 
 def forwarder(name: str, before: str, after: str, test: str) -> Mutation:
-    """Return a mutation of the rules for who may be forwarded to whom, and how many."""
     return Mutation(name, FORWARDER, before, after, (f"{TESTS}::{test}",))
 
 
@@ -19,12 +18,10 @@ def tunnel(name: str, before: str, after: str, test: str) -> Mutation:
 
 
 def dialling(name: str, before: str, after: str) -> Mutation:
-    """Return a mutation of the order in which ways are tried."""
     return Mutation(name, "peer_agent/site/relay_links.py", before, after, (DIALLING_TESTS,))
 
 
 def process(name: str, before: str, after: str) -> Mutation:
-    """Return a mutation of a relay process's choice of peers to forward to."""
     return Mutation(name, "peer_agent/relay/process.py", before, after, (PROCESS_TESTS,))
 
 

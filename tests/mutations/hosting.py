@@ -1,4 +1,4 @@
-"""Faults of hosting: claims, messages, a host's handling of a peer, and its sockets."""
+"""Faults of hosting: claims, messages, how a host treats a peer, and its sockets."""
 
 from tests.mutations.mutation import Mutation
 

@@ -1,4 +1,4 @@
-"""The shape of a mutation, and how it is planted."""
+"""The data type of a mutation, and how a mutation is planted."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,8 @@ from msgspec import Struct
 
 
 class Mutation(Struct, frozen=True):
-    """A fault: `before` is once in `file` and becomes `after`; one of `tests` (files, or tests in them) must fail."""
+    """A fault: `before` occurs once in `file` and becomes `after`. One of `tests` (files, or tests in them) must
+    fail."""
 
     name: str
     file: str
@@ -21,7 +22,7 @@ class Stale(Exception):
 
 
 def planted(mutation: Mutation, text: str) -> str:
-    """Return the text with the fault in it. Raise Stale."""
+    """Return the text with the fault in it. Raise Stale if the pattern does not occur exactly once."""
     count = text.count(mutation.before)
     if count != 1:
         raise Stale(f"{mutation.name}: {mutation.file} has {count} times {mutation.before!r}")
@@ -31,14 +32,14 @@ def planted(mutation: Mutation, text: str) -> str:
 
 
 def check(mutations: tuple[Mutation, ...], root: Path) -> list[str]:
-    """Return the faults of the list itself."""
+    """Return what is wrong with the mutations in the list themselves."""
     faults = []
     for mutation in mutations:
         try:
             compile(planted(mutation, (root / mutation.file).read_text()), mutation.name, "exec")
         except (Stale, FileNotFoundError) as error:
             faults.append(str(error))
-        except SyntaxError as error:  # no test is needed to notice it
+        except SyntaxError as error:  # a syntax error needs no test to be noticed
             faults.append(f"{mutation.name}: {error}")
         faults += [f"{mutation.name}: no {test}" for test in mutation.tests if not _is_there(test, root)]
     names = [mutation.name for mutation in mutations]
@@ -46,7 +47,7 @@ def check(mutations: tuple[Mutation, ...], root: Path) -> list[str]:
 
 
 def _is_there(test: str, root: Path) -> bool:
-    """Return True if the file exists and has the classes and functions named."""
+    """Return True if the file exists and has the classes and functions that `test` names."""
     file, *names = test.split("::")
     if not (root / file).is_file():
         return False

@@ -1,4 +1,4 @@
-"""Faults of work that overlaps the round (staleness 1), in the trainer, the coordinator and the floats."""
+"""Faults of work that overlaps the round (staleness 1), in trainer, coordinator and accumulator."""
 
 from tests.mutations.mutation import Mutation
 

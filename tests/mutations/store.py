@@ -1,4 +1,4 @@
-"""Faults of the store: the commit's transaction, lease marks, totals, coverage, the log as it is read again."""
+"""Faults of the store: the commit's transaction, lease marks, totals, coverage, and reading the log."""
 
 from tests.mutations.mutation import Mutation
 

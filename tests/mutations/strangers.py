@@ -1,4 +1,4 @@
-"""Faults of limits on strangers, and of which statements about a visitor's address the site believes."""
+"""Faults of limits on strangers, and of which proxy headers about a visitor's address the site believes."""
 
 from tests.mutations.mutation import Mutation
 
@@ -10,7 +10,6 @@ def fault(name: str, file: str, before: str, after: str, *tests: str) -> Mutatio
 
 
 def proxy(name: str, before: str, after: str) -> Mutation:
-    """Return a mutation of the code that decides a visitor's address."""
     return Mutation(name, "platform/config/proxies.py", before, after, ("tests/web/http/test_rate_limits.py",))
 
 

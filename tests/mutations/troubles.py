@@ -1,4 +1,4 @@
-"""Faults of how troubles are shown: when, in which order, and which are left out as consequences of others."""
+"""Faults of how problems are shown: when, in which order, and which are hidden as consequences of others."""
 
 from tests.mutations.mutation import Mutation
 

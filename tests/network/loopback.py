@@ -1,4 +1,4 @@
-"""Links on loopback for tests: a listening relay and trainers that dial it, on a clock that stands still."""
+"""Links on loopback: a listening relay and trainers that dial it, on a clock that stands still."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +17,7 @@ from tests.protocol.identities import NOW, RELAY, RUN, relay, trainer
 
 FETCH = FetchRecords(run=RUN, first=0)
 NOTHING = Records(run=RUN, first=0, last=-1, records=())
-PATIENCE_S = 60.0  # for what must happen; a good run is never measured by it
+PATIENCE_S = 60.0  # longest wait for an expected event; a passing test never waits this long
 
 
 def at_now() -> float:
@@ -33,7 +33,6 @@ def anyone(_: Credential) -> Fault | None:
 
 
 async def answer(link: Connection) -> None:
-    """Answer everything as a relay without any records does."""
     while True:
         await link.receive()
         await link.send(NOTHING)
@@ -70,7 +69,6 @@ async def dial_encrypted(where: Server, fingerprint: str) -> Connection:
 
 
 async def how_it_ends(link: Connection) -> LinkLost | Refused:
-    """Receive until the link ends; return how it ended."""
     async with asyncio.timeout(PATIENCE_S):
         try:
             while True:

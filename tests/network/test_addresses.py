@@ -1,4 +1,4 @@
-"""Classification of addresses: plaintext allowed, or never contacted."""
+"""Classification of addresses: those that allow plaintext, and those that are never contacted."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A listener without a domain makes its own certificate; the dialler checks only its fingerprint."""
+"""A listener without a domain creates its own certificate. The dialler checks only the fingerprint."""
 
 import ssl
 

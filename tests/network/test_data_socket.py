@@ -1,7 +1,6 @@
-"""Socket options of a data link, on a clock that the test moves: no data is held back forever.
+"""Socket options of a data link, on a clock that the test moves. No data is held back forever.
 
-A peer that acknowledges nothing is gone; a peer that reads slowly is not.
-"""
+A peer that acknowledges nothing counts as gone. A peer that reads slowly does not."""
 
 import asyncio
 import socket
@@ -33,7 +32,7 @@ from tests.protocol.identities import RUN
 
 
 class Clock:
-    """A loop's clock and timers, which fire when the test says so."""
+    """The clock and timers of an event loop. Timers fire when the test advances the clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -64,8 +63,6 @@ class _Handle:
 
 
 class System:
-    """A socket that remembers its options."""
-
     def __init__(self) -> None:
         self.options: dict[int, int] = {}
 
@@ -104,7 +101,7 @@ def test_how_long_follows_the_rate_up_to_a_bound() -> None:
     gather, system, clock = gathering()
     gather.came(3000, in_message=True)
     clock.advance(SHORTEST_S)
-    gather.came(GATHER_BYTES // 2, in_message=True)  # the rest takes twice as long, plus some slack
+    gather.came(GATHER_BYTES // 2, in_message=True)  # the second half takes twice as long, with some allowance
     clock.advance(2 * SHORTEST_S)
     assert system.mark == GATHER_BYTES
     clock.advance(SHORTEST_S)
@@ -191,7 +188,8 @@ def test_an_option_that_the_system_lacks_is_left_out() -> None:
 
 
 async def test_the_end_of_a_flow_arrives_though_it_is_short() -> None:
-    """The rest is smaller than the mark and nothing follows: a reader that waited for the mark would wait forever."""
+    """The last message is smaller than the low-water mark and nothing follows, so a reader that waits for the mark
+    waits forever."""
     sizes = [100_000, 100_000, 100_000, 30, 50_000, 7]
     got: asyncio.Queue[Any] = asyncio.Queue()
 

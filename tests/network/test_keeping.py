@@ -1,4 +1,4 @@
-"""A kept link: it reconnects after an interruption, backs off, and stops when retrying cannot help."""
+"""A link that is kept open: it reconnects after an interruption, backs off, and stops when retrying cannot help."""
 
 import asyncio
 import re
@@ -27,12 +27,12 @@ from tests.network.loopback import (
 
 
 class Diary:
-    """A record of the states that `keep` reported, with sleeps that are counted but not slept."""
+    """Records the states that `keep` reports. Sleeps are counted and take no time."""
 
     def __init__(self) -> None:
         self.states: list[Connected | Waiting] = []
         self.slept: list[float] = []
-        self.reached = asyncio.Event()  # connected, or three waits are over
+        self.reached = asyncio.Event()  # set when connected, or after three waits
 
     def write(self, state: Connected | Waiting) -> None:
         self.states.append(state)
@@ -120,7 +120,7 @@ async def test_a_refusal_that_a_group_of_tasks_ran_into_is_understood() -> None:
 
 
 async def test_a_refusal_that_nobody_read_is_found() -> None:
-    """A sender meets the closed socket first; the reason is still unread."""
+    """The sender notices the closed socket first, while the reason is still unread."""
 
     async def relay_side(link: Connection) -> None:
         await link.close(Fault.of("E213"))
@@ -153,7 +153,7 @@ async def test_a_problem_of_this_machine_ends_it() -> None:
 
 
 class Enough(Exception):
-    """The test ends here."""
+    """Raised to end the test."""
 
 
 async def test_waits_grow_to_half_a_minute_and_reset_after_a_long_link() -> None:
@@ -169,7 +169,7 @@ async def test_waits_grow_to_half_a_minute_and_reset_after_a_long_link() -> None
         nonlocal now, attempts
         attempts += 1
         if attempts == 12:
-            now += 31  # this link lasted
+            now += 31  # this link lasted 31 seconds
         if attempts == 14:
             raise Enough
         raise Problem.of("E104", url="", reason="")

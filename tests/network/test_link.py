@@ -1,4 +1,4 @@
-"""Real links on loopback: how they open, carry, end and come back."""
+"""Real links on loopback: how they open, carry data, end and reconnect."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,6 @@ from tests.protocol.identities import (
 
 @asynccontextmanager
 async def raw_server(handle: Callable[[ServerConnection], Awaitable[None]]) -> AsyncIterator[int]:
-    """Run a WebSocket server that follows none of the protocol's rules."""
     async with serve(handle, "127.0.0.1", 0, max_size=None) as server:
         yield server.sockets[0].getsockname()[1]
 
@@ -128,7 +127,7 @@ async def test_another_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
             await dial_relay(port)
 
 
-# Servers that do not answer, or are something else
+# Servers that do not answer, or that are something else
 
 
 async def test_nobody_there_is_e104() -> None:
@@ -247,7 +246,7 @@ async def test_an_overlong_message_has_its_number_on_both_sides() -> None:
         ours = await asyncio.wait_for(ended, PATIENCE_S)
     assert isinstance(ours, Refused)
     assert (ours.fault.code, ours.remote) == ("E210", False)
-    # The number may be lost if the system discards what was unread when the link was cut.
+    # The error number may be lost, because the system may discard unread data when the link is cut.
     assert isinstance(theirs, LinkLost) or (theirs.fault.code, theirs.remote) == ("E210", True)
 
 
@@ -281,7 +280,7 @@ async def test_after_closing_with_a_fault_nothing_is_sent_or_received() -> None:
 
 
 async def test_sending_waits_for_a_reader_and_closing_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that stops reading holds its sender back instead of filling memory, and cannot delay closing."""
+    """A reader that stops reading slows its sender down instead of filling memory, and cannot delay closing."""
     monkeypatch.setattr(links, "CLOSE_S", 0.1)
     ready = asyncio.Event()
 
@@ -328,7 +327,7 @@ def test_a_stranger_has_room_for_an_honest_handshake() -> None:
 
 
 async def test_a_limit_holds_for_what_the_system_takes_in_too() -> None:
-    """The system used to accept megabytes on each new link before they were read."""
+    """A regression: the system accepted megabytes on each new link before the rate limit could count them."""
 
     async def relay_side(link: Connection) -> None:
         for _ in range(2):
@@ -357,7 +356,7 @@ async def test_a_limit_holds_for_what_the_system_takes_in_too() -> None:
 
 
 async def test_what_comes_on_a_data_link_waits_for_the_way_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rate limit covers frames and messages; a control link is never delayed."""
+    """The download limit covers frames and messages on data links. A control link is never delayed."""
     came: list[int] = []
 
     async def note(size: int) -> None:

@@ -1,4 +1,4 @@
-"""Two machines measure the link between them: each sends, and each reports what arrived."""
+"""Two machines measure the link between them. Each sends, and each reports what arrived."""
 
 import asyncio
 import time
@@ -21,14 +21,12 @@ PATIENCE_S = 30.0
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit the bytes of a probe: a link within a process has no other limit."""
+    """Limit the bytes of a probe, because a link within a process has no limit of its own."""
     monkeypatch.setattr(probing, "MOST_BYTES", 8 * 1024 * 1024)
     monkeypatch.setattr(probing, "HEARD_S", 0.0)
 
 
 class Clock:
-    """A clock that advances by a hundredth of a second at each reading."""
-
     now = 100.0
 
     def __call__(self) -> float:
@@ -81,7 +79,7 @@ async def test_both_ends_say_what_came_of_the_other() -> None:
 
 
 async def test_one_sends_after_the_other() -> None:
-    """With both at once, a slow link's acknowledgements wait behind its data."""
+    """If both ends sent at once, a slow link's acknowledgements would wait behind its data."""
     here, there = own_link()
     ann, bob = Machine(BOB, here), Machine(ANN, there)
     bob.told(3, begins=False)
@@ -95,7 +93,7 @@ async def test_one_sends_after_the_other() -> None:
 
 
 async def test_a_link_that_takes_everything_at_once_is_measured_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All bytes used to arrive before the count began, so that the measurement never ended."""
+    """A regression: all bytes arrived before the count began, so the measurement never ended."""
     monkeypatch.setattr(probing, "PROBE_S", 1.0)
     here, there = own_link()
     ann, bob = Machine(BOB, here, time.monotonic), Machine(ANN, there, time.monotonic)
@@ -110,7 +108,7 @@ async def test_a_link_that_takes_everything_at_once_is_measured_too(monkeypatch:
 
 
 async def test_a_measure_keeps_to_what_the_owner_allows_and_to_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A probe has to be able to raise the pace that the site sets."""
+    """A probe ignores the rate that the site sets, because its result may raise that rate."""
     monkeypatch.setattr(probing, "PROBE_S", 1.0)
     measured = []
     for limit in (2_000_000.0, 0.0):
@@ -164,7 +162,7 @@ async def test_answers_to_measures_that_never_end_are_forgotten() -> None:
     here, there = own_link()
     bob = Machine(ANN, there)
     for number in range(1, 20):
-        bob.prober._probes.open.clear()  # as if its time were over
+        bob.prober._probes.open.clear()  # as if the probe's time were over
         bob.told(number, begins=False)
         bob.prober.begun(ANN, m.Probing(run=RUN, number=number), there)
     assert list(bob.prober._answers) == [19]
@@ -173,7 +171,7 @@ async def test_answers_to_measures_that_never_end_are_forgotten() -> None:
 
 
 async def test_a_link_that_a_relay_forwards_is_not_measured() -> None:
-    """The measurement would be the relay's."""
+    """The measurement would be the relay's, not that of a direct link."""
     here, there = own_link()
     ann = Machine(BOB, here)
     here.beneath = ann.receiving

@@ -1,4 +1,4 @@
-"""The listening side on loopback: strangers, caps, renewed credentials, bans, and a clean end."""
+"""The listening side on loopback: strangers, limits, renewed credentials, bans, and a clean end."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,6 @@ SHORT_S = 0.1
 
 
 async def stranger(port: int) -> ClientConnection:
-    """Return a WebSocket client that has not yet authenticated."""
     return await connect(f"ws://127.0.0.1:{port}/", proxy=None)
 
 
@@ -136,7 +135,7 @@ async def test_an_address_has_so_many_strangers() -> None:
 
 
 async def test_a_school_behind_one_address_is_served_whole() -> None:
-    """The 65th machine behind a proxy used to be locked out."""
+    """A regression: the 65th machine behind one proxy was locked out."""
     async with listening(caps=Caps(per_address=1)) as server:
         links = [await dial_relay(server, trainer(run=RunId(f"{n:032x}"))) for n in range(5)]
         for link in links:
@@ -145,7 +144,7 @@ async def test_a_school_behind_one_address_is_served_whole() -> None:
 
 
 async def test_messages_are_no_longer_than_was_allowed() -> None:
-    """A contributor may send what its plan needs, and no more."""
+    """A contributor may send messages as long as its plan needs, and no longer."""
 
     async def with_a_plan(link: Connection) -> None:
         link.allow(20_000)
@@ -164,7 +163,7 @@ async def test_messages_are_no_longer_than_was_allowed() -> None:
 
 
 async def _until(attempt: Callable[[], Awaitable[Connection]]) -> None:
-    """Retry until the attempt succeeds: the server notices a closed link a moment after the client."""
+    """Retry until the attempt succeeds, because the server notices a closed link slightly later than the client."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with contextlib.suppress(Problem):
@@ -253,12 +252,13 @@ async def test_the_relay_is_the_one_in_its_credential() -> None:
 
 
 async def test_an_open_link_ends_with_its_credential() -> None:
-    """A revoked machine gets no new credential, and is served only until its current one ends."""
+    """A revoked machine gets no new credential. The relay serves the machine only until its current credential
+    expires."""
     within_tolerance = trainer(expires=int(NOW) - 300)
     async with listening(stay) as server:
         lasting = await dial_relay(server)
         ending = await how_it_ends(await dial_relay(server, within_tolerance))
         assert isinstance(ending, Refused)
         assert ending.fault.code == "E202"
-        await lasting.send(FETCH)  # the other link goes on
+        await lasting.send(FETCH)  # the other link stays open
         await lasting.close()

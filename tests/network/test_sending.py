@@ -1,4 +1,4 @@
-"""The order of chunks over one uplink; a stalled reducer does not delay the others."""
+"""The order of chunks over one uplink. A stalled reducer does not delay the other reducers."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from peer_agent.protocol.wire import Frame, Kind
 from tests.network.loopback import PATIENCE_S, dial_relay, frame, how_it_ends, listening, turns
 from tests.protocol.identities import RUN, trainer
 
-SIZE = BATCH_BYTES // 2 + 1  # each is sent alone
+SIZE = BATCH_BYTES // 2 + 1  # larger than half a batch, so that each chunk is sent alone
 A, B, C = PeerId("a" * 32), PeerId("b" * 32), PeerId("c" * 32)
 
 queues = st.dictionaries(
@@ -55,15 +55,13 @@ def test_equal_reducers_take_turns_and_larger_ones_go_more_often() -> None:
 
 
 class Reducer:
-    """A connection that takes chunks while its gate is open."""
-
     def __init__(self, ledger: list[tuple[str, int]], name: str) -> None:
         self.ledger, self.name = ledger, name
         self.gate = asyncio.Event()
         self.gate.set()
         self.fails_at = -1
         self.has_all = asyncio.Event()
-        self.lengths: list[int] = []  # frames of each batch
+        self.lengths: list[int] = []  # number of frames in each batch
 
     async def send(self, *bodies: Frame) -> None:
         self.lengths.append(len(bodies))
@@ -248,7 +246,7 @@ async def test_one_that_stalls_holds_back_nobody_and_keeps_nothing() -> None:
     outbox, stalled, quick = Outbox(ROOM), Gated(), Gated()
     quick.gate = asyncio.Semaphore(1000)
     following = [asyncio.create_task(outbox.follow(one.as_connection())) for one in (stalled, quick)]
-    for body in averages(100, 60_000):  # two are sent at once
+    for body in averages(100, 60_000):  # two bodies fit into one batch
         outbox.publish(body)
     while len(quick.taken) < 100:
         await asyncio.wait_for(quick.arrived.wait(), PATIENCE_S)
@@ -264,10 +262,12 @@ async def test_one_that_stalls_holds_back_nobody_and_keeps_nothing() -> None:
 
 
 async def test_what_another_attempt_makes_anew_is_not_sent_any_more() -> None:
-    """A reducer with a slow uplink used to send its useless averages before those on which all waited."""
+    """A regression: a reducer with a slow uplink sent useless averages of an old attempt before those that all peers
+    waited for."""
     outbox, receiver = Outbox(ROOM), Gated()
     following = asyncio.create_task(outbox.follow(receiver.as_connection()))
-    first = [replace(body, span=number // 2) for number, body in enumerate(averages(6, 140_000))]  # one is sent at once
+    # one body is sent at once
+    first = [replace(body, span=number // 2) for number, body in enumerate(averages(6, 140_000))]
     for body in first:
         outbox.publish(body)
     outbox.publish(LEAVES)
@@ -286,7 +286,8 @@ async def test_what_another_attempt_makes_anew_is_not_sent_any_more() -> None:
 
 
 async def test_what_waits_for_its_turn_is_not_sent_either() -> None:
-    """On a paced uplink each receiver has a batch waiting; with many receivers that is seconds of useless data."""
+    """On a rate-limited uplink one batch waits for each receiver. With many receivers that is seconds of useless
+    data."""
     uplink, receiver = Uplink(), Gated()
     uplink.pace(1.0)
     outbox = Outbox(200_000, uplink=uplink)
@@ -299,7 +300,7 @@ async def test_what_waits_for_its_turn_is_not_sent_either() -> None:
     for _ in range(20):
         await asyncio.sleep(0)
     outbox.begin_attempt(set())
-    outbox.publish(third)  # there is room for it again
+    outbox.publish(third)  # the dropped bodies left room for this one
     uplink.pace(0.0)
     while len(receiver.taken) < 2:
         receiver.arrived.clear()

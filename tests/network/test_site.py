@@ -1,4 +1,4 @@
-"""The HTTP client's requests and answers, against a real server on loopback that answers as each test says."""
+"""The HTTP client's requests and answers, against a real server on loopback whose answers each test sets."""
 
 import asyncio
 import errno
@@ -231,7 +231,8 @@ async def test_elsewhere_the_proxy_of_the_environment_is_asked(
 ) -> None:
     for other in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(other)
-    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:9/")  # it does not count beside an HTTP proxy
+    # this SOCKS proxy is ignored, since there is an HTTP proxy
+    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:9/")
     monkeypatch.setenv(name, f"127.0.0.1:{server.server_port}")
     server.url("http://10.1.2.3/", lambda handler: handler.reply(200, b'{"by": "proxy"}'))
     assert await get_json("http://10.1.2.3/") == {"by": "proxy"}

@@ -1,4 +1,4 @@
-"""The HTTP client's files, against a real server on loopback that answers as each test says."""
+"""The HTTP client's downloads and uploads, against a real server on loopback whose answers each test sets."""
 
 import asyncio
 import contextlib
@@ -124,7 +124,7 @@ async def test_more_than_the_limit_is_not_kept(server: Site, tmp_path: Path, len
 
 
 def endless(handler: Handler) -> None:
-    """Send more than a small limit, without a length."""
+    """Send more than the client's small limit, without a Content-Length."""
     handler.send_response(200)
     handler.send_header("Connection", "close")
     handler.end_headers()

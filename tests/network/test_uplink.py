@@ -1,4 +1,4 @@
-"""The order and rate of streams on one uplink, on a loop whose clock jumps to the next timer."""
+"""The order and rate of streams on one uplink, on an event loop whose clock jumps to the next timer."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ SIZE = 64 * 1024
 
 
 class Jumping(selectors.DefaultSelector):
-    """A selector that never waits: it adds the time that it would have waited."""
+    """A selector that never waits. Instead of waiting, the selector moves its clock forward."""
 
     now = 0.0
 
@@ -45,13 +45,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def play(story: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on a virtual-time loop, where nothing takes time."""
+    """Run a coroutine on an event loop with virtual time, in which computing takes no time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(story)
 
 
 class Sent(list[tuple[float, str, int]]):
-    """A record of (time, sender, bytes)."""
+    """Records of (time, sender, bytes)."""
 
     def by(self, name: str, until: float = float("inf"), since: float = 0.0) -> int:
         return sum(size for at, who, size in self if who == name and since <= at <= until)
@@ -181,7 +181,7 @@ def test_without_a_rate_nobody_waits() -> None:
 def test_another_rate_holds_at_once_for_those_who_wait_too() -> None:
     async def story() -> None:
         uplink, sent = Uplink(), Sent()
-        uplink.pace(1.0)  # the next batch would follow after a day
+        uplink.pace(1.0)  # at this rate the next batch would follow after a day
         sending = asyncio.create_task(send_on(uplink.stream(1000), "a", sent))
         await asyncio.sleep(60.0)
         assert sent.by("a") <= SIZE + 60
@@ -234,8 +234,6 @@ def test_one_that_is_cancelled_takes_nothing_with_it() -> None:
 
 
 class Taker:
-    """A connection that takes everything at once and records when."""
-
     def __init__(self, name: str, sent: Sent) -> None:
         self.name, self.sent = name, sent
 
@@ -307,8 +305,6 @@ def test_a_batch_is_full_or_all_there_is_and_never_nothing() -> None:
 
 
 class Dated:
-    """A link that takes everything at once and records when."""
-
     def __init__(self, name: str, sent: Sent) -> None:
         self.name, self.sent = name, sent
 

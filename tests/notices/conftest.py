@@ -1,4 +1,4 @@
-"""Shared people, machines and a run, and a server to which webhooks are posted."""
+"""Fixtures: people, machines, a run, and a server that receives webhooks."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,7 +19,7 @@ def sends_mail(settings: Any) -> None:
 
 @pytest.fixture
 def double(settings: Any) -> Iterator[WebhookDouble]:
-    """Yield a webhook server on loopback, which webhooks may reach in debug mode only."""
+    """Yield a webhook server on loopback. The site may contact loopback in debug mode only."""
     settings.DEBUG = True
     with WebhookDouble() as found:
         yield found

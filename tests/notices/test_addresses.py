@@ -1,4 +1,4 @@
-"""Which addresses a webhook may have, and which IP addresses may be reached."""
+"""Which addresses a webhook may have, and which IP addresses the site may contact."""
 
 from ipaddress import ip_address
 from typing import Any
@@ -29,7 +29,7 @@ GOOD = "https://hook.example/a/b?c=d"
         ("https://hook.example/ HTTP/1.1", "characters"),
         ("https://hook.example/\r\nX-Own: yes", "characters"),
         ("https://hook.example/\x00", "characters"),
-        ("https://hооk.example/", "characters"),  # two of them Cyrillic
+        ("https://hооk.example/", "characters"),  # two of the letters are Cyrillic
         ("https://127.0.0.1/", "private"),
         ("https://10.0.0.7/", "private"),
         ("https://[::1]/", "private"),
@@ -62,7 +62,7 @@ def test_in_debug_mode_this_machine_may_be_reached_and_no_other(settings: Any) -
         *("192.0.2.1", "192.168.1.1", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"),
         *("::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fec0::1", "ff02::1", "2001:db8::1"),
         *("::ffff:10.0.0.1", "::ffff:127.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2002:a00:1::"),
-        "2001:0:4136:e378:8000:63bf:80ff:fffe",  # Teredo, of 127.0.0.1
+        "2001:0:4136:e378:8000:63bf:80ff:fffe",  # Teredo address that contains 127.0.0.1
     ],
 )
 def test_addresses_inside_are_not_reached(address: str) -> None:

@@ -226,7 +226,7 @@ class TestClaims:
     ) -> None:
         note(hooked, clock)
         seen = outbox.due(clock.now)
-        list(seen)  # evaluated, as a second worker has read it
+        list(seen)  # evaluate the query now, as a second worker would have done
 
         class Read:
             def select_related(self, *_: str) -> Any:

@@ -107,7 +107,7 @@ def test_what_was_told_already_stays_told(reached: Person) -> None:
     note(reached, after=LATER, now=NOW)
     outbox.withdraw(Event.FINISHED, ["run"], now=NOW + LATER)
     assert Notice.objects.count() == 3
-    Notice.objects.update(tries=1, due_at=NOW + 2 * LATER)  # a worker is sending it
+    Notice.objects.update(tries=1, due_at=NOW + 2 * LATER)  # as if a worker were sending the notice
     outbox.withdraw(Event.FINISHED, ["run"], now=NOW + LATER)
     assert Notice.objects.count() == 3
 

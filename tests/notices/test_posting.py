@@ -18,7 +18,7 @@ from notices.addresses import Refused, Target, parse
 from notices.posting import Answer, Unreached, post
 from tests.notices.webhook_double import PATIENCE_S, Posted, WebhookDouble, read, status
 
-SHORT_S = 0.5  # instead of the usual ten seconds
+SHORT_S = 0.5  # seconds instead of the usual ten
 
 
 def posted(double: WebhookDouble, path: str = "/hook?key=7") -> Answer:
@@ -108,7 +108,7 @@ def test_a_name_that_nobody_has() -> None:
 
 
 class Names:
-    """A hostile name server, patched in: each lookup gets the next answer."""
+    """A hostile name server that replaces the real one. Each lookup gets the next answer in the list."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> None:
         self.answers, self.asked = list(answers), 0
@@ -146,7 +146,7 @@ def test_name_is_resolved_once_and_that_address_is_dialled(
 
 
 def test_of_several_addresses_the_next_is_tried(double: WebhookDouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    Names(monkeypatch, ["127.0.0.2", "127.0.0.1"])  # the double listens at the second only
+    Names(monkeypatch, ["127.0.0.2", "127.0.0.1"])  # the server listens at the second address only
     assert post(Target(is_secure=False, host="hook.example", port=double.port, path="/"), b"{}", {}).is_good
 
 
@@ -212,7 +212,8 @@ def test_the_certificate_has_to_be_of_the_name(
 
 def test_a_server_that_says_nothing_of_tls_is_left_in_time(settings: Any) -> None:
     settings.DEBUG = True
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts by its backlog, and never answers
+    # the system accepts connections in its backlog, but no program answers
+    with socket.create_server(("127.0.0.1", 0)) as silent:
         target = parse(f"https://localhost:{silent.getsockname()[1]}/")
         with pytest.raises(Unreached, match="did not answer"):
             post(target, b"{}", {}, total_s=SHORT_S)

@@ -1,4 +1,4 @@
-"""Choices of people: mail addresses, webhooks, unsubscribe links, deletion and export."""
+"""People's choices: mail addresses, webhooks, unsubscribe links, deletion and export."""
 
 from datetime import timedelta
 from typing import Any

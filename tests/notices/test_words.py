@@ -73,8 +73,8 @@ def test_a_headline_is_one_line(event: Event, title: str, machine: str) -> None:
     [
         ("A model of proverbs", "A model of proverbs"),
         ("  two \t\n lines ", "two lines"),
-        ("ক্‌ষ", "ক্‌ষ"),  # Bengali, whose spelling needs the joiner
-        ("می‌خواهم", "می‌خواهم"),  # Persian, likewise
+        ("ক্‌ষ", "ক্‌ষ"),  # Bengali spelling needs the joiner
+        ("می‌خواهم", "می‌خواهم"),  # Persian spelling needs the non-joiner
         ("Amina\u200dTeo", "AminaTeo"),
         ("\u202egnp.exe", "gnp.exe"),
         ("\u3164\u2800\u200b", NAMELESS),

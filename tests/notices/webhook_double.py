@@ -29,7 +29,7 @@ class WebhookDouble:
         self.answer: bytes | str = status(204)
         self.posted: list[Posted] = []
         self.connections = 0
-        self.cut = threading.Event()  # the client has closed the connection
+        self.cut = threading.Event()  # set when the client has closed the connection
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -73,7 +73,7 @@ class WebhookDouble:
                 case "close":
                     link.close()
                 case "hang":
-                    link.recv(1)  # until the client closes
+                    link.recv(1)  # returns when the client closes the connection
                     self.cut.set()
                 case "drip":
                     self._send_for_ever(link, b"x", pause_s=0.02)

@@ -1,4 +1,4 @@
-"""The layout of a curve: every part inside the frame, and none over another."""
+"""The layout of a curve: every part is inside the frame, and no part covers another."""
 
 import math
 import re

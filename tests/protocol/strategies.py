@@ -14,7 +14,7 @@ MESSAGE_TYPES: tuple[type, ...] = get_args(AnyMessage)
 
 
 def structs(cls: type) -> st.SearchStrategy[Any]:
-    """Return instances within every limit of their annotations."""
+    """Draw instances within every limit of their annotations."""
     return st.builds(cls, **{field.name: _values(field.type) for field in _fields(cls)})
 
 
@@ -39,7 +39,7 @@ def frames() -> st.SearchStrategy[Frame]:
 
 
 def sample(cls: type) -> Any:
-    """Return one fixed instance; fields with a default keep it."""
+    """Return one fixed instance. Fields with a default keep it."""
     return cls(**{field.name: _sample(field.type) for field in _fields(cls) if field.required})
 
 
@@ -58,14 +58,14 @@ def _sample(kind: inspect.Type) -> Any:
 
 
 def _strings(kind: Any) -> st.SearchStrategy[str]:
-    if kind.pattern in DIGITS:  # far cheaper than from the expression
+    if kind.pattern in DIGITS:  # far cheaper than drawing from the regular expression
         return st.binary(min_size=DIGITS[kind.pattern], max_size=DIGITS[kind.pattern]).map(bytes.hex)
     if kind.pattern is not None:
         return st.from_regex(kind.pattern, fullmatch=True).filter(lambda text: not text.endswith("\n"))
     return st.text(max_size=20)
 
 
-DIGITS = {"^[0-9a-f]{32}$": 16, "^[0-9a-f]{64}$": 32}  # patterns of hexadecimal digits, by their bytes
+DIGITS = {"^[0-9a-f]{32}$": 16, "^[0-9a-f]{64}$": 32}  # patterns of hexadecimal digits, with the number of bytes
 
 # An integer without limits has 64 bits on the wire.
 VALUES: dict[type, Callable[[Any], st.SearchStrategy[Any]]] = {

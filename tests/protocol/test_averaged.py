@@ -1,4 +1,4 @@
-"""The bytes averaged by reducers are exact: the same as counting chunk by chunk."""
+"""The count of bytes that reducers averaged is exact: it equals a count chunk by chunk."""
 
 from typing import Any
 

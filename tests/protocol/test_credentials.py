@@ -1,4 +1,4 @@
-"""A credential is valid for its time, and none of its bits can be changed."""
+"""A credential is valid for its time, and changing any bit makes it invalid."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""A chunk's deadline, by the plan and by the others: a peer that keeps up is never left out."""
+"""A chunk's deadline depends on the plan and on the other slots. A peer that keeps up is never left out."""
 
 from math import inf
 
@@ -66,13 +66,13 @@ def test_sigma_is_bounded_and_independent_of_order(late: list[float], duration_s
 
 
 def test_where_half_were_dropped_sigma_does_not_shrink() -> None:
-    """The dropped ones count as late by sigma; without them it would fall to the minimum."""
+    """Dropped slots count as late by sigma. Without them sigma would fall to its minimum."""
     assert sigma_of([0.0] * 4 + [0.3] * 6, 10.0) == 0.3
     assert sigma_of([0.0] * 5 + [0.1] * 5, 10.0) == pytest.approx(0.25)
 
 
 def of(*latenesses: float) -> dict[PeerId, float]:
-    """Return one round's latenesses, of machines in order."""
+    """Return how late each machine was in one round, in the order of the arguments."""
     return {PeerId(f"{number:032x}"): late for number, late in enumerate(latenesses)}
 
 
@@ -87,7 +87,7 @@ def test_whoever_is_always_late_lets_nobody_wait() -> None:
 
 
 def test_whoever_happens_to_be_the_last_is_waited_for() -> None:
-    """Of equal machines another is late in each round; only the one late on the whole is ignored."""
+    """In each round another of the equal machines is late. Only the one that is late in all rounds is ignored."""
     rounds = [of(*(0.2 if number == late else 0.0 for number in range(8)), 0.3) for late in range(8)]
     assert round_latenesses(rounds) == [0.2] * 8
     assert sigma_of(round_latenesses(rounds), 10.0) == pytest.approx(0.2)

@@ -1,4 +1,4 @@
-"""The generated pages match the code."""
+"""The generated documentation pages match the code."""
 
 import re
 import shutil

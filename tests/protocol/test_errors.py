@@ -18,8 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(p for room in ("peer_agent", "platform", "scripts") for p in (ROOT / room).rglob("*.py"))
 
 
-OF_PAGES = {"E224", "E225", "E226"}  # shown on the page where a code is entered
-AGENTS_TOO = {"E305", "E306", "E308", "E310", "E348", "E353", "E401", "E402", "E407"}  # site errors shown by agents too
+OF_PAGES = {"E224", "E225", "E226"}  # errors shown on the page where a code is entered
+# errors of the site that agents show too
+AGENTS_TOO = {"E305", "E306", "E308", "E310", "E348", "E353", "E401", "E402", "E407"}
 
 
 def fields_of(code: str) -> set[str]:
@@ -85,7 +86,7 @@ def test_no_two_errors_have_one_title() -> None:
 
 
 def causes(code: str) -> set[str]:
-    """Return all errors that this one may follow from, as the catalogue declares."""
+    """Return all errors from which this one may follow, as the catalogue declares them."""
     found = set(CATALOGUE[code].depends_on)
     while more := {cause for one in found for cause in CATALOGUE[one].depends_on} - found:
         found |= more

@@ -11,7 +11,6 @@ ALL = [value for name, value in vars(reasons).items() if name.isupper() and isin
 
 
 def marked(english: str) -> str:
-    """Translate into a made-up language with the usual placeholders."""
     return f"⟦{english}⟧"
 
 

@@ -22,7 +22,7 @@ from peer_agent.protocol.recipe import (
 )
 from peer_agent.recipes.causal_lm import CausalLM, Model
 
-USUAL = (  # as 0.1.0 writes it
+USUAL = (  # as version 0.1.0 writes it
     b'{"objective":"causal_lm","model":{"family":"gpt2","layers":2,"width":64,"heads":4,"context":64,"kv_heads":0},'
     b'"optimizer":{"name":"lamb","learning_rate":0.01,"beta1":0.9,"beta2":0.98,"epsilon":1e-6,"weight_decay":0.01,'
     b'"clip_norm":1.0,"warmup_steps":10,"decay":"cosine","final_ratio":0.1},"vocab":2048,"target_batch":48,'

@@ -1,4 +1,4 @@
-"""The order of samples is the same for ever and everywhere."""
+"""The order of samples is the same on every machine and in every version."""
 
 import hashlib
 
@@ -15,7 +15,7 @@ GOLDEN_DIGEST = "6f7d2903797b696ea8bba6dfedc4a6aeb564dd9ce1acc6b255f7be92f3d259f
 
 
 def test_golden_order() -> None:
-    """If this changes, ledgers can no longer be replayed."""
+    """If this order changes, ledgers can no longer be replayed."""
     assert order_of(RUN, 0, 0, 12).tolist() == GOLDEN
     digest = hashlib.sha256(order_of(RUN, 3, 7, 100_000).astype("<i8").tobytes()).hexdigest()
     assert digest == GOLDEN_DIGEST

@@ -1,4 +1,4 @@
-"""The scalars of an update: exact float32, computed in one place."""
+"""The scalars of an update: exact float32 values, computed in one place."""
 
 import math
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""A trainer gets its own part of a plan and a commit, with proof; a reducer and a log keeper get everything."""
+"""A trainer gets its own part of a plan and a commit, with proof. A reducer and a log keeper get everything."""
 
 import pytest
 from msgspec import structs
@@ -89,11 +89,12 @@ def test_another_contribution_is_refused(change: dict[str, object]) -> None:
 
 
 MEMBERS, SPANS, UNITS = 1000, 64, 8
-MOST_BYTES = 20_000_000  # of plan and commit to all trainers, in a step
+MOST_BYTES = 20_000_000  # bytes of plan and commit sent to all trainers in a step
 
 
 def test_what_a_thousand_trainers_are_told_of_a_step_is_bounded() -> None:
-    """Each gets a head of 64 spans, its own slot or contribution and ten hashes, not every peer's."""
+    """Each trainer gets a head of 64 spans, its own slot or contribution, and ten hashes, but not the slots of other
+    peers."""
     peers = [PeerId(f"{number:032x}") for number in range(MEMBERS)]
     units = tuple(Unit(3, 2, 1000 * number, 1000 * number + 4) for number in range(UNITS))
     slots = tuple(structs.replace(SLOTS[0], peer=peer, weights=(m.Weight(0, 2048, 4000),)) for peer in peers)

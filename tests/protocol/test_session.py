@@ -1,4 +1,5 @@
-"""Two ends without a socket: which handshakes open a link, and which messages are legal when."""
+"""Both ends of a session without a socket: which handshakes open a link, and which messages are legal in which
+state."""
 
 from collections.abc import Callable
 from itertools import combinations
@@ -134,7 +135,7 @@ def test_a_relay_that_lies_is_refused(who: Callable[[], Identity], code: str) ->
 
 
 def test_a_relay_cannot_turn_the_clock_back_for_itself() -> None:
-    """A credential is judged by our clock, whatever time its challenge gives."""
+    """Our clock decides whether a credential is valid, whatever time the relay's challenge gives."""
     expired = relay(expires=int(NOW) - CLOCK_TOLERANCE_S - 1)
     events = shake_hands(dialling(Link.DATA), listening(Link.DATA, expired), listeners_now=NOW - 200)
     assert failures(events)[0] == ("E202", False)
@@ -175,7 +176,7 @@ def test_another_protocol_is_told_on_either_side() -> None:
 
 
 def test_a_challenge_cannot_be_passed_on() -> None:
-    """A false server passes a real one's challenge to a trainer that dialled the false one."""
+    """A trainer dials a false server, which passes on the challenge of a real one."""
     real = listening(Link.CONTROL)
     real.start(NOW)
     challenge = decode(real.outgoing()[0])
@@ -201,7 +202,7 @@ def test_a_proof_cannot_be_used_again() -> None:
 
 @given(st.data())
 def test_no_bit_of_a_handshake_can_be_changed_unnoticed(data: st.DataObject) -> None:
-    """No change on the way gives a link to another peer, or a clock beyond the tolerance."""
+    """No changed bit makes an end accept another peer, or a clock beyond the tolerance."""
     link = data.draw(st.sampled_from(tuple(Link)))
     dialler, listener = dialling(link), listening(link)
     listener.start(NOW)
@@ -223,7 +224,7 @@ STATES = list(RECEIVABLE)
 
 
 def session_in(side: Side, link: Link, phase: SessionPhase) -> Session:
-    """Return a session brought there by a real handshake."""
+    """Return a session that a real handshake has brought to this phase."""
     dialler, listener = dialling(link), listening(link)
     ours = dialler if side is Side.DIALLING else listener
     listener.start(NOW)
@@ -290,7 +291,7 @@ def test_every_state_that_can_be_reached_has_its_row() -> None:
 
 
 def test_the_two_ends_agree_on_what_is_said() -> None:
-    """Each message that one end of a link may send is received by the other end in some state."""
+    """Each message that one end of a link may send is legal at the other end in some state."""
     everything = set().union(*RECEIVABLE.values())
     assert everything == set(MESSAGE_TYPES)
 
@@ -407,7 +408,7 @@ def test_nobody_else_may_listen(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("seen", "own"), [("aa", "bb"), ("aa", ""), ("", "bb")])
 def test_whoever_stands_between_two_ends_is_found(seen: str, own: str) -> None:
-    """The dialler sees a certificate that the listener does not have."""
+    """The dialler sees a certificate that is not the listener's."""
     dialler = Session(Side.DIALLING, Link.DATA, trainer(), nonce=b"D" * 32, server=RELAY, version="1", fingerprint=seen)
     listener = Session(Side.LISTENING, Link.DATA, relay(), nonce=b"L" * 32, server=RELAY, version="1", fingerprint=own)
     assert failures(shake_hands(dialler, listener))[0] == ("E209", False)

@@ -1,4 +1,4 @@
-"""Every message round-trips, and no bytes do harm."""
+"""Every message survives encoding and decoding, and no bytes do harm."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def test_any_fields_under_a_known_name_never_raise(name: str, fields: dict[str, 
 
 
 def test_an_abyss_is_malformed() -> None:
-    """Decoding skips the fields before the name, at any depth."""
+    """Decoding skips the fields before the type's name, however deeply nested they are."""
     abyss = b"\x82\xa1a" + b"\x91" * 100_000 + b"\xc0" + b"\xa4type\xa5Hello"
     assert isinstance(decode(bytes([Kind.MESSAGE]) + abyss), Malformed)
 
@@ -83,7 +83,7 @@ def test_an_abyss_is_malformed() -> None:
         bytes([Kind.GRADIENT]) + bytes(HEADER.size - 2),
         bytes([Kind.MESSAGE]),
         bytes([Kind.MESSAGE]) + b"\x80",
-        bytes([Kind.MESSAGE]) + b"\xdd\xff\xff\xff\xff",  # an array of four thousand million
+        bytes([Kind.MESSAGE]) + b"\xdd\xff\xff\xff\xff",  # an array of four thousand million elements
         bytes([Kind.MESSAGE]) + msgspec.msgpack.encode({"type": "\N{PILE OF POO}"}),
         bytes([Kind.MESSAGE]) + b"\x81\xa4type\xa2\xff\xff",
         encode(sample(Challenge)) + b"\x00",

@@ -1,9 +1,9 @@
-"""A double of the Hugging Face Hub in a thread. It speaks huggingface_hub 2.4.0's protocol and checks rights strictly.
+"""A double of the Hugging Face Hub in a thread. The double speaks huggingface_hub 2.4.0's protocol and checks rights
+strictly.
 
-Status 401: no token. 403: no write scope, or another's namespace. 409: the repository exists. 412: stale parent.
-400: an upload's size or sha256 differs from what was announced. The double serves what it stored. On request it fails
-a share of all calls, before or after it has done the work.
-"""
+Status 401: no token. 403: no write scope, or another account's namespace. 409: the repository exists. 412: the parent
+commit is stale. 400: an upload's size or sha256 is not what was announced. The double serves what it stored. On request
+it fails a share of all calls, before or after it has done the work."""
 
 import base64
 import hashlib
@@ -26,8 +26,6 @@ REVISION = r"(?P<revision>[\w.%-]+)"
 
 @dataclass
 class Stored:
-    """One file of a commit."""
-
     content: bytes
     is_large: bool
 
@@ -37,7 +35,7 @@ class Stored:
 
     @property
     def blob(self) -> str:
-        """The git blob hash of the file, or of the pointer that stands for a large one."""
+        """The git blob hash of the file, or of the pointer that stands for a large file."""
         content = self.content
         if self.is_large:
             content = (
@@ -48,11 +46,12 @@ class Stored:
 
 @dataclass
 class Repository:
-    """A repository's commits in order, each with all its files. `branches`: main's commits and the branch's own."""
+    """A repository's commits in order, each with all its files. A branch in `branches` has main's commits and commits
+    of its own."""
 
     private: bool = False
-    gated: bool = False  # the owner's terms have not been accepted
-    licence: str | list[str] = ""  # as its card says
+    gated: bool = False  # the account has not accepted the owner's terms
+    licence: str | list[str] = ""  # as its model card says
     commits: list[tuple[str, dict[str, Stored]]] = field(default_factory=list)
     branches: dict[str, list[tuple[str, dict[str, Stored]]]] = field(default_factory=dict)
     titles: dict[str, str] = field(default_factory=dict)  # by commit
@@ -62,11 +61,10 @@ class Repository:
         return self.commits[-1][0]
 
     def line(self, branch: str) -> list[tuple[str, dict[str, Stored]]] | None:
-        """Return the commits of a branch, or None if it does not exist."""
         return self.commits if branch in ("main", "HEAD") else self.branches.get(branch)
 
     def commit(self, changes: dict[str, Stored | None], title: str = "", branch: str = "main") -> str:
-        """Add a commit; None deletes a file."""
+        """Add a commit and return its id. A change to None deletes a file."""
         commits = self.line(branch)
         assert commits is not None
         files = dict(commits[-1][1]) if commits else {}
@@ -82,7 +80,8 @@ class Repository:
         return oid
 
     def until(self, revision: str) -> list[tuple[str, dict[str, Stored]]]:
-        """Return the commits up to a branch's last or to a given one; none if it does not exist."""
+        """Return the commits up to this branch's last commit or up to this commit. Empty if the revision does not
+        exist."""
         if (line := self.line(revision)) is not None:
             return line
         for commits in (self.commits, *self.branches.values()):
@@ -92,7 +91,6 @@ class Repository:
         return []
 
     def files(self, revision: str) -> dict[str, Stored] | None:
-        """Return the files of a revision, or None if it does not exist."""
         commits = self.until(revision)
         return commits[-1][1] if commits else None
 
@@ -103,24 +101,24 @@ class Hub:
     def __init__(self, *, large_from: int = 4096) -> None:
         self.tokens: dict[str, dict[str, Any]] = {}
         self.repositories: dict[str, Repository] = {}
-        self.large: dict[str, bytes] = {}  # by sha256; uploaded, perhaps not yet in a commit
+        self.large: dict[str, bytes] = {}  # uploaded large files by sha256, perhaps not yet in a commit
         self.large_from = large_from
         self.url = ""
-        self.seen: list[tuple[str, str]] = []  # method and path
+        self.seen: list[tuple[str, str]] = []  # (method, path) of each call
         self.authorizations: set[str] = set()
         self.interlopers = 0  # number of times that another account commits first
         self.broken = 0  # number of commits answered with 500
         self.limited = 0  # number of calls answered with 429 and a wait of seven seconds
         self.damage_uploads = False
-        self.cut_after = 0  # bytes of a file after which the connection is cut; 0: never
+        self.cut_after = 0  # bytes of a file after which the connection is cut; 0 means never
         self.ignores_ranges = False
-        self.sent = 0  # bytes of files
-        self.damaged: dict[str, bytes] = {}  # served instead of the listed files
-        self.held = ""  # this repository's next large file is taken without an answer …
-        self.is_holding = threading.Event()  # … from this moment on
-        self.failing = 0.0  # the share of all calls that fail …
-        self.chance = random.Random(0)  # … chosen by this …
-        self.most_in_a_row = 0  # … at most this often in a row for each address; 0: no limit
+        self.sent = 0  # bytes of files sent so far
+        self.damaged: dict[str, bytes] = {}  # content served instead of the listed files
+        self.held = ""  # this repository's next large file is accepted without an answer
+        self.is_holding = threading.Event()  # set once the double holds the answer back
+        self.failing = 0.0  # share of all calls that fail
+        self.chance = random.Random(0)  # chooses which calls fail
+        self.most_in_a_row = 0  # most failures in a row for each address; 0 means no limit
         self.in_a_row: dict[tuple[str, str], int] = {}
         self.lock = threading.Lock()
 
@@ -139,13 +137,12 @@ class Hub:
         return token
 
     def put(self, repository: str, **files: bytes) -> Repository:
-        """Create a repository; underscores in names stand for dots."""
+        """Create a repository. Underscores in names stand for dots."""
         return self.put_files(repository, {name.replace("_", "."): content for name, content in files.items()})
 
     def put_files(self, repository: str, files: dict[str, bytes], branch: str = "main") -> Repository:
-        """Create a repository by full file names; a dataset's begins with `datasets/`. Files from 4,096 bytes on are
-        large.
-        """
+        """Create a repository by full file names. A dataset's name begins with `datasets/`. Files of 4,096 bytes or
+        more are large."""
         made = self.repositories.setdefault(repository, Repository())
         if branch != "main":
             made.branches.setdefault(branch, [])
@@ -208,7 +205,8 @@ class Handler(BaseHTTPRequestHandler):
             self._send_json({"error": "try again"}, 503 if trouble == "before" else 502)
 
     def _trouble(self, method: str, path: str) -> str:
-        """Choose how this call fails, if at all: before or after it is done, or by a cut connection afterwards."""
+        """Choose how this call fails, if it does: before the work, after the work, or by a cut connection after the
+        work."""
         with self.hub.lock:
             if self.hub.limited:
                 self.hub.limited -= 1
@@ -446,7 +444,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send_some(content[begin : last + 1], 206, told)
 
     def _send_some(self, content: bytes, status: int, told: dict[str, str]) -> None:
-        """Send all of it, or the part before the connection is cut."""
+        """Send the whole content, or the part before the connection is cut."""
         self.hub.sent += len(content)
         if not 0 < self.hub.cut_after < len(content) or self.is_mute:
             self._send(content, status, **told)
@@ -482,7 +480,6 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
 
 @contextmanager
 def running_hub(**options: Any) -> Iterator[Hub]:
-    """Run a Hub on a free loopback port until the block ends."""
     hub = Hub(**options)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": hub}))
     server.daemon_threads = True

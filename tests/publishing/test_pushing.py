@@ -1,4 +1,4 @@
-"""The real client against a strict Hub: files arrive unchanged, and no other account's files are lost."""
+"""The real client against a strict double of the Hub: files arrive unchanged, and other accounts lose no files."""
 
 import contextlib
 import hashlib
@@ -24,7 +24,7 @@ FILES = {
 }
 TOKEN = "hf_write"
 MESSAGE = "Manyhands: words, step 7"
-# The client uploads a file by a parameter that its own HTTP library has renamed.
+# The client uploads a file with a parameter that its HTTP library has renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
 
 
@@ -35,7 +35,8 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)  # another test may have loaded it before
+    # another test may have loaded the client before
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     with running_hub() as hub:
         hub.account("amina", TOKEN)
         yield hub
@@ -88,7 +89,7 @@ class TestToken:
 
 
 def test_double_holds_back_a_file_that_it_already_knows(hub: Hub, folder: Path) -> None:
-    """This tests the double: another account may have uploaded the same bytes before."""
+    """This tests the double itself: another account may have uploaded the same bytes before."""
     hub.account("teo", "hf_teo")
     push(folder, tuple(FILES), destination(hub, repository="teo/words"), "hf_teo", message=MESSAGE, tell=lambda _: None)
     hub.held = "amina/words"
@@ -105,7 +106,7 @@ class TestPush:
         assert held(hub) == FILES
         assert done.url == f"{hub.url}/amina/words"
         assert done.commit == hub.repositories["amina/words"].head
-        assert len(hub.repositories["amina/words"].commits) == 2  # the Hub's own, and ours
+        assert len(hub.repositories["amina/words"].commits) == 2  # one commit by the Hub itself, and ours
 
     def test_again_changes_nothing(self, hub: Hub, folder: Path) -> None:
         assert pushed(hub, folder) == pushed(hub, folder)
@@ -188,8 +189,8 @@ class TestInterruptions:
     def test_one_that_fails_half_of_its_calls_has_it_in_the_end(
         self, hub: Hub, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """This includes calls that were done but answered as failed."""
-        monkeypatch.setattr(time, "sleep", lambda _: None)  # also in the Hub's own hub_client, which sends files
+        """The failures include calls that the Hub carried out but answered with an error."""
+        monkeypatch.setattr(time, "sleep", lambda _: None)  # the Hub's own client, which sends files, sleeps too
         hub.failing, hub.chance = 0.5, random.Random(seed)
         for _ in range(20):
             with contextlib.suppress(Problem):
@@ -219,7 +220,7 @@ class TestInterruptions:
             pushed(hub, folder)
 
     def test_a_commit_whose_answer_was_lost_is_built_upon(self, hub: Hub, folder: Path) -> None:
-        pushed(hub, folder)  # its commit was not recorded
+        pushed(hub, folder)  # the site did not record the commit
         (folder / "README.md").write_bytes(b"---\ntags: []\n---\n# Of a later step\n")
         pushed(hub, folder)
         assert held(hub)["README.md"].endswith(b"later step\n")

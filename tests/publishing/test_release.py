@@ -1,4 +1,4 @@
-"""A release loads with its library's own classes, offline, and states where it comes from."""
+"""A release loads with its library's own classes, offline, and states its origin."""
 
 import hashlib
 import xml.etree.ElementTree as ET
@@ -78,7 +78,7 @@ def test_the_same_run_gives_the_same_release(tmp_path: Path) -> None:
 
 
 def test_only_the_small_files_hold_code_for_people(tmp_path: Path) -> None:
-    """A release has safetensors only, no remote code, no pickle."""
+    """A release contains safetensors only: no remote code and no pickle."""
     released = release_of(small_recipe(), tmp_path)
     suffixes = {Path(file.name).suffix for file in released.files}
     assert suffixes == {".md", ".json", ".safetensors", ".zip", ""}

@@ -1,4 +1,5 @@
-"""A relay that forwards, a listener with TLS of its own, and diallers that reach it only through the relay."""
+"""A relay that forwards, a listener with TLS of its own, and diallers that reach the listener only through the
+relay."""
 
 import asyncio
 import time
@@ -23,8 +24,8 @@ from tests.averaging.rounds import RUN
 from tests.network.loopback import listening, stay
 
 LISTENER = PeerId("a" * 32)
-REAL: dict[str, Any] = {"clock": time.time}  # these credentials are valid now
-NOWHERE = "wss://127.0.0.1:9/"  # where no program listens
+REAL: dict[str, Any] = {"clock": time.time}  # the real clock, by which these credentials are valid
+NOWHERE = "wss://127.0.0.1:9/"  # an address at which no program listens
 Handle = Callable[[Connection], Awaitable[None]]
 
 
@@ -47,24 +48,20 @@ async def access_of(folder: Path, peer: PeerId, role: Role) -> OwnAccess:
 
 
 class Forwarded:
-    """Diallers at a relay."""
-
     def __init__(self, folder: Path, relay: m.Listener) -> None:
         self.folder, self.relay = folder, relay
 
     async def way(self, peer: PeerId = TRAINER, role: Role = Role.TRAINER) -> Connection:
-        """Open a forward link without asking for a listener."""
         who = (await access_of(self.folder, peer, role)).identity()
         return await dial(self.relay.url, link=Link.FORWARD, identity=who, server=self.relay.peer, version="1")
 
     async def asked(self, peer: PeerId = TRAINER, to: PeerId = LISTENER, run: RunId = RUN) -> Connection:
-        """Open a forward link and ask for a listener."""
         link = await self.way(peer)
         await link.send(m.Forward(run=run, to=to))
         return link
 
     async def why_not(self) -> str:
-        """Return why there is no forward link, or an empty text."""
+        """Return why the relay refuses a forward link, or an empty text if it does not."""
         try:
             (await self.way()).abort()
         except Problem as problem:
@@ -73,7 +70,8 @@ class Forwarded:
 
 
 class Scene(Forwarded):
-    """A forwarding set-up. `listener`: as the coordinator lists it; `far`: the same at an unreachable address."""
+    """A forwarding set-up. `listener`: the listener as the coordinator lists it. `far`: the same listener at an
+    unreachable address."""
 
     def __init__(self, folder: Path, relay: Server, forwarder: Forwarder, listener: m.Listener) -> None:
         super().__init__(folder, m.Listener(RELAY, f"ws://127.0.0.1:{relay.port}/"))
@@ -98,7 +96,7 @@ async def scene(
     port: Callable[[int], int] = lambda port: port,
     **of_listener: Any,
 ) -> AsyncIterator[Scene]:
-    """Run the scene. `port` maps the listener's port to the one that the relay dials."""
+    """Run the set-up. `port` maps the listener's port to the port that the relay dials."""
     relay = await access_of(folder, RELAY, Role.RELAY)
     member = await access_of(folder, LISTENER, Role.AUXILIARY)
     certificate = new_certificate()

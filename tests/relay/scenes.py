@@ -77,7 +77,6 @@ def heard(message: m.TO_PEER) -> e.Heard:
 
 
 async def settled(run: RelayedRun) -> None:
-    """Wait until the run's background tasks are done."""
     async with asyncio.timeout(PATIENCE_S):
         while run._tasks:
             await asyncio.wait(run._tasks)

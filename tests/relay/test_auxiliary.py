@@ -1,4 +1,4 @@
-"""An auxiliary against a scripted site: what it reports, for whom it averages, and how it leaves."""
+"""An auxiliary against a scripted site: what it reports, for which peers it averages, and how it leaves."""
 
 import asyncio
 import io
@@ -37,13 +37,11 @@ from tests.protocol.identities import SITE_KEY
 from tests.protocol.test_averaged import contribution
 from tests.relay.scenes import REHELLO, commit_of, greeting, offers, plan, send_all
 
-ME = RELAY  # its name in the plans of these tests
+ME = RELAY  # the auxiliary's id in the plans of these tests
 NOWHERE = RunId("cd" * 16)
 
 
 class Helping:
-    """An auxiliary at a scripted site."""
-
     def __init__(self, script: Site, folder: Path, advertise: int = 0) -> None:
         self.script, self.folder = script, folder
         self.home = Home(folder / "home")
@@ -88,7 +86,6 @@ class Helping:
 
 @asynccontextmanager
 async def helping(folder: Path, advertise: int = 0) -> AsyncIterator[Helping]:
-    """Run an auxiliary that has sent its hello and got its greeting."""
     async with site() as script:
         one = Helping(script, folder, advertise)
         try:
@@ -137,7 +134,7 @@ async def test_what_the_site_has_against_its_address_is_told(tmp_path: Path) -> 
         assert (await one.until("error"))["code"] == "E376"
 
 
-# --- for whom it averages ----------------------------------------------------------------------------------------
+# --- for which peers it averages --------------------------------------------------------------------------------------
 
 
 async def test_auxiliary_averages_for_trainers_and_serves_a_relay(tmp_path: Path) -> None:
@@ -164,7 +161,6 @@ async def test_auxiliary_averages_for_trainers_and_serves_a_relay(tmp_path: Path
 
 
 def _with_contributions(record: Record, count: int) -> Record:
-    """Return a record with this many whole contributions in fp32."""
     made = {"version", "contributors", "contributions_root"}
     facts = {name: getattr(record, name) for name in RecordHead.__struct_fields__ if name not in made}
     return whole(contributions=tuple(contribution(slot, [(0, GRID.chunks)], "fp32") for slot in range(count)), **facts)
@@ -247,7 +243,7 @@ async def test_paused_it_leaves_and_comes_back_when_it_is_resumed(tmp_path: Path
         one.script.heard.clear()
         await one.script.says(m.Instructions(revision=1, pause=True))
         await one.script.loses()
-        await one.script.linked()  # on hold
+        await one.script.linked()  # the auxiliary is on hold
         report = await one.script.hears(m.MachineReport)
         assert (report.revision, report.why) == (1, "paused")
         assert not one.script.heard, "it says nothing but this"

@@ -42,7 +42,7 @@ async def echoed(link: Connection, chunk: int, payload: bytes) -> bytes:
     return bytes(frame.payload)
 
 
-# Both ways
+# Both directions
 
 
 async def test_listener_that_cannot_be_dialled_is_reached_by_relay(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ async def test_it_ends_with_the_credential_of_who_asked(tmp_path: Path) -> None:
         await there.until_open(0)
 
 
-# For whom, to whom
+# For which peers, to which peers
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.RELAY])
@@ -241,7 +241,7 @@ async def test_longer_frames_than_a_piece_are_refused(tmp_path: Path) -> None:
 
 
 async def test_what_a_listener_does_not_read_is_not_held_at_the_relay(tmp_path: Path) -> None:
-    """A relay takes no more than it can deliver: a dialler that goes on sending has to wait."""
+    """A relay takes no more than it can deliver, so a dialler that continues to send has to wait."""
     deaf = socket.create_server(("127.0.0.1", 0))
     deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
     piece = Frame(Kind.FORWARDED, RUN, 0, 0, 0, 0, 0, 0, bytes(PIECE_BYTES))
@@ -261,13 +261,13 @@ async def test_what_a_listener_does_not_read_is_not_held_at_the_relay(tmp_path: 
             tracemalloc.stop()
         assert sent < MOST_PIECES
         assert held < 2 * TUNNEL_BYTES, "both ends of the way to the relay are in this process"
-        deaf.close()  # what waits in its accept queue is reset
+        deaf.close()  # the system resets connections in the accept queue
         await there.until_open(0)
         link.abort()
 
 
 async def test_relay_that_does_not_forward_loses_only_a_fresh_socket(tmp_path: Path) -> None:
-    """The relay would take the link for a newer one of the same trainer and stop serving the older one."""
+    """The relay would mistake the link for a newer one of the same trainer, and stop serving the older one."""
     relay = await access_of(tmp_path, PeerId("0b" * 16), Role.RELAY)
     came: list[Connection] = []
 

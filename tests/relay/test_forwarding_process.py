@@ -1,4 +1,4 @@
-"""A relay's process forwards only to listeners that the site announced and the relay itself reaches."""
+"""A relay's process forwards only to listeners that the site announced and that the relay itself reaches."""
 
 import asyncio
 import socket
@@ -32,7 +32,7 @@ async def a_member(folder: Path) -> AsyncIterator[m.Listener]:
 
 
 async def told(script: Site, relay: Relay, *listeners: m.Listener, reaches: set[PeerId]) -> None:
-    """Announce these listeners to the relay, and wait until it is linked to those in `reaches`."""
+    """Announce `listeners` to the relay, and wait until the relay is linked to those in `reaches`."""
     await script.says(REHELLO, m.Listeners(run=RUN, listeners=listeners))
     async with asyncio.timeout(PATIENCE_S):
         while set(relay._addresses.get(RUN, ())) != {*listeners} or set(relay.others.open) != reaches:  # noqa: ASYNC110
@@ -40,7 +40,6 @@ async def told(script: Site, relay: Relay, *listeners: m.Listener, reaches: set[
 
 
 async def asked(folder: Path, relay: Relay, to: PeerId, run: RunId = RUN) -> object:
-    """Return the relay's answer to a trainer's request, or the code of its refusal."""
     way = await Forwarded(folder, m.Listener(RELAY, relay.url)).asked(to=to, run=run)
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -74,7 +73,7 @@ async def test_trainer_reaches_a_member_through_it_without_saying_so(tmp_path: P
 async def test_relay_forwards_only_to_addresses_reached_and_announced(tmp_path: Path) -> None:
     async with site() as script, a_member(tmp_path) as member, relaying(script, tmp_path / "relay") as relay:
         assert await asked(tmp_path, relay, LISTENER) == "E232", "the site has told of nobody"
-        with socket.create_server(("127.0.0.1", 0)) as another:  # any other program of that machine
+        with socket.create_server(("127.0.0.1", 0)) as another:  # an unrelated program on that machine
             url = f"wss://127.0.0.1:{another.getsockname()[1]}/"
             await told(script, relay, replace(member, url=url), reaches=set())
             assert await asked(tmp_path, relay, LISTENER) == "E232", "nobody has proved there who it is"
@@ -98,7 +97,7 @@ async def test_it_forwards_to_no_other_relay(tmp_path: Path) -> None:
 
 
 async def test_an_auxiliary_does_not_forward(tmp_path: Path) -> None:
-    """The site does not decide whom a member lets through."""
+    """The site does not decide which peers a member serves."""
     access = await access_of(tmp_path, LISTENER, Role.AUXILIARY)
     relay = Relay(access.home, access, host="127.0.0.1", port=0, advertise="")
     assert not relay.is_of_all_runs

@@ -1,4 +1,4 @@
-"""A member's address, and the certificate that identifies it."""
+"""A member's address, and the certificate that identifies the member."""
 
 from pathlib import Path
 

@@ -54,7 +54,6 @@ Dial = Callable[[Relay, int], Awaitable[Connection]]
 
 @pytest.fixture
 async def dial(tmp_path: Path) -> AsyncIterator[Dial]:
-    """Yield a function that opens contributors' data links."""
     links: list[Connection] = []
 
     async def to(relay: Relay, slot: int) -> Connection:
@@ -103,7 +102,7 @@ async def test_a_span_held_before_a_restart_is_served_after_the_commit(tmp_path:
 async def test_chunks_close_with_the_clock_without_who_sends_nothing(
     tmp_path: Path, dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mean of three of four is bit-identical to the mean where the fourth is dropped."""
+    """The mean of three of four slots has the same bits as the mean in a round that drops the fourth."""
     monkeypatch.setattr(relay_module, "IDLE_TICKS", 10**9)
     sendings = offers(4)
     attempt = replace(plan(sendings), sigma=0.05)
@@ -128,7 +127,8 @@ async def test_chunks_close_with_the_clock_without_who_sends_nothing(
 
 
 async def test_a_fork_is_no_storm(tmp_path: Path) -> None:
-    """Each following commit used to be answered with a hello, and each hello with all commits."""
+    """A regression: a relay whose log had forked answered each commit with a hello, and the site answered each hello
+    with all commits."""
     sendings = offers()
     attempt = plan(sendings)
     spans, _ = averaged(attempt, sendings)
@@ -139,7 +139,7 @@ async def test_a_fork_is_no_storm(tmp_path: Path) -> None:
     async with site() as script, relaying(script, tmp_path / "relay"):
         forked = [records[0], other, *records[2:]]
         await script.says(REHELLO, *(commit_of(record) for record in forked))
-        await script.says(m.Rehello(run=RunId("cd" * 16), fence=1))  # the last that is answered
+        await script.says(m.Rehello(run=RunId("cd" * 16), fence=1))  # the relay answers this message last
         hellos = [await script.hears(m.Hello) for _ in range(2)]
         assert [hello.run == RUN for hello in hellos] == [True, False]
         assert len([said for said in script.heard if isinstance(said, m.Heartbeat)]) <= 1
@@ -147,7 +147,7 @@ async def test_a_fork_is_no_storm(tmp_path: Path) -> None:
 
 
 async def test_links_to_other_relays_are_those_of_all_runs(tmp_path: Path) -> None:
-    """A relay that one run did not know yet used to be dropped from the other run as well."""
+    """A regression: a relay that one run did not know yet was also dropped from the other run."""
     relay = Relay(Home(tmp_path), OwnAccess(tmp_path, RELAY, Role.RELAY, ""), host="127.0.0.1", port=0, advertise="")
     other = m.Listener(peer=OTHER_RELAY, url="ws://127.0.0.1:9/")
     await relay._take(m.Listeners(run=RUN, listeners=(other,)))
@@ -162,7 +162,6 @@ OTHER_RUN = RunId("cd" * 16)
 
 
 def signed_record(**changes: bytes) -> m.Commit:
-    """Return a signed record with some invalid values."""
     sendings = offers()
     payload = entry_of(record_of(plan(sendings), averaged(plan(sendings), sendings)[0])).head.payload
     for name, value in changes.items():
@@ -171,7 +170,7 @@ def signed_record(**changes: bytes) -> m.Commit:
 
 
 async def test_unreadable_record_sets_its_run_aside_and_no_other(tmp_path: Path, dial: Dial) -> None:
-    """The shared relay used to crash, restart, receive the record again, and crash."""
+    """A regression: the shared relay crashed, restarted, received the record again, and crashed again."""
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
         await script.says(REHELLO, signed_record(loss=b"null"), REHELLO, m.Rehello(run=OTHER_RUN, fence=1))
         assert (await script.hears(m.Leave)).run == RUN
@@ -184,7 +183,7 @@ async def test_unreadable_record_sets_its_run_aside_and_no_other(tmp_path: Path,
 
 
 async def test_a_plan_that_cannot_be_opened_is_passed_over(tmp_path: Path) -> None:
-    """Such a plan used to end the control link, or the process."""
+    """A regression: such a plan ended the control link or the process."""
     unsigned = planned_whole(seal_plan(STRANGERS_KEY, plan(offers())))
     nonsense = [m.Planned(plan=sign(SITE_KEY, PLAN, payload)) for payload in (b"\xc1", b"", b"\x81\xa3run\xa1x")]
     tiny = planned(replace(plan(offers()), spans=()))
@@ -229,7 +228,7 @@ async def test_a_hostile_data_link_costs_that_link_alone(tmp_path: Path, dial: D
         for number in (0, 1, 70):
             await hostile.send(Frame(Kind.GRADIENT, RUN, 7, 3, 1, 0, number, number, bytes(9)))
         await hostile.send(Frame(Kind.GRADIENT, RUN, 7, 3, 1, 0, 0, 0, bytes(8 * 1024 * 1024 - 100)))
-        ending = await how_it_ends(hostile)  # it is longer than any message of the plan
+        ending = await how_it_ends(hostile)  # the message is longer than any that the plan allows
         assert isinstance(ending, Refused)
         assert ending.fault.code == "E210"
         other = await dial(relay, 1)
@@ -331,7 +330,7 @@ async def test_sites_reader_reads_its_runs_log_and_nothing_else(tmp_path: Path) 
 
 
 async def test_sites_reader_reads_a_log_that_has_no_host(tmp_path: Path) -> None:
-    """The run is finished and this relay has restarted; another relay would get no answer."""
+    """The run is finished and this relay has restarted. Another relay would get no answer."""
     async with site() as script, relaying(script, tmp_path / "relay") as relay:
         access = OwnAccess(tmp_path / "reader", PeerId("dd" * 16), Role.READER, "")
         link = await access.dial_listener(m.Listener(RELAY, relay.url))

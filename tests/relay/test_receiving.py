@@ -23,7 +23,7 @@ def averages(plan: m.Plan, payloads: dict[int, bytes]) -> list[Frame]:
 
 
 async def test_averages_of_a_logless_peer_are_on_disk_before_a_commit(tmp_path: Path) -> None:
-    """Some averages overtake the plan, which takes another way."""
+    """Averages may arrive before the plan, which takes another route."""
     sendings = offers()
     attempt = plan_of(sendings, reducers=(OTHER_RELAY, OTHER_RELAY))
     spans, payloads = averaged(attempt, sendings)

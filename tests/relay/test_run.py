@@ -1,4 +1,5 @@
-"""One run at a relay: its events are never blocked, and the state left at an end is passed on."""
+"""One run at a relay: nothing blocks the handling of events, and the relay passes on the state that is left when the
+run ends."""
 
 import asyncio
 import threading
@@ -43,7 +44,7 @@ from tests.relay.scenes import commit_of, greeting, heard, offers, plan, run_of_
 
 
 class Silent:
-    """A data link whose other end takes nothing, or has just gone."""
+    """A data link whose other end reads nothing, or has just disconnected."""
 
     def __init__(self, *, is_lost: bool) -> None:
         self.is_lost = is_lost
@@ -59,7 +60,7 @@ class Silent:
 
 @pytest.mark.parametrize("is_lost", [True, False])
 async def test_lost_or_blocked_contributor_holds_up_no_plan(tmp_path: Path, *, is_lost: bool) -> None:
-    """An error or a full buffer of the link used to affect the relay's control link."""
+    """A regression: an error or a full buffer of the link affected the relay's control link."""
     run = run_of_a_relay(tmp_path, [])
     sendings = offers()
     run.links[PeerId(f"{0:032x}")] = Silent(is_lost=is_lost)  # type: ignore[assignment]
@@ -73,7 +74,7 @@ async def test_a_new_host_has_voided_what_was_open(tmp_path: Path) -> None:
     run = run_of_a_relay(tmp_path, [])
     await run.handle(heard(planned(plan(offers()))))
     await run.handle(heard(greeting(fence=3, step=7)))
-    assert run.reduction is not None  # the same host
+    assert run.reduction is not None  # the host is the same
     await run.handle(heard(greeting(fence=4, step=7)))
     assert run.outbox is None
     assert run.reduction is None
@@ -125,7 +126,7 @@ async def test_outbox_expects_the_bytes_the_plan_gives_us_to_average(tmp_path: P
 
 
 async def test_encoding_residual_is_kept_to_the_commit_or_lost_at_void(tmp_path: Path) -> None:
-    """The residual counts only for what the record says was averaged."""
+    """A residual of the encoding counts only for the spans that the record says were averaged."""
     run, sendings = run_of_a_relay(tmp_path, []), offers()
     attempt = plan_of(sendings, codec_down="int4", reducers=(RELAY, OTHER_RELAY))
     spans, _ = averaged(attempt, sendings)
@@ -151,7 +152,7 @@ async def test_encoding_residual_is_kept_to_the_commit_or_lost_at_void(tmp_path:
 
 
 class Sender:
-    """A data link that delivers these bodies. `read` counts those taken; `all_read` is set after the last."""
+    """A data link that delivers `bodies`. `read` counts the bodies that were read. `all_read` is set after the last."""
 
     def __init__(self, *bodies: m.Message | Frame) -> None:
         self.bodies, self.read = list(bodies), 0
@@ -178,7 +179,7 @@ class Sender:
 async def test_one_that_is_ahead_is_read_no_further_until_others_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its data would only wait for the others' data and take their share of the bandwidth."""
+    """Data of a sender that is ahead would only wait for data of slower senders, and take bandwidth from them."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     grid = Grid(10 * 1024, 1024)
     run = run_of_a_relay(tmp_path, [], clock=time.monotonic)

@@ -34,7 +34,7 @@ from runs.models import Dataset, Head, LedgerEntry, LogEntry, Run, Shard, Snapsh
 from tests.warm.client import Warm, bootstrap
 from web.api.identity import encoded
 
-# The fixtures that a room's conftest.py imports by `*`.
+# The fixtures that each room's conftest.py imports by `*`.
 __all__ = [
     "_forked_children",
     "any_database",
@@ -61,7 +61,7 @@ class Owned:
     key: Ed25519PrivateKey
 
     def credential(self, run: Run | None, role: Role = Role.TRAINER, *, now: int) -> dict[str, str]:
-        """Return the header with a credential for a run, or for all runs."""
+        """Return the HTTP header with a credential for a run, or for all runs."""
         signed = issue_credential(machine=self.machine, run=run.run_id if run else ANY_RUN, role=role, now=now)
         return {"Authorization": f"Credential {encoded(signed)}"}
 
@@ -118,7 +118,6 @@ def opened(organizer: Person, **changes: Any) -> Run:
 
 
 def committed(run: Run, *parts: tuple[Machine, int], loss: float = 5.0, state_digest: str = "") -> LogEntry:
-    """Commit one more step with the machines' samples."""
     head = Head.objects.get(run=run)
     head.index += 1
     head.step += 1
@@ -164,7 +163,7 @@ def committed(run: Run, *parts: tuple[Machine, int], loss: float = 5.0, state_di
 def state_bytes(
     *, step: int, index: int, log_digest: str, elements: int = ELEMENTS, layout: str = LAYOUT, **vectors: Any
 ) -> bytes:
-    """Return a replica's state in the canonical form that an agent hands in. `vectors` replace the constant ones."""
+    """Return a replica's state in the canonical form that agents upload. `vectors` replace the constant ones."""
     size = 4 * elements
     header: dict[str, Any] = {
         "__metadata__": {"step": str(step), "index": str(index), "log_digest": log_digest, "layout": layout}
@@ -183,12 +182,12 @@ def state_file(path: Path, **facts: Any) -> Path:
     return path
 
 
-# Fixtures, imported by the rooms' conftest.py
+# Fixtures that each room's conftest.py imports
 
 
 @pytest.fixture(autouse=True)
 def data_folder(settings: Any, tmp_path: Path) -> Path:
-    """Use keys, storage and counts of this test alone."""
+    """Use keys, storage and cache of this test alone."""
     cache.clear()
     settings.DATA = tmp_path / "data"
     settings.DOWNLOADS = tmp_path / "download"
@@ -199,7 +198,7 @@ def data_folder(settings: Any, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _forked_children(warm: Warm | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the site's children from a process that has loaded torch. Journeys start the real program."""
+    """Fork the site's child processes from a process that has loaded torch. End-to-end tests start the real program."""
     if warm is not None:
         monkeypatch.setattr(processes, "BOOTSTRAP", bootstrap(warm.socket))
 
@@ -264,10 +263,9 @@ def migrated_postgres(postgres_url: str, django_db_blocker: Any) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def any_database(request: pytest.FixtureRequest, db: None, django_db_blocker: Any) -> Iterator[str]:
-    """Run the test once on each database and roll back what it writes.
+    """Run the test once on each database, and roll back what it writes.
 
-    `db` is named here for both: pytest-django creates a database only if a collected test names it.
-    """
+    The parameter `db` is needed for both: pytest-django creates a database only if a test asks for it."""
     if request.param == "sqlite":
         yield "sqlite"
         return

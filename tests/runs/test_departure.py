@@ -1,4 +1,4 @@
-"""Deleting an account: the name goes everywhere, the contribution stays counted."""
+"""Deleting an account: the name disappears everywhere, and the contribution stays counted."""
 
 from typing import Any
 
@@ -83,7 +83,7 @@ def test_a_run_with_co_organizers_goes_to_the_longest_standing(
     run: Run, organizer: Person, volunteer: Person, stranger: Person, operator: Person
 ) -> None:
     draft(organizer, slug="draft")
-    roles.invite(run=run, name="Ines", role=Run.Role.CO_ORGANIZER)  # has not accepted
+    roles.invite(run=run, name="Ines", role=Run.Role.CO_ORGANIZER)  # the person has not accepted the invitation
     first = given_role(run, stranger, Run.Role.CO_ORGANIZER)
     given_role(run, volunteer, Run.Role.CO_ORGANIZER)
     given_role(Run.objects.get(slug="draft"), volunteer, Run.Role.MODERATOR)
@@ -115,7 +115,7 @@ def test_a_run_of_an_account_that_cannot_be_deleted_yet_stays(run: Run, organize
 def test_their_role_ends_and_the_trail_names_them_no_more(
     run: Run, organizer: Person, volunteer: Person, stranger: Person
 ) -> None:
-    """The trail holds every line that a helper can cause or be named in."""
+    """The trail includes every kind of line that a helper can cause or that can name a helper."""
     given_role(run, volunteer, Run.Role.CO_ORGANIZER)
     services.pause_run(run=run, by=volunteer)
     services.resume_run(run=run, by=volunteer)
@@ -218,7 +218,7 @@ def test_files_on_their_way_go_too(volunteer: Person, django_capture_on_commit_c
 
 
 def test_whose_account_is_closed_makes_nothing(organizer: Person) -> None:
-    """The account was open when the request began and is closed when it runs."""
+    """The account was open when the request began, and is closed when the request is carried out."""
     text = draft(organizer).dataset
     Person.objects.filter(pk=organizer.pk).update(is_active=False)
     with pytest.raises(PermissionDenied):

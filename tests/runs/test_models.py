@@ -9,8 +9,6 @@ from tests.runs.factories import Owned, committed, opened, owned
 
 
 class TestContract:
-    """Behaviour that every database must share."""
-
     def test_an_index_is_committed_once(self, any_database: str, data_folder: object) -> None:
         organizer = Person.objects.create_user("Amina", None)
         run = opened(organizer)

@@ -1,4 +1,4 @@
-"""A person's contributions: readers see those to runs that they may see, and no others."""
+"""A person's contributions. A reader sees only contributions to runs that the reader may see."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.runs.factories import Owned, committed, opened, owned
 
 @pytest.fixture
 def runs(organizer: Person, laptop: Owned) -> dict[str, Run]:
-    """Return a run of each visibility with a contribution of the volunteer, and one run without."""
+    """Return a run of each visibility with a contribution by the volunteer, and one run without."""
     made = {}
     for place, visibility in enumerate(("public", "unlisted", "private"), 1):
         made[visibility] = opened(organizer, slug=visibility, visibility=visibility)

@@ -1,4 +1,4 @@
-"""Quotas per person, and their absence for operators."""
+"""Quotas per person. Operators have none."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Reads of a run: sums, curve, lists and overfitting, in few queries at any length."""
+"""Reads of a run: sums, curve, lists and overfitting. The reads take few queries at any length of the run."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,8 +22,6 @@ FALLING = [Point(step, 8 - step / 100) for step in range(1, 301)]
 
 
 class TestContract:
-    """Behaviour that every database must share."""
-
     def test_a_long_curve_is_thinned_and_keeps_its_end(self, any_database: str, data_folder: Any) -> None:
         organizer = Person.objects.create_user("Amina", None)
         run, machine = opened(organizer), owned(organizer).machine
@@ -199,7 +197,7 @@ class TestOverfitting:
     ("tokens", "mix", "is_known"), [(1000, (), True), (None, (), False), (1000, (1.0, 3.0), False)]
 )
 def test_passes_over_the_dataset(tokens: int | None, mix: tuple[float, ...], is_known: bool) -> None:
-    """With several files each has its own number of passes."""
+    """A dataset of several files has a separate number of passes for each file."""
     run, dataset = Run(recipe=encode_recipe(replace(RECIPE, mix=mix)).decode()), Dataset(tokens=tokens)
     seen = RunProgress(run=run, dataset=dataset, points=[], samples=3 * RECIPE.samples_in(1000))
     assert seen.passes == (3.0 if is_known else None)

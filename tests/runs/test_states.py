@@ -1,4 +1,4 @@
-"""The states of a run: the table of moves is executed, and no code writes a state past it."""
+"""The states of a run: the table of moves is executed, and no code writes a state without it."""
 
 import ast
 import re
@@ -112,7 +112,7 @@ def test_what_is_no_write_of_a_run_is_passed_over(code: str) -> None:
 
 
 def test_no_other_place_writes_a_runs_state() -> None:
-    accounts = ROOT / "platform" / "accounts"  # knows no runs
+    accounts = ROOT / "platform" / "accounts"  # the code there does not use runs
     places = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in our_files(ROOT / "platform")

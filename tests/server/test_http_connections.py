@@ -1,4 +1,4 @@
-"""HTTP connections of strangers over real sockets: endless, slow and unfinished requests are ended."""
+"""HTTP connections of strangers over real sockets: the server ends endless, slow and unfinished requests."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import pytest
 from server.stranger_limits import HEAD_BYTES, MOST_PIPELINED, STRANGER_BYTES, Limits, Strangers
 from tests.server.test_websocket_connections import PATIENCE_S, serving
 
-SOON_S = 0.1  # the deadline of the connections that must end; the others have NEVER_S
+SOON_S = 0.1  # deadline in seconds of the connections that must end; the others have NEVER_S
 NEVER_S = 3600.0
 PATIENT = Limits(head_s=NEVER_S, body_s=NEVER_S, unread_s=NEVER_S)
 GET = b"GET / HTTP/1.1\r\nhost: here\r\n"
@@ -106,7 +106,7 @@ async def test_half_a_short_body_has_seconds_however_it_drips() -> None:
 
 
 async def test_a_long_body_that_moves_may_take_its_time() -> None:
-    """A short body beside it ends by the same deadline."""
+    """A short body that stalls meanwhile is ended by the same deadline."""
     length = 2 * STRANGER_BYTES
     limits = Limits(head_s=NEVER_S, body_s=SOON_S, slowest=0, keep_alive_s=NEVER_S)
     async with serving(reading, limits) as place, opened(place) as (reader, writer), opened(place) as (short, other):

@@ -1,4 +1,5 @@
-"""Steps of `serve` before it serves: a backup, and checks of its addresses; then visits from another address."""
+"""Steps of `serve` before it answers requests: a backup, and checks of its addresses. Also visits at another
+address."""
 
 import errno
 import http.cookiejar
@@ -76,7 +77,7 @@ class TestBackup:
 
     @pytest.mark.check
     def test_a_site_that_is_served_again_after_an_update(self, tmp_path: Path) -> None:
-        """The old tables are made by stopping at one migration."""
+        """The test creates old tables by stopping at one migration."""
         own = {"MANYHANDS_DATA": str(tmp_path), "DATABASE_URL": "", "REDIS_URL": "", "PATH": "/usr/bin:/bin"}
         command = [sys.executable, str(ROOT / "manage.py"), "migrate", "-v", "0", "accounts"]
         subprocess.run(command, env=own, check=True, timeout=PATIENCE_S)
@@ -137,8 +138,6 @@ class TestAddresses:
 
 
 class TestAClass:
-    """Visits to an address other than the site's own: Linux answers on 127.0.0.2."""
-
     def visit(self, url: str, browser: Any, fields: dict[str, str] | None = None) -> str:
         data = urllib.parse.urlencode(fields).encode() if fields else None
         request = urllib.request.Request(url, data, {"Origin": "/".join(url.split("/")[:3])} if data else {})

@@ -50,7 +50,7 @@ def wait_until(condition: Any) -> None:
 
 
 def where(data: Path, site: "subprocess.Popen[str]") -> dict[str, Any]:
-    """Return the contents of `serve.json` once it is there. Fail if the process has ended."""
+    """Wait for `serve.json` and return its contents. Fail if the process has ended."""
     announced = data / "serve.json"
     wait_until(lambda: announced.exists() or site.poll() is not None)
     assert site.poll() is None, f"the site ended: {site.communicate(timeout=PATIENCE_S)[0]}"
@@ -140,7 +140,7 @@ def test_its_relay_is_started_again(site: Site) -> None:
 
 
 def test_nobody_fills_the_disk_before_saying_who_they_are(site: Site) -> None:
-    """The answer comes before any of the announced 500 MB."""
+    """The site refuses the request before it reads any of the announced 500 MB."""
     with socket.create_connection(("127.0.0.1", urlsplit(site.url).port), timeout=PATIENCE_S) as stranger:
         stranger.sendall(b"POST /runs/new/ HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 500000000\r\n\r\n")
         heard = b""
@@ -155,7 +155,7 @@ def test_the_relays_token_is_in_no_command_line(site: Site) -> None:
     family = [psutil.Process(site.process.pid), *psutil.Process(site.process.pid).children(recursive=True)]
     assert relay in family
     assert not any("mh_" in part for process in family for part in process.cmdline())
-    wait_until((site.data / "relay" / "sites.json").exists)  # the relay used its token to log in
+    wait_until((site.data / "relay" / "sites.json").exists)  # the relay has used its token to log in
 
 
 def test_everything_leaves_with_the_parent(tmp_path: Path, migrated_sqlite: Path) -> None:

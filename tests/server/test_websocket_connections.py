@@ -17,7 +17,7 @@ from server.reachability import bound_socket
 from server.stranger_limits import MOST_FRAGMENTS, MOST_UNREAD, MOST_WAITING, PER_CREDENTIAL, Limits
 from server.websocket_connections import AGENTS, HANDSHAKE_BYTES, MAX_WORD
 
-TOO_BIG = 1009  # RFC 6455
+TOO_BIG = 1009  # close codes of RFC 6455
 PATIENCE_S = 10
 LOST = 1006  # closed without a close frame
 LIMITS = Limits()
@@ -117,7 +117,7 @@ async def test_whoever_has_proved_it_stays() -> None:
         connect(f"ws://{host}:{port}{AGENTS}?known", proxy=None) as known,
         connect(f"ws://{host}:{port}{AGENTS}", proxy=None) as stranger,
     ):
-        assert await ended(stranger) == LOST  # the known link has outlived the same deadline
+        assert await ended(stranger) == LOST  # the link with proof has outlived the same deadline
         await known.send(b"still here")
         assert await known.recv() == "10"
 

@@ -1,4 +1,4 @@
-"""Worlds with checked invariants, and ways to reach a moment in them."""
+"""Simulated worlds whose invariants are checked, and ways to reach a certain moment in them."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.simulation.invariants import Invariants
 
 
 def checked_world(*, thorough: bool = True, **setting: Any) -> tuple[World, Invariants]:
-    """Return a world, and its invariants, which are checked after every event."""
+    """Return a world and its invariants, which are checked after every event."""
     invariants = Invariants(thorough=thorough)
     return invariants.watch(World(Setting(**setting))), invariants
 
@@ -21,7 +21,7 @@ def state(world: World) -> RunState:
 
 
 def run_to(world: World, phase: Phase, *, held: int = 0) -> None:
-    """Run until the coordinator is in a phase, with at least `held` spans of the open round done."""
+    """Run until the coordinator is in a phase and at least `held` spans of the open round are done."""
 
     def is_there() -> bool:
         if world.host is None or state(world).phase is not phase:

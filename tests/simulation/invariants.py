@@ -15,7 +15,7 @@ from peer_agent.protocol.messages import Plan
 from peer_agent.simulation.site import Host
 from peer_agent.simulation.world import World
 
-Position = tuple[int, int, int]  # epoch, shard, place in its order
+Position = tuple[int, int, int]  # epoch, shard, place in the shard's order
 
 
 class Broken(AssertionError):
@@ -32,20 +32,20 @@ def positions(units: Iterable[Unit]) -> Iterator[Position]:
 
 
 class Invariants:
-    """An observer of a world. `thorough`: check every lease after every event, not only where a round ends.
+    """An observer of a world that checks the invariants. `thorough`: check every lease after every event.
 
-    Only a small world can afford that. Otherwise an event costs next to nothing, and leases are checked once a round.
-    """
+    Only a small world can afford `thorough`. Without it, leases are checked once a round, and an event costs almost
+    nothing."""
 
     def __init__(self, *, thorough: bool = False) -> None:
         self.world: World | None = None
         self.thorough = thorough
         self.committed: set[Position] = set()
-        self.payloads: set[bytes] = set()  # of the log
-        self.committed_at: dict[int, int] = {}  # index -> samples in units up to it
+        self.payloads: set[bytes] = set()  # encoded entries of the log
+        self.committed_at: dict[int, int] = {}  # log index -> samples in units up to that index
         self.digest, self.index, self.step = GENESIS, 0, 0
-        self.plans: dict[tuple[int, int, int], Plan] = {}  # (step, fence, attempt)
-        self.done: dict[tuple[int, int, int, int], m.SpanDone] = {}  # and span
+        self.plans: dict[tuple[int, int, int], Plan] = {}  # by (step, fence, attempt)
+        self.done: dict[tuple[int, int, int, int], m.SpanDone] = {}  # by (step, fence, attempt, span)
         self.offers: dict[bytes, m.Offer] = {}
         self.highest_fence = 0
         self.held_before: dict[str, frozenset[Unit]] = {}
@@ -63,7 +63,7 @@ class Invariants:
     def before(self, host: Host, event: e.Event, now: float) -> None:
         self.phase_before = host.state.phase
         if self.thorough:
-            ended = host.state.round.ended if host.state.round else {}  # given back: they leave with the round
+            ended = host.state.round.ended if host.state.round else {}  # units that are given back leave with the round
             held = host.state.leases.held
             self.held_before = {str(name): frozenset(units - ended.get(name, set())) for name, units in held.items()}
         if isinstance(event, e.Received) and isinstance(event.message, m.Offer):
@@ -208,7 +208,7 @@ class Invariants:
     # --- leases
 
     def _counts(self, state: RunState) -> None:
-        """Check that no sample is lost or invented, and that marks never trail grants."""
+        """Check that no sample is lost or invented, and that marks are never below the granted samples."""
         book = state.leases
         for place, granted in book.granted.items():
             require(
@@ -221,7 +221,8 @@ class Invariants:
         require(granted == held + loose + settled + book.lost_samples, "samples were lost or doubled")
 
     def _leases(self, state: RunState) -> None:
-        """Check that each position is in exactly one state: held by one accumulator, returned, orphaned or settled."""
+        """Check that each position is in exactly one state: leased to one accumulator, returned, orphaned or
+        settled."""
         book = state.leases
         units = sorted(unit for some in (*book.held.values(), book.returned, book.orphans) for unit in some)
         for one, other in pairwise(units):
@@ -237,7 +238,7 @@ class Invariants:
 
     def _void_loses_nothing(self, state: RunState, event: e.Event) -> None:
         if isinstance(event, e.Lost | e.Joined) or (isinstance(event, e.Received) and not _is_plain(event.message)):
-            return  # these may end leases
+            return  # these events may end leases
         after = state.leases.held
         for name, units in self.held_before.items():
             ended = isinstance(event, e.Received) and isinstance(event.message, m.Offer)
@@ -253,7 +254,7 @@ def _is_plain(message: m.TO_SITE) -> bool:
 
 
 def tiles(ranges: Sequence[tuple[int, int]], total: int) -> bool:
-    """Return True if sorted ranges cover [0, total) once."""
+    """Return True if sorted ranges cover [0, total) exactly once."""
     position = 0
     for first, stop in ranges:
         if first != position or stop <= first:

@@ -1,4 +1,4 @@
-"""With a known round time, a slow or stopped peer loses chunks, but costs the others no time (rule 8)."""
+"""When the time of a round is known, a slow or stopped peer loses chunks but costs the other peers no time (rule 8)."""
 
 import pytest
 
@@ -13,7 +13,7 @@ ROUND_S = CHUNKS / PER_S
 
 
 def alike(people: int = 5, count: int = 1) -> World:
-    """Return a world of trainers equally fast both ways, whose links are known after three rounds."""
+    """Return a world of trainers with equal links. Three rounds have revealed the rates of the links."""
     world, _ = checked_world(
         thorough=False, trainers=people, relays=count, steps=40, elements=CHUNKS * 16384, even=True
     )
@@ -30,7 +30,6 @@ def timed(world: World) -> float:
 
 
 def begin_round(world: World) -> float:
-    """Wait for the next plan; return its time."""
     run_to(world, Phase.ACCUMULATE)
     run_to(world, Phase.REDUCE)
     round_ = state(world).round
@@ -42,7 +41,6 @@ def begin_round(world: World) -> float:
 
 
 def finish_round(world: World, begun: float) -> float:
-    """Wait for the next update; return the seconds since `begun`."""
     assert world.run_steps(1, 200)
     return world.clock.now - begun
 

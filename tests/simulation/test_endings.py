@@ -76,7 +76,7 @@ def test_a_run_is_made_longer_and_the_schedule_with_it(phase: Phase) -> None:
     optimizer = state(world).recipe.optimizer
     for record in records:
         steps = 6 if record.step <= at else 12
-        allowed = {steps, 6} if record.step == at + 1 else {steps}  # it may have been written already
+        allowed = {steps, 6} if record.step == at + 1 else {steps}  # the next record may have been written already
         rates = {float32(learning_rate(optimizer, record.step, steps)) for steps in allowed}
         assert record.scalars.learning_rate in rates
     assert world.database.snapshot.step == 12

@@ -1,4 +1,4 @@
-"""Each ordered fault hits its target once and is counted; channel and database fail as real ones do."""
+"""Each requested fault hits its target once and is counted. Channel and database fail as real ones do."""
 
 from itertools import pairwise
 from typing import get_args
@@ -49,7 +49,8 @@ def test_ordered_fault_happens_once_in_its_round(kind: Kind) -> None:
 
 
 def test_once_all_is_well_nobody_goes_for_a_night_that_has_begun() -> None:
-    """Otherwise a run whose rounds end in an evening would be judged by sleeping machines."""
+    """Once the faults are over, no machine goes to sleep. Otherwise sleeping machines would decide the result of a run
+    whose rounds end in an evening."""
     world = _world()
     assert world.run_steps(2, 100)
     effects.inject(world, "night", NOBODY, 3600.0)
@@ -93,8 +94,6 @@ def test_fault_for_another_peer_round_or_message_stays_ordered() -> None:
 
 
 class Heard:
-    """A record of what a peer receives, in order."""
-
     def __init__(self, world: World, peer: PeerId) -> None:
         self.said: list[Message | Plan] = []
         victim = world.peers[peer]
@@ -277,7 +276,7 @@ def test_absent_database_costs_only_the_time_of_its_absence() -> None:
 
 
 def test_restart_in_a_later_epoch_leases_no_committed_unit_again() -> None:
-    """The host is rebuilt from rows alone; the invariants detect a unit that is leased again."""
+    """The new host knows only the rows. The invariants detect a unit that is leased again."""
     world, _ = checked_world(trainers=3, relays=1, steps=200, shards=(40, 17))
     assert world.run(
         lambda: max(epoch for epoch, _ in world.database.coverage) >= 3 if world.database.coverage else False

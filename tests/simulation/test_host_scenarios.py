@@ -1,4 +1,4 @@
-"""Trouble with the host, its database or the end of a run, with every invariant checked."""
+"""Faults of the host, of its database or at the end of a run, with every invariant checked."""
 
 from collections.abc import Sequence
 from itertools import pairwise

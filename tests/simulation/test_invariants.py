@@ -1,4 +1,4 @@
-"""Arbitrary orders of faults and bad conditions: every invariant holds after every event, then the run goes on."""
+"""Faults and bad conditions in any order: every invariant holds after every event, and then the run goes on."""
 
 from collections.abc import Callable
 
@@ -95,7 +95,7 @@ def test_any_order_of_faults_keeps_invariants_and_the_run_going(
     for wait_s, kind, number in story:
         world.wait(wait_s)
         _act(world, kind, number)
-    world.wait(4)  # a restarting host comes back
+    world.wait(4)  # a restarting host is back by then
     _calm(world)
     assert world.run_steps(2, 400), "the run stands still"
 

@@ -37,7 +37,6 @@ def _risen(figures: Figures) -> set[str]:
 
 
 def _spoiled(patch: pytest.MonkeyPatch, spoil: Spoil) -> None:
-    """Make the coordinator pass its commands and state through `spoil`."""
     honest = coordinator.advance
 
     def advance(state: RunState, event: e.Event, now: float, seed: int) -> Commands:
@@ -78,7 +77,7 @@ def _with_contributions(command: e.Command, change: Callable[[Any], Any]) -> e.C
 
 
 def _drops_a_settle(state: RunState, event: e.Event, commands: Commands) -> Commands:
-    """Lease a unit again that is in an update."""
+    """Lease a unit again that is already in an update."""
     if isinstance(event, e.Persisted) and event.sealed is not None and state.index == 4:
         record = read_record(event.sealed)
         state.leases.returned.insert(0, min(unit for entry in record.contributions for unit in entry.units))
@@ -185,7 +184,7 @@ def test_nothing_is_stuck_while_nobody_could_go_on() -> None:
 
 
 class Repeats:
-    """An observer that repeats each plan to a judge after each finished span: a plan may be lost and resent."""
+    """An observer that repeats each plan to a judge after each finished span, since a plan may be lost and resent."""
 
     def __init__(self, judge: Judge) -> None:
         self.judge = judge

@@ -1,4 +1,4 @@
-"""A run is rolled back in any phase: one entry, no peer left behind, nothing counted twice."""
+"""A run is rolled back in any phase: one log entry, no peer left behind, nothing counted twice."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def rollbacks(world: World) -> list[int]:
 
 
 def rolls_back(world: World, limit_s: float = 60.0) -> None:
-    """Roll back, and check that one entry is made from which the run goes on."""
+    """Roll back, and check that the run goes on from exactly one log entry."""
     world.roll_back(BACK_TO)
     assert world.run(lambda: bool(rollbacks(world)), limit_s)
     assert world.database.step == BACK_TO

@@ -45,7 +45,7 @@ def test_moving_round_is_given_time_and_a_stalled_one_is_void() -> None:
     assert "void" not in world.tally.notes
     run_to(world, Phase.REDUCE)
     relays(world)[0].freeze()
-    world.wait(600)  # four times what its known links should take
+    world.wait(600)  # four times as long as the known links should take
     assert world.tally.notes["void"] >= 1
 
 
@@ -63,7 +63,7 @@ def test_a_model_that_has_diverged_stops_the_run_and_says_why() -> None:
         for trainer in trainers(world):
             leased = sorted(state(world).leases.held.get(trainer.accumulator, ()))
             message = m.UnitsReturned(run=state(world).run, units=tuple(leased), reason="non_finite")
-            for _ in range(2):  # said twice, it is one line of the timeline
+            for _ in range(2):  # a change reported twice is one line of the timeline
                 host.handle(e.Received(trainer.peer, message))
         world.wait(0.25)
     assert state(world).has_diverged

@@ -164,7 +164,7 @@ def test_offer_too_late_and_too_old_gives_its_work_back() -> None:
 
 
 def test_work_of_a_missed_step_is_redone_on_the_new_one() -> None:
-    """That work was in no round yet, so nothing has to be returned."""
+    """The work was in no round yet, so no lease has to be returned."""
     world, _ = checked_world(trainers=4, steps=20)
     world.run_steps(1)
     absent = trainers(world)[0]
@@ -189,7 +189,7 @@ def test_shards_of_any_size_are_dealt_epoch_after_epoch(shards: tuple[int, ...])
 
 
 def test_work_does_not_pile_up_while_no_round_can_begin() -> None:
-    """Rule 22: a quota ends at the batch, even if raised."""
+    """Rule 22: a trainer's quota ends at the batch, even if it is raised."""
     world, _ = checked_world(trainers=3, steps=20)
     world.run_steps(3)
     for relay in relays(world):

@@ -1,4 +1,5 @@
-"""A whole simulation, calm and in all conditions: the same for the same seed; a failure prints how to replay it."""
+"""A whole simulation, calm and in all conditions. The same seed gives the same result. A failure prints how to replay
+it."""
 
 import os
 import subprocess
@@ -18,11 +19,10 @@ from tests.simulation.conditions import ALL_KINDS, SIZES, all_at_once
 from tests.simulation.invariants import Invariants
 
 ZERO = ("stuck_rounds", "divergent_replicas", "unsettled_leases", "uncredited_samples", "doubled_samples")
-ALONE = 3.0  # times as often as usual, if a kind of fault is the only one
+ALONE = 3.0  # a kind of fault that is alone is this many times as frequent as usual
 
 
 def watched_simulation(setting: Setting, conditions: Conditions) -> Simulation:
-    """Return a simulation whose invariants are checked once a round."""
     simulation = Simulation(setting, conditions)
     Invariants().watch(simulation.world)
     return simulation

@@ -21,7 +21,8 @@ STRANGE = (502, "<html>a proxy's page</html>")
 
 
 class DeviceSite:
-    """The site. `asked` has the requests; `polls` the next answers to polls; then the machine is approved."""
+    """The site. `asked` records the requests. `polls` gives the answers to the next polls; then the site approves the
+    machine."""
 
     def __init__(self) -> None:
         self.url = ""

@@ -1,4 +1,4 @@
-"""A peer's credential: renewed in time, even after a night's sleep; invalid answers have a number."""
+"""A peer's credential is renewed in time, even after a night's sleep. Invalid answers have an error number."""
 
 import base64
 from pathlib import Path
@@ -29,7 +29,7 @@ GOOD = {
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Return the list of the site's next answers."""
+    """Return a list. The site gives the answers that a test puts there, in order."""
     given: list[dict[str, Any]] = []
 
     async def post_json(*_: object, **__: object) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 async def test_it_is_renewed_at_half_its_life_by_either_clock(
     tmp_path: Path, answers: list[dict[str, Any]], clock: Clock, awake_s: float, passed_s: float
 ) -> None:
-    """A monotonic clock stops while a laptop sleeps, so an expired credential used to stay in use."""
+    """A monotonic clock stops while a laptop sleeps. A regression: an expired credential therefore stayed in use."""
     access = RunAccess(Home(tmp_path), SITE, Role.TRAINER, "a-run")
     answers += [GOOD, GOOD]
     await access.renew()
@@ -115,7 +115,7 @@ def test_addresses_that_are_none(url: str, code: str) -> None:
         ("https://8.8.8.8", "wss://[fe80::1]:443/", PIN, False),
         ("https://8.8.8.8", "wss://[::ffff:10.0.0.1]:443/", PIN, False),
         ("https://8.8.8.8", "wss://router.example/", PIN, False),
-        ("https://8.8.8.8", "ws://192.168.1.1:7000/", "", True),  # an operator's relay
+        ("https://8.8.8.8", "ws://192.168.1.1:7000/", "", True),  # an operator's relay may use plaintext
         ("http://192.168.1.2:8000", "wss://192.168.1.1:443/", PIN, True),
         ("http://127.0.0.1:8000", "wss://127.0.0.1:443/", PIN, True),
     ],

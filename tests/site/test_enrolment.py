@@ -1,4 +1,4 @@
-"""A machine without a token: its code, its patience, and every answer a site may give."""
+"""A machine without a token: its code, how long it waits for approval, and every answer that a site may give."""
 
 import io
 import subprocess
@@ -67,7 +67,7 @@ def test_children_do_not_see_the_token_of_the_environment() -> None:
 
 
 def test_the_command_takes_it_away_before_it_starts_anything(tmp_path: Path) -> None:
-    """A child process shows what it inherits."""
+    """The command removes the token from its environment. A child process shows which variables it inherits."""
     child = "import os, sys; sys.exit('MANYHANDS_TOKEN' in os.environ)"
     code = f"""
 import subprocess, sys
@@ -128,8 +128,6 @@ def site() -> Iterator[DeviceSite]:
 
 
 class Clock:
-    """A clock that advances only in `sleep`."""
-
     def __init__(self) -> None:
         self.now, self.pauses = 0.0, list[float]()
 
@@ -142,7 +140,7 @@ class Clock:
 
 
 async def approve(site: DeviceSite, folder: Path, clock: Clock | None = None, run: str = "") -> list[Code]:
-    """Return the codes that were shown on the way."""
+    """Wait for approval, and return the codes that were shown meanwhile."""
     shown: list[Code] = []
     clock = clock or Clock()
     url = f"{site.url}/runs/a/"
@@ -236,7 +234,7 @@ def test_join_goes_on_by_itself_and_knows_the_site_the_next_time(tmp_path: Path,
 
 
 def test_revoked_machine_says_where_to_undo_that(tmp_path: Path, site: DeviceSite) -> None:
-    """A second request would fail: the key gets no new approval."""
+    """A second request would fail, because the site gives this key no new approval."""
     assert manyhands(tmp_path, "login", site.url).returncode == 0
     site.more = lambda path: (403, refusal("E214")) if path.endswith("/credential") else None
     done = manyhands(tmp_path, "join", f"{site.url}/runs/a/")

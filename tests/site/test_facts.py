@@ -1,4 +1,4 @@
-"""Comparing versions, and the command that upgrades this one."""
+"""Comparing versions, and the command that upgrades the agent."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The owner's instructions are followed once, answered at once, and passed to the running work."""
+"""The agent follows its owner's instructions once, answers them at once, and passes them to the running work."""
 
 import asyncio
 import contextlib
@@ -22,8 +22,6 @@ from tests.averaging.rounds import RUN
 
 
 class Owned(MachineControl):
-    """A machine control that records its reports and events."""
-
     def __init__(self, folder: Path) -> None:
         self.reports: list[m.MachineReport] = []
         self.told: list[str] = []
@@ -61,7 +59,7 @@ async def test_the_machine_speaks_first_and_answers_at_once(owned: Owned) -> Non
 async def test_what_was_heard_before_is_answered_and_not_done_again(owned: Owned) -> None:
     owned.link()
     owned.hear(m.Instructions(revision=4, move_to="other"))
-    owned.move_to = ""  # as if the move were done
+    owned.move_to = ""  # as if the move to another run were done
     said = len(owned.reports)
     owned.hear(m.Instructions(revision=4, move_to="other"))
     owned.hear(m.Instructions(revision=3, pause=True))
@@ -170,7 +168,7 @@ async def test_while_there_is_no_link_nothing_is_said(owned: Owned) -> None:
 async def test_look_under_older_limits_is_not_judged_by_newer_ones(
     owned: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a machine would work for a moment although a program runs for which it should rest."""
+    """Otherwise a machine would work for a moment although a program runs that should stop it."""
     look, loop = owned._senses.look, asyncio.get_running_loop()
 
     def slowly(*arguments: Any, **more: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Links to relays and what is fetched over them."""
+"""Links to relays, and what is fetched over them."""
 
 import asyncio
 import time
@@ -30,7 +30,8 @@ RELAYS = [Listener(PeerId(f"{number:032x}"), f"wss://relay-{number}/") for numbe
 
 
 class Scripted(OwnAccess):
-    """Scripted access to a run. `fails`: the error codes of the next direct attempts; none: the link opens."""
+    """Scripted access to a run. `fails`: error codes of the next attempts to dial directly. Without one the link
+    opens."""
 
     def __init__(self, folder: Path, role: Role = Role.TRAINER, peer: PeerId = TRAINER) -> None:
         super().__init__(folder, peer, role, "")
@@ -155,8 +156,8 @@ async def test_a_forwarded_link_that_ends_is_not_waited_with(tmp_path: Path) -> 
 AUXILIARY = PeerId("a" * 32)
 SENDINGS = [contributor(1, 100).offer("fp32")]
 RECORD = record_of(PLAN := plan_of(SENDINGS), averaged(PLAN, SENDINGS)[0])
-ENTRY = RECORD.spans[0]  # of two chunks
-REAL: dict[str, Any] = {"clock": time.time}  # these credentials are valid now
+ENTRY = RECORD.spans[0]  # a span of two chunks
+REAL: dict[str, Any] = {"clock": time.time}  # the real clock, by which these credentials are valid
 
 
 def links(folder: Path) -> DataLinks:
@@ -175,7 +176,7 @@ async def a_relay(folder: Path) -> OwnAccess:
 
 
 class Watched(dict[PeerId, Connection]):
-    """Open links, with each new one put in a queue."""
+    """Open links, by peer. Each new link is also put into a queue."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +198,7 @@ def logged(chunk: int) -> Frame:
 
 
 async def test_a_frozen_relay_is_cut_off_and_dialled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frozen relay used to cost the whole timeout for every span of every try."""
+    """A regression: a frozen relay cost the whole timeout for every span of every try."""
     monkeypatch.setattr(relay_links, "FETCH_S", 0.05)
     identity = (await a_relay(tmp_path)).identity()
     async with listening(stay, who=identity, identity_of=lambda: identity, **REAL) as server:
@@ -273,7 +274,6 @@ async def test_failed_link_is_dialled_when_its_relay_is_named_again(
 
 @asynccontextmanager
 async def giving(folder: Path, peer: PeerId, *chunks: Frame) -> AsyncIterator[m.Listener]:
-    """Run a relay that answers every request with these chunks."""
     access = OwnAccess(folder / peer, peer, Role.RELAY, "")
     await access.renew()
 
@@ -288,7 +288,7 @@ async def giving(folder: Path, peer: PeerId, *chunks: Frame) -> AsyncIterator[m.
 
 
 async def test_a_span_that_is_damaged_on_one_relay_is_asked_of_another(tmp_path: Path) -> None:
-    """The first answer used to be final even if it was damaged."""
+    """A regression: the first answer was final even if it was damaged."""
     damaged, whole = (logged(0), replace(logged(1), payload=b"?")), (logged(0), logged(1))
     kept: list[list[bytes]] = []
 
@@ -313,7 +313,7 @@ async def refuse(_: list[bytes]) -> bool:
 
 @pytest.mark.parametrize("change", [{"chunk": 2}, {"payload": bytes(4 * 1024 + 1)}])
 async def test_relay_that_sends_more_than_the_record_does_not_have_it(tmp_path: Path, change: dict[str, Any]) -> None:
-    """Otherwise the relay would decide how much of our memory it takes."""
+    """Otherwise the relay would decide how much memory the receiver uses."""
     async with giving(tmp_path, RELAY, logged(0), replace(logged(1), **change)) as relay:
         ours = links(tmp_path)
         ours.follow((relay,))

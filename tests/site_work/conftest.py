@@ -1,4 +1,4 @@
-"""The Hub fixture of tests/publishing, shared here."""
+"""The Hub fixture of tests/publishing, for tests of the site's child processes."""
 
 from tests.publishing.conftest import hub, short_pauses
 

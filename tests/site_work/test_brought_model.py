@@ -1,4 +1,4 @@
-"""Models that users upload: what is read from a zip, and what is refused in words."""
+"""Models that users upload: what is read from a zip, and what is refused, with the message."""
 
 import json
 import shutil
@@ -24,7 +24,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """Return a copy that a test may damage."""
     return Path(shutil.copytree(made, tmp_path / "model"))
 
 

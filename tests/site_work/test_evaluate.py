@@ -1,4 +1,4 @@
-"""The held-out loss as the site's child process measures it, against torch alone."""
+"""The held-out loss that the site's child process measures, compared with torch alone."""
 
 import math
 from pathlib import Path
@@ -32,7 +32,6 @@ def written(tokens: Tokens, folder: Path) -> Path:
 
 
 def snapshot_of(recipe: Recipe, folder: Path, *, fill: float | None = None) -> Path:
-    """Save a state whose parameters differ from the initial ones."""
     replica = Replica(recipe)
     with torch.no_grad():
         replica.parameters.mul_(1.5) if fill is None else replica.parameters.fill_(fill)
@@ -41,7 +40,7 @@ def snapshot_of(recipe: Recipe, folder: Path, *, fill: float | None = None) -> P
 
 
 def by_torch_alone(recipe: CausalLM, tokens: Tokens) -> float:
-    """Return the mean over all predicted tokens, sample by sample from the model's own logits."""
+    """Return the mean loss of all predicted tokens, computed sample by sample from the model's own logits."""
     replica = Replica(recipe)
     with torch.no_grad():
         replica.parameters.mul_(1.5)
@@ -113,7 +112,7 @@ def test_a_long_text_is_read_up_to_a_bound(tmp_path: Path) -> None:
 
 
 def test_a_large_model_is_judged_by_fewer_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of samples is halved until they fit into the time, down to one micro-batch."""
+    """The number of samples is halved until they fit into the time limit, down to one micro-batch."""
     heldout, snapshot = written(some_shards((0, 1003))[1], tmp_path), snapshot_of(RECIPE, tmp_path)
     judged: list[int] = []
 
@@ -123,7 +122,7 @@ def test_a_large_model_is_judged_by_fewer_samples(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr("peer_agent.recipes.causal_lm.training.figures_of", figures_of)
     whole = evaluate(recipe=RECIPE, snapshot=snapshot, heldout=heldout)
-    monkeypatch.setattr(module, "_seconds", lambda _: 100.0)  # for four of 42 samples
+    monkeypatch.setattr(module, "_seconds", lambda _: 100.0)  # seconds for four of 42 samples
     half = evaluate(recipe=RECIPE, snapshot=snapshot, heldout=heldout)
     monkeypatch.setattr(module, "_seconds", lambda _: 1e6)
     least = evaluate(recipe=RECIPE, snapshot=snapshot, heldout=heldout)

@@ -1,4 +1,4 @@
-"""Data from a strict Hub: inspected, fetched, resumed, compared."""
+"""Data from a strict double of the Hub: inspected, fetched, resumed, compared."""
 
 import hashlib
 from pathlib import Path
@@ -198,7 +198,7 @@ def test_a_hub_that_fails_half_of_its_calls(hub: Hub, tmp_path: Path, seed: int)
 
 
 def is_fetched(wanted: Wanted, commit: str, folder: Path) -> bool:
-    """Try the fetch once; allow only the error that the Hub is away."""
+    """Try to fetch once, and return whether it worked. Allow only the error that the Hub is away."""
     try:
         fetch(wanted, commit, folder, "", most=MOST)
     except Problem as problem:

@@ -1,4 +1,4 @@
-"""Preparing images: from an archive to shards, independent of its packing order."""
+"""Preparing images: from an archive to shards that do not depend on the order of files in the archive."""
 
 import io
 import tarfile
@@ -45,7 +45,7 @@ def test_what_shines_through_is_white_and_grey_has_three_colours() -> None:
 def test_a_photograph_stands_upright() -> None:
     image, exif = Image.new("RGB", (4, 4), "black"), Image.Exif()
     image.paste("white", (0, 0, 4, 2))  # the upper half
-    exif[0x0112] = 3  # turned by 180 degrees
+    exif[0x0112] = 3  # EXIF orientation: rotated by 180 degrees
     content = io.BytesIO()
     image.save(content, "PNG", exif=exif)
     pixels = pixels_of(content.getvalue(), 4)
@@ -169,7 +169,7 @@ def test_the_same_archive_gives_the_same_shards(tmp_path: Path) -> None:
 
 
 def test_further_archives_are_sources_of_their_own(tmp_path: Path) -> None:
-    """Each archive has its own shards and held-out part; folders of the same name are one class."""
+    """Each archive has its own shards and held-out part. Folders with the same name are one class."""
     warm = {name: content for name, content in IMAGES.items() if "/green/" not in name}
     cold = {name: content for name, content in IMAGES.items() if "/red/" not in name}
     archives = [tar(tmp_path / f"{number}.tar", files) for number, files in enumerate((warm, cold))]

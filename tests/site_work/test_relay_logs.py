@@ -1,4 +1,5 @@
-"""Averaged bytes come from any relay over real links, checked by root; the next relay is asked if one fails or lies."""
+"""The replay gets averaged bytes from any relay over real links and checks their root. If one relay fails or lies, it
+asks the next."""
 
 import asyncio
 import threading
@@ -40,7 +41,7 @@ def credential(key: Ed25519PrivateKey, peer: PeerId, role: Role, *, age_s: int =
 
 
 class Relays:
-    """Relays in a thread of their own, since the replay has no event loop."""
+    """Relays in a thread of their own, because the replay has no event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -48,7 +49,7 @@ class Relays:
         self.thread.start()
         self.servers: list[Server] = []
         self.listeners: tuple[m.Listener, ...] = ()
-        self.asked: list[tuple[int, object]] = []  # relay and what it was asked
+        self.asked: list[tuple[int, object]] = []  # (relay, request)
 
     def wait(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
@@ -71,7 +72,7 @@ class Relays:
         self.loop.close()
 
     def honest(self, story: Story, folder: Path) -> Handle:
-        """Return a relay's own code, over the log of the story."""
+        """Return a handler that serves the story's log with a relay's own code."""
         log = UpdateLog(folder, public_bytes(SITE_KEY))
         for index in range(1, STEPS + 1):
             log.append(from_lines((story.records / f"{index:012d}.json").read_bytes()))
@@ -116,7 +117,7 @@ def story(tmp_path: Path) -> Story:
 
 
 def replayed(story: Story, relays: Relays, *, age_s: int = 0) -> Replayed:
-    """Replay with nothing on this disk."""
+    """Replay the story's log. No averages are on this disk, so the relays must send averages."""
     key = Ed25519PrivateKey.generate()
     reach = story.folder / "reach"
     signed = credential(key, READER, Role.READER, age_s=age_s)
@@ -141,7 +142,7 @@ async def hangs_up(link: Connection, wanted: Any) -> None:
 
 
 def lying(story: Story) -> Callable[[Connection, Any], Awaitable[None]]:
-    """Answer with the right length and place, but one bit changed in each chunk."""
+    """Return a handler whose chunks have the right length and position, but one changed bit each."""
 
     async def give(link: Connection, wanted: Any) -> None:
         span = read_span(story.span(wanted.index))
@@ -191,7 +192,7 @@ def test_a_frozen_relay_is_waited_for_and_left(
     async def freeze(link: Connection, wanted: Any) -> None:
         await asyncio.Event().wait()
 
-    patience = [0.1]  # for the first relay; a loaded machine may take longer for the others
+    patience = [0.1]  # seconds for the first relay; on a busy machine the others may take longer
     monkeypatch.setattr(relay_logs, "patience_s", lambda _: patience.pop() if patience else PATIENCE_S)
     relays.add(relays.answering(freeze))
     relays.add(relays.honest(story, tmp_path / "relay"))
@@ -199,7 +200,7 @@ def test_a_frozen_relay_is_waited_for_and_left(
 
 
 def test_a_link_that_ended_meanwhile_is_dialled_again(story: Story, relays: Relays, tmp_path: Path) -> None:
-    """The credential of a long replay runs out; the site has written a fresh one by then."""
+    """The credential of a long replay expires, and the site has written a new one by then."""
     honest = relays.honest(story, tmp_path / "relay")
     times: list[Connection] = []
 

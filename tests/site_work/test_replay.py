@@ -1,4 +1,4 @@
-"""Snapshot and log give the replicas' state, bit for bit; missing or different bytes have a number."""
+"""Snapshot and log give the replicas' state, bit for bit. Missing or different bytes have an error number."""
 
 import hashlib
 from pathlib import Path
@@ -22,7 +22,7 @@ STEPS = 3
 
 
 class Story:
-    """A run of three steps as the site and one relay keep it, and its replica's reports."""
+    """A run of three steps as the site and one relay store it, and what its replica reports."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.log, self.records = folder, folder / "log", folder / "records"

@@ -1,4 +1,5 @@
-"""Texts that stay on a strict Hub: a sample, a list of the rest, and the shards that machines make of it."""
+"""Texts that stay on the Hub: a sample, a list of the rest, and the shards that machines make of the rest. A strict
+double stands for the Hub."""
 
 import io
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ from peer_agent.site_work.streaming import fetch_sample
 from tests.publishing.hub_double import Hub, running_hub
 
 MOST = 1 << 20
-ROWS, GROUP = 600, 100  # of each file, and of a row group
+ROWS, GROUP = 600, 100  # rows in each file; rows in a row group
 WORDS = ["many", "hands", "make", "light", "work", "when", "rivers", "carry", "boats", "and", "nobody", "counts"]
 PREPARATION = TextPreparation(vocab=320)
 
@@ -50,7 +51,7 @@ def hub() -> Iterator[Hub]:
 
 
 def texts(seed: int, rows: int = ROWS) -> bytes:
-    """Return a Parquet file of distinct texts, with a column that is not used."""
+    """Return a Parquet file of distinct texts, with one column that is not used."""
     chance = np.random.default_rng(seed)
     said = [f"{seed} {number}: {' '.join(chance.choice(WORDS, 30))}." for number in range(rows)]
     file = io.BytesIO()
@@ -63,7 +64,6 @@ def wanted(hub: Hub, files: str = "") -> Wanted:
 
 
 def sampled(hub: Hub, folder: Path, most: int = 80_000) -> Path:
-    """Fetch a sample of the row groups; return its folder."""
     fetch_sample(wanted(hub), hub.repositories["datasets/amina/proverbs"].head, folder / "text", most=most)
     return folder / "text"
 
@@ -73,7 +73,6 @@ def prepared(hub: Hub, folder: Path, preparation: TextPreparation = PREPARATION)
 
 
 def streamed(folder: Path) -> list[Path]:
-    """Return the shards that are still to be made."""
     return sorted(path for path in (folder / "out" / "shards").iterdir() if portion_in(path) is not None)
 
 
@@ -238,7 +237,7 @@ def test_a_row_group_that_is_broken_gives_a_shard_all_the_same(hub: Hub, tmp_pat
     assert portion is not None
     stored = hub.repositories["datasets/amina/proverbs"].commits[-1][1][portion.file]
     broken = bytearray(stored.content)
-    broken[4 : len(broken) * 9 // 10] = bytes(len(broken) * 9 // 10 - 4)  # all but the footer
+    broken[4 : len(broken) * 9 // 10] = bytes(len(broken) * 9 // 10 - 4)  # everything except the footer
     hub.damaged[portion.file] = bytes(broken)
     one, other = made(hub, tmp_path, file, "one"), made(hub, tmp_path, file, "other")
     assert one.read_bytes() == other.read_bytes()
@@ -289,11 +288,10 @@ def test_a_file_that_says_nonsense_is_refused(tmp_path: Path) -> None:
     assert portion_in(path) is None
 
 
-# Files of strangers
+# Untrusted files
 
 
 def put_rows(hub: Hub, table: pa.Table, **options: Any) -> None:
-    """Replace the dataset by one with this table in one file."""
     file = io.BytesIO()
     parquet.write_table(table, file, **options)
     hub.repositories.pop("datasets/amina/proverbs")
@@ -311,7 +309,7 @@ def first_portion(folder: Path) -> tuple[Path, Portion]:
 def test_what_unpacks_to_more_than_it_says_ends_at_a_bound(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = [f"{number % 3} {'many hands ' * 500}" for number in range(12_000)]  # three texts, again and again
+    said = [f"{number % 3} {'many hands ' * 500}" for number in range(12_000)]  # three texts, repeated
     put_rows(hub, pa.table({"text": said}), row_group_size=1000)
     prepared(hub, tmp_path)
     file, portion = first_portion(tmp_path)
@@ -333,7 +331,8 @@ def remote_of(hub: Hub, portion: Portion) -> RangeFile:
 
 
 def test_texts_that_are_repeated_are_cut_not_refused(hub: Hub, tmp_path: Path) -> None:
-    """In an upload that is E395; here a machine that refused would end, and so would the next one."""
+    """An upload with repeated texts is refused (E395). A machine that refused here would stop, and so would the next
+    one."""
     said = [f"{number % 50} {'many hands ' * 2100}" for number in range(9000)]
     put_rows(hub, pa.table({"text": said}), row_group_size=3000)
     fetch_sample(wanted(hub), hub.repositories["datasets/amina/proverbs"].head, tmp_path / "text", most=2_000_000)

@@ -58,7 +58,7 @@ REHELLO = m.Rehello(run=RUN, fence=1)
 
 
 class Stage:
-    """One agent, its site, and its messages to people."""
+    """One agent, its site, and the messages that the agent shows to people."""
 
     def __init__(self, folder: Path, script: Site, place: Place | None = None) -> None:
         self.home, self.site, self.words = Home(folder), script, io.StringIO()
@@ -71,7 +71,6 @@ class Stage:
         return greeting(self.snapshot, **changes)
 
     async def join(self) -> None:
-        """Join the run up to its head, step 0."""
         await self.site.linked()
         await self.site.says(REHELLO)
         assert (await self.site.hears(m.Hello)).step == -1
@@ -97,7 +96,6 @@ async def stage(folder: Path, place: Place | None = None) -> AsyncIterator[Stage
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten all waits for missing data."""
     for module, name in ((following, "ASK_AGAIN_S"), (agent_module, "TICK_S"), (follower_module, "PAUSE_S")):
         monkeypatch.setattr(module, name, 0.0 if name != "TICK_S" else 0.01)
 
@@ -118,7 +116,7 @@ async def test_few_passes_compute_several_units_and_each_is_offered(
 ) -> None:
     monkeypatch.setattr(Trainer, "most_units", 4)
     for name, value in {"TRIES": 1, "GAIN": 0.0, "LONGEST_S": math.inf}.items():
-        monkeypatch.setattr(units_module, name, value)  # each number is better than the one before
+        monkeypatch.setattr(units_module, name, value)  # each reported speed is better than the one before
     passes: list[int] = []
     begins = Trainer.begin
 
@@ -134,7 +132,7 @@ async def test_few_passes_compute_several_units_and_each_is_offered(
         assert work is not None
         tokens = some_shards([5000])[0]
         monkeypatch.setattr(work.trainer.batches, "_make", lambda of, unit: batch_of(of, unit, run=RUN, shard=tokens))
-        scene.agent.jobs.shards = None  # nothing is fetched
+        scene.agent.jobs.shards = None  # no shards are fetched
         await scene.site.says(m.Lease(run=RUN, fence=1, units=units, quota=36))
         while len((await scene.site.hears(m.Report)).done) < len(units):
             pass
@@ -261,7 +259,7 @@ async def test_one_copy_is_handed_in_at_a_time(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("code", ["E212", "E214", "your disk is full {0}"])
 async def test_a_refused_gradient_is_told_with_a_number_of_ours(tmp_path: Path, code: str) -> None:
-    """A relay may be hostile: its message is quoted, and it cannot choose the error number."""
+    """A relay may be hostile. The agent quotes its message, but the relay cannot choose the error number."""
     async with stage(tmp_path) as scene:
         await scene.join()
         refused = m.SlotRefused(run=RUN, step=0, fence=1, attempt=1, slot=0, chunk=3, code=code)
@@ -312,7 +310,7 @@ async def test_who_can_serve_nobody_any_more_says_so_and_trains_on(tmp_path: Pat
         assert not scene.running.done()
 
 
-# --- what its owner wants ----------------------------------------------------------------------------------------
+# --- instructions of the machine's owner ------------------------------------------------------------------------------
 
 
 async def test_paused_it_answers_and_leaves_at_once(tmp_path: Path) -> None:

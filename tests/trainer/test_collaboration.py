@@ -1,4 +1,4 @@
-"""A run's units in a custom loop: in order, each answered once, and an end that the loop learns of."""
+"""A run's units in a user's own training loop: in order, each answered once, and the loop learns of the end."""
 
 import threading
 from collections.abc import Iterator
@@ -17,8 +17,6 @@ UNITS = [Unit(0, 0, start, start + 4) for start in (0, 4, 8)]
 
 
 class InHand:
-    """A unit that takes no time."""
-
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
         self.is_computed = False
@@ -125,7 +123,8 @@ def test_an_interrupted_unit_is_still_to_be_computed(collaboration: Collaboratio
 
 
 def test_a_unit_that_was_told_of_is_not_computed_again(collaboration: Collaboration) -> None:
-    """After Ctrl-C inside step() the agent waited for a minute for an answer; a second answer would also be wrong."""
+    """A regression: after Ctrl-C inside step() the agent waited a minute for an answer. A second answer would also be
+    wrong."""
     told, next_one = (asked(collaboration, unit) for unit in UNITS[:2])
     first = next(collaboration.units())
     first.backward()

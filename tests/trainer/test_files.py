@@ -41,7 +41,6 @@ def place(path: Path) -> None:
 
 
 def downloads(monkeypatch: pytest.MonkeyPatch, *refusals: str) -> list[str]:
-    """Replace the download by one that fails with these codes first."""
     left = list(refusals)
 
     async def download(url: str, path: Path, **_: Any) -> None:
@@ -76,7 +75,7 @@ async def test_model_files_are_fetched_and_those_of_another_removed(
 async def test_a_site_that_is_restarted_is_waited_for(
     home: Home, access: RunAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent used to end with E104 if it needed a file during the restart."""
+    """A regression: the agent ended with E104 if it needed a file during the restart."""
     downloads(monkeypatch, *["E104"] * 20, "E110")
     assert (await fetch_snapshot(home, access, SNAPSHOT)).read_bytes() == b"a snapshot"
 
@@ -121,7 +120,7 @@ async def test_copies_leave_the_cache_even_those_of_a_killed_agent(
 
 
 async def test_a_disk_that_is_too_full_for_a_copy_ends_nothing(home: Home, access: RunAccess) -> None:
-    home.cache.touch()  # no folder can be made
+    home.cache.touch()  # a file in place of the cache, so that no folder can be created
     words = io.StringIO()
     await hand_in(home, access, Replica(RECIPE).copy_state(), View(words))
     assert "E106" in words.getvalue()

@@ -1,4 +1,5 @@
-"""Whole rounds of a trainer that cannot dial the reducers: its chunks go through the relay, and all agree."""
+"""Whole rounds of trainers that cannot dial the reducers. The trainers' chunks go through the relay, and all replicas
+agree."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +19,8 @@ BARRED = TRAINERS[2]
 
 
 class Barred(OwnAccess):
-    """Access to a run with which the third trainer cannot dial peers in `shut`; its other links are recorded."""
+    """Access to a run with which the third trainer cannot dial peers in `shut`. The trainer's other links are
+    recorded."""
 
     shut: set[PeerId] = set()  # noqa: RUF012 - each test sets its own
     direct: dict[PeerId, Connection] = {}  # noqa: RUF012
@@ -45,7 +47,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_rounds_go_through_the_relay_if_it_alone_is_reached(tmp_path: Path) -> None:
-    """Its report excludes no reducer, since it misses more than a quarter of the listeners."""
+    """The trainer's report excludes no reducer, because it misses more than a quarter of the listeners."""
     Barred.shut = set(TRAINERS[:2])
     async with running(tmp_path, listening=2, access=Barred) as coordinator, asyncio.timeout(PATIENCE_S):
         await everybody_reaches(coordinator, TRAINERS[:2])

@@ -1,4 +1,4 @@
-"""The organizer's agent publishes beside training: the newest state waits, and failures are reported in words."""
+"""The organizer's agent publishes while it trains: only the newest state waits, and failures are reported in words."""
 
 import asyncio
 import io
@@ -32,8 +32,6 @@ TOKEN = "hf_of_the_person"
 
 
 class Heard(View):
-    """A view that records its messages."""
-
     def __init__(self, said: list[str]) -> None:
         super().__init__(io.StringIO())
         self.said = said
@@ -46,7 +44,7 @@ class Heard(View):
 
 
 class Slow(HubPublisher):
-    """A publisher that sends when the test lets it, and records what it sent."""
+    """A publisher that sends when the test permits it, and records what it sent."""
 
     def __init__(self, home: Home, said: list[str], fault: Exception | None = None) -> None:
         site = KnownSite("http://127.0.0.1:9", PeerId("0" * 32), "Amina", "0" * 64)

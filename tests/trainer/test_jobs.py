@@ -43,7 +43,6 @@ def accumulation(busy: asyncio.Lock | None = None) -> Accumulation:
 
 
 async def keeps(work: Accumulation, unit: Unit) -> int:
-    """Compute a unit and keep it; return its tokens."""
     result = await work.compute(e.Compute(1, (unit,)), lambda _: True)
     assert isinstance(result, e.Computed)
     work.keep()
@@ -56,7 +55,7 @@ def freezes(work: Accumulation, tokens: int) -> Sending | None:
 
 
 async def test_a_unit_weighs_the_tokens_that_it_has() -> None:
-    """Shard 1 ends in a short sample at a random place; the mean divides by the tokens that exist (rule 33)."""
+    """Shard 1 has a short sample at a random place. The mean divides by the tokens that exist (rule 33)."""
     work = accumulation()
     units = [Unit(0, 1, start, start + 42) for start in range(0, 126, 42)]
     done = [await work.compute(e.Compute(job, (unit,)), lambda _: True) for job, unit in enumerate(units)]
@@ -115,7 +114,7 @@ async def test_old_sum_is_discarded_and_the_second_one_kept() -> None:
 
 
 async def test_what_adds_up_to_no_number_is_not_offered() -> None:
-    """Finite gradients can overflow in one sum or in the sum of both."""
+    """Finite gradients can overflow in one sum, or in the total of both sums."""
     one, both = accumulation(), accumulation()
     for work, value in ((one, float("inf")), (both, 3e38)):
         tokens = await keeps(work, UNITS[0])
@@ -143,7 +142,7 @@ async def test_update_waits_for_a_begun_unit_which_names_its_base(
 
     def begin(unit: Unit) -> object:
         begun.set()
-        under.append(changed.wait(0.3) and unit == UNITS[0])  # time enough for an update that does not wait
+        under.append(changed.wait(0.3) and unit == UNITS[0])  # enough time for an update that does not wait
         return begins(unit)
 
     def apply(*arguments: Any) -> None:
@@ -270,7 +269,8 @@ async def test_pass_short_of_memory_is_followed_by_smaller_ones() -> None:
 
 @pytest.mark.parametrize("is_open", [True, False])
 async def test_data_of_the_next_units_are_fetched_while_computing(is_open: bool) -> None:
-    """The next batch is also made, but only if its shard is there: no other unit may wait for the download."""
+    """The next batch is also prepared, but only if its shard is on disk, because no other unit may wait for the
+    download."""
     asked: list[int] = []
     started: list[Any] = []
     core = SimpleNamespace(queue=deque([Unit(0, 5, 0, 4), Unit(0, 9, 0, 4)]), coming=(9, 7), in_one_pass=1)
@@ -295,7 +295,8 @@ async def test_data_of_the_next_units_are_fetched_while_computing(is_open: bool)
 
 
 async def test_the_replica_is_not_held_while_data_are_waited_for() -> None:
-    """An update waits for the unit in hand; if that waited for the Hub, the machine would miss all rounds."""
+    """An update waits for the unit being computed. If that unit waited for the Hub, the machine would miss all
+    rounds."""
     told, computed = list[Any](), list[e.Compute]()
     is_there, core = asyncio.Event(), SimpleNamespace(in_hand=SimpleNamespace(job=1))
 
@@ -320,7 +321,7 @@ async def test_the_replica_is_not_held_while_data_are_waited_for() -> None:
     is_there.set()
     await waiting
     assert (computed, told) == ([action], ["result"])
-    core.in_hand = None  # left, as at the beginning of a round
+    core.in_hand = None  # the core has left the unit, as at the beginning of a round
     await jobs._compute(action)
     assert len(computed) == 1
 
@@ -342,7 +343,7 @@ async def test_as_many_data_are_kept_as_the_volunteer_says(tmp_path: Path) -> No
 async def test_layers_are_compiled_on_request_in_the_agents_own_loop(
     is_own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A custom loop would not catch the error of a missing compiler; it also gets single units."""
+    """A user's own loop would not catch the error of a missing compiler. Such a loop also gets single units."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "as it was before")
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
     monkeypatch.setattr(Trainer, "most_units", 7)
@@ -372,7 +373,7 @@ async def test_layers_are_compiled_on_request_in_the_agents_own_loop(
 
 @pytest.mark.parametrize(("wanted", "told"), [(7, [e.Applied(7, "5" * 16)]), (8, [])])
 async def test_update_of_an_abandoned_state_is_not_made(wanted: int, told: list[e.Event]) -> None:
-    """A snapshot was loaded after the averages were requested, so they no longer follow the state."""
+    """A snapshot was loaded after the averages were requested, so the averages no longer follow the state."""
     heard: list[e.Event] = []
     agent: Any = SimpleNamespace(core=SimpleNamespace(job=wanted), handle=heard.append)
     jobs = Jobs(agent)
@@ -386,7 +387,7 @@ async def test_update_of_an_abandoned_state_is_not_made(wanted: int, told: list[
 
 
 class HeldBack(Replica):
-    """A replica that updates at once, but whose digest waits for the test."""
+    """A replica that updates at once. The replica's digest waits until the test permits it."""
 
     def __init__(self) -> None:
         super().__init__(small_recipe())
@@ -403,7 +404,7 @@ async def ignore(*_: object) -> None:
 
 
 async def test_a_state_that_is_just_changing_is_not_spoken_of(tmp_path: Path) -> None:
-    """A report at that moment would name the old step's work under the new step and be taken for a lie."""
+    """A report sent at that moment would name work of the old step under the new step, and count as a lie."""
     replica = HeldBack()
     average = np.full(replica.layout.elements, 1e-3, np.float32)
     access = OwnAccess(tmp_path, TRAINER, Role.TRAINER, "")

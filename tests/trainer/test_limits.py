@@ -1,4 +1,4 @@
-"""The preflight's results reach the trainer: samples at a time, and whether layers are recomputed."""
+"""The results of the preflight check reach the trainer: samples at a time, and whether layers are recomputed."""
 
 import asyncio
 from pathlib import Path
@@ -55,7 +55,7 @@ SITE = "https://train.example.org"
 
 
 class Told:
-    """A view that records faults and beginnings."""
+    """A view that records faults and the start of work."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -79,7 +79,8 @@ class Told:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Return the runs that were worked in, each with its token. The run `full` takes no machine of this kind."""
+    """Return the runs in which the machine worked, each with its token. The run `full` accepts no machine of this
+    kind."""
     worked: list[tuple[str, str]] = []
 
     async def access_for(home: Home, url: str, enrolment: Enrolment) -> Any:
@@ -92,7 +93,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         return Preflight(device="CPU", at_once=2, memory_bytes=10**9)
 
     async def nothing(*_: Any) -> None:
-        """Stand for a site that offers the same agent."""
+        """Do nothing, as if the site offered the same agent version."""
 
     async def run_trainer(access: Any, owner: MachineControl, *_: Any, **__: Any) -> None:
         worked.append((access.slug, access.token))

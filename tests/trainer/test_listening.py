@@ -1,4 +1,5 @@
-"""Trainers that listen, over real links: each reduces its part, including its own chunks, and all agree."""
+"""Trainers that listen, over real links. Each trainer reduces its part, including its own chunks, and all replicas
+agree."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,10 +38,10 @@ async def running(
     staleness: Literal[0, 1] = 0,
     access: type[OwnAccess] = OwnAccess,
 ) -> AsyncIterator[Coordinator]:
-    """Run three trainers, of which `listening` listen, and a keeper: a relay, an auxiliary or none.
+    """Run three trainers, of which `listening` listen, and a keeper of the log: a relay, an auxiliary or none.
 
-    `known`: the links' capacities, all equal, are known from the start. `access`: of the trainers.
-    """
+    `known`: the capacities of the links, all equal, are known from the start. `access`: the trainers' access to the
+    run."""
     recipe = CausalLM(
         model=Model(context=257),
         target_batch=12,
@@ -131,7 +132,7 @@ async def test_without_a_relay_two_of_them_keep_the_log(tmp_path: Path) -> None:
         assert len(keepers) == 2
         records = [record for _, record in coordinator.entries]
         for keeper in keepers:
-            spans = tmp_path / keeper / "log" / RUN / "spans"  # only its writer may open the log
+            spans = tmp_path / keeper / "log" / RUN / "spans"  # only the process that writes the log may open it
             while len([*spans.glob(f"{len(records):08d}-*.span")]) < len(records[-1].spans):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     for keeper in keepers:

@@ -1,4 +1,4 @@
-"""The troubles that an observer finds in a real agent: shown while they last, and no longer."""
+"""The problems that an observer finds in a real agent. A problem is shown as long as it lasts."""
 
 import asyncio
 import errno
@@ -24,13 +24,11 @@ from peer_agent.trainer.agent import Agent
 from peer_agent.trainer.observer import Observer, doing
 from tests.agent.scripted_site import OTHER_RELAY, PATIENCE_S, RELAY, TRAINER, OwnAccess, relaying, site
 
-LATE_S = 1e6  # every lasting trouble is shown by then
+LATE_S = 1e6  # every lasting problem is shown by then
 REFUSED = Fault.of("E104", url="wss://a/", reason="refused")
 
 
 class Scene:
-    """An agent that is observed on a clock of its own."""
-
     def __init__(self, folder: Path, control: str = "") -> None:
         self.view = View(io.StringIO())
         self.view.clock = lambda: self.now
@@ -41,7 +39,6 @@ class Scene:
         self.observer = Observer(self.agent)
 
     def wrong(self) -> list[str]:
-        """Return the codes of the troubles shown by now."""
         self.observer.look_for_troubles()
         self.now += LATE_S
         self.observer.look_for_troubles()
@@ -161,7 +158,7 @@ async def test_a_disk_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_how_the_run_learns_is_asked_of_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The site's text is untrusted: it must not move the cursor, and it may be missing."""
+    """The site's text is untrusted: such text must not move the cursor, and may be missing."""
     scene = Scene(tmp_path)
     answers: list[Any] = [
         {"heldout": {"loss": 4.29, "step": 1000}, "warning": "The model is \x1b[2Joverfitting."},

@@ -1,4 +1,4 @@
-"""A contributor's sending: a reducer that opens late or is blocked delays no other."""
+"""How a contributor sends: a reducer that opens late or is blocked delays no other."""
 
 import asyncio
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from tests.averaging.rounds import GRID, OTHER_RELAY, RELAY, averaged, contribut
 
 
 class Taking:
-    """A link that keeps what it is given; `frozen`: it takes nothing."""
+    """A link that keeps what it is given. If `frozen`, it takes nothing."""
 
     def __init__(self, *, frozen: bool = False) -> None:
         self.frozen, self.taken, self.asked = frozen, asyncio.Queue[object](), asyncio.Event()
@@ -37,7 +37,6 @@ class Links:
 
 
 def a_round(reducers: Iterable[PeerId] = (RELAY, OTHER_RELAY)) -> tuple[OpenRound, m.Plan]:
-    """Return an open round with its offer, and its plan."""
     sending = contributor(1, 100).offer("fp32")
     plan = plan_of([sending], reducers=tuple(reducers))
     place = {"step": plan.step, "fence": plan.fence, "attempt": plan.attempt, "round": plan.round}
@@ -84,7 +83,7 @@ async def test_unsent_chunks_stay_here_after_sending_is_stopped() -> None:
 
 
 async def test_reducers_that_open_together_are_served_in_parallel() -> None:
-    """The second reducer's leaves used to wait until the first had taken its own."""
+    """A regression: the second reducer's leaves waited until the first reducer had taken its own."""
     round_, plan = a_round()
     round_.follow(plan, 0)
     links = {RELAY: Taking(frozen=True), OTHER_RELAY: Taking()}
@@ -101,7 +100,7 @@ async def test_reducers_that_open_together_are_served_in_parallel() -> None:
 async def test_it_goes_by_the_pace_of_its_plan(
     pace: float, duration_s: float, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pace covers everything still to be averaged, regardless of each reducer's share."""
+    """The pace covers everything still to be averaged, whatever each reducer's share is."""
     round_, plan = a_round()
     kept = tuple(replace(span, root="0" * 64) if span.reducer == OTHER_RELAY else span for span in plan.spans)
     paces = asyncio.Queue[float]()
@@ -132,7 +131,7 @@ def test_frames_before_their_plan_are_kept_up_to_a_bound() -> None:
 
 
 def averages(plan: m.Plan, attempt: int = 1) -> list[Frame]:
-    """Return all averaged chunks of a plan, each of one value."""
+    """Return all averaged chunks of a plan. The payload of each is zero."""
     spans = {chunk: span.span for span in plan.spans for chunk in range(span.first, span.stop)}
     return [
         replace(frame(plan, spans[chunk], chunk, 0, bytes(4 * GRID.length(chunk)), Kind.AVERAGE), attempt=attempt)
@@ -169,7 +168,8 @@ def test_complete_averages_report_their_root_and_arrivals() -> None:
 
 
 def test_averages_are_taken_in_the_codec_that_the_plan_names() -> None:
-    """Chunks that overtook the plan count too; a record that names another codec is of another round (rule 14)."""
+    """Chunks that arrived before the plan count too. A record that names another codec belongs to another round (rule
+    14)."""
     sending = contributor(1, 100).offer("fp32")
     made = plan_of([sending], codec_down="int8")
     spans, payloads = averaged(made, [sending])

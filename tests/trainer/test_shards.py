@@ -51,8 +51,6 @@ def place(path: Path, number: int) -> None:
 
 
 class Site:
-    """A site that serves each shard while it is open."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.given: list[int] = []
         self.refusals: list[str] = []
@@ -80,7 +78,7 @@ def shards_of(tmp_path: Path, access: RunAccess, *, disk_bytes: int = 10**9) -> 
 
 
 async def content(shards: Shards, shard: int) -> int:
-    """Return a shard's first token, asked for as the computing thread does."""
+    """Return a shard's first token, read in a thread as the trainer does."""
     tokens = await asyncio.to_thread(shards.__getitem__, shard)
     return int(tokens[0])
 
@@ -117,13 +115,13 @@ def test_nobody_waits_for_an_agent_that_is_gone(tmp_path: Path, site: Site, monk
         return shards_of(tmp_path, access)
 
     shards = asyncio.run(made())
-    fetched: Future[Path] = Future()  # it never gets a result
+    fetched: Future[Path] = Future()  # the fetch never gets a result
     with pytest.raises(CancelledError):
         shards._waited_for(fetched)
 
 
 async def test_those_that_are_open_are_not_counted(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """Otherwise a trainer that uses several shards at once would never prefetch the next."""
+    """Otherwise a trainer that uses several shards at once would never prefetch the next one."""
     shards = shards_of(tmp_path, access)
     for number in (1, 2, 3):
         await content(shards, number)
@@ -134,17 +132,17 @@ async def test_those_that_are_open_are_not_counted(tmp_path: Path, access: RunAc
 
 
 async def test_the_next_one_has_the_link_to_itself(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """Two parallel fetches would both end when the second of two sequential ones does."""
+    """Two parallel fetches would finish no earlier than the second of two sequential ones."""
     shards = shards_of(tmp_path, access)
     site.is_open.clear()
     shards.prefetch([1, 2])
     await turns()
     assert list(shards._fetching) == [1]
-    shards.prefetch([3, 2])  # 3 is now needed before 2
+    shards.prefetch([3, 2])  # shard 3 is now needed before shard 2
     await turns()
     assert list(shards._fetching) == [1], "what is on its way comes"
     asking = asyncio.create_task(content(shards, 5))
-    while 5 not in shards._fetching:  # what is needed now waits for nothing
+    while 5 not in shards._fetching:  # a shard that is needed now does not wait
         await turns(1)
     assert sorted(shards._fetching) == [1, 5]
     site.is_open.set()
@@ -162,7 +160,7 @@ async def test_one_that_cannot_be_had_stops_no_other(tmp_path: Path, access: Run
 
 
 async def test_what_there_is_not_is_not_fetched(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """A site may announce wrong shards."""
+    """A site may announce shards that do not exist."""
     shards = shards_of(tmp_path, access)
     shards.prefetch([10**9, 10**9 + 1, 1])
     await quiet(shards)
@@ -205,7 +203,7 @@ async def test_what_was_used_longest_ago_leaves_the_disk(tmp_path: Path, access:
 
 
 async def test_what_is_used_again_is_the_newest(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """This holds even for a restarted agent that has no shard open."""
+    """A restarted agent, which has no shard open, also treats the shard that it used last as the newest."""
     folder = Home(tmp_path).cache / "shards"
     for age, number in enumerate((0, 1, 2)):
         await content(shards_of(tmp_path, access), number)
@@ -261,7 +259,7 @@ async def test_a_file_that_is_no_shard_is_fetched_anew(tmp_path: Path, access: R
 
 
 async def test_whoever_leaves_fetches_nothing_more(tmp_path: Path, access: RunAccess, site: Site) -> None:
-    """Fetches under way end as well: the link must fall silent."""
+    """Fetches in progress end as well, because the link must fall silent."""
     shards = shards_of(tmp_path, access)
     site.is_open.clear()
     shards.prefetch([2, 4])
@@ -314,8 +312,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 class Fetching:
-    """A machine, and a site that has one shard and its tokenizer."""
-
     def __init__(self, hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         prepared(hub, folder)
         self.file = streamed(folder)[0]
@@ -396,7 +392,7 @@ async def test_a_hub_that_does_not_end_is_asked_again(fetching: Fetching, monkey
     async def hangs_once(command: list[str], **more: Any) -> dict[str, Any]:
         tries.append(command)
         if len(tries) == 1:
-            monkeypatch.setattr(shards, "SILENT_S", 60.0)  # of the next try
+            monkeypatch.setattr(shards, "SILENT_S", 60.0)  # limit for the next try
             await asyncio.sleep(60)
         return await run(command, **more)
 

@@ -1,8 +1,7 @@
-"""Five updates of a fixed vector: prints the digest of the state under each optimizer.
+"""Five updates of a fixed vector. Prints the digest of the state under each optimizer.
 
-test_optimizers runs this as a program, since torch chooses vector unit and threads once per process. The sizes are no
-powers of two, and the largest tensor is large enough for torch to share it among threads.
-"""
+test_optimizers runs this module as a program, because torch chooses vector unit and threads once per process. No size
+is a power of two, and the largest tensor is large enough for torch to share it among threads."""
 
 import json
 from typing import get_args
@@ -18,11 +17,11 @@ from peer_agent.training.optimizers import Moving, update
 from peer_agent.training.replica import state_digest
 
 LAYOUT = Layout((Piece("matrix", (301, 257), 0), Piece("bias", (1023,), 77357), Piece("zero", (5, 3), 78380)), 78395)
-SPREADS = (1.0, 1e-3, 1e-6)  # small ones bring values near and below epsilon
+SPREADS = (1.0, 1e-3, 1e-6)  # the small values are near and below epsilon
 
 
 def fixed_vector(number: int) -> torch.Tensor:
-    """Return values from Philox's raw stream by exact operations only; the third tensor is all zero."""
+    """Return values made from Philox's raw stream by exact operations only. The third tensor is all zero."""
     raw = np.random.Philox(key=number).random_raw(LAYOUT.elements) >> np.uint64(40)
     values = (raw.astype(np.float64) / 2**23 - 1.0).astype(np.float32)
     values *= np.float32(SPREADS[number % 3])
@@ -31,7 +30,6 @@ def fixed_vector(number: int) -> torch.Tensor:
 
 
 def digest_after_updates(optimizer: Optimizer, device: str = "cpu") -> str:
-    """Return the digest of parameters and moments after five updates."""
     recipe = CausalLM(optimizer=optimizer, target_steps=100)
     weights = fixed_vector(0).to(device)
     state = Moving(weights, torch.zeros_like(weights), torch.zeros_like(weights))

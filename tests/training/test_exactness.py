@@ -1,7 +1,7 @@
-"""Rule 32: uneven groups averaged by loss tokens equal one large batch, and an unweighted mean exceeds the bound.
+"""Rule 32: groups of unequal size, averaged by loss tokens, equal one large batch. An unweighted mean exceeds the
+bound.
 
-The same committed rounds also go through `tests.end_to_end.rig.reference`, which shares no code with the agent.
-"""
+The same committed rounds also go through `tests.end_to_end.rig.reference`, which shares no code with the agent."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from tests.training.commits import (
 )
 
 STEPS = 20
-GROUPS = ((0, 3), (3, 8), (8, 10))  # units of each group's share of ten
+GROUPS = ((0, 3), (3, 8), (8, 10))  # each group's units, out of ten
 BOUNDS = {"lamb": 1e-6, "adamw": 1e-5, "sgd": 1e-6, "larc": 1e-6}
 RECIPES = {
     "lamb": {"name": "lamb", "learning_rate": 0.01},
@@ -43,7 +43,7 @@ Mean = Callable[[Sequence[Taken]], Vector]
 
 
 def rounds() -> list[list[Unit]]:
-    """Return rounds of ten units: two shards in turn, one to four samples each, some of them short."""
+    """Return rounds of ten units: two shards in turn, one to four samples in each unit, some of them short."""
     free = [[Unit(epoch, shard, 0, 0)] for epoch, shard in ((0, 0), (0, 1))]
     sizes = [samples_in(len(tokens), 24) for tokens in some_shards()]
     found: list[Unit] = []
@@ -58,7 +58,6 @@ def rounds() -> list[list[Unit]]:
 
 
 def train(recipe: Recipe, mean: Mean, groups: Sequence[tuple[int, int]]) -> tuple[Replica, list[Entry]]:
-    """Make twenty committed rounds; each group computes its own units."""
     trainer = Trainer(Replica(recipe), RUN, some_shards())
     log = []
     for units in rounds():
@@ -67,7 +66,7 @@ def train(recipe: Recipe, mean: Mean, groups: Sequence[tuple[int, int]]) -> tupl
     return trainer.replica, log
 
 
-# An optimizer is the same for all families; a journey compares LAMB's steps with an independent process.
+# An optimizer is the same for all families. An end-to-end test compares LAMB's steps with an independent process.
 FAMILIES = ["gpt2", *(pytest.param(family, marks=pytest.mark.check) for family in ("llama", "qwen3"))]
 
 
@@ -88,7 +87,6 @@ def test_uneven_groups_equal_one_large_batch(name: str, family: str) -> None:
 
 
 def write_folder(folder: Path, recipe: Recipe, log: Sequence[Entry]) -> None:
-    """Export a run for the reference."""
     (folder / "records").mkdir()
     (folder / "recipe.json").write_bytes(encode_recipe(recipe))
     Replica(recipe).save(folder / "step0.safetensors")

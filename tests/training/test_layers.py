@@ -18,7 +18,7 @@ from peer_agent.training.replica import Replica
 from tests.training.commits import RUN, commit, small_recipe, some_shards, take_units, weighted_mean
 from tests.training.test_short_memory import CASES, on
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # from compiled code
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # compiled code causes this warning
 
 UNITS = (Unit(0, 0, 0, 4), Unit(0, 1, 120, 126))
 Backend = Callable[..., Any]

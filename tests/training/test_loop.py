@@ -1,4 +1,4 @@
-"""The trainer: sums of gradients, taken whole, without any change to the replica."""
+"""The trainer sums gradients. The sum is taken as a whole, and computing does not change the replica."""
 
 import math
 
@@ -25,7 +25,7 @@ def trainer() -> Trainer:
 
 
 def plain_gradient(unit: Unit) -> tuple[Vector, float]:
-    """Return a unit's gradient and loss by the library's own loss, on a separate model."""
+    """Return a unit's gradient and loss, computed with transformers' own loss on a separate model."""
     replica = Replica(small_recipe())
     tokens = some_shards()[unit.shard]
     ids, labels = map(torch.from_numpy, batch_of(small_recipe(), unit, run=RUN, shard=tokens))
@@ -52,7 +52,7 @@ def test_the_sum_is_the_gradient_of_the_summed_loss(trainer: Trainer) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 2, 3, 4, 100])
 def test_fewer_samples_at_a_time_are_the_same_work(trainer: Trainer, at_once: int) -> None:
-    """The sums are equal up to the order in which floats are added."""
+    """The sums are equal except for the order in which floats are added."""
     whole = take_units(trainer, UNITS)
     few = Trainer(Replica(small_recipe()), RUN, some_shards(), at_once=at_once)
     sizes: list[int] = []
@@ -146,7 +146,7 @@ def test_custom_loop_moves_nothing_that_is_frozen_or_not_finite(
 
 
 def test_gradients_that_a_loop_puts_beside_the_buffer_count(trainer: Trainer) -> None:
-    """`zero_grad()` detaches the buffer's gradients, and backward makes new ones."""
+    """`zero_grad()` detaches the gradients that are views into the buffer, and backward creates new ones."""
     expected = take_units(trainer, UNITS).gradient_sum
     for unit in UNITS:
         in_hand = trainer.begin(unit)
@@ -233,7 +233,7 @@ def test_other_errors_stay_what_they_are() -> None:
     ("values", "are"),
     [
         ([1.0, -2.0], True),
-        ([3e38, 3e38, 1.0], True),  # whose sum is not finite
+        ([3e38, 3e38, 1.0], True),  # their sum is not finite
         ([-3e38, -3e38, 3e38], True),
         ([1.0, math.nan], False),
         ([math.inf, -math.inf], False),

@@ -1,4 +1,4 @@
-"""The optimizers against plain float64 ones, against torch's own, and across vector units."""
+"""The optimizers compared with plain float64 ones, with torch's own, and across vector units."""
 
 import json
 import math
@@ -64,14 +64,13 @@ def clipped(gradient: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def rate(step: int) -> float:
-    """Return a linear warm-up over three steps, then a cosine to a tenth of the peak."""
+    """Return a learning rate: linear warm-up over three steps, then a cosine to a tenth of the peak."""
     if step <= 3:
         return 0.003 * step / 3
     return 0.003 * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (step - 3) / (STEPS - 3))))
 
 
 def plain(recipe: Recipe) -> NDArray[np.float64]:
-    """Apply the papers' formulas in float64."""
     o = recipe.optimizer
     return plain_momentum(recipe) if o.name in ("sgd", "larc") else plain_adam(recipe)
 
@@ -114,7 +113,8 @@ def plain_adam(recipe: Recipe) -> NDArray[np.float64]:
 
 
 def rounded_each_time(recipe: Recipe) -> NDArray[np.float32]:
-    """Apply the optimizers' formulas in NumPy's float32, where every operation is IEEE's, without a vector library."""
+    """Apply the optimizers' formulas in NumPy's float32, in which every operation is IEEE's, without a vector
+    library."""
     return momentum_rounded(recipe) if recipe.optimizer.name in ("sgd", "larc") else adam_rounded(recipe)
 
 
@@ -168,7 +168,7 @@ def tree_sum(values: NDArray[np.float32]) -> np.float32:
 
 @pytest.mark.parametrize("name", get_args(OptimizerName))
 def test_every_operation_is_rounded_as_ieee_says(name: OptimizerName) -> None:
-    """This must hold on the CPUs of all makers: torch's own sqrt differed among them."""
+    """The results must be equal on the CPUs of all makers. The results of torch's own sqrt differed among makers."""
     recipe = recipe_of(name)
     np.testing.assert_array_equal(ours(recipe).view(np.int32), rounded_each_time(recipe).view(np.int32))
 
@@ -212,7 +212,7 @@ def test_the_tree_sums_everything(values: list[float]) -> None:
 
 
 def test_the_tree_adds_half_onto_half() -> None:
-    """2^24 + 1 is not a float32: an order that adds the ones first keeps them."""
+    """2^24 + 1 is not a float32 number. An order of addition that adds the ones first keeps them."""
     values = torch.tensor([2.0**24, 0.0, 1.0, 1.0, 0.0])
     assert float(halving_sum(values)) == 2.0**24
     assert float(halving_sum(torch.tensor([2.0**24, 1.0, 0.0, 1.0]))) == 2.0**24 + 2
@@ -246,7 +246,7 @@ def digests_under(capability: str, threads: int) -> dict[str, object]:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
 def test_all_vector_units_and_threads_agree(capability: str, threads: int) -> None:
-    """A capability that this CPU lacks falls back to the best it has, so the test holds on every machine."""
+    """If this CPU lacks a capability, torch uses the best one that it has. So the test holds on every machine."""
     facts = digests_under(capability, threads)
     assert {name: facts[name] for name in get_args(OptimizerName)} == GOLDEN
 

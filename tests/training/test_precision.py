@@ -49,7 +49,7 @@ class TestWhereIsItUsed:
     def test_a_processor_is_tried_once(
         self, seconds: float, half: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The fastest try counts: the first takes longer, and other programs may use the processor."""
+        """The fastest try counts: the first one takes longer, and other programs may use the CPU."""
         asked: list[torch.dtype] = []
 
         def product_s(dtype: torch.dtype) -> float:
@@ -93,7 +93,7 @@ def test_gradients_are_about_the_same_and_float32(half: torch.dtype) -> None:
 def test_a_processor_attends_to_short_samples_in_float32(
     is_faster: bool, is_long: bool, recomputes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In bf16 that takes several times as long; this includes recomputed layers in backward."""
+    """On a CPU, attention in bf16 takes several times as long. The rule also covers layers that backward recomputes."""
     monkeypatch.setattr(precision, "is_faster_in_bf16", lambda: is_faster)
     context = small_recipe().model.context
     monkeypatch.setattr(precision, "LONG", context if is_long else context + 1)
@@ -158,7 +158,7 @@ def test_swav_cuts_its_crops_and_assigns_them_in_float32(monkeypatch: pytest.Mon
 class TestScale:
     def test_what_overflows_is_computed_with_a_smaller_one(self) -> None:
         trainer = trainer_with(torch.float16)
-        trainer._scale.value = 2.0**40  # gradients of a scaled loss are beyond fp16
+        trainer._scale.value = 2.0**40  # the gradients of a loss with this scale are too large for fp16
         done = trainer.compute(UNITS[0])
         assert isinstance(done, Computed)
         assert 1 < trainer._scale.value < 2.0**40

@@ -88,7 +88,8 @@ def test_a_copy_stands_still(replica: Replica) -> None:
 
 
 def test_snapshot_and_log_equal_the_whole_log(replica: Replica, tmp_path: Path) -> None:
-    """A replica that loads a snapshot and replays the log after it is bit-identical."""
+    """A replica that loads a snapshot and replays the log after it has the same bits as one that replays the whole
+    log."""
     commit(replica, some_gradient(replica, 1))
     replica.save(tmp_path / "snapshot.safetensors")
     late = Replica(small_recipe())
@@ -119,7 +120,7 @@ def test_another_models_snapshot_is_refused(replica: Replica, tmp_path: Path) ->
 
 
 def test_the_hash_is_of_the_file_that_any_replica_writes(replica: Replica, tmp_path: Path) -> None:
-    """The reported `StateHash` equals that of the uploaded file: across threads, copies, and after a reload."""
+    """The reported `StateHash` equals that of the uploaded file, across threads and copies and after a reload."""
     commit(replica, some_gradient(replica))
     told = replica.state_hash()
     assert replica.copy_state().hashed() == told

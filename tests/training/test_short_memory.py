@@ -1,4 +1,4 @@
-"""On short memory a trainer computes in smaller parts, and its work is the same."""
+"""If memory is short, a trainer computes in smaller parts. The result of its work stays the same."""
 
 from typing import Any
 
@@ -26,7 +26,8 @@ UNITS = (Unit(0, 0, 0, 6), Unit(0, 1, 120, 126))
 
 
 class Small:
-    """A recipe's functions on a device with room for `most` samples, unless layers are recomputed."""
+    """A stand-in for a recipe's training functions on a device with room for `most` samples, or for more if layers are
+    recomputed."""
 
     def __init__(self, kind: Any, most: int, *, if_recomputed: bool = False) -> None:
         self.kind, self.most, self.if_recomputed = kind, most, if_recomputed

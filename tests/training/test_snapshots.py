@@ -1,4 +1,4 @@
-"""Snapshot files: equal bytes from every machine, and a file that does not fit is refused."""
+"""Snapshot files: equal bytes from every machine, and an invalid file is refused."""
 
 import hashlib
 from pathlib import Path

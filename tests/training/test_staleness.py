@@ -1,4 +1,4 @@
-"""Staleness 1 on real text: replicas are bit-identical, the log can be replayed, and learning is nearly as good."""
+"""Staleness 1 on real text: replicas have the same bits, the log can be replayed, and learning is nearly as good."""
 
 from pathlib import Path
 
@@ -22,19 +22,16 @@ from tests.training.commits import RUN, SITE_KEY, record_after, small_recipe, we
 from tests.training.test_exactness import BOUNDS, difference, write_folder
 
 STEPS, LONG = 12, 60
-MACHINES = ((0, 4), (4, 6))  # units of each in a batch of six
+MACHINES = ((0, 4), (4, 6))  # each machine's units in a batch of six
 UNIT = 4  # samples
 FEW_PER_CENT = 0.03
 
 
 def text(characters: int) -> Tokens:
-    """Return bytes of English as tokens."""
     return np.frombuffer(python_text().encode("ascii", "replace")[:characters], np.uint8).astype(np.uint16)
 
 
 class Machine:
-    """A replica and its two sums, as an agent has them."""
-
     def __init__(self, recipe: Recipe, shards: list[Tokens], units: tuple[int, int]) -> None:
         self.units, self.done = units, list[DoneUnit]()
         self.trainer = Trainer(Replica(recipe), RUN, shards)
@@ -42,7 +39,6 @@ class Machine:
         self.accumulator = Accumulator(self.grid)
 
     def compute(self, batch: int) -> None:
-        """Compute this machine's units of a batch, on the current parameters."""
         for number in range(*self.units):
             start = UNIT * (batch * 6 + number)
             result = self.trainer.compute(Unit(0, 0, start, start + UNIT))
@@ -64,7 +60,7 @@ class Machine:
 
 
 def train(recipe: Recipe, shards: list[Tokens], steps: int) -> tuple[list[Machine], list[Entry]]:
-    """Train; with staleness 1, the whole next batch is computed during a round."""
+    """Train. With staleness 1, machines compute the whole next batch during a round."""
     machines, log = [Machine(recipe, shards, units) for units in MACHINES], list[Entry]()
     for machine in machines:
         machine.compute(0)

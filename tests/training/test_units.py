@@ -1,4 +1,4 @@
-"""Units: batches made ahead, samples, and the number of units per pass."""
+"""Units: batches prepared ahead, samples, and the number of units per pass."""
 
 import threading
 from typing import Any
@@ -37,13 +37,10 @@ ONE, TWO, THREE = ((unit,) for unit in UNITS)
 
 
 def weight(batch: Batch) -> int:
-    """Return the batch's weight: the sum of its second array."""
     return int(batch[1].sum())
 
 
 class Maker:
-    """A batch maker that records its batches and their threads."""
-
     def __init__(self) -> None:
         self.made: list[tuple[Recipe, Unit]] = []
         self.threads: set[int] = set()
@@ -59,7 +56,7 @@ class Maker:
 
 
 def of(batches: Batches, recipe: Recipe, units: tuple[Unit, ...], then: tuple[Unit, ...] = ()) -> list[int]:
-    """Return the shards that the rows come from."""
+    """Return the shards from which the rows come."""
     return [int(row) for row in batches.take(recipe, units, then).batch[0]]
 
 
@@ -129,7 +126,7 @@ def test_a_trainer_has_the_batch_of_the_unit_that_is_coming_made() -> None:
     assert loaded == [0, 1]
 
 
-TOKENS = np.arange(1, 36, dtype=np.uint16)  # three samples of ten and a tail of five
+TOKENS = np.arange(1, 36, dtype=np.uint16)  # three samples of ten tokens, and five tokens left over
 SHORT = CausalLM(model=Model(context=10))
 
 
@@ -156,12 +153,11 @@ def test_a_unit_beyond_the_shard_is_refused(unit: Unit) -> None:
         batch_of(SHORT, unit, run=RUN, shard=TOKENS)
 
 
-SAMPLES = 4  # of a unit
-MIXED = (Unit(0, 0, 0, 4), Unit(1, 1, 120, 126), Unit(0, 0, 8, 12))  # one of them with the short last sample
+SAMPLES = 4  # samples in a unit
+MIXED = (Unit(0, 0, 0, 4), Unit(1, 1, 120, 126), Unit(0, 0, 8, 12))  # one of these units has the short last sample
 
 
 def tried(batch: DeviceBatch, *rates: float, passes: int = TRIES) -> int:
-    """Run passes of the wanted size at each of these rates; return the size wanted next."""
     for rate in rates:
         for _ in range(passes):
             batch.took(batch.units, SAMPLES * batch.units, SAMPLES * batch.units / rate)
@@ -187,7 +183,7 @@ def test_it_asks_for_no_more_than_the_most() -> None:
 
 
 def test_the_fastest_of_a_few_passes_counts() -> None:
-    """The first pass of a size is slow, as is one that waits for data."""
+    """The first pass of a size is slow, and so is a pass that waits for data."""
     batch = DeviceBatch(64)
     for seconds in (9.0, 0.004, 5.0):
         assert batch.units == 1
@@ -252,7 +248,7 @@ def in_one_pass(trainer: Trainer, *units: Unit) -> Computed:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "albert"])
 def test_one_pass_is_the_same_work(name: str) -> None:
-    """Random numbers too: masking is keyed by the sample, whatever else is in the batch (rule 33)."""
+    """Random numbers are the same too: the mask depends on the sample, whatever else is in the batch (rule 33)."""
     recipe, shard = CASES[name]
     units = (Unit(0, 0, 0, 4), Unit(1, 0, 30, 33), Unit(0, 0, 8, 12))
     trainers = [Trainer(Replica(recipe), RUN, [shard]) for _ in range(2)]
@@ -310,7 +306,7 @@ def test_short_memory_splits_a_pass_even_below_one_unit() -> None:
 
 
 def test_pass_takes_one_unit_if_units_are_whole_or_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The samples of a whole unit affect each other's loss, so another batch would change it."""
+    """If a unit's loss depends on the whole unit, more samples in the batch would change the loss."""
     most = {}
     for name, (recipe, shard) in CASES.items():
         trainer = Trainer(Replica(recipe), RUN, [shard])

@@ -1,6 +1,5 @@
-"""Fast process starts: a process that has loaded torch forks for each agent and for each child of the site.
+"""Fast process starts: a process that has loaded torch forks for each agent and for each child process of the site.
 
-Loading torch and transformers costs five seconds of a core, more than most tests. A forked process is real: it has its
-own environment, folder and descriptors, and can be killed by its id. Our own modules are loaded after the fork, since
-some read the environment. Journeys about installing or starting use the real programs.
-"""
+Loading torch and transformers takes five seconds of CPU time, more than most tests. A forked process is a real one: it
+has its own environment, folder and descriptors, and can be killed by its id. Our own modules are loaded after the fork,
+because some read the environment. End-to-end tests about installing or starting use the real programs."""

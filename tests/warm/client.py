@@ -28,7 +28,7 @@ class Forked:
         connection.setblocking(False)
 
     def poll(self) -> int | None:
-        """Return its exit status, or minus the signal that ended it; None while it runs."""
+        """Return the process's exit status, or minus the signal that ended it, or None while it runs."""
         if self._status is None:
             with contextlib.suppress(BlockingIOError):
                 self._lines += self._connection.recv(64)
@@ -42,7 +42,7 @@ class Forked:
         return self.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return its exit status. Raise subprocess.TimeoutExpired."""
+        """Wait for the process's end and return its exit status. Raise subprocess.TimeoutExpired."""
         until = None if timeout is None else time.monotonic() + timeout
         while (ended := self.poll()) is None:
             if until is not None and time.monotonic() > until:
@@ -63,7 +63,7 @@ class Forked:
 
 
 class Warm:
-    """The forking process. It ends with the process that holds this object, or by `end`."""
+    """The forking process, which ends with the process that holds this object, or when `end` is called."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="warm"))
@@ -80,7 +80,7 @@ class Warm:
     def start(
         self, module: str, arguments: list[str], environment: dict[str, str], folder: Path, log: IO[bytes]
     ) -> Forked:
-        """Fork a process that runs a module with these arguments; all its output goes to the log."""
+        """Fork a process that runs a module with these arguments. All its output goes to the log."""
         reads, writes = os.pipe()
         order = {"module": module, "arguments": arguments, "environment": environment, "folder": str(folder)}
         try:
@@ -97,27 +97,28 @@ class Warm:
 
 
 def asked(path: Path, descriptors: list[int], **order: Any) -> socket.socket:
-    """Send an order; return the connection on which its answers come."""
+    """Send an order to the forking process. Return the connection on which the answers come."""
     connection = socket.socket(socket.AF_UNIX)
-    while connection.connect_ex(str(path)):  # bound, and about to listen
+    while connection.connect_ex(str(path)):  # the socket exists, and is about to listen
         time.sleep(0.01)
     socket.send_fds(connection, [json.dumps(order).encode()], descriptors)
     return connection
 
 
 def bootstrap(path: Path | str) -> str:
-    """Return the code to run by `python -c` in place of `BOOTSTRAP` of `runs.processes`: the same child, forked."""
+    """Return code for `python -c` that replaces `runs.processes.BOOTSTRAP`: the same child process, but forked."""
     own = "from runs.parent import leave_with_parent; leave_with_parent(); from tests.warm.client import relay; "
     return own + f"relay({str(path)!r}, 'peer_agent.site_work')"
 
 
 def relay(path: str, module: str) -> None:
-    """Stand for a process forked elsewhere: pass on arguments, environment and descriptors, and end as it ends."""
+    """Stand in for a process that is forked elsewhere: pass on arguments, environment and descriptors, and exit as it
+    exits."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     order = {"module": module, "arguments": sys.argv[1:], "environment": environment, "folder": str(Path.cwd())}
     connection = asked(Path(path), [0, 1, 2], **order, attached=True)
     for descriptor in (0, 1, 2):
-        os.close(descriptor)  # otherwise their readers would wait for this process
+        os.close(descriptor)  # otherwise the readers of these descriptors would wait for this process
     said = b""
     while more := connection.recv(64):
         said += more

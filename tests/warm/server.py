@@ -1,8 +1,7 @@
-"""The forking process: `python -m tests.warm.server SOCKET`. It ends when its standard input does.
+"""The forking process: `python -m tests.warm.server SOCKET`. The process ends when its standard input closes.
 
-An order is one message: JSON, and the descriptors that become standard input, output and error. The answers on the
-same connection are the process's id and, after its end, its status.
-"""
+An order is one message: JSON, and the descriptors that become standard input, output and error. The answers on the same
+connection are the new process's id and, after its end, its exit status."""
 
 import json
 import os
@@ -17,11 +16,11 @@ ORDER = 1 << 17  # bytes, at most
 
 
 def serve(listener: socket.socket) -> None:
-    """Load what every process needs, then fork for each order until standard input ends."""
+    """Load what every process needs, then fork for each order until standard input closes."""
     import torch  # noqa: F401 - loaded here once
     from transformers import AlbertForMaskedLM, GPT2LMHeadModel  # noqa: F401
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watchers are not waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the processes that watch forked ones
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
         if sys.stdin in ready:
@@ -34,7 +33,8 @@ def serve(listener: socket.socket) -> None:
 
 
 def watch(connection: socket.socket) -> NoReturn:
-    """Fork the process; send its id, and its status after its end. An attached process ends with the client."""
+    """Fork the process, and send its id and later its exit status. An attached process is ended when the client
+    disconnects."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     message, descriptors, _, _ = socket.recv_fds(connection, ORDER, 3)
     order = json.loads(message)

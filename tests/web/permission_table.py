@@ -1,20 +1,21 @@
 """The permission table: the expected answer to every method of every address. Read by test_permissions.py.
 
 A row is: method, address, visibility of the run (`*`: any), then the answer to each requester. A run by request
-answers as a public one does, except for BY_REQUEST. The words:
+gives the answers of a public run, except for those in BY_REQUEST. The words:
 
     a number   the status            login   a redirect to the login page
     done       a redirect elsewhere (the form did its work)
 
-The method ANY stands for all methods. GET also covers HEAD, which may be refused with 405. The ending ** covers all
-addresses below; below /admin/ Django has its own pages, and test_admin_site.py requests each of them.
+The method ANY stands for all methods. GET also covers HEAD, which may be refused with 405. An address that ends with **
+stands for all addresses below it. Below /admin/ are Django's pages, and test_admin_site.py requests each of them.
 
-The member is in the run, whatever its visibility. In a private run, membership opens pages, files and rounds, but not
-the organizer's pages. Machine, personal token, upload and device code in addresses and bodies are the member's. A
-member (below removed/: a removed one) and an invitation in an address are the run's, and a secret in one is valid.
+The member belongs to the run, whatever the run's visibility is. In a private run, membership opens pages, files and
+rounds, but not the organizer's pages. Machine, personal token, upload and device code in addresses and bodies belong to
+the member. A member in an address belongs to the run; below removed/ the run has removed that member. An invitation in
+an address belongs to the run, and a secret in an address is valid.
 
-Further requesters have a row in FURTHER: the requester whose answers they share, and the exceptions.
-docs/permissions.md shows all of it; `python -m scripts.generate_docs` writes it.
+Further requesters have a row in FURTHER. The row names the requester whose answers they share, and the exceptions.
+docs/permissions.md shows the whole table; `python -m scripts.generate_docs` writes that page.
 """
 
 from typing import NamedTuple
@@ -31,14 +32,12 @@ ABOUT = {
 
 
 class Further(NamedTuple):
-    """A further requester, described by another's answers."""
-
     about: str
-    like: str  # the requester with the same answers …
-    but: dict[str, str]  # … except at "METHOD address": another requester's answers, or those by visibility
+    like: str  # the requester with the same answers
+    but: dict[str, str]  # exceptions at "METHOD address": another requester's answers, or answers by visibility
 
 
-MACHINES_ASK = (  # by a credential
+MACHINES_ASK = (  # addresses that machines request with a credential
     "GET /api/v1/files/models/<digest>",
     "GET /api/v1/files/shards/<digest>",
     "GET /api/v1/files/snapshots/<digest>",
@@ -68,7 +67,7 @@ FURTHER = {
 EVERYBODY = (*REQUESTERS, *FURTHER)
 WRITTEN = ("public", "unlisted", "private")
 VISIBILITIES = (*WRITTEN, "request")
-BY_REQUEST: dict[str, dict[str, str]] = {  # answers of a run by request that differ from a public one
+BY_REQUEST: dict[str, dict[str, str]] = {  # answers of a run by request that differ from those of a public run
     "GET /runs/<slug>/join/<secret>/": {"member": "done", "organizer": "done"},
     "POST /runs/<slug>/request/": {"stranger": "done", "operator": "done"},
     "POST /api/v1/runs/<slug>/credential": {"stranger": "403", "operator": "403"},
@@ -404,7 +403,7 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """Return the table's lines with the further requesters, and those of runs by request."""
+    """Return the table's rows, extended by the further requesters and by runs by request."""
     lines = [line.split() for line in TABLE.splitlines() if line.strip()]
     assert tuple(lines[0]) == REQUESTERS
     written = [_row(line[0], line[1], line[2], dict(zip(REQUESTERS, line[3:], strict=True))) for line in lines[1:]]

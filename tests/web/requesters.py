@@ -1,4 +1,5 @@
-"""The objects and requesters of the permission table: each asks as a browser, a program or a machine would."""
+"""The objects and requesters of the permission table. Each requester asks as a browser, a program or a machine
+would."""
 
 import json
 import re
@@ -34,7 +35,7 @@ from web.pages.runs.uploads import KIND, LENGTH, OFFSET, RESUMABLE, VERSION
 API = "/api/v1/"
 TUS = {RESUMABLE: VERSION}
 PIECE = b"Many hands make light work. " * 40
-MEANT = {  # gaps with the same name that stand for another object
+MEANT = {  # placeholders with the same name that stand for another object
     ("digest", "/shards/"): "shard",
     ("name", "/download/"): "wheel",
     ("name", "/tokenizer/"): "tokenizer_file",
@@ -52,8 +53,6 @@ MEANT = {  # gaps with the same name that stand for another object
 
 @dataclass
 class World:
-    """The objects at the addresses of the table."""
-
     run: Run
     other: Run
     laptop: Machine
@@ -66,7 +65,7 @@ class World:
         return Run.objects.get(slug="draft")
 
     def address(self, route: str) -> str:
-        """Return the route with its gaps filled. Raise KeyError if there is no value for one."""
+        """Return the route with its placeholders filled in. Raise KeyError if a value is missing."""
         for name in gaps(route):
             route = route.replace(f"<{name}>", self.names[meant(name, route)])
         return route.removesuffix("**")
@@ -74,16 +73,14 @@ class World:
 
 @dataclass
 class Requester:
-    """One column of the table."""
-
     client: Client
     person: Person | None = None
     machine: Owned | None = None
-    headers: dict[str, str] = field(default_factory=dict)  # of its machine's credential
+    headers: dict[str, str] = field(default_factory=dict)  # headers with the credential of the requester's machine
 
 
 def routes(resolver: URLResolver | None = None, before: str = "/") -> Iterator[str]:
-    """Yield every address of the URL configuration, with `<name>` for each gap."""
+    """Yield every address of the URL configuration, with `<name>` for each placeholder."""
     for pattern in (resolver or get_resolver()).url_patterns:
         route = before + str(pattern.pattern)
         if route == "/admin/":
@@ -99,7 +96,7 @@ def gaps(route: str) -> list[str]:
 
 
 def meant(gap: str, route: str) -> str:
-    """Return the world's name for the object that a gap stands for."""
+    """Return the world's name for the object that a placeholder stands for."""
     return next((name for (known, part), name in MEANT.items() if known == gap and part in route), gap)
 
 
@@ -138,7 +135,7 @@ def make_world(organizer: Person, member: Person, visibility: str) -> World:
 
 
 def addresses_of(run: Run, member: Person) -> dict[str, str]:
-    """Add a member, a removed member, a helper, a request and an invitation; return their ids."""
+    """Add a member, a removed member, a helper, a request to join and an invitation. Return their ids."""
     invitation, secret = membership.create_invitation(run=run)
     known = membership.add_member(run=run, name=member.username)
     removed, _ = Person.objects.get_or_create(username="Olga")
@@ -150,7 +147,7 @@ def addresses_of(run: Run, member: Person) -> dict[str, str]:
         "role_id": str(given_role(run, helper, Run.Role.MODERATOR).pk),
         "member_id": str(known.pk),
         "request_id": str(JoinRequest.objects.create(run=run, person=asks).pk),
-        "index": "0",  # of its first snapshot
+        "index": "0",  # index of the run's first snapshot
         "removed_id": gone,
         "invitation_id": str(invitation.pk),
         "invitation_secret": secret,
@@ -158,14 +155,14 @@ def addresses_of(run: Run, member: Person) -> dict[str, str]:
 
 
 def given_role(run: Run, person: Person, role: Run.Role) -> RunRole:
-    """Give a person a role in the run and accept it."""
+    """Offer a person a role in the run, and accept it."""
     offered = roles.invite(run=run, name=person.username, role=role)
     roles.accept(offered=offered)
     return offered
 
 
 def team_of(leader: Person) -> dict[str, str]:
-    """Create a team that the member leads, with a link and another person in it."""
+    """Create a team that the member leads, with an invitation link and another person in the team."""
     team = teams.make_team(leader=leader, name="Hands")
     secret, colleague = teams.new_link(team=team), Person.objects.get_or_create(username="Olga")[0]
     teams.join_team(slug=team.slug, secret=secret, person=colleague)
@@ -198,13 +195,11 @@ def own_snapshot(run: Run, other: Run) -> str:
 
 
 def state_of(run: Run, laptop: Owned) -> bytes:
-    """Commit step 1 and return a state that fits the log."""
     entry = committed(run, (laptop.machine, 4))
     return state_bytes(step=1, index=1, log_digest=entry.digest)
 
 
 def released(run: Run) -> str:
-    """Create a release and return its file's name."""
     file = {"name": "proverbs.zip", "size": 5, "sha256": "c" * 64}
     release = Release.objects.create(run=run, state="ready", folder="release", files=[file], archive="proverbs.zip")
     path = storage.release_path(release, "proverbs.zip")
@@ -218,7 +213,8 @@ def nobody(_: World) -> Requester:
 
 
 def logged_in(person: Person, world: World, **options: Any) -> Requester:
-    """Return a person with a session and a machine. Its credential is for the run if they may see it, else another."""
+    """Return a person with a session and a machine. The machine's credential is for the run if the person may see it,
+    else for another run."""
     client = Client(**options)
     client.force_login(person)
     kind = Machine.Kind.RELAY if person.is_staff else Machine.Kind.AGENT
@@ -228,7 +224,7 @@ def logged_in(person: Person, world: World, **options: Any) -> Requester:
 
 
 def revoked(person: Person, world: World) -> Requester:
-    """Return the credential of an organizer's machine that was revoked after it was issued."""
+    """Return the credential of an organizer's machine that was revoked after the credential was issued."""
     machine = owned(person, "lost")
     header = machine.credential(world.run, now=int(time.time()))
     revoke_machine(machine=machine.machine)
@@ -236,7 +232,7 @@ def revoked(person: Person, world: World) -> Requester:
 
 
 def removed(person: Person, world: World) -> Requester:
-    """Return a person who was removed from the run after their credential was issued."""
+    """Return a person who was removed from the run after the credential was issued."""
     places = [membership.add_member(run=run, name=person.username) for run in (world.run, world.draft)]
     requester = logged_in(person, world)
     for member in places:
@@ -245,20 +241,19 @@ def removed(person: Person, world: World) -> Requester:
 
 
 def closed(person: Person, world: World) -> Requester:
-    """Return a person whose account was closed after session, machine and credential were made."""
+    """Return a person whose account was closed after session, machine and credential were created."""
     requester = logged_in(person, world)
-    close_account(person=Person.objects.get(pk=person.pk))  # the row as others read it: this object is used again
+    # close a fresh copy of the row, since this object is used again
+    close_account(person=Person.objects.get(pk=person.pk))
     return requester
 
 
-# How each request is made. The default is the address with the session; for the API, it is a personal token.
+# How each request is made. By default it goes to the address with the session; API requests use a personal token.
 
 Ask = Callable[[Requester, World, str], Any]
 
 
 def asking(method: str) -> Ask:
-    """Request a page, or a list of the API, with the session."""
-
     def ask(requester: Requester, _: World, address: str) -> Any:
         return requester.client.generic(method, address, headers={} if requester.person else requester.headers)
 
@@ -279,7 +274,6 @@ def delete_account(requester: Requester, _: World, address: str) -> Any:
 
 
 def answer_machine(requester: Requester, _: World, address: str) -> Any:
-    """Approve a waiting machine by its code."""
     asked = requested(Ed25519PrivateKey.generate())
     fields = {"code": asked.request.shown_code, "answer": "approve"}
     return requester.client.post(address, fields, headers={} if requester.person else requester.headers)
@@ -296,7 +290,6 @@ def send_piece(requester: Requester, _: World, address: str) -> Any:
 
 
 def ask_for_offset(requester: Requester, _: World, address: str) -> Any:
-    """Ask how much of a text has arrived."""
     return requester.client.head(address, headers={**TUS, **({} if requester.person else requester.headers)})
 
 
@@ -332,7 +325,8 @@ def request_machine(requester: Requester, _: World, address: str) -> Any:
 
 
 def collect(requester: Requester, world: World, address: str) -> Any:
-    """Collect a machine that the member approved. All know its device code, but only the member has its key."""
+    """Collect the credential of a machine that the member approved. All know the device code, but only the member has
+    the machine's key."""
     key, member = Ed25519PrivateKey.generate(), world.laptop.person
     asked = requested(key)
     devices.answer_request(request=asked.request, person=member, approve=True, now=timezone.now())
@@ -343,7 +337,7 @@ def collect(requester: Requester, world: World, address: str) -> Any:
 
 
 def enrol(requester: Requester, _: World, address: str) -> Any:
-    """Enrol a machine with a one-time token, if the requester is a person."""
+    """Enrol a machine. A requester who is a person uses a one-time token."""
     machine = requester.machine or owned(Person.objects.get(username="Amina"), "unknown")
     secret = create_machine_token(person=requester.person).secret if requester.person else "mh_nothing"
     facts = {
@@ -356,8 +350,6 @@ def enrol(requester: Requester, _: World, address: str) -> Any:
 
 
 def signed(role: Role) -> Ask:
-    """Return a request for a credential that the requester's machine signs."""
-
     def ask(requester: Requester, _: World, address: str) -> Any:
         name = requester.machine.machine.peer_id if requester.machine else "f" * 32
         raw = json.dumps({"machine": name, "role": role.value, "issued_at": time.time(), "protocol": PROTOCOL}).encode()
@@ -369,18 +361,17 @@ def signed(role: Role) -> Ask:
 
 
 def fetch(requester: Requester, _: World, address: str) -> Any:
-    """Fetch a file with the machine's credential."""
     return requester.client.get(address, headers=requester.headers)
 
 
 def fetch_of_run(requester: Requester, world: World, address: str) -> Any:
-    """Fetch a file whose run only the credential names, with a credential of the run for any machine."""
+    """Fetch a file at an address that does not name the run. The machine's credential names it."""
     headers = requester.machine.credential(world.run, now=int(time.time())) if requester.machine else {}
     return requester.client.get(address, headers=headers)
 
 
 def hand_in(requester: Requester, world: World, address: str) -> Any:
-    """Hand in a state with the credential of the machine that was elected."""
+    """Upload a state with the credential of the machine that was elected."""
     if requester.machine is not None:
         elect_keeper(world.run, peer=requester.machine.machine.peer_id, index=1, step=1)
     return requester.client.put(address, world.state, "application/octet-stream", headers=requester.headers)

@@ -1,14 +1,13 @@
-"""Answers to co-organizers and moderators at the addresses of a run; permission_table.py has the other requesters.
+"""Answers to co-organizers and moderators at the addresses of a run. permission_table.py has the other requesters.
 
-Without an entry here a co-organizer is answered as the organizer is, and a moderator as a member. Both have their
-role in the run and in the draft.
-"""
+Without an entry here, a co-organizer gets the organizer's answers and a moderator gets a member's. Both have their role
+in the run and in the draft."""
 
 from typing import NamedTuple
 
 from tests.web.permission_table import Row, rows
 
-HELPERS = {"co-organizer": "organizer", "moderator": "member"}  # the requester whose answers each shares elsewhere
+HELPERS = {"co-organizer": "organizer", "moderator": "member"}  # the requester whose answers each role shares elsewhere
 
 TABLE = """
                                                      co-organizer moderator
@@ -27,8 +26,6 @@ POST  /runs/<slug>/role/                             done         done
 
 
 class Answer(NamedTuple):
-    """The answer to one role in one row."""
-
     row: Row
     role: str
     expected: str
@@ -38,7 +35,6 @@ class Answer(NamedTuple):
 
 
 def answers() -> list[Answer]:
-    """Return an answer for each role in each row about a run."""
     lines = [line.split() for line in TABLE.splitlines() if line.strip()]
     assert lines[0] == [*HELPERS]
     own = {(method, address): dict(zip(HELPERS, said, strict=True)) for method, address, *said in lines[1:]}

@@ -22,7 +22,7 @@ def world(organizer: Person, volunteer: Person) -> World:
 
 
 def admin_pages() -> Iterator[str]:
-    """Yield the address of every admin page, with the first row for pages of a row."""
+    """Yield the address of every admin page. Pages about a row are shown for the first row."""
     yield from ("/admin/", "/admin/password_change/", "/admin/jsi18n/")
     for model in admin.site._registry:
         place = f"/admin/{model._meta.app_label}/{model._meta.model_name}/"
@@ -33,7 +33,7 @@ def admin_pages() -> Iterator[str]:
 
 def test_operators_see_every_page_and_nobody_else_sees_one(world: World, operator: Person, organizer: Person) -> None:
     pages = list(admin_pages())
-    keeper = relay_keeper()  # staff, but no operator
+    keeper = relay_keeper()  # a staff account that is not an operator
     assert len(pages) > 20
     for path in pages:
         assert as_(operator).get(path).status_code == 200, path

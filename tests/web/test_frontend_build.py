@@ -1,4 +1,4 @@
-"""The built front end: loaded where it is built, and pages that are complete without it."""
+"""The built front end: pages load it if it is built, and are complete without it."""
 
 import gzip
 import json
@@ -16,8 +16,8 @@ from tests.runs.factories import Owned, committed
 from web.templatetags import built
 from web.templatetags.built import Entry, built_entry
 
-MOST_BYTES = 60_000  # of a run's page, compressed
-MOST_UPLOAD_BYTES = 20_000  # of a form's script
+MOST_BYTES = 60_000  # compressed size of the scripts of a run's page
+MOST_UPLOAD_BYTES = 20_000  # compressed size of the script of a form
 
 
 def manifest(folder: Path, file: str) -> None:
@@ -53,8 +53,7 @@ def test_the_page_stands_complete_without_a_build(
 def packed_bytes(page: str) -> int:
     """Return the compressed size of a page's built scripts.
 
-    They import only the shared words, which the page preloads, so no second round trip is needed.
-    """
+    The scripts import only the shared words, which the page preloads, so no second round trip is needed."""
     scripts = re.findall(r'<script type="module" src="/static/built/([^"]+)"></script>', page)
     shared = set(re.findall(r'<link rel="modulepreload" href="/static/built/([^"]+)">', page))
     parts = [(built.FOLDER / script).read_bytes() for script in (*scripts, *shared)]

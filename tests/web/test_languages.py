@@ -1,4 +1,4 @@
-"""The site in another language than English: words of Python, of scripts and of errors."""
+"""The site in a language other than English: words of Python, of scripts and of errors."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def test_scripts_get_their_words_only_in_other_languages(client: Client, db: Non
     assert words is not None
     assert words["Copy"] == "কপি"
     assert words["{number} sample, {rank}"] == ["{number}টি নমুনা, {rank}"] * 2
-    assert "Wrong name or password." not in words  # used by Python alone
+    assert "Wrong name or password." not in words  # only Python code uses this message
 
 
 def test_who_may_not_log_in_is_told_so_in_their_language(client: Client, db: None) -> None:
@@ -89,7 +89,7 @@ def test_what_scripts_say_is_found(script: str, found: list[object]) -> None:
     assert list(said_in(script)) == found
 
 
-# Words of rooms that do not know the reader
+# Messages of code that does not know the reader's language
 
 
 @pytest.mark.parametrize(
@@ -177,5 +177,4 @@ def test_form_messages_on_files_and_bounds_are_translated(volunteer: Person, acc
 
 
 def said_of_bounds(form: NewRunForm, name: str) -> list[object]:
-    """Return the messages of a field for values outside its bounds."""
     return [each.message for each in form.fields[name].validators if isinstance(each, BaseValidator)]

@@ -1,4 +1,4 @@
-"""The permission table against the site: each address of the URL configuration, each method, each requester."""
+"""The permission table compared with the site: each address of the URL configuration, each method, each requester."""
 
 import copy
 import dataclasses
@@ -37,14 +37,13 @@ from tests.web.requesters import (
 READING = ("GET", "HEAD", "OPTIONS")
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 ROWS = rows()
-# Unlisted runs and runs by request answer nearly as public ones do: only `make check` asks them.
+# Unlisted runs and runs by request answer nearly as public runs do, so only `make check` requests them.
 CASES = ["*", "public", "private", *(pytest.param(name, marks=pytest.mark.check) for name in ("unlisted", "request"))]
 Column = Callable[[World], Requester]
 
 
 @pytest.fixture
 def member(volunteer: Person) -> Person:
-    """Return the person whom `make_world` makes a member."""
     return volunteer
 
 
@@ -74,7 +73,8 @@ def word(answer: Any) -> str:
 
 
 def asked(row: Row, column: Column, world: World, **headers: str) -> Any:
-    """Return the answer to one cell, and undo what it changed: rows by the savepoint, rate limits with the cache."""
+    """Return the answer to one cell, and undo what the request changed: rows by a savepoint, rate limits with the
+    cache."""
     cache.clear()
     with transaction.atomic():
         requester = column(world)
@@ -86,7 +86,7 @@ def asked(row: Row, column: Column, world: World, **headers: str) -> Any:
 
 
 def logged_in_once(person: Person, world: World) -> Column:
-    """Log in once before the cells are asked; each cell gets the same session and cookies of its own."""
+    """Log in once. Each cell then gets the same session, with cookies of its own."""
     requester = logged_in(person, world)
 
     def column(_: World) -> Requester:
@@ -98,7 +98,7 @@ def logged_in_once(person: Person, world: World) -> Column:
 
 
 def differences(row: Row, columns: dict[str, Column], world: World) -> Iterator[str]:
-    """Yield the cells that the site answers otherwise; where a GET is refused, its HEAD must be refused too."""
+    """Yield the cells for which the site gives another answer. Where a GET is refused, the HEAD must be refused too."""
     for method in methods(row):
         cells = row._replace(method=method)
         for name, expected in row.answers.items():
@@ -114,7 +114,7 @@ def differences(row: Row, columns: dict[str, Column], world: World) -> Iterator[
 def test_every_address_and_method_is_in_the_table(organizer: Person, operator: Person, member: Person) -> None:
     world = make_world(organizer, member, "public")
     expected = {(method, row.address) for row in ROWS for method in methods(row)}
-    of_pages = {("HEAD", row.address) for row in ROWS if row.method == "GET"}  # asked beside each GET
+    of_pages = {("HEAD", row.address) for row in ROWS if row.method == "GET"}  # HEAD is requested beside each GET
     answered = {
         (method, route)
         for route in routes()
@@ -130,7 +130,8 @@ def methods(row: Row) -> tuple[str, ...]:
 
 
 def answers(person: Person, world: World, method: str, route: str) -> bool:
-    """Return True if the address answers the method. An address whose gaps cannot be filled counts as answering."""
+    """Return True if the address answers the method. An address whose placeholders cannot be filled in counts as
+    answering."""
     client = Client()
     client.force_login(person)
     try:
@@ -219,7 +220,8 @@ def test_what_another_run_has_is_not_reached_through_ones_own(
 
 
 def test_a_private_run_is_as_one_that_is_not_there(stranger: Person, organizer: Person, member: Person) -> None:
-    """Equal status, headers and words reveal no taken name."""
+    """A missing run and a private run get the same status, headers and words, so that answers do not reveal which names
+    are taken."""
     world, missing = make_world(organizer, member, "private"), "nothing-here"
     world.names["invitation_secret"] = "wrong"
     taken = dict(world.names)
@@ -246,7 +248,7 @@ def without_chance(answer: Any) -> tuple[str, dict[str, str]]:
 # Forged requests
 
 HARMLESS = {"/theme/", "/language/"}  # forms for all readers that change only how pages look
-SIGNED = {"/account/notifications/stop/<token>/"}  # opened with a link, also by a program without a cookie
+SIGNED = {"/account/notifications/stop/<token>/"}  # opened with a signed link, also by a program without a cookie
 FORMS = [
     row
     for row in ROWS
@@ -255,13 +257,11 @@ FORMS = [
 
 
 def strict(person: Person) -> Column:
-    """Log in with a client that checks CSRF, as a real browser's requests are checked."""
+    """Log in with a client for which CSRF is checked, as for a real browser."""
     return lambda world: logged_in(person, world, enforce_csrf_checks=True)
 
 
 def with_token(person: Person) -> Column:
-    """Log in with CSRF checks and send the token of the cookie."""
-
     def make(world: World) -> Requester:
         requester = strict(person)(world)
         requester.client.cookies["csrftoken"] = token = _get_new_csrf_string()

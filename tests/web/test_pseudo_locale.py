@@ -1,4 +1,4 @@
-"""Every page in a pseudo-language that marks each message: unmarked words are not translatable."""
+"""Every page in a pseudo-language that marks each message. Unmarked words are not translatable."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""Database queries of pages: fewer than twenty, and as many for fifty rows as for two."""
+"""Database queries of pages: fewer than twenty, and no more for fifty rows than for two."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -77,7 +77,7 @@ PAGES = [
 
 @pytest.fixture
 def grow(operator: Person) -> Callable[[int, int], None]:
-    """Add rows of every kind. The operator organizes all runs, and trains in one."""
+    """Return a function that adds rows of every kind. The operator organizes all runs, and trains in one of them."""
 
     def add(begin: int, end: int) -> None:
         notices.choose(person=operator, wanted=[(Event.FINISHED, Way.BROWSER)])
@@ -101,7 +101,7 @@ def grow(operator: Person) -> Callable[[int, int], None]:
             create_token(person=operator, purpose=Token.Purpose.API, label=str(place))
             add_member(run=first, name=person.username)
             create_invitation(run=first)
-            Presence.objects.update(at=timezone.now() + timedelta(days=1))  # always fresh
+            Presence.objects.update(at=timezone.now() + timedelta(days=1))  # so that the presence never becomes stale
             if place == 0:
                 opened(operator, slug="asked", visibility=Run.Visibility.REQUEST)
             asking = Run.objects.get(slug="asked")
@@ -131,7 +131,7 @@ def train_in(run: Run, person: Person) -> None:
 
 
 def finish(run: Run, person: Person) -> None:
-    """Finish the run with a downloadable model that an earlier step surpassed."""
+    """Finish the run with a downloadable model that is worse than one of an earlier step."""
     committed(run, (owned(person, "ended").machine, 1))
     for at, loss in ((1, 4.0), (2, 5.0)):
         facts = {"state_digest": "", "size": 1, "heldout_loss": loss, "state": Snapshot.State.VERIFIED}
@@ -142,7 +142,7 @@ def finish(run: Run, person: Person) -> None:
 
 
 def questions(client: Client, path: str) -> int:
-    client.get(path)  # fill what is kept between requests
+    client.get(path)  # fill the caches that survive a request
     with CaptureQueriesContext(connection) as asked:
         answer = client.get(path)
     assert answer.status_code == 200, path

@@ -1,4 +1,4 @@
-"""The table of co-organizers and moderators against the site, and what the manage page offers them."""
+"""The table of co-organizers and moderators compared with the site, and what the manage page offers them."""
 
 import pytest
 

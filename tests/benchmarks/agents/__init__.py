@@ -1,1 +1,1 @@
-"""The agent itself as a benchmark's peer, without a model."""
+"""The shipped agent, without a model, as a peer of the benchmarks."""

@@ -1,4 +1,6 @@
-"""Contributors' sums at a cut, compared with the average made of them, at places drawn alike by all."""
+"""A sample of each contributor's gradient sum at a cut, compared with the average that the round made.
+
+All peers sample the same places of the vector, drawn from its length."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,24 +14,23 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.log.records import Contribution, Record
 from peer_agent.protocol.messages import Weight
 
-PLACES = 16_384  # enough to show an error to about one percent of it
+PLACES = 16_384  # a sample large enough to estimate the error to about one percent
 
 
 class Held(Struct, frozen=True, eq=False):
-    """Sums of token-weighted gradients at these places, and the tokens in them."""
+    """A contributor's sums of token-weighted gradients at the sampled places, and the token count of each place."""
 
     sums: Floats
     tokens: NDArray[np.int64]
 
 
 def places_in(elements: int) -> NDArray[np.int64]:
-    """Return ascending places, the same for all peers that average this many elements."""
+    """Return the sampled places in ascending order. All peers that average `elements` elements get the same places."""
     count = min(PLACES, elements)
     return np.sort(np.random.default_rng(elements).choice(elements, count, replace=False, shuffle=False))
 
 
 def tokens_at(weights: Iterable[Weight], chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the tokens of the chunks that contain the places."""
     found = np.zeros(len(chunks), np.int64)
     for weight in weights:
         found[(weight.first <= chunks) & (chunks < weight.stop)] = weight.tokens
@@ -37,18 +38,18 @@ def tokens_at(weights: Iterable[Weight], chunks: NDArray[np.int64]) -> NDArray[n
 
 
 def save_held(folder: Path, step: int, held: Held) -> None:
-    """Save the sums at this step's cut; a later cut of the step overwrites an earlier one."""
+    """Save the sums at the cut of this step. A later cut of the same step overwrites an earlier one."""
     np.savez(_held(folder, step), sums=held.sums, tokens=held.tokens)
 
 
 def load_held(folder: Path, step: int) -> Held:
-    """Load the sums at this step's cut. Raise OSError if there are none."""
+    """Load the sums at the cut of this step. Raise OSError if none are saved."""
     with np.load(_held(folder, step)) as found:
         return Held(found["sums"], found["tokens"])
 
 
 def save_average(folder: Path, step: int, values: Floats) -> None:
-    """Save the average of the round cut at this step, atomically for concurrent readers."""
+    """Save the average of the round cut at this step. The write is atomic, since other processes read the file."""
     path = _average(folder, step)
     with path.with_suffix(".part").open("wb") as file:
         np.save(file, values)
@@ -56,20 +57,19 @@ def save_average(folder: Path, step: int, values: Floats) -> None:
 
 
 def load_average(folder: Path, step: int) -> Floats | None:
-    """Load the average, or return None if no update was made of it."""
+    """Load the average, or return None if the round made no update."""
     path = _average(folder, step)
     values: Floats | None = np.load(path) if path.exists() else None
     return values
 
 
 def error_rms(record: Record, held: Mapping[PeerId, Held], average: Floats) -> float:
-    """Return the RMS of the averages' error, relative to the RMS of the exact mean."""
     exact = exact_mean(record, held)
     return float(np.sqrt(np.square(average - exact).mean() / np.square(exact).mean()))
 
 
 def exact_mean(record: Record, held: Mapping[PeerId, Held]) -> NDArray[np.float64]:
-    """Return the exact mean of the sums, where each was averaged in."""
+    """Return the exact mean at each sampled place, over the contributors that the record includes there."""
     chunks = places_in(record.elements) // record.chunk_elements
     sums, tokens = np.zeros(len(chunks)), np.zeros(len(chunks))
     for part in record.contributions:

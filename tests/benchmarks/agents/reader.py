@@ -1,8 +1,8 @@
-"""Read leased units of shards as an agent does; computing is a timer. Run by `experiments.streaming`.
+"""Read leased units of data shards as an agent does, with a timer in place of computing. Run by
+`experiments.streaming`.
 
-The coordinator's lease book deals the units to one machine; the agent's own cache fetches, keeps and opens the
-shards.
-"""
+The coordinator's lease book deals the units to one machine. The agent's own cache fetches, keeps and opens the
+shards."""
 
 import argparse
 import asyncio
@@ -25,14 +25,14 @@ from tests.agent.scripted_site import TRAINER, OwnAccess
 from tests.benchmarks.agents.shard_server import TOKENS
 from tests.benchmarks.rig.figures import Figures, publish, say
 
-CONTEXT, UNIT, BATCH = 2048, 32, 256  # tokens of a sample, samples of a unit, and of what one machine does in a step
+CONTEXT, UNIT, BATCH = 2048, 32, 256  # tokens per sample; samples per unit; samples per step of one machine
 ME = AccumulatorId("a" * 32)
-LATE_S = 0.05  # a longer wait was for data
+LATE_S = 0.05  # a wait longer than this was a wait for data
 WEIGHTS = (0.23, 0.77)
 
 
 class Disk:
-    """The peak size of the cache and of this process's memory, in each quarter of the time."""
+    """The peak size of the shard cache and of this process's memory, in each quarter of the run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.process = folder, psutil.Process()
@@ -45,14 +45,14 @@ class Disk:
             self.seen.append((sum(sizes) / 1e6, self.process.memory_info().rss / 1e6))
 
     def quarters(self) -> list[tuple[float, float]]:
-        """Return megabytes on disk and in memory."""
+        """Return (megabytes on disk, megabytes in memory) for each quarter."""
         each = max(len(self.seen) // 4, 1)
         parts = [self.seen[start : start + each] for start in range(0, 4 * each, each)]
         return [(max(disk for disk, _ in part), max(memory for _, memory in part)) for part in parts if part]
 
 
 class Leases:
-    """Units of both sources, two steps ahead."""
+    """Leases for units of both data sources, up to two steps ahead."""
 
     def __init__(self, shards: int) -> None:
         of_first = round(WEIGHTS[0] * shards)
@@ -70,7 +70,6 @@ class Leases:
 
 
 async def read(given: argparse.Namespace) -> Figures:
-    """Read until the time is up, or until this many shards are used up."""
     digests = given.manifest.read_text().split()
     access = OwnAccess(given.folder, TRAINER, Role.TRAINER, "")
     access.site = replace(access.site, url=given.url)
@@ -94,7 +93,7 @@ async def read(given: argparse.Namespace) -> Figures:
         await asyncio.sleep(given.sample_s * unit.samples)
     watching.cancel()
     seconds = time.monotonic() - began
-    later = waits[len(WEIGHTS) :]  # nothing can be there before the first shard of each source
+    later = waits[len(WEIGHTS) :]  # the first unit of each source always waits for its shard
     return {
         "seconds": seconds,
         "shards": len(seen),

@@ -1,8 +1,7 @@
-"""Shards of a manifest, made on request: `python -m tests.benchmarks.agents.shard_server HOST COUNT FILE`.
+"""Serve shards that are generated on request: `python -m tests.benchmarks.agents.shard_server HOST COUNT FILE`.
 
-A shard's content follows from its number alone. The server writes the manifest, a digest per line, to FILE, then prints
-its port. It serves as the site does: by digest, with ranges.
-"""
+A shard's content follows from its number alone. The server writes a manifest to FILE, one digest a line, then prints
+its port. Like the site it serves shards by digest and supports byte ranges."""
 
 import hashlib
 import sys
@@ -15,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 from safetensors.numpy import save
 
-TOKENS = 1 << 23  # of a shard: 16 MiB
+TOKENS = 1 << 23  # tokens in a shard: 16 MiB
 
 
 def content(number: int) -> bytes:
@@ -49,7 +48,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main(host: str, count: int, manifest: Path) -> None:
-    """Serve until standard input ends."""
     with ProcessPoolExecutor() as pool:
         digests = list(pool.map(digest, range(count), chunksize=16))
     manifest.write_text("\n".join(digests))

@@ -1,4 +1,4 @@
-"""The distance of averages from the exact mean of the contributors' sums."""
+"""The error of averages, compared with the exact mean of the contributors' sums."""
 
 from pathlib import Path
 from typing import cast
@@ -41,7 +41,6 @@ def record(*parts: Part) -> Record:
 
 
 def held(value: float, tokens: int) -> Held:
-    """Return sums whose mean is `value` everywhere."""
     return Held(np.full(ELEMENTS, value * tokens, np.float32), np.full(ELEMENTS, tokens))
 
 

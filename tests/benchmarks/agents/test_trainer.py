@@ -1,4 +1,5 @@
-"""The agent without a model, over real links: a left-out trainer takes the averages and joins the next round."""
+"""The agent without a model, over real links: a trainer left out of a round applies its averages and joins the next
+round."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +38,6 @@ class Rig(Struct, frozen=True, eq=False):
     folder: Path
 
     def error(self, step: int) -> float:
-        """Return the error of a round's averages."""
         record = self.coordinator.entries[step][1]
         held = {part.peer: load_held(self.folder / part.peer, step) for part in record.contributions}
         average = load_average(self.folder / record.contributions[0].peer, step)
@@ -47,7 +47,7 @@ class Rig(Struct, frozen=True, eq=False):
 
 @asynccontextmanager
 async def running(folder: Path, contributors: Literal["all", "fast"], staleness: Literal[0, 1]) -> AsyncIterator[Rig]:
-    """Run a relay and three trainers; the third's links are always believed slow."""
+    """Run a relay and three trainers. The coordinator always believes that the third trainer's links are slow."""
     recipe = CausalLM(
         model=Model(context=257),
         target_batch=12,
@@ -81,7 +81,6 @@ async def running(folder: Path, contributors: Literal["all", "fast"], staleness:
 
 
 async def applied(coordinator: Coordinator, step: int) -> None:
-    """Wait until all trainers have applied the update of the round cut at this step."""
     while any(member.step <= step for member in coordinator.state.trainers()):  # noqa: ASYNC110 - nobody is told
         await asyncio.sleep(0.02)
 
@@ -113,7 +112,6 @@ async def test_trainers_compute_on_and_all_they_hold_is_averaged(tmp_path: Path)
 
 
 def accumulation(folder: Path, late_s: float) -> Watched:
-    """Return an agent's accumulation that computes units in no time."""
     model = NoModel(folder, ELEMENTS)
     gradients: Any = Noise(model, CausalLM(model=Model(context=257)), np.ones(ELEMENTS, np.float32), Pace(0.0))
     found = Watched(gradients, grid_of(ELEMENTS), asyncio.Lock())

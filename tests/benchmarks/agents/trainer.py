@@ -1,8 +1,7 @@
-"""`python -m tests.benchmarks.agents.trainer FOLDER PEER CONTROL --sample-s SECONDS`: an agent without a model.
+"""An agent without a model: `python -m tests.benchmarks.agents.trainer FOLDER PEER CONTROL --sample-s SECONDS`.
 
-Its messages, sums and carried work are the agent's own. A timer stands for computing, the gradient is noise, the same
-for every token, and the averages change no parameters.
-"""
+The agent's messages, gradient sums and carried work are the shipped ones. A timer replaces computing, each token's
+gradient is the same noise, and the averages change no parameters."""
 
 import argparse
 import asyncio
@@ -40,15 +39,16 @@ from tests.benchmarks.rig.machines import OwnAccess
 from tests.benchmarks.rig.processes import leave_with_parent
 from tests.benchmarks.rig.tally import count_into
 
-NATS = 2.5  # per token
+NATS = 2.5  # loss per token
 LOG = "agent.log"
 LOOK_S = 0.1
-LINKED_S = 20.0  # the longest wait for links to the listeners
-EARLY_STEPS = 3  # of a run, in which idle links can be measured
+LINKED_S = 20.0  # longest wait for links to all listening peers
+EARLY_STEPS = 3  # first steps of a run, slowed down so that idle links can be probed
 
 
 class Pace(Struct, frozen=True):
-    """Seconds per sample, seconds more in a run's first steps, and the delay of a step's further units."""
+    """Seconds per sample, extra seconds per sample in a run's first steps, and the delay before a second unit of a
+    step."""
 
     sample_s: float
     early_s: float = 0.0
@@ -56,7 +56,7 @@ class Pace(Struct, frozen=True):
 
 
 class NoModel:
-    """The stand-in for a replica; its digest names the averages of all updates."""
+    """A stand-in for a replica. The digest identifies the averages of all updates applied so far."""
 
     def __init__(self, folder: Path, elements: int) -> None:
         self.folder, self.places = folder, places_in(elements)
@@ -70,12 +70,11 @@ class NoModel:
         self.step, self._digest = record.step, zlib.crc32(repr(record.spans).encode(), self._digest)
 
     def digest(self) -> str:
-        """Return the digest of all updates, in order."""
         return f"{self._digest:016x}"
 
 
 class Noise:
-    """The stand-in for the trainer that computes gradients."""
+    """A stand-in for the trainer that computes gradients: it sleeps, and adds noise."""
 
     at_once, compiled = 0, None
 
@@ -85,11 +84,9 @@ class Noise:
         self.tokens = 0
 
     def begin(self, unit: Unit) -> "TimedUnit":
-        """Begin a unit; called in a thread."""
         return TimedUnit(self, unit)
 
     def compute(self, unit: Unit) -> Computed:
-        """Sleep as long as the unit takes."""
         base = self.model.step
         early_s = self.pace.early_s if base < EARLY_STEPS else 0.0
         time.sleep((self.pace.sample_s + early_s) * unit.samples)
@@ -97,12 +94,10 @@ class Noise:
         return Computed((unit,), base, NATS * tokens, (tokens,))
 
     def keep(self, done: Computed) -> None:
-        """Add the unit; the sum is in proportion to the tokens."""
         self.units = (*self.units, m.DoneUnit(done.units[0], done.base_step))
         self.tokens += sum(done.loss_tokens)
 
     def take_sum(self) -> Taken:
-        """Return the sum and begin a new one."""
         array = MEMORY.array(np.float32, self.noise.size)
         gradient = np.multiply(self.noise, np.float32(self.tokens), out=array)
         taken = Taken(gradient, self.tokens, NATS * self.tokens, self.units)
@@ -114,8 +109,6 @@ class Noise:
 
 
 class TimedUnit:
-    """A unit in hand whose gradient is noise."""
-
     def __init__(self, noise: Noise, unit: Unit) -> None:
         self.noise, self.unit = noise, unit
 
@@ -127,13 +120,15 @@ class TimedUnit:
 
 
 class Linked(Follower):
-    """A follower without snapshots; its hello after loading means that all listeners are linked."""
+    """A follower that loads no snapshot. The follower reports that it has loaded once the links to all listening peers
+    are open."""
 
     model: NoModel
     listeners: frozenset[PeerId] = frozenset()
 
     async def load(self, snapshot: m.Snapshot) -> str:
-        """Wait for the listeners, but not for ever: one may be gone."""
+        """Wait until the links to all listeners are open, but at most LINKED_S seconds, since a listener may be
+        gone."""
         until = time.monotonic() + LINKED_S
         while not self.listeners <= self.links.open.keys() and time.monotonic() < until:  # noqa: ASYNC110 (no event)
             await asyncio.sleep(LOOK_S)
@@ -142,11 +137,10 @@ class Linked(Follower):
 
 
 class Watched(Accumulation):
-    """An accumulation that saves some of its sums at each cut, and delays a step's further units.
+    """An accumulation that saves a sample of its sums at each cut and delays every unit after a step's first.
 
-    The delay lets each trainer give its first unit, so that all are in every round; if one is away, the batch still
-    fills.
-    """
+    Because of the delay every trainer contributes a first unit to each round. If a trainer is away, the others' further
+    units still fill the batch."""
 
     folder: Path
     model: NoModel
@@ -154,7 +148,8 @@ class Watched(Accumulation):
     worked_at = -1
 
     async def compute(self, action: e.Compute, is_wanted: Callable[[int], bool]) -> e.Computed | e.NotFinite | None:
-        """Compute as the agent does; the delay comes before the unit, so that no update waits for it."""
+        """Compute as the agent does. A delay comes before the unit starts, because an update waits for a unit that has
+        begun."""
         if self.late_s and self.worked_at == self.model.step:
             until = time.monotonic() + self.late_s
             while is_wanted(action.job) and time.monotonic() < until:  # noqa: ASYNC110 (nobody is told)
@@ -165,7 +160,6 @@ class Watched(Accumulation):
         return found
 
     def freeze(self, action: e.Freeze) -> Sending | None:
-        """Freeze as the agent does, then save the sums."""
         sending = super().freeze(action)
         places = self.model.places
         tokens = tokens_at(action.weights, places // self.grid.chunk_elements)
@@ -177,7 +171,7 @@ class TimedJobs(Jobs):
     pace = Pace(0.0)
 
     async def become_replica(self, greeting: m.Greeting) -> tuple[Follower, Accumulation]:
-        """Use a timer and noise in place of a replica."""
+        """Create the follower and the accumulation with a timer and noise in place of a model."""
         agent, elements = self.agent, greeting.elements
         folder, me = agent.home.folder, agent.access.peer
         model = NoModel(folder, elements)
@@ -192,7 +186,7 @@ class TimedJobs(Jobs):
 
 
 async def train(access: RunAccess, pace: Pace, place: Place | None, reserve_percent: int) -> None:
-    """Train until ended. Messages for people go to a file in the folder."""
+    """Train until the process is ended. Output for people goes to a file in the folder."""
     with (access.home.folder / LOG).open("w") as words:
         owner = MachineControl(access.home, Limits(threads=1, reserve_percent=reserve_percent))
         agent = Agent(access.home, access, owner, View(words), place)

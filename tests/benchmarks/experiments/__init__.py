@@ -1,5 +1,7 @@
-"""Recipes' learning on external data; each takes about an hour and belongs to no size."""
+"""Learning with real recipes on external data. Each experiment takes about an hour and runs only when called by
+name."""
 
 import os
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")  # the forms' field labels are translated
+# field labels of the forms are translated, which needs Django's settings
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")

@@ -1,4 +1,4 @@
-"""Samples per second of masked models in mixed precision, by where attention is computed. Described in README.md."""
+"""Samples per second of masked models in mixed precision, by the precision of attention. Described in README.md."""
 
 import argparse
 import sys
@@ -19,14 +19,14 @@ from tests.benchmarks.training.inner_loop import seconds_of
 from tests.training.commits import RUN
 
 CPU = torch.device("cpu")
-TOKENS = 2048  # of a unit
+TOKENS = 2048  # tokens in a unit
 SHAPES = {
     "two layers of width 128, 64 tokens": Model(layers=2, width=128, heads=4, context=64, embedding=128),
     "sahajBERT, small, 128 tokens": SMALL.model,
     "BERT of width 512, 128 tokens": Model(family="bert", layers=6, width=512, heads=8, context=128, embedding=512),
     "sahajBERT, small, 256 tokens": replace(SMALL.model, context=256),
 }
-NEVER, ALWAYS = 0, 1 << 20  # for `precision.LONG`
+NEVER, ALWAYS = 0, 1 << 20  # values of `precision.LONG`: attention in float32 never, and always
 
 
 def trainer_of(recipe: MaskedLM) -> Trainer:
@@ -35,7 +35,6 @@ def trainer_of(recipe: MaskedLM) -> Trainer:
 
 
 def measure(name: str, model: Model, repeats: int) -> Figures:
-    """Measure float32, bf16, and bf16 with attention in float32, in turns."""
     recipe = replace(SMALL, model=model, micro_batch=TOKENS // model.context)
     mixed, whole = trainer_of(replace(recipe, precision="mixed")), trainer_of(recipe)
     ways = {"fp32": (whole, NEVER), "bf16": (mixed, NEVER), "wide": (mixed, ALWAYS)}
@@ -50,7 +49,7 @@ def measure(name: str, model: Model, repeats: int) -> Figures:
                 assert isinstance(trainer.compute(Unit(0, 0, first, first + recipe.micro_batch)), Computed)
 
             spent = seconds_of(work, [turn], CPU)
-            seconds[way] += [spent] if turn else []  # the first turn warms up
+            seconds[way] += [spent] if turn else []  # the first turn only warms up
     precision.LONG = usual
     say(name)
     pairs = zip(*seconds.values(), strict=True)

@@ -1,4 +1,5 @@
-"""A small sahajBERT: two Bengali texts, four agents, and a release that learns names and topics (../README.md)."""
+"""A small sahajBERT: two Bengali texts, four agents, and a release that is fine-tuned for names and topics
+(../README.md)."""
 
 import argparse
 import json
@@ -21,12 +22,14 @@ from tests.benchmarks.rig.figures import Figures, publish, say
 from tests.end_to_end.rig.browser import Reader, chromium, sign_up
 from tests.end_to_end.rig.swarm import PASSWORD, Swarm
 
-TEXTS = {"poems.txt": 0.77, "essays.txt": 0.23}  # and their weights, as of sahajBERT's two sources
+TEXTS = {"poems.txt": 0.77, "essays.txt": 0.23}  # texts and their shares in the mix, as for sahajBERT's two sources
 LICENCE = "out of copyright"
-FAST, SLOW = ("taskset", "-c", "0"), ("taskset", "-c", "1")  # one agent has a core to itself, the others share one
+# one agent has a core to itself; the others share the other core
+FAST, SLOW = ("taskset", "-c", "0"), ("taskset", "-c", "1")
 PREPARED_MS, READY_S, STEP_S = 300_000, 300.0, 7200.0
-LEAVES_AT, JOINS_AT = (0.4, 0.6), 0.2  # parts of the steps: when two leave, and when the fourth joins
-RATES = ("0.0003", "0.001", "0.003")  # of fine-tuning; the best differs between learned and fresh weights
+LEAVES_AT, JOINS_AT = (0.4, 0.6), 0.2  # moments, as shares of all steps, at which two agents leave and the fourth joins
+# learning rates tried in fine-tuning; pretrained and fresh weights have different best rates
+RATES = ("0.0003", "0.001", "0.003")
 SCRIPTS = {"names": "token_classification.py", "topics": "sequence_classification.py"}
 
 
@@ -39,7 +42,7 @@ def unpacked(data: Path, folder: Path) -> dict[str, Path]:
 
 
 def opened(swarm: Swarm, texts: dict[str, Path], recipe: dict[str, str]) -> str:
-    """Open a run that mixes both, in a browser from sign-up on; return its address."""
+    """Open a run that mixes both texts, in a browser, starting with sign-up. Return the run's address."""
     with chromium() as browser:
         reader = Reader(browser)
         page = reader.page
@@ -72,7 +75,8 @@ def opened(swarm: Swarm, texts: dict[str, Path], recipe: dict[str, str]) -> str:
 
 
 def made_by_four(swarm: Swarm, token: Any, steps: int) -> list[str]:
-    """Make all steps: three begin, a fourth joins late, two of the first leave. Return the events in words."""
+    """Make all steps. Three agents begin, a fourth joins late, and two of the first three leave. Return the events in
+    words."""
     began, happened = time.monotonic(), []
 
     def join(name: str, place: tuple[str, ...]) -> None:
@@ -98,7 +102,6 @@ def made_by_four(swarm: Swarm, token: Any, steps: int) -> list[str]:
 
 
 def mixed(swarm: Swarm) -> list[float]:
-    """Return each text's share of all samples in updates."""
     sources = [row[0] for row in swarm.rows("select source from runs_shard order by position")]
     used = [0] * len(TEXTS)
     for shard, ranges in swarm.rows("select shard, cast(ranges as text) from runs_coverage"):
@@ -115,7 +118,7 @@ def step_of(snapshot: dict[str, Any]) -> int:
 
 
 def tuned(model: Path, data: Path, what: str, seeds: int, epochs: int) -> dict[str, Any]:
-    """Return the figures of released and fresh weights, seed by seed, on one core."""
+    """Fine-tune the released weights and fresh weights on one core. Return the scores of each seed."""
     files = {
         "names": ("--train", data / "ner-train.txt.xz", "--test", data / "ner-test.txt.xz"),
         "topics": (
@@ -137,7 +140,6 @@ def tuned(model: Path, data: Path, what: str, seeds: int, epochs: int) -> dict[s
 
 
 def measured(data: Path, given: argparse.Namespace) -> Figures:
-    """Measure everything from the form to fine-tuned models."""
     steps = given.steps
     recipe = {"target_batch": str(given.batch), "target_steps": str(steps), "snapshot_every": str(max(steps // 20, 1))}
     recipe |= {"warmup_steps": str(max(steps // 10, 1)), "minimum_trainers": "3"}

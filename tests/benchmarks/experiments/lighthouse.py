@@ -1,4 +1,4 @@
-"""Lighthouse's marks for the pages that strangers open first, while a run's feed moves. Described in README.md."""
+"""Lighthouse scores of the pages that strangers open first, while a run's feed changes. Described in README.md."""
 
 import argparse
 import json
@@ -20,18 +20,18 @@ from tests.benchmarks.pages import SLUG, begin, fill
 from tests.benchmarks.rig.figures import Figures, publish, say
 from tests.servers import private_postgres
 
-VERSION = "12.8.2"  # the last for Node 20
+VERSION = "12.8.2"  # the last version that supports Node 20
 FOLDER = ROOT / "var" / "lighthouse"
 FORMS = {"phone": (), "desktop": ("--preset=desktop",)}
 PAGES = ("/", f"/runs/{SLUG}/", f"/runs/{SLUG}/leaderboard/", "/people/Ines/")
 KINDS = ("performance", "accessibility", "best-practices", "seo")
-WANTED = {"performance": 99, f"performance of /runs/{SLUG}/": 95}  # all others: 100
-STEP_S = 2.0  # between steps of the replayed feed
+WANTED = {"performance": 99, f"performance of /runs/{SLUG}/": 95}  # required scores; all others must be 100
+STEP_S = 2.0  # seconds between two steps of the replayed feed
 PATIENCE_S, TRIES = 180.0, 3
 
 
 def program() -> Path:
-    """Return Lighthouse's own program, fetched once."""
+    """Return the path of the Lighthouse program, after installing it if it is missing."""
     found = FOLDER / "node_modules" / ".bin" / "lighthouse"
     if not found.exists():
         npm = shutil.which("npm", path=f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}") or "npm"
@@ -42,7 +42,6 @@ def program() -> Path:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve the filled database as users do; yield the address."""
     command = [sys.executable, str(ROOT / "manage.py"), "serve", "--host", "127.0.0.1", "--port", "0"]
     log = folder / "site.log"
     with log.open("w") as out, subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT) as site:
@@ -59,7 +58,6 @@ def served(folder: Path) -> Iterator[str]:
 
 @contextmanager
 def moving() -> Iterator[None]:
-    """Make a step every other second, as a feed shows them."""
     from accounts.models import Machine
     from runs.models import Run
     from tests.runs.factories import committed
@@ -82,7 +80,7 @@ def moving() -> Iterator[None]:
 
 
 def shown_to_strangers() -> None:
-    """Make the run public: by default only members see a run of that size."""
+    """Make the run public. By default only members see a run of that size."""
     from accounts.models import Person
     from runs.models import Run
 
@@ -104,7 +102,7 @@ def marks(address: str, form: str, folder: Path) -> dict[str, float]:
     command += [f"--only-categories={','.join(KINDS)}", *FORMS[form]]
     chrome = shutil.which(browser_on_path() or "") or ""
     environment = {**os.environ, **({"CHROME_PATH": chrome} if chrome else {})}
-    for _ in range(TRIES):  # some traces give "Please run Lighthouse again"
+    for _ in range(TRIES):  # Lighthouse sometimes fails with "Please run Lighthouse again"
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S, env=environment)
         if done.returncode == 0:
             break
@@ -119,7 +117,6 @@ def marks(address: str, form: str, folder: Path) -> dict[str, float]:
 
 
 def measured(looks: int, members: int, steps: int) -> Figures:
-    """Return the medians of every page in both forms."""
     with tempfile.TemporaryDirectory() as name, private_postgres() as url:
         folder = Path(name)
         begin(folder, url)
@@ -144,7 +141,6 @@ def measured(looks: int, members: int, steps: int) -> Figures:
 
 
 def short(pages: dict[str, Any]) -> list[str]:
-    """Return the marks that are lower than wanted."""
     return [
         f"{page}: {kind} {found[kind]:.0f}"
         for page, found in pages.items()

@@ -1,8 +1,7 @@
-"""The resources stated for presets, compared with real use. Described in README.md.
+"""The stated resources of presets, compared with real use. Described in README.md.
 
-Each preset runs in its own process: a replica, its trainer, a unit, its offer, a copy of the state as during an upload,
-and an update. There are no links; their share is within the estimate's fixed part.
-"""
+Each preset runs in its own process: a replica, its trainer, a unit, an offer, a copy of the state as during an upload,
+and an update. There are no links, because the estimate covers links in its fixed part."""
 
 import argparse
 import json
@@ -37,13 +36,11 @@ PATIENCE_S = 600
 
 
 def presets() -> dict[str, Recipe]:
-    """Return the presets of every kind, and a GPT-2 of the usual small shape."""
     named = {name: recipe for kind in KINDS.values() for name, recipe in kind.presets.items()}
     return {**named, "GPT-2, small": GPT2_SMALL}
 
 
 def shard_of(recipe: Recipe) -> Any:
-    """Return random data of the recipe's form, enough for one unit."""
     chance, units = np.random.default_rng(1), recipe.micro_batch
     if recipe.material.unit == "images":
         side = recipe.side  # type: ignore[attr-defined]
@@ -57,7 +54,7 @@ def shard_of(recipe: Recipe) -> Any:
 
 
 def peak_of(recipe: Recipe) -> tuple[int, int]:
-    """Return the parameters, and the peak resident memory of this process at the end of a step, in bytes."""
+    """Run one step in this process. Return the parameter count and the peak resident memory in bytes."""
     torch.set_num_threads(1)
     if recipe.objective == "image_classification":
         recipe = replace(recipe, classes=("a", "b"))
@@ -76,7 +73,7 @@ def peak_of(recipe: Recipe) -> tuple[int, int]:
     average = taken.gradient_sum / np.float32(taken.loss_tokens)
     record = record_after(replica, average, [taken])
     replica.apply(record, digest_of(seal(SITE_KEY, record)), average)
-    assert isinstance(trainer.compute(unit), Computed)  # while all of that is held
+    assert isinstance(trainer.compute(unit), Computed)  # compute the next unit while all of the above is still held
     assert state.step < replica.step
     assert sending.payloads
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
@@ -85,7 +82,6 @@ def peak_of(recipe: Recipe) -> tuple[int, int]:
 
 
 def measured(name: str) -> Figures:
-    """Measure one preset in a child."""
     say(name)
     command = [sys.executable, "-m", "tests.benchmarks.experiments.presets", "--only", name]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)

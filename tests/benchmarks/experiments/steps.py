@@ -1,8 +1,7 @@
-"""The stated bytes and seconds of a step, compared with rounds over such links. Described in README.md.
+"""The stated bytes and seconds of a step, compared with rounds over links of that speed. Described in README.md.
 
-Homes behind NAT with symmetric links, of which households keep the default share, and a relay. Agents without a model
-(`agents/trainer.py`), with as many elements as a preset has.
-"""
+The peers are a relay and homes behind NAT with symmetric links, which keep the default share for the household. Agents
+without a model (`agents/trainer.py`) average as many elements as the preset has."""
 
 import argparse
 import os
@@ -26,15 +25,15 @@ from tests.emulation.kernel.commands import reason_against
 from tests.emulation.namespaces import emulated
 from tests.emulation.setups import Setup, peers
 
-UPLINKS = (10, 30, 100)  # Mb/s, those of the form
+UPLINKS = (10, 30, 100)  # Mb/s, as offered in the form
 HOMES = 3
 RELAY_MBIT = 2000
 ROUNDS = 2
-LONGEST_S = 30.0  # stated for one round
+LONGEST_S = 30.0  # rounds stated to be longer than this are left out
 
 
 def homes(elements: int, mbit: int) -> Setup:
-    """Return few enough homes for this machine's processor to idle at the fastest of these links."""
+    """Return so few homes that this machine's CPU idles even at the fastest of these links."""
     everyone = (
         *peers("home", (HOMES, mbit, mbit), reachable=False),
         *peers("relay", (1, RELAY_MBIT, RELAY_MBIT), role="relay"),
@@ -43,7 +42,7 @@ def homes(elements: int, mbit: int) -> Setup:
 
 
 def way(recipe: Recipe, setup: Setup) -> Way:
-    """Return the recipe with a batch of one unit per trainer; everything else is the preset's."""
+    """Return the recipe with a batch of one unit per trainer. Everything else is as in the preset."""
     trainers = len(trainers_of(setup))
     few = replace(
         recipe,
@@ -57,14 +56,14 @@ def way(recipe: Recipe, setup: Setup) -> Way:
 
 
 def measured(name: str, recipe: Recipe, mbit: int) -> Figures:
-    """Measure one preset over one kind of link. The stated figures come from the form's own card."""
+    """Measure one preset over one kind of link. The stated figures come from the form's own estimate."""
     from web.pages.runs.forms.recipe import estimate_of
 
     told = estimate_of(recipe)
     setup = homes(recipe.parameters(), mbit)
     with emulated(setup) as network, tempfile.TemporaryDirectory() as folder:
         place = Place(network, Path(folder), calibrated(network), recipe.codec_up, ROUNDS)
-        run = rounds_of(place, setup, way(recipe, setup), is_many=True)  # without probes of idle links
+        run = rounds_of(place, setup, way(recipe, setup), is_many=True)  # probe no idle links
     figures = figures_of(run)
     up, down = (median(_homes(run, figures[f"per_peer_{side}_bytes"])) for side in ("up", "down"))
     seconds = figures["round_s_median"]
@@ -87,7 +86,7 @@ def _homes(run: Made, moved: dict[str, float]) -> Iterable[float]:
 
 
 def begin_site() -> None:
-    """Set up Django: the form's estimate is the site's."""
+    """Set up Django, because the site's code estimates the figures in the form."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     import django
 
@@ -95,7 +94,6 @@ def begin_site() -> None:
 
 
 def measure(names: list[str], uplinks: list[int]) -> list[Figures]:
-    """Return a line per preset and uplink."""
     if reason := reason_against():
         return [{"left_out": reason}]
     begin_site()

@@ -20,12 +20,12 @@ from tests.emulation.network import Network
 from tests.emulation.setups import Peer, Setup
 from tests.simulation.checked_world import state
 
-SHARDS = 3200  # of 16 MiB: 54 GB
+SHARDS = 3200  # 54 GB in shards of 16 MiB
 MBIT = 20.0
-SECONDS, SLOWER = 600.0, 1.2  # of the pass at 20 Mb/s, and how much longer computing takes than fetching
-UNSHAPED = 120  # shards of the other pass: 2 GB
-SAMPLES = TOKENS // 2048  # of a shard
-SIMULATED = 8  # trainers
+SECONDS, SLOWER = 600.0, 1.2  # seconds of the pass at 20 Mb/s; how many times longer computing takes than fetching
+UNSHAPED = 120  # shards of the pass without a speed limit: 2 GB
+SAMPLES = TOKENS // 2048  # samples in a shard
+SIMULATED = 8  # trainers in the simulation
 HOME = Setup(
     "data",
     (Peer("site", "relay", 1000.0, 1000.0), Peer("home", "trainer", MBIT, MBIT, reachable=False)),
@@ -38,7 +38,6 @@ READER, SERVER = "tests.benchmarks.agents.reader", "tests.benchmarks.agents.shar
 
 @contextmanager
 def served(network: Network, folder: Path, shards: int) -> Iterator[str]:
-    """Serve this many shards and yield the address; the manifest is in the folder."""
     site = network["site"]
     process = site.python("-m", SERVER, site.address, str(shards), str(folder / "manifest"), stdout=-1, text=True)
     say(f"{shards} shards are named")
@@ -52,7 +51,6 @@ def served(network: Network, folder: Path, shards: int) -> Iterator[str]:
 
 
 def shaped(shards: int, seconds: float) -> Figures:
-    """Read at 20 Mb/s, where computing takes longer than fetching."""
     fetch_s = 16 * TOKENS / (MBIT * 1e6)
     with tempfile.TemporaryDirectory() as name, emulated(HOME) as network:
         folder = Path(name)
@@ -66,7 +64,6 @@ def shaped(shards: int, seconds: float) -> Figures:
 
 
 def unshaped(shards: int, read: int) -> Figures:
-    """Read as fast as this machine can."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with running("-m", SERVER, "127.0.0.1", str(shards), str(folder / "manifest")) as server:
@@ -79,9 +76,9 @@ def unshaped(shards: int, read: int) -> Figures:
 
 
 def leased(shards: int) -> Figures:
-    """Simulate a whole epoch of two sources, with restarts and machines that come and go."""
+    """Simulate a whole epoch over two sources, with host restarts and machines that come and go."""
     of_first = round(0.23 * shards)
-    each = SIMULATED * SAMPLES  # samples of a step: a shard's worth for each trainer
+    each = SIMULATED * SAMPLES  # samples of a step: one shard's worth for each trainer
     steps = 2 * shards * SAMPLES // each + 20
     world = World(
         Setting(
@@ -103,7 +100,7 @@ def leased(shards: int) -> Figures:
         done += 50
         if done % 500 == 0:
             world.restart_host(3.0)
-            assert world.run_steps(1, 36_000.0)  # until the host is back
+            assert world.run_steps(1, 36_000.0)  # continue until the restarted host is back
             restarts += 1
             say(f"{done} steps")
     assert world.run_steps(20, 36_000.0)

@@ -1,4 +1,5 @@
-"""SwAV on real images: a probe's accuracy on the trunk of three agents, of one, and of none (../README.md)."""
+"""SwAV on real images: the accuracy of a linear probe on the trunk of three agents, one agent, and none
+(../README.md)."""
 
 import argparse
 import gzip
@@ -25,7 +26,7 @@ from tests.benchmarks.rig.figures import Figures, publish, say
 from tests.end_to_end.rig.swarm import Swarm, Uploaded
 from web.pages.runs.forms.recipe import values_of
 
-DEBIANS = Path("/usr/share/datasets/fashion-mnist")  # of the package dataset-fashion-mnist
+DEBIANS = Path("/usr/share/datasets/fashion-mnist")  # installed by Debian's package dataset-fashion-mnist
 SIDE, AT_ONCE = 28, 256
 LIMIT_S = 3600.0
 
@@ -36,7 +37,7 @@ class Pictures(NamedTuple):
 
 
 def pictures(folder: Path, name: str, most: int) -> Pictures:
-    """Return the first images of MNIST's files of this name."""
+    """Return the first `most` images and labels of the MNIST files with this name."""
     with gzip.open(folder / f"{name}-images-idx3-ubyte.gz") as file:
         pixels = np.frombuffer(file.read()[16:], np.uint8).reshape(-1, SIDE, SIDE)
     with gzip.open(folder / f"{name}-labels-idx1-ubyte.gz") as file:
@@ -45,7 +46,6 @@ def pictures(folder: Path, name: str, most: int) -> Pictures:
 
 
 def tar_of(images: Pictures) -> Uploaded:
-    """Pack the images as a user would upload them."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for number, (pixels, label) in enumerate(zip(*images, strict=True)):
@@ -58,8 +58,6 @@ def tar_of(images: Pictures) -> Uploaded:
 
 
 class Trained(NamedTuple):
-    """The outcome of a run; its recipe, data and snapshots are in `export`."""
-
     export: Path
     final: Path
     losses: list[float]
@@ -67,7 +65,6 @@ class Trained(NamedTuple):
 
 
 def trained(folder: Path, tar: Uploaded, recipe: dict[str, str], agents: int, steps: int) -> Trained:
-    """Train a run with this many agents, from the form to the last snapshot."""
     with Swarm(folder) as swarm:
         swarm.start_site()
         organizer = swarm.sign_up("organizer")
@@ -83,7 +80,6 @@ def trained(folder: Path, tar: Uploaded, recipe: dict[str, str], agents: int, st
 
 
 def accuracy_of(run: Trained, snapshot: Path, learned: Pictures, held: Pictures) -> float:
-    """Return the probe's accuracy on the trunk in a snapshot."""
     recipe = parse_recipe((run.export / "recipe.json").read_text())
     assert isinstance(recipe, ImageSSL)
     replica = Replica(recipe)
@@ -97,7 +93,7 @@ def accuracy_of(run: Trained, snapshot: Path, learned: Pictures, held: Pictures)
 
 @torch.no_grad()
 def features(trunk: torch.nn.Module, pixels: NDArray[np.uint8], side: int) -> NDArray[np.float32]:
-    """Return features of whole images, [images, features]."""
+    """Return the trunk's features of whole images, of shape [images, features]."""
     sized = np.stack([np.array(Image.fromarray(one).convert("RGB").resize((side, side), 3)) for one in pixels])
     made = [
         trunk(pixel_values=torch.from_numpy(as_floats(sized[start : start + AT_ONCE]))).pooler_output.flatten(1)
@@ -108,7 +104,6 @@ def features(trunk: torch.nn.Module, pixels: NDArray[np.uint8], side: int) -> ND
 
 
 def compared(data: Path, images: int, probed: int, steps: int) -> Figures:
-    """Compare three agents, one agent, and an untrained trunk."""
     tar = tar_of(pictures(data, "train", images))
     learned, held = pictures(data, "train", probed), pictures(data, "t10k", 10_000)
     recipe = {name: str(value) for name, value in values_of(SMALL).items()}

@@ -1,1 +1,1 @@
-"""Computations on rounds: bytes against the plan's, affected rounds against others, growth of memory."""
+"""Calculations on rounds: bytes compared with the plan's, affected rounds compared with others, growth of memory."""

@@ -1,4 +1,4 @@
-"""The choice of the peer in trouble, and round times with and without the trouble."""
+"""Which peer gets into trouble, and round times with and without that trouble."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -7,12 +7,11 @@ from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.messages import Plan
 from tests.benchmarks.rig.figures import Figures, median
 
-TENTH = 0.1  # the part of its uplink that a slow peer has left
-LATE = 1.5  # times the plan's time: a slower sender is late
+TENTH = 0.1  # share of its uplink that a slowed peer keeps
+LATE = 1.5  # a sender that takes longer than this many times the planned time is late
 
 
 def chunks_by_reducer(plans: Collection[Plan]) -> Counter[PeerId]:
-    """Return how many chunks each peer has reduced in these plans."""
     counts = Counter[PeerId]()
     for plan in plans:
         for span in plan.spans:
@@ -21,7 +20,9 @@ def chunks_by_reducer(plans: Collection[Plan]) -> Counter[PeerId]:
 
 
 def a_sender(names: Collection[str], up: Mapping[str, float], wire_bytes: float, plan_s: float) -> str | None:
-    """Return the non-reducer with the widest uplink of which a tenth is too little, else the narrowest, else None."""
+    """Choose a peer to slow down. A tenth of its uplink should make the peer late. Of such peers take the one with the
+    widest uplink, else the peer with the narrowest. `names` are peers that do not reduce. Return None if there are
+    none."""
     late = [name for name in names if wire_bytes / (TENTH * up[name]) > LATE * plan_s]
     if late:
         return max(sorted(late), key=lambda name: up[name])
@@ -29,14 +30,14 @@ def a_sender(names: Collection[str], up: Mapping[str, float], wire_bytes: float,
 
 
 def a_reducer(chunks: Mapping[str, int], trainers: Collection[str]) -> str | None:
-    """Return the trainer that reduces most, or else the relay that does. None if none reduces."""
+    """Return the trainer that reduces most, or else the relay that reduces most, or None if no peer reduces."""
     able = {name: count for name, count in chunks.items() if count}
     chosen = [name for name in able if name in trainers] or list(able)
     return max(sorted(chosen), key=lambda name: able[name], default=None)
 
 
 def beside_usual(usual: Sequence[float], affected: Sequence[float], without: Sequence[float]) -> Figures:
-    """Compare the first and the worst affected round with usual rounds and rounds without the peer, by medians."""
+    """Compare the first and the worst affected round with the median of usual rounds and of rounds without the peer."""
     usual_s, without_s = median(usual), median(without) if without else None
     worst_s = max(affected)
     return {

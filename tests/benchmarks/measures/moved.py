@@ -1,4 +1,4 @@
-"""Bytes of rounds against their plans: by peer, up and down."""
+"""Bytes that rounds move, compared with their plans: by peer, up and down."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -12,19 +12,19 @@ from peer_agent.protocol.recipe import Codec
 from tests.benchmarks.rig.figures import Figures
 from tests.benchmarks.rig.tally import AVERAGE, CONTROL, GRADIENT, LOG, PROBE, WORDS, Counts
 
-OF_ROUNDS = (GRADIENT, AVERAGE, LOG, WORDS)  # rows; probes of idle links and control are no part of a round
+# rows of the tally that belong to rounds; probes of idle links and control messages do not
+OF_ROUNDS = (GRADIENT, AVERAGE, LOG, WORDS)
 ON_DATA_LINKS = (*OF_ROUNDS, PROBE)
 
 
 class Moved(Struct):
-    """Bytes that leave a peer, and that reach it."""
-
     up: float = 0.0
     down: float = 0.0
 
 
 def planned(plan: Plan, receivers: Collection[PeerId]) -> dict[PeerId, Moved]:
-    """Return the encoded bytes that a plan moves: gradients to reducers, averages to receivers, nothing to oneself."""
+    """Return the encoded bytes that each peer moves under a plan: gradients to reducers, and averages to receivers.
+    What a peer gives itself does not count."""
     moved = {peer: Moved() for peer in {*receivers, *_reducers(plan), *(slot.peer for slot in plan.slots)}}
     grid = Grid(plan.elements, plan.chunk_elements)
     for span in plan.spans:
@@ -44,7 +44,6 @@ def _reducers(plan: Plan) -> set[PeerId]:
 
 
 def _size(grid: Grid, codec: Codec, span: PlannedSpan, first: int, stop: int) -> int:
-    """Return the encoded size of the span's chunks in [first, stop)."""
     chunks = range(max(span.first, first), min(span.stop, stop))
     return sum(encoded_size(codec, grid.length(chunk)) for chunk in chunks)
 
@@ -56,7 +55,7 @@ def _move(moved: Mapping[PeerId, Moved], sender: PeerId, receiver: PeerId, size:
 
 
 def rows_between(before: Mapping[str, Counts], after: Mapping[str, Counts], rows: Iterable[int]) -> dict[str, Moved]:
-    """Return the bytes that each process sent and received in between, in these rows."""
+    """Return the bytes that each process sent and received between the two counts, in the given rows of the tally."""
     chosen = list(rows)
     sums = {name: (after[name] - before[name])[chosen].sum(axis=0) for name in after}
     return {name: Moved(float(sent), float(received)) for name, (sent, received) in sums.items()}
@@ -72,10 +71,11 @@ def beside_plans(
     after: Mapping[str, Counts],
     kernel_bytes: float,
 ) -> Figures:
-    """Return a round's mean bytes beside the planned ones. `kernel_bytes`: of all data links in all rounds.
+    """Return the mean bytes that a round moved beyond the planned ones. `kernel_bytes`: bytes of all data links in all
+    rounds.
 
-    The kernel does not know its traffic's kind: bytes beyond ours are split in proportion between rounds and probes.
-    """
+    The kernel cannot tell rounds from probes. The kernel's bytes are split between rounds and probes in proportion to
+    our own counts."""
     rounds = len(plans)
     wanted = sum(each.up for plan in plans for each in plan.values())
     counts = {row: total(rows_between(before, after, [row])) for row in (*ON_DATA_LINKS, CONTROL)}
@@ -94,7 +94,7 @@ def beside_plans(
 
 
 def in_parts(moved: Mapping[str, Moved], names: Collection[str], whole: float) -> Figures:
-    """Return the maximum of these peers, up and down, in parts of `whole` bytes; nothing without peers."""
+    """Return the largest bytes up and down of the named peers, as multiples of `whole` bytes. Empty without names."""
     if not names:
         return {}
     return {
@@ -104,7 +104,7 @@ def in_parts(moved: Mapping[str, Moved], names: Collection[str], whole: float) -
 
 
 def together(moved: Mapping[str, Moved], names: Collection[str], whole: float) -> Figures:
-    """Return the sum of these peers, up and down, in parts of `whole` bytes; nothing without peers."""
+    """Return the total bytes up and down of the named peers, as multiples of `whole` bytes. Empty without names."""
     if not names:
         return {}
     return {

@@ -1,8 +1,8 @@
-"""DeDLOC's published program (section 3.2): a lower bound reported beside a plan, for comparison.
+"""The linear program that DeDLOC published (section 3.2), as a lower bound to compare plans with.
 
-a_ij is how much of its gradient peer i sends to j, g_ij how much of the averages j gets from i, in parts of the vector.
-Since g_ij may differ by j, an element may be averaged at two places, with two results: no plan may do that (rule 25).
-"""
+a_ij is the share of its gradient that peer i sends to peer j. g_ij is the share of the averages that peer j gets from
+peer i. Since g_ij may differ by j, two peers may both average an element, with two results. Our plans may not do that
+(rule 25)."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,14 +13,15 @@ import numpy as np
 from peer_agent.protocol.plan.parties import NO_LIMITS, Limits, Party, Table
 from peer_agent.protocol.plan.solve import solve
 
-MOST = 64  # peers: some 8,000 variables and as many rows, and seconds
+MOST = 64  # peers; this needs some 8,000 variables, as many rows, and several seconds
 
 Name = tuple[str | int, ...]
 TIME: Name = ("T",)
 
 
 class Flow(NamedTuple):
-    """A flow from one peer (by number) to another: a variable, in parts of `size` bytes."""
+    """A flow between two peers, given by their numbers. The flow is a variable of the linear program, in units of
+    `size` bytes."""
 
     name: Name
     ends: tuple[int, int]
@@ -29,7 +30,7 @@ class Flow(NamedTuple):
 
 
 class _Builder:
-    """Variables and rows `sum(coefficient * variable) <= bound`, collected one by one."""
+    """Variables of a linear program and its rows `sum(coefficient * variable) <= bound`, collected one by one."""
 
     def __init__(self) -> None:
         self.variables: dict[Name, int] = {TIME: 0}
@@ -37,19 +38,16 @@ class _Builder:
         self.bounds: list[float] = []
 
     def row(self, terms: Iterable[tuple[Name, float]], bound: float = 0.0) -> None:
-        """Add a row; a new name is a new variable from 0 on."""
         for name, coefficient in terms:
             variable = self.variables.setdefault(name, len(self.variables))
             self.entries.append((len(self.bounds), variable, coefficient))
         self.bounds.append(bound)
 
     def link(self, flows: Sequence[Flow], capacity: float) -> None:
-        """Limit the flows' bytes to the capacity times T."""
         if flows and math.isfinite(capacity):
             self.row([*((flow.name, flow.size / capacity) for flow in flows), (TIME, -1.0)])
 
     def least_time(self) -> float | None:
-        """Return the least T, or None if HiGHS gives up."""
         from scipy.optimize import linprog
         from scipy.sparse import csr_array
 
@@ -62,10 +60,10 @@ class _Builder:
 
 
 def published_bound(parties: Sequence[Party], down_bytes: float, limits: Limits = NO_LIMITS) -> float:
-    """Return a lower bound of a round's seconds by the published program, without households, duplex or forwarders.
+    """Return a lower bound of a round's seconds by the published program, which ignores households, duplex limits and
+    forwarders.
 
-    Return 0 if HiGHS gives up. Raise ValueError as `solve` does, and for more than 64 peers.
-    """
+    Return 0 if the solver HiGHS gives up. Raise ValueError as `solve` does, and for more than 64 peers."""
     if len(parties) > MOST:
         raise ValueError(f"more than {MOST} take part")
     unit_s = solve(parties, down_bytes, limits).duration_s
@@ -85,7 +83,6 @@ def published_bound(parties: Sequence[Party], down_bytes: float, limits: Limits 
 
 
 def _flows(table: Table, down_bytes: float) -> Iterator[Flow]:
-    """Yield gradients to possible reducers, and averages from them."""
     everybody = range(len(table.peers))
     for reducer in (i for i in everybody if table.reduces[i]):
         for other in (i for i in everybody if i != reducer):
@@ -96,10 +93,10 @@ def _flows(table: Table, down_bytes: float) -> Iterator[Flow]:
 
 
 def _average(builder: _Builder, table: Table) -> None:
-    """Limit a reducer's output to what every contributor has sent it, and give every receiver the whole.
+    """Limit each reducer's output to what every contributor has sent it, and give every receiver the whole vector.
 
-    A reducer's input from all is a variable of its own, m: n squared rows instead of n cubed.
-    """
+    The variable m is what a reducer has from all contributors. With m, the program has n squared rows instead of n
+    cubed."""
     reducers, receivers = np.flatnonzero(table.reduces).tolist(), np.flatnonzero(table.receives).tolist()
     for i in reducers:
         for k in np.flatnonzero(table.up_bytes).tolist():

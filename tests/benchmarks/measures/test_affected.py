@@ -1,4 +1,4 @@
-"""The choice of the peer in trouble, and the comparison of its rounds."""
+"""Which peer gets into trouble, and how the benchmark compares the affected rounds."""
 
 from tests.benchmarks.measures.affected import a_reducer, a_sender, beside_usual
 

@@ -1,4 +1,4 @@
-"""Growth is found regardless of start-up memory, and a single peak is no growth."""
+"""The benchmark detects growth whatever memory start-up takes, and does not mistake a single peak for growth."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A plan's bytes counted by hand, and the figures from real counts."""
+"""Bytes of a plan, counted by hand, and figures made from real counters."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from tests.benchmarks.rig.tally import AVERAGE, CONTROL, GRADIENT, LOG, PROBE, W
 from tests.protocol.identities import RUN
 
 ONE, TWO, RELAY, OTHER = (PeerId(f"{number:032x}") for number in (1, 2, 8, 9))
-CHUNK, ELEMENTS = 4096, 3 * 4096 + 100  # four chunks, the last of them short
+CHUNK, ELEMENTS = 4096, 3 * 4096 + 100  # four chunks; the last one is short
 HALVES, LAST = 2 + 2 * CHUNK, 2 + 2 * 100
 WHOLE = 3 * HALVES + LAST
 

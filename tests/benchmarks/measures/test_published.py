@@ -1,4 +1,4 @@
-"""The paper's program is a lower bound: equal for equal peers, lower where averaging twice pays."""
+"""The paper's program is a lower bound: equal for equal peers, lower where averaging an element twice pays."""
 
 import random
 
@@ -39,7 +39,8 @@ def test_two_regions_have_the_plan_that_the_paper_has() -> None:
 
 
 def test_bound_averages_an_element_twice_where_a_plan_may_not() -> None:
-    """Two relays each reach the other's half of the receivers badly: both average nearly everything."""
+    """Each relay has slow links to half of the receivers. The best solution lets both relays average nearly
+    everything."""
     near = [replace(party, may_reduce=False) for party in trainers(4, 1.0)]
     parties = [*near, auxiliary(10, 8.0), auxiliary(11, 8.0)]
     limits = Limits(pairs={(peer(10 + (i < 2)), peer(i)): 0.1 for i in range(4)})
@@ -48,7 +49,8 @@ def test_bound_averages_an_element_twice_where_a_plan_may_not() -> None:
 
 
 def test_so_it_does_without_limits_on_pairs() -> None:
-    """A peer with a slow uplink and a fast downlink averages for itself what the auxiliary averages for the others."""
+    """One trainer has a slow uplink and a fast downlink. This trainer averages for itself what the auxiliary averages
+    for the other trainers."""
     fast = [replace(trainer(i, 100.0), may_reduce=False) for i in (1, 2)]
     parties = [trainer(0, 1.5, 7.0), *fast, replace(auxiliary(5, 1.5), download_bps=7.0)]
     assert solve(parties, 1.0).duration_s == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""A process's counts by kind of message, and reading them from outside."""
+"""A process counts its bytes by kind of message, and other processes can read the counts."""
 
 from pathlib import Path
 

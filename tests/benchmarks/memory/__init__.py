@@ -1,1 +1,1 @@
-"""Benchmarks of processes' memory."""
+"""Benchmarks of the memory of processes."""

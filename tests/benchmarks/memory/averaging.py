@@ -1,4 +1,5 @@
-"""Memory of processes that average without torch, over many rounds of which a third fail. Described in README.md."""
+"""Memory of processes that average without torch, over many rounds. A third of the rounds fail. Described in
+README.md."""
 
 import argparse
 import asyncio
@@ -21,17 +22,18 @@ from tests.benchmarks.rig.processes import Child, peak_mb, rss_mb, running
 
 HERE = "tests.benchmarks"
 HOST = "127.0.0.1"
-TRAINERS = [PeerId(f"{number:032x}") for number in (1, 2, 3)]  # the first listens, and reduces beside the relay
+TRAINERS = [PeerId(f"{number:032x}") for number in (1, 2, 3)]  # the first trainer listens and reduces beside the relay
 RELAY = PeerId(f"{1 << 64:032x}")
 SAMPLES = 4
 PACE = "--sample-s", str(0.02 / SAMPLES), "--late-s", "0.1"
-FAILS = 3  # one round in this many
+FAILS = 3  # one round in this many fails
 TELL = 50
-PATIENCE_S = 60.0  # for one round
+PATIENCE_S = 60.0  # seconds for one round
 
 
 def recipe() -> Recipe:
-    """Return a recipe whose batch is three trainers' work, or two's while one is away. Two of three are no quorum."""
+    """Return a recipe whose batch three trainers fill, or two while one is away. Two of three trainers are below the
+    quorum."""
     return CausalLM(
         model=Model(context=257),
         target_batch=SAMPLES * len(TRAINERS),
@@ -45,7 +47,7 @@ def recipe() -> Recipe:
 
 @contextmanager
 def everybody(folder: Path, control: str) -> Iterator[dict[str, Child]]:
-    """Start a relay, a listening trainer, and two others that are lost in turn; yield them by role."""
+    """Start a relay, a trainer that listens, and two trainers that are disconnected in turn. Yield them by role."""
     with contextlib.ExitStack() as stack:
 
         def start(program: str, peer: PeerId, *more: str) -> Child:
@@ -60,15 +62,13 @@ def everybody(folder: Path, control: str) -> Iterator[dict[str, Child]]:
 
 
 class Rounds:
-    """A number of rounds, and the processes' memory meanwhile."""
-
     def __init__(self, coordinator: Coordinator, children: dict[str, Child], rounds: int) -> None:
         self.coordinator, self.children, self.rounds = coordinator, children, rounds
         self.looks: dict[str, list[float]] = {name: [] for name in children}
-        self._failed = 0  # number of the last round that was made to fail
+        self._failed = 0  # number of the last round in which a failure was caused
 
     async def make(self) -> None:
-        """Make rounds until this many have ended, with an update or void."""
+        """Make rounds until `rounds` of them have ended, with an update or void."""
         while (ended := self._ended()) < self.rounds:
             async with asyncio.timeout(PATIENCE_S):
                 await self.coordinator.change()
@@ -86,10 +86,10 @@ class Rounds:
             say(f"{self._ended()} rounds, {self.coordinator.state.void_rounds} void")
 
     def _fail(self) -> None:
-        """Once there is a plan, lose contributors until too few are left, and let them return: the round is void.
+        """Cause a void round: once it has a plan, disconnect contributors until too few are left, then let them return.
 
-        If the round succeeds because its reducer brought most of it, the next one is to fail instead.
-        """
+        The round may succeed nevertheless, if its reducer itself contributed most. Then the next round fails
+        instead."""
         state = self.coordinator.state
         round_ = state.round
         if state.phase is not Phase.REDUCE or round_ is None or round_.plan is None or round_.number == self._failed:

@@ -1,7 +1,7 @@
-"""An agent's memory estimate for a run, and its real use: a real site, relay and agent for each of two models.
+"""An agent's memory estimate for a run, and its real use, at a real site with a relay and an agent, for two models.
 
-Prints for each the estimate and the highest resident memory of the agent's process (VmHWM, so Linux only), in bytes.
-"""
+Prints for each model the estimate and the peak resident memory of the agent's process (VmHWM, so Linux only), in
+bytes."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def measured(recipe: dict[str, str]) -> Measured:
-    """Make one run of a few steps, each with a snapshot, so that everything is held at once."""
+    """Train a few steps with a snapshot at each step, so that memory reaches its peak."""
     with tempfile.TemporaryDirectory() as folder, Swarm(Path(folder)) as swarm:
         swarm.start_site()
         organizer = swarm.sign_up("organizer")
@@ -57,7 +57,6 @@ def measured(recipe: dict[str, str]) -> Measured:
 
 
 def peak_of(pid: int) -> int:
-    """Return the highest resident memory of a process so far."""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return 1024 * int(found[1])

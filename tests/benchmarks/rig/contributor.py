@@ -1,7 +1,8 @@
-"""`python -m tests.benchmarks.rig.contributor FOLDER PEER CONTROL ELEMENTS [SECONDS [ADDRESS]]`: a round without torch.
+"""A contributor without torch: `python -m tests.benchmarks.rig.contributor FOLDER PEER CONTROL ELEMENTS [SECONDS
+[ADDRESS]]`.
 
-Sums, codec, links, sending order and assembly are the agent's own; the gradient is noise, and no step is made of it.
-"""
+Sums, codec, links, sending order and assembly are the agent's own. The gradient is noise, and the averages update no
+model."""
 
 import asyncio
 import contextlib
@@ -41,9 +42,10 @@ PATIENCE_S = 30.0
 
 
 class Contributor:
-    """The shipped core of a trainer, from cut to commit, repeatedly. Its clock does not tick: a script drives it."""
+    """The shipped trainer core, taken from cut to commit repeatedly. A script drives the core, whose clock does not
+    tick."""
 
-    further_s = 15.0  # until a second unit of the same step
+    further_s = 15.0  # seconds until a second unit of the same step
 
     def __init__(
         self,
@@ -53,10 +55,10 @@ class Contributor:
         place: Place | None = None,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Create a contributor. `unit_s`: seconds to compute a unit, beside adding it. `place`: where it listens.
+        """Create a contributor. `unit_s`: seconds to compute a unit, without adding it. `place`: the address on which
+        it listens.
 
-        `fail` receives errors of background jobs; by default the process ends.
-        """
+        `fail` receives the errors of background jobs. Without it an error ends the process."""
         self.access, self.grid, self.unit_s, self.place = access, grid, unit_s, place
         self._fail = fail or _end_process
         self.links = DataLinks(access, self._hear_relay, self._reached, lambda: self.round is not None)
@@ -70,9 +72,9 @@ class Contributor:
         self._closing = False
         self._worked_at = -1
         self._cuts = 0
-        self._free = asyncio.Lock()  # with staleness 1 an update waits for the unit that was begun
-        self._waiting: e.Compute | None = None  # for the next cut, with staleness 1
-        self._computed = self._later = 0  # tokens of the last unit, and of those that wait for a frozen sum
+        self._free = asyncio.Lock()  # with staleness 1, an update waits for the unit that has begun
+        self._waiting: e.Compute | None = None  # a unit to compute for the next cut, with staleness 1
+        self._computed = self._later = 0  # tokens of the last unit; tokens to add once the frozen sum is released
 
     async def run(self) -> None:
         await self.access.renew()
@@ -142,7 +144,7 @@ class Contributor:
                 raise AssertionError(f"nothing may go wrong here: {action}")
 
     def _start(self, job: Coroutine[Any, Any, None]) -> None:
-        """Start a background job; its failure ends this process."""
+        """Start a background job. If the job fails, the process ends."""
         task = asyncio.create_task(job)
         self._jobs.add(task)
         task.add_done_callback(self._ended)
@@ -153,7 +155,7 @@ class Contributor:
             self._fail(error)
 
     async def _load(self, action: e.Load) -> None:
-        """Load nothing; the hello after it means that all relays are linked."""
+        """Load nothing. Wait for the links to all relays instead, so that the next hello shows that they are open."""
         others = {listener.peer for listener in action.greeting.listeners} - {self.access.peer}
         while not others <= self.links.open.keys():  # noqa: ASYNC110 (a dictionary cannot be awaited)
             await asyncio.sleep(0.01)
@@ -163,8 +165,8 @@ class Contributor:
         assert self.core.recipe is not None
         overlaps = self.core.overlaps
         place, base = self._cuts if overlaps else self.core.step, self.core.step
-        # A further unit comes late: each trainer gives its first unit before, so that all are in every round. If one
-        # sits out, the batch still fills.
+        # Delay every unit after a step's first, so that each round has a first unit of every trainer. If a trainer is
+        # away, the further units fill the batch.
         is_further = self.unit_s and self._worked_at == place
         if is_further and overlaps:
             self._waiting = action
@@ -173,14 +175,14 @@ class Contributor:
         async with self._free if overlaps else contextlib.nullcontext():
             await asyncio.sleep(self.further_s if is_further else self.unit_s)
         if self.core.in_hand is None or self.core.in_hand.job != action.job:
-            return  # the round was cut meanwhile
+            return  # the round was cut in the meantime
         (unit,) = action.units
-        _, tokens = self.core.recipe.loss_units_in(unit.samples)  # a power of two: the mean is what was drawn
+        # a power of two, so that the mean equals the noise exactly
+        _, tokens = self.core.recipe.loss_units_in(unit.samples)
         self._computed = tokens
         await self._take(e.Computed(action.job, 2.5 * tokens, (tokens,), base))
 
     def _add_noise(self, tokens: int) -> None:
-        """Add noise for these tokens, or count them until a frozen sum is released."""
         if self.core.round is not None:
             self._later += tokens
         elif tokens:
@@ -196,7 +198,7 @@ class Contributor:
             self._start(self._freeze(action, self.round))
             return
         if self.round is None:
-            return  # a round without it: the log has its averages
+            return  # this peer was not in the round; the log has the averages
         match action:
             case e.Send():
                 assert self.core.round is not None
@@ -225,7 +227,7 @@ class Contributor:
         await self._take(e.Frozen(action.job, sending.root, sending.norm))
 
     async def _apply(self, action: e.Apply) -> None:
-        """Make no step; the digest names the averages. A round without this peer leaves no bytes."""
+        """Count the update without changing a model. The digest identifies the averages."""
         head = action.record.record
         if self.round is not None and self.round.is_of(head):
             await self.round.wait_for_chunks(head, PATIENCE_S)
@@ -262,7 +264,7 @@ def _end_process(error: BaseException) -> None:
 
 
 def main(folder: str, peer: str, control: str, elements: str, *rest: str) -> None:
-    """Contribute until ended; with an address, listen there."""
+    """Contribute until the process is ended. If an address is given, listen there."""
     leave_with_parent()
     unit_s, address = (*rest, *("0", "")[len(rest) :])
     access = OwnAccess(Path(folder), PeerId(peer), Role.TRAINER, control)

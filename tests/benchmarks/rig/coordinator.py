@@ -1,7 +1,6 @@
 """The shipped coordinator over real control links, with a list in place of a database: a host without a site.
 
-Not responsible for people, pages or claims. A peer that proves a credential of the test's site is a member.
-"""
+This host has no people, pages or claims. Every peer that proves a credential of the test's site is a member."""
 
 import asyncio
 import secrets
@@ -31,30 +30,31 @@ from tests.benchmarks.rig.machines import admitted
 from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 
 SHARD_SAMPLES = 1_000_000
-WAITING = 10_000  # messages for one link; a peer that takes none of them is lost
+WAITING = 10_000  # messages queued for one link; a peer that does not read them is lost
 
 
 class Timed(Struct):
-    """One step, in seconds of this machine's clock."""
+    """The history of one step. Times are in seconds of this machine's clock."""
 
     cut_at: float
     planned_at: float = 0.0
-    planned_s: float = 0.0  # the plan's stated duration
+    planned_s: float = 0.0  # duration that the plan states
     committed_at: float = 0.0
     held_at: dict[PeerId, float] = field(default_factory=dict)  # when each trainer reported that it has all averages
-    held_in: dict[PeerId, int] = field(default_factory=dict)  # and of which attempt
-    plan: m.Plan | None = None  # of the last attempt
-    attempts: int = 0  # that were planned
-    dropped: frozenset[PeerId] = frozenset()  # contributors without which the round ended
-    whole: frozenset[PeerId] = frozenset()  # those that are in every chunk
+    held_in: dict[PeerId, int] = field(default_factory=dict)  # the attempt whose averages the trainer reported
+    plan: m.Plan | None = None  # the plan of the last attempt
+    attempts: int = 0  # number of attempts that were planned
+    dropped: frozenset[PeerId] = frozenset()  # contributors that the round ended without
+    whole: frozenset[PeerId] = frozenset()  # contributors that are in every chunk
     exact: bool = False
-    told: str = ""  # facts about its plan
-    number: int = 0  # of the round: the last that was cut at this step
+    told: str = ""  # facts about the plan, for people
+    number: int = 0  # number of the last round that was cut at this step
     asked: set[PeerId] = field(default_factory=set)
-    left_out: set[PeerId] = field(default_factory=set)  # and told so
-    codecs: dict[PeerId, Codec] = field(default_factory=dict)  # of contributors with a slot
+    left_out: set[PeerId] = field(default_factory=set)  # peers that were told that the plan leaves them out
+    codecs: dict[PeerId, Codec] = field(default_factory=dict)  # codec of each contributor with a slot
     codec_down: Codec = "fp16"
-    behind: dict[PeerId, int] = field(default_factory=dict)  # steps, of each replica when the next was committed
+    # steps that each replica was behind when the next step was committed
+    behind: dict[PeerId, int] = field(default_factory=dict)
 
     @property
     def slots(self) -> int:
@@ -62,38 +62,38 @@ class Timed(Struct):
 
     @property
     def awaited(self) -> frozenset[PeerId]:
-        """Contributors that were not dropped: the round lasts until these have everything."""
+        """Contributors that the round did not drop. The round lasts until all of them have the averages."""
         return frozenset(self.codecs) - self.dropped
 
     @property
     def round_s(self) -> float:
-        """Seconds from the cut until the last awaited contributor has everything."""
         return self.seconds_without(frozenset())
 
     def seconds_without(self, peers: AbstractSet[PeerId]) -> float:
-        """Return the same without waiting for some peers, dropped or not."""
+        """Return the seconds from the cut until every awaited contributor, except `peers`, has all averages."""
         held = [at for peer, at in self.held_at.items() if peer in self.awaited - peers]
         return max(held, default=self.cut_at) - self.cut_at
 
     @property
     def is_held(self) -> bool:
-        """True if all awaited contributors have all averages."""
         return self.awaited <= self.held_at.keys()
 
     def hold(self, peer: PeerId, attempt: int, at: float) -> None:
-        """Record that a peer has all averages of an attempt; those of a later attempt replace them."""
+        """Record when a peer has all averages of an attempt. The time of a later attempt replaces that of an earlier
+        one."""
         if attempt > self.held_in.get(peer, -1):
             self.held_at[peer], self.held_in[peer] = at, attempt
 
     def ask(self, message: m.Cut | m.SitOut, peers: Iterable[PeerId]) -> None:
-        """Record which peers are in the round, or are not; another round at this step begins anew."""
+        """Record which peers the round asks to contribute, and which it leaves out. A new round at this step clears the
+        record."""
         if message.round > self.number:
             self.number, self.asked, self.left_out = message.round, set(), set()
         (self.asked if isinstance(message, m.Cut) else self.left_out).update(peers)
 
 
 class Coordinator:
-    """One run driven from its beginning; `steps` has the begun ones, by number."""
+    """One run, driven from its beginning. `steps` maps the number of each step that has begun to its history."""
 
     def __init__(self, recipe: Recipe, elements: int) -> None:
         snapshot = m.Snapshot(index=0, step=0, digest=GENESIS, state_digest="", file="0" * 64, size=0)
@@ -113,15 +113,15 @@ class Coordinator:
         self.entries: list[tuple[Entry, Record]] = []
         self.steps: dict[int, Timed] = {}
         self.notes: list[str] = []
-        self.absent: set[PeerId] = set()  # peers stopped or gone on purpose, which are not awaited
-        self.digests: dict[int, dict[PeerId, str]] = {}  # of each step's state, as each peer reports it
-        self.shown_by: dict[Direction, set[PeerId]] = {}  # the other ends when an idle link was measured
+        self.absent: set[PeerId] = set()  # peers that were stopped on purpose; nothing waits for them
+        self.digests: dict[int, dict[PeerId, str]] = {}  # state digests by step and peer, as each peer reports them
+        # for each link direction, the peers at the other end when the idle link was probed
+        self.shown_by: dict[Direction, set[PeerId]] = {}
         self._moved_on = asyncio.Event()
         self._words: dict[PeerId, asyncio.Queue[m.Message]] = {}
         self._server: Server
 
     async def listen(self, host: str) -> str:
-        """Start listening for control links; return the address."""
         self._server = await serve(self._serve, host, 0, **socket_options(Link.CONTROL))
         self._clock = asyncio.create_task(self._tick())
         port = next(iter(self._server.sockets)).getsockname()[1]
@@ -133,7 +133,7 @@ class Coordinator:
         await self._server.wait_closed()
 
     async def reach(self, step: int) -> None:
-        """Wait until this many steps are committed, and all contributors to the last have its averages."""
+        """Wait until `step` steps are committed, and all contributors to the last step have its averages."""
         while self.state.step < step or not self._is_held(self.steps[step - 1]):
             await self.change()
 
@@ -141,17 +141,16 @@ class Coordinator:
         return timed.awaited - self.absent <= timed.held_at.keys()
 
     async def change(self) -> None:
-        """Wait for the next event."""
         self._moved_on.clear()
         await self._moved_on.wait()
 
     def end_probes(self) -> None:
-        """Probe no idle links any more, as in an older run whose members have had their probes."""
+        """Probe no idle links from now on, as in an older run that has already probed all members."""
         for member in self.state.members.values():
             member.conduct.probed = MOST_PROBES
 
     def lose(self, peer: PeerId) -> None:
-        """End a link and open another at once, which would cost a peer's process more time."""
+        """Disconnect a peer and reconnect it at once, which is quicker than restarting the peer's process."""
         self.handle(e.Lost(peer))
         self._say((peer,), m.Rehello(run=RUN, fence=self.state.fence))
 
@@ -181,7 +180,7 @@ class Coordinator:
         credential = link.credential
         assert credential is not None
         if isinstance(body, m.OF_MACHINE):
-            return  # these machines have no owner
+            return  # these machines have no owner whom the message could concern
         assert isinstance(body, m.TO_SITE)
         if isinstance(body, m.Hello):
             self.handle(e.Joined(credential.peer, credential.person, credential.peer, credential.role, body))
@@ -194,7 +193,8 @@ class Coordinator:
         self.handle(e.Received(credential.peer, body))
 
     def _note_held(self, peer: PeerId, body: m.TO_SITE) -> None:
-        """Note a peer's averages: reported at once, or after the step if that was committed first."""
+        """Record that a peer has the averages. A peer reports that at once, or with its next step if the step was
+        committed first."""
         match body:
             case m.Arrivals() if body.holds:
                 step, attempt = body.step, body.attempt
@@ -219,7 +219,7 @@ class Coordinator:
             self._carry(command)
 
     def _later(self, event: e.Event) -> None:
-        """Deliver a database's answer by itself, not within the event that asked for it."""
+        """Deliver a database's answer in a turn of its own, not within the event that asked for it."""
         asyncio.get_running_loop().call_soon(self.handle, event)
 
     def _carry(self, command: e.Command) -> None:
@@ -239,7 +239,7 @@ class Coordinator:
             case e.Abdicate():
                 raise AssertionError("there is no other host")
             case e.LeftOut() | e.Agreed() | e.Waiting() | e.Finish() | e.Replay() | e.Elected() | e.Admitted():
-                pass  # rows and files of a site
+                pass  # these commands write rows and files of a site
             case _:
                 assert_never(command)
 
@@ -254,7 +254,7 @@ class Coordinator:
     def _announce(self, command: e.Announce) -> None:
         plan, timed = command.plan, self.steps[command.plan.step]
         before = (timed.plan.round, timed.plan.attempt) if timed.plan is not None else (-1, -1)
-        if (plan.round, plan.attempt) > before:  # a plan may be repeated
+        if (plan.round, plan.attempt) > before:  # the same plan may come again
             timed.planned_at, timed.planned_s, timed.plan = time.monotonic(), plan.duration_s, plan
             timed.codecs, timed.codec_down = {slot.peer: slot.codec for slot in plan.slots}, plan.codec_down
             timed.attempts += 1
@@ -286,13 +286,12 @@ class Coordinator:
 
 
 def _is_whole(contribution: Contribution, record: Record) -> bool:
-    """Return True if it is in every chunk."""
     chunks = sum(part.stop - part.first for part in contribution.included)
     return chunks == sum(span.stop - span.first for span in record.spans)
 
 
 def _told(plan: m.Plan, known: dict[Direction, Capacity]) -> str:
-    """Return the basis of a plan for people: chunks by reducer, link rates in Mb/s (+: at least)."""
+    """Describe a plan for people: chunks by reducer, and link rates in Mb/s (a + marks a lower bound)."""
     chunks = Counter[PeerId]()
     for span in plan.spans:
         chunks[span.reducer] += span.stop - span.first
@@ -302,7 +301,6 @@ def _told(plan: m.Plan, known: dict[Direction, Capacity]) -> str:
 
 
 def _told_of_pairs(pairs: dict[Pair, Capacity]) -> str:
-    """Return the number of limited pairs, and their rates in Mb/s."""
     rates = sorted(known.bps * 8e-6 for known in pairs.values())
     return f"; {len(rates)} pairs of {rates[0]:.1f} to {rates[-1]:.1f}" if rates else ""
 
@@ -312,4 +310,4 @@ async def _speak(link: Connection, words: asyncio.Queue[m.Message]) -> None:
         while True:
             await link.send(await words.get())
     except (LinkLost, Refused):
-        return  # noticed by the link's reader
+        return  # the link's reader notices the loss

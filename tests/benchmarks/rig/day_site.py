@@ -1,4 +1,5 @@
-"""The site, started as usual, whose relay and other children share its clock (tests/benchmarks/day.py)."""
+"""A site as usual, except that its relay and other child processes use the benchmark's clock
+(tests/benchmarks/day.py)."""
 
 import os
 import sys

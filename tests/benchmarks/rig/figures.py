@@ -1,4 +1,4 @@
-"""Medians, and the one JSON object with which a benchmark ends."""
+"""Medians, and the JSON object that a benchmark prints at its end."""
 
 import json
 import os
@@ -12,7 +12,7 @@ Figures = dict[str, Any]
 
 
 def publish(name: str, measure: Callable[[], Figures | list[Figures]]) -> int:
-    """Measure, and print each object: the figures, and the machine's load meanwhile (of one minute)."""
+    """Measure, and print each result as a JSON object, together with the machine's one-minute load before and after."""
     began, before = time.monotonic(), os.getloadavg()[0]
     measured = measure()
     about = {
@@ -32,12 +32,12 @@ def median(values: Iterable[float]) -> float:
 
 
 def say(line: str) -> None:
-    """Print progress on standard error."""
+    """Print progress to standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _rounded(value: Any) -> Any:
-    """Round to four digits, more than the accuracy of any figure."""
+    """Round numbers to four digits. No figure is more accurate than that."""
     match value:
         case float():
             return float(f"{value:.4g}")

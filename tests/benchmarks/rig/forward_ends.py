@@ -1,7 +1,7 @@
-"""A forwarder and a dialler through it: `python -m tests.benchmarks.rig.forward_ends forward|dial …`.
+"""A forwarder, and a dialler through it: `python -m tests.benchmarks.rig.forward_ends forward|dial …`.
 
-The listener is that of `link_ends`: it returns each frame as an average, so that both ways are full at once.
-"""
+The listener is that of `link_ends`. The listener returns each frame as an average, so that both directions are busy at
+once."""
 
 import asyncio
 import socket
@@ -24,7 +24,8 @@ PIECE = 256 * 1024
 
 
 async def forward(port: int, fingerprint: str, way: str) -> None:
-    """Forward to that listener until ended, with TLS or as if behind a proxy that ends TLS; print where."""
+    """Forward to the listener until the process ends, and print the forwarder's address. `way`: use TLS, or plain TCP
+    as behind a proxy that ends TLS."""
     listener = Listener(RELAY, f"wss://{HOST}:{port}/", fingerprint)
     certificate = new_certificate() if way == "tls" else None
     server = await serve_data(
@@ -46,7 +47,7 @@ async def _nothing(_: Connection) -> None:
 
 
 async def dialled(way: str, ports: str, theirs: str, fingerprint: str) -> Connection:
-    """Return a link to the listener at the second port through the forwarder at the first."""
+    """Open a link through the forwarder at the first port to the listener at the second port."""
     forwarder, listener = ports.split(",")
     about: dict[str, Any] = {"identity": trainer(), "version": "1", "clock": at_now}
     if way in ("forward", "forward-tls"):
@@ -61,13 +62,13 @@ async def dialled(way: str, ports: str, theirs: str, fingerprint: str) -> Connec
 
 
 async def send(way: str, ports: str, fingerprints: str, chunks: int, size: int) -> None:
-    """Send everything, take everything, print the seconds."""
+    """Open a link through the forwarder, send and take everything, and print the resources used."""
     theirs, fingerprint = fingerprints.split(",")
     await send_and_take(await dialled(way, ports, theirs, fingerprint), chunks, size)
 
 
 async def _wrapped(port: int) -> socket.socket:
-    """Return a socket to a forwarder that ends its own TLS around that of the link."""
+    """Return a socket to a forwarder that ends TLS itself. The link's own TLS runs inside that connection."""
     near, far = socket.socketpair()
     outer = await asyncio.open_connection(HOST, port, ssl=pinning_context())
     far.settimeout(0.0)

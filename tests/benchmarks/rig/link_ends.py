@@ -1,8 +1,8 @@
 """The two ends of a data link over TLS, shipped or plain: `python -m tests.benchmarks.rig.link_ends ROLE HOST …`.
 
-The dialler sends frames as a contributor does; the listener returns each as an average, as a reducer does.
-Plain: the same bytes over blocking sockets of `ssl`, a thread and a connection for each way: a floor, not a rival.
-"""
+The dialler sends frames as a contributor does. The listener returns each frame as an average, as a reducer does. The
+plain ends send the same bytes over blocking sockets of `ssl`, with a thread and a connection for each direction. They
+show the least possible cost."""
 
 import asyncio
 import json
@@ -26,13 +26,11 @@ from peer_agent.protocol.session import Link
 from peer_agent.protocol.wire import Frame, Kind
 from tests.protocol.identities import NOW, RELAY, RUN, relay, trainer
 
-PIECE = 256 * 1024  # bytes that the plain ends pass to the system at once
+PIECE = 256 * 1024  # bytes that the plain ends pass to the operating system in one call
 PATIENCE_S = 300.0
 
 
 class Used(Struct):
-    """This process's use of resources since the object was made."""
-
     began_s: float = 0.0
     began_switches: int = 0
 
@@ -41,7 +39,7 @@ class Used(Struct):
         return cls(*_used())
 
     def line(self, moved: int) -> str:
-        """Return a JSON line: processor seconds, number of waits, bytes sent and received."""
+        """Return a JSON line with CPU seconds, number of waits, and bytes moved in both directions."""
         seconds, switches = _used()
         used = {"cpu_s": seconds - self.began_s, "waits": switches - self.began_switches, "moved": moved}
         return json.dumps(used)
@@ -53,12 +51,11 @@ def _used() -> tuple[float, int]:
 
 
 def at_now() -> float:
-    """Return a time at which these credentials are valid."""
     return NOW
 
 
 async def listen(host: str, chunks: int, size: int) -> None:
-    """Print port and fingerprint, serve one link, print the resources used."""
+    """Print the port and the certificate's fingerprint, serve one link, and print the resources used."""
     certificate, done = new_certificate(), asyncio.Event()
     outbox, used = Outbox(chunks * size), Used()
 
@@ -71,7 +68,7 @@ async def listen(host: str, chunks: int, size: int) -> None:
             assert isinstance(frame, Frame)
             place = (frame.run, frame.step, frame.fence, frame.attempt, frame.span, frame.chunk, 0)
             outbox.publish(Frame(Kind.AVERAGE, *place, bytes(frame.payload)))
-        await link.receive()  # confirms that all averages have come
+        await link.receive()  # the dialler confirms that it has all averages
         done.set()
         outbox.close()
         await following
@@ -93,7 +90,7 @@ async def listen(host: str, chunks: int, size: int) -> None:
 
 
 async def dial_and_send(host: str, port: int, fingerprint: str, chunks: int, size: int) -> None:
-    """Send everything, take everything, print the resources used."""
+    """Open a link to the listener, send and take everything, and print the resources used."""
     link = await dial(
         f"wss://{host}:{port}/",
         link=Link.DATA,
@@ -107,7 +104,6 @@ async def dial_and_send(host: str, port: int, fingerprint: str, chunks: int, siz
 
 
 async def send_and_take(link: Connection, chunks: int, size: int) -> None:
-    """Send and take everything over an open link; print the resources used."""
     payload, peer = memoryview(os.urandom(chunks * size)), PeerId(RELAY)
     frames = [
         Frame(Kind.GRADIENT, RUN, 1, 1, 1, 0, number, 0, payload[number * size : (number + 1) * size])
@@ -125,7 +121,7 @@ async def send_and_take(link: Connection, chunks: int, size: int) -> None:
 
 
 def plain_listen(host: str, total: int) -> None:
-    """Serve with plain sockets: two connections, up and down."""
+    """Serve with plain sockets: one connection up and one down."""
     certificate = new_certificate()
     with socket.create_server((host, 0)) as listening:
         _say(f"{listening.getsockname()[1]} {certificate.fingerprint}")
@@ -136,7 +132,6 @@ def plain_listen(host: str, total: int) -> None:
 
 
 def plain_dial(host: str, port: int, total: int) -> None:
-    """Send and take everything over plain sockets; print the resources used."""
     context = pinning_context()
     up, down = (context.wrap_socket(socket.create_connection((host, port))) for _ in range(2))
     began, used = time.monotonic(), Used.now()
@@ -155,7 +150,7 @@ def _give(link: ssl.SSLSocket, total: int) -> None:
     payload = memoryview(os.urandom(PIECE))
     for start in range(0, total, PIECE):
         link.sendall(payload[: min(PIECE, total - start)])
-    link.recv(1)  # confirms that all of it has come
+    link.recv(1)  # the listener confirms that it has everything
 
 
 def _take(link: ssl.SSLSocket, total: int) -> None:

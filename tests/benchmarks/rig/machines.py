@@ -1,4 +1,4 @@
-"""Participants of a round without a site: all have the site's key and issue their own credentials."""
+"""Participants of a round without a site: each has the site's key and issues its own credential."""
 
 import secrets
 import time
@@ -16,7 +16,7 @@ from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 
 
 async def admitted(socket: ServerConnection) -> Connection:
-    """Accept a control link as the site does. Raise LinkLost, Refused."""
+    """Accept a control link as the site does. Raise LinkLost or Refused."""
     identity = Identity("site", SITE_KEY, None, SITE_PUBLIC)
     nonce = secrets.token_bytes(32)
     session = Session(Side.LISTENING, Link.CONTROL, identity, nonce=nonce, server="site", version="")
@@ -34,7 +34,7 @@ class OwnAccess(RunAccess):
         self.control, self.run = control, RUN
 
     async def renew(self) -> None:
-        """Issue a credential once: a benchmark ends before it expires."""
+        """Issue a credential once. A benchmark ends before the credential expires."""
         if self.credential is None:
             now = int(time.time())
             credential = Credential(

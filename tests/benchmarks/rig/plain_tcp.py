@@ -1,7 +1,6 @@
 """A round's bytes without any processing: `python -m tests.benchmarks.rig.plain_tcp sink|send PORT MOST`.
 
-All send to one sink and take from it, in both directions at once: a floor, not a rival.
-"""
+All senders send to one sink and receive from it at the same time. The result is the least possible cost."""
 
 import os
 import socket
@@ -13,7 +12,6 @@ HEAD = struct.Struct(">QQ")  # bytes up, bytes down
 
 
 def exchange(link: socket.socket, outgoing: memoryview, incoming: memoryview) -> None:
-    """Send all of one buffer while filling the other."""
     sending = threading.Thread(target=link.sendall, args=(outgoing,))
     sending.start()
     receive(link, incoming)
@@ -21,7 +19,7 @@ def exchange(link: socket.socket, outgoing: memoryview, incoming: memoryview) ->
 
 
 def receive(link: socket.socket, into: memoryview) -> None:
-    """Fill the buffer. Raise EOFError if the other side is gone."""
+    """Fill the buffer. Raise EOFError if the other side has gone."""
     done = 0
     while done < len(into):
         count = link.recv_into(into[done:])
@@ -31,7 +29,6 @@ def receive(link: socket.socket, into: memoryview) -> None:
 
 
 def sink(most: int) -> None:
-    """Print a port, and serve every connection until ended."""
     listening = socket.create_server(("127.0.0.1", 0))
     print(listening.getsockname()[1], flush=True)
     while True:
@@ -40,7 +37,6 @@ def sink(most: int) -> None:
 
 
 def serve(link: socket.socket, most: int) -> None:
-    """Serve one sender's exchanges, until it goes."""
     outgoing, incoming = memoryview(os.urandom(most)), memoryview(bytearray(most))
     head = memoryview(bytearray(HEAD.size))
     try:
@@ -53,7 +49,7 @@ def serve(link: socket.socket, most: int) -> None:
 
 
 def send(port: int, most: int) -> None:
-    """For each line with bytes up and down: make one exchange, then print a line."""
+    """Read lines with the bytes up and down from standard input. Make one exchange for each line, then print a line."""
     outgoing, incoming = memoryview(os.urandom(most)), memoryview(bytearray(most))
     with socket.create_connection(("127.0.0.1", port)) as link:
         print("linked", flush=True)

@@ -1,4 +1,5 @@
-"""Our own processes: started, measured, and ended by their ids. Each ends with this process, however that ends."""
+"""Child processes that this process starts, measures, and ends by their ids. Each child ends with its parent, however
+the parent ends."""
 
 import os
 import subprocess
@@ -16,7 +17,7 @@ PATIENCE_S = 5.0
 
 
 class Child:
-    """A child, `python ARGUMENTS`, started in the root of the checkout; both sides exchange lines."""
+    """A child process `python ARGUMENTS`, started in the root of the checkout. Parent and child exchange lines."""
 
     def __init__(self, arguments: list[str]) -> None:
         self._process = subprocess.Popen(
@@ -33,7 +34,7 @@ class Child:
         self._process.stdin.flush()
 
     def hear(self) -> str:
-        """Return its next line. Raise RuntimeError if it has ended."""
+        """Return the next line that the child prints. Raise RuntimeError if the child has ended."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -54,7 +55,6 @@ class Child:
 
 @contextmanager
 def running(*arguments: str) -> Iterator[Child]:
-    """Run a child until the block ends."""
     child = Child(list(arguments))
     try:
         yield child
@@ -63,7 +63,7 @@ def running(*arguments: str) -> Iterator[Child]:
 
 
 def leave_with_parent() -> None:
-    """End this child process when standard input does, for programs that read nothing from it."""
+    """End this child process when its standard input closes. For programs that read nothing from standard input."""
 
     def wait() -> None:
         while os.read(0, 4096):
@@ -74,22 +74,22 @@ def leave_with_parent() -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor seconds of a process in user and kernel mode, to 0.01 s."""
+    """Return the CPU seconds of a process in user and kernel mode, to 0.01 s."""
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system
 
 
 def rss_mb(pid: int) -> float:
-    """Return the resident memory of a process now, shared libraries included."""
+    """Return the current resident memory of a process, including shared libraries."""
     return psutil.Process(pid).memory_info().rss / MB
 
 
 def own_mb(pid: int) -> float:
-    """Return the memory that would be freed with the process."""
+    """Return the memory that would be freed if the process ended."""
     return psutil.Process(pid).memory_full_info().uss / MB
 
 
 def peak_mb(pid: int) -> float:
-    """Return the peak resident memory of a process; Linux only."""
+    """Return the peak resident memory of a process. Linux only."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 / MB for line in lines if line.startswith("VmHWM"))

@@ -1,7 +1,8 @@
-"""The hostile puppet over real links: the rig's contributor, whose messages to the site its behaviour changes.
+"""The hostile puppet over real links: the rig's contributor, which alters its messages to the site according to its
+behaviour.
 
-The behaviours are those of `tests/hostile`. It sends noise to relays, which they cannot tell from sound gradients.
-"""
+The behaviours are those of `tests/hostile`. The puppet sends noise to relays, which cannot tell noise from real
+gradients."""
 
 import asyncio
 import contextlib
@@ -30,14 +31,14 @@ from peer_agent.site.credential import RunAccess
 from tests.benchmarks.rig.contributor import Contributor
 from tests.hostile.behaviours import TICK_S, Behaviour, Memory, Word
 
-BACK_S = 1.0  # it follows no hint and reconnects after this long
-UNIT_S = 0.1  # per computed unit
+BACK_S = 1.0  # the puppet ignores the site's hints, and reconnects after this many seconds
+UNIT_S = 0.1  # seconds per computed unit
 AWAY_S = 1.0
 ENDED = (LinkLost, Refused, Problem, ConnectionError, TimeoutError)
 
 
 class Puppet(Contributor):
-    """One process of one machine. `account` counts messages sent and received, and why its links ended."""
+    """One process of one machine. `account` counts messages sent and received, and the reasons why its links ended."""
 
     def __init__(self, access: RunAccess, behaviour: Behaviour, account: Counter[str]) -> None:
         super().__init__(access, grid_of(1))
@@ -47,7 +48,6 @@ class Puppet(Contributor):
         self.units_left = behaviour.computes
 
     async def run(self) -> None:
-        """Dial, send and receive, and dial again, until cancelled."""
         try:
             while True:
                 try:
@@ -98,7 +98,7 @@ class Puppet(Contributor):
             await self._post(self.behaviour.adds(self.memory))
 
     async def _post(self, words: Iterable[Word]) -> None:
-        """Send messages as bytes, whether the site can decode them or not."""
+        """Send messages as bytes, even if the site cannot decode them."""
         for word in words:
             self.account["said"] += 1
             data = word if isinstance(word, bytes) else encode(word)
@@ -147,13 +147,12 @@ class Puppet(Contributor):
             self.accumulator.release()
 
     async def _load(self, action: e.Load) -> None:
-        """Load nothing and report no digest."""
         await self._take(e.Loaded(action.job, ""))
 
     async def _compute(self, action: e.Compute) -> None:
         if self.units_left is not None:
             if self.units_left <= 0:
-                return  # it hangs
+                return  # this behaviour never answers
             self.units_left -= 1
         await asyncio.sleep(UNIT_S)
         if self.accumulator.sending is None:
@@ -175,14 +174,12 @@ class Puppet(Contributor):
             await super()._hear_relay(peer, body)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Continue without a failed job."""
         self._jobs.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.account[f"job {type(error).__name__}"] += 1
 
 
 async def play(accesses: list[RunAccess], behaviour: Behaviour, seconds: float) -> Counter[str]:
-    """Run puppets for this long; return their counts."""
     account: Counter[str] = Counter()
     twice = 2 if behaviour.link in {"copied home", "two sockets"} else 1
     tasks = [asyncio.create_task(Puppet(access, behaviour, account).run()) for access in accesses * twice]

@@ -1,4 +1,5 @@
-"""`python -m tests.benchmarks.rig.relay FOLDER PEER CONTROL [ADDRESS [ROLE]]`: the real relay with its own access."""
+"""The real relay with a credential that it issues itself: `python -m tests.benchmarks.rig.relay FOLDER PEER CONTROL
+[ADDRESS [ROLE]]`."""
 
 import asyncio
 import sys

@@ -1,7 +1,8 @@
-"""Redis killed and restarted under a run on PostgreSQL, written as a test because it needs test fixtures.
+"""Redis killed and restarted under a run on PostgreSQL. This benchmark is written as a test, because it needs test
+fixtures.
 
-`tests.benchmarks.redis_restarts` runs it: RESTARTS is the number, FIGURES the file for the seconds.
-"""
+`tests.benchmarks.redis_restarts` runs this module. The variable RESTARTS gives the number, FIGURES the file for the
+seconds."""
 
 import json
 import os

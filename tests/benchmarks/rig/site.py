@@ -1,7 +1,7 @@
-"""The coordinator's messages of one round, scripted over real control links: cut, plan, commit. No site, no database.
+"""The coordinator's messages of one round, scripted over real control links: cut, plan, commit. There is no site and no
+database.
 
-Not responsible for failures: a lost peer stops the benchmark.
-"""
+The script does not handle failures: a lost peer stops the benchmark."""
 
 import asyncio
 import time
@@ -30,12 +30,13 @@ from tests.protocol.identities import RUN, SITE_KEY, SITE_PUBLIC
 PATIENCE_S = 60.0
 Body = TypeVar("Body", bound=m.Message)
 PLACE: dict[str, Any] = {"run": RUN, "fence": 1, "attempt": 1}
-RECIPE = CausalLM(model=Model(context=257))  # 256 loss tokens a sample, a power of two: the mean is exact
-SAMPLES = 4  # of each contributor in a round
+RECIPE = CausalLM(model=Model(context=257))  # 256 loss tokens per sample: a power of two, so that the mean is exact
+SAMPLES = 4  # samples of each contributor in a round
 
 
 class Times(Struct, frozen=True):
-    """Seconds from the cut until all offers are in, all spans on disk, all averages held."""
+    """Seconds from the cut until all offers have arrived, all spans are on disk, and all contributors have the
+    averages."""
 
     offered_s: float
     reduced_s: float
@@ -43,18 +44,15 @@ class Times(Struct, frozen=True):
 
 
 class Site:
-    """The linked peers, their messages, and the head of the log."""
-
     def __init__(self, grid: Grid) -> None:
         self.grid, self.index, self.digest = grid, 0, GENESIS
-        self.spans = 0  # of the last round
+        self.spans = 0  # number of spans in the last round
         self.relays: dict[PeerId, Connection] = {}
         self.contributors: dict[PeerId, Connection] = {}
         self._heard: defaultdict[type, asyncio.Queue[tuple[PeerId, Any]]] = defaultdict(asyncio.Queue)
         self._server: Server
 
     async def listen(self) -> str:
-        """Start listening for control links; return the address."""
         self._server = await serve(self._serve, "127.0.0.1", 0, **socket_options(Link.CONTROL))
         port = next(iter(self._server.sockets)).getsockname()[1]
         return f"ws://127.0.0.1:{port}/"
@@ -80,14 +78,13 @@ class Site:
     # --- before the first round ---------------------------------------------------------------------------------
 
     async def relay_addresses(self, relays: int) -> tuple[m.Listener, ...]:
-        """Return the relays' addresses, once this many have reported them."""
         hellos = await self._gather(m.Hello, relays)
         addresses = tuple(m.Listener(peer, hello.url) for peer, hello in hellos)
         await self._tell(self.relays.values(), m.Listeners(run=RUN, listeners=addresses))
         return addresses
 
     async def bring_together(self, addresses: tuple[m.Listener, ...], contributors: int) -> None:
-        """Announce the relays to the contributors, and wait until they are linked."""
+        """Announce the relays to the contributors, and wait until the contributors are linked to them."""
         for is_judged in (False, True):
             await self._gather(m.Hello, contributors)
             await self._tell(self.contributors.values(), self._greeting(addresses, is_judged=is_judged))
@@ -113,7 +110,7 @@ class Site:
         )
 
     async def _have_work_done(self) -> None:
-        """Give each contributor one unit, and wait until its gradient is there."""
+        """Lease one unit to each contributor, and wait until each has reported its gradient."""
         for number, link in enumerate(self.contributors.values()):
             unit = Unit(0, number, SAMPLES * self.index, SAMPLES * (self.index + 1))
             await link.send(m.Lease(run=RUN, fence=1, units=(unit,), quota=SAMPLES))
@@ -122,7 +119,7 @@ class Site:
     # --- a round ------------------------------------------------------------------------------------------------
 
     async def round(self, codec: Codec) -> Times:
-        """Run a round from cut to commit. Raise AssertionError if held averages differ."""
+        """Run a round from cut to commit. Raise AssertionError if contributors have different averages."""
         step = self.index
         await self._have_work_done()
         began = time.perf_counter()
@@ -146,7 +143,8 @@ class Site:
         return Times(offered - began, reduced - began, held - began)
 
     async def _spans_of(self, plan: m.Plan) -> list[m.SpanDone]:
-        """Return all spans of this plan: on a busy machine one may be reported twice, even from the round before."""
+        """Return the finished spans of this plan. On a busy machine a relay may report a span twice, or one of the
+        previous round."""
         done: dict[int, m.SpanDone] = {}
         async with asyncio.timeout(PATIENCE_S):
             while len(done) < len(plan.spans):

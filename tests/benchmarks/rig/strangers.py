@@ -1,4 +1,4 @@
-"""Attacks by a stranger without a credential: half requests, endless headers, silent sockets, big bodies."""
+"""Attacks by a stranger without a credential: half requests, endless headers, silent sockets, large bodies."""
 
 import asyncio
 import contextlib
@@ -18,13 +18,13 @@ from peer_agent.site.credential import RunAccess
 
 LOST = (OSError, asyncio.IncompleteReadError, EOFError)
 HALVES, HEADERS, SILENT, BODIES = 200, 50, 65, 8
-BODY = 200_000_000  # bytes that are announced
+BODY = 200_000_000  # bytes that the request announces
 PIECE = bytes(65_536)
 PAUSE_S = 0.2
 
 
 class Ground(Struct):
-    """The target: the site's address, the run's slug, and a known machine for attacks that need one."""
+    """The target of an attack: the site's address, the run's slug, and a known machine for attacks that need one."""
 
     url: str
     slug: str
@@ -33,7 +33,7 @@ class Ground(Struct):
 
 
 class Visit(Struct, frozen=True):
-    """A row of its own: a name, the site's fault that it would exploit, and a repeated action."""
+    """An attack: its name, the weakness of the site that it would exploit, and an action that is repeated."""
 
     name: str
     fault: str
@@ -42,7 +42,7 @@ class Visit(Struct, frozen=True):
 
 
 async def _talk(ground: Ground, *, head: bytes, more: bytes, pause_s: float) -> None:
-    """Send `head` on a socket, then `more` repeatedly, until the site hangs up."""
+    """Send `head` on a socket, then send `more` repeatedly until the site closes the connection."""
     parts = urlsplit(ground.url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     ground.account["opened"] += 1
@@ -75,7 +75,7 @@ async def _big_body(ground: Ground) -> None:
 
 
 async def _silent_socket(ground: Ground) -> None:
-    """Open a silent socket; all come from one address, by a trusted proxy's header."""
+    """Open a socket that stays silent. A trusted proxy's header makes all such sockets come from one address."""
     address = f"{ground.url.replace('http', 'ws', 1)}/ws/agents/"
     async with connect(address, additional_headers={"X-Forwarded-For": "203.0.113.5"}, proxy=None) as socket:
         ground.account["opened"] += 1
@@ -85,7 +85,7 @@ async def _silent_socket(ground: Ground) -> None:
 
 
 async def _unasked_upload(ground: Ground) -> None:
-    """Upload a state of noise from a machine that was not elected."""
+    """Upload noise as the run's state, from a machine that the coordinator did not choose to upload."""
     await ground.access.renew()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
@@ -109,8 +109,6 @@ VISITS = (
 
 
 async def visit(what: Visit, ground: Ground, seconds: float) -> Counter[str]:
-    """Repeat the action `count`-fold in parallel for this long; return the counts."""
-
     async def again() -> None:
         while True:
             try:

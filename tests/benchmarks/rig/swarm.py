@@ -1,4 +1,4 @@
-"""All peers of a set-up as processes in their places, with the shipped coordinator in this one."""
+"""All peers of a set-up as processes in their namespaces, with the shipped coordinator in this process."""
 
 import asyncio
 import os
@@ -28,34 +28,29 @@ from tests.emulation.network import Network
 from tests.emulation.setups import Peer, Setup
 
 HERE = "tests.benchmarks"
-SAMPLES = 4  # of each trainer in a round
-UNIT_S = 2.5  # in which each trainer computes them
-EARLY_S = 20.0  # added during the warm-up, for probes of idle links
-FURTHER = 6.0  # times that, until a trainer's second unit: by then all have given their first
-STATED: Codec = "fp16"  # the default, and the most bits that the plan may use
+SAMPLES = 4  # samples of each trainer in a round
+UNIT_S = 2.5  # seconds in which a trainer computes the samples of a round
+EARLY_S = 20.0  # seconds added during the warm-up, so that idle links can be probed
+FURTHER = 6.0  # a trainer's second unit comes after this many times UNIT_S, when all trainers have given their first
+STATED: Codec = "fp16"  # the default codec, and the most precise one that the plan may use
 
 
 class Way(Struct, frozen=True, eq=False):
-    """How rounds are made: the recipe, and the trainers' computing time."""
-
     recipe: Recipe
     pace: Pace
     reserve: int = 0  # percent of a trainer's uplink that its household keeps
-    stays: int = 0  # rounds made after one that left a trainer out
+    stays: int = 0  # rounds made after a round that left a trainer out
 
 
 class Swarm(Struct, frozen=True, eq=False):
-    """The participants. `folder` holds a folder for each."""
-
     network: Network
     setup: Setup
     folder: Path
     coordinator: Coordinator
-    peers: dict[str, PeerId]  # by name
-    gone: set[str]  # peers that were ended on purpose
+    peers: dict[str, PeerId]  # by the peer's name in the set-up
+    gone: set[str]  # peers that the benchmark ended on purpose
 
     def counted(self) -> dict[str, Counts]:
-        """Return the bytes that each process has sent and received, by kind."""
         return {name: counted(self.folder / name) for name in self.peers}
 
     def named(self, peer: PeerId) -> str:
@@ -67,7 +62,6 @@ class Swarm(Struct, frozen=True, eq=False):
 
 @asynccontextmanager
 async def swarm(place: Place, setup: Setup, way: Way) -> AsyncIterator[Swarm]:
-    """Start all peers, and end them with the block."""
     network = place.network
     coordinator = Coordinator(way.recipe, setup.elements)
     control = await coordinator.listen(network.host_address)
@@ -83,7 +77,7 @@ async def swarm(place: Place, setup: Setup, way: Way) -> AsyncIterator[Swarm]:
 
 
 def peer_of(number: int, peer: Peer) -> PeerId:
-    """Return a peer's id; relays have the highest, to tell them apart."""
+    """Return the id of a peer. Relays have the highest ids, which tells them apart."""
     return PeerId(f"{number + (1 << 64 if peer.role == 'relay' else 1):032x}")
 
 
@@ -92,7 +86,8 @@ def ids_of(found: Setup) -> dict[str, PeerId]:
 
 
 def program_of(peer: Peer, place: tuple[str, str, str], address: str, way: Way) -> tuple[str, ...]:
-    """Return the program of a peer; reachable peers listen. `place`: its folder, its id, the coordinator's address."""
+    """Return the command of a peer. Reachable peers listen. `place`: the peer's folder, its id, the coordinator's
+    address."""
     match peer.role:
         case "relay":
             return ("rig.relay", *place, address)
@@ -108,10 +103,9 @@ def trainers_of(found: Setup) -> list[str]:
 
 
 def way_of(found: Setup, codec: Wire, unit_s: float = UNIT_S, early_s: float = 0.0, reserve: int = 0) -> Way:
-    """Return a way with a batch of one unit per trainer. `early_s`: extra seconds per unit in the first steps.
+    """Return settings with a batch of one unit per trainer. `early_s`: extra seconds per unit in the first steps.
 
-    With codecs by the plan a unit is one sample, as shares are uneven.
-    """
+    If the plan chooses codecs, a unit is one sample, because the trainers' shares are uneven."""
     trainers, stated = len(trainers_of(found)), STATED if codec == "plan" else codec
     recipe = CausalLM(
         model=Model(context=257),
@@ -129,7 +123,7 @@ def way_of(found: Setup, codec: Wire, unit_s: float = UNIT_S, early_s: float = 0
 
 
 def start(network: Network, found: Setup, folder: Path, control: str, way: Way) -> dict[str, PeerId]:
-    """Start every peer of a set-up as a process in its place; return their ids by name."""
+    """Start every peer of a set-up as a process in its namespace. Return the ids of the peers by name."""
     peers = ids_of(found)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     for peer in sorted(found.peers, key=lambda peer: (peer.role != "relay", peer.name != found.keeper)):
@@ -148,7 +142,7 @@ def tell_steps(coordinator: Coordinator) -> None:
 
 
 async def end_of_any(network: Network, setup: Setup, gone: AbstractSet[str] = frozenset()) -> NoReturn:
-    """Wait until a process ends unexpectedly; those in `gone` are expected. Raise Unavailable."""
+    """Wait until a process ends unexpectedly, then raise Unavailable. The benchmark itself ends those in `gone`."""
     while True:
         await asyncio.sleep(1.0)
         names = [peer.name for peer in setup.peers if peer.name not in gone]
@@ -157,7 +151,7 @@ async def end_of_any(network: Network, setup: Setup, gone: AbstractSet[str] = fr
 
 
 async def unless(watching: "asyncio.Task[NoReturn]", work: Coroutine[Any, Any, None]) -> None:
-    """Do the work, or raise the error that comes before its end."""
+    """Do the work. If `watching` fails first, raise its error."""
     working = asyncio.create_task(work)
     try:
         await asyncio.wait({watching, working}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,7 @@
-"""Bytes that a process sends and receives, by kind, in a file that others can read meanwhile.
+"""Bytes that a process sends and receives, by kind, in a file that other processes can read at any time.
 
-They are counted at sessions, so each message is one of a link; a peer's link to itself has none. Framing is our frames'
-header and that of WebSockets. TLS, TCP and IP belong to the kernel and are only in its counters.
-"""
+Bytes are counted at the sessions of links. What a peer passes to itself is not counted. The count includes our frame
+headers and WebSocket framing. TLS, TCP and IP overhead is only in the kernel's counters."""
 
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,13 @@ from peer_agent.protocol.session import Event, Link, Session, Side
 from peer_agent.protocol.wire import HEADER, LOGGED, Kind
 
 NAME = "tally"
-GRADIENT, AVERAGE, LOG, WORDS, PROBE, CONTROL = range(6)  # rows; words: messages of data links
-FENCE = slice(25, 29)  # of a frame's header
+GRADIENT, AVERAGE, LOG, WORDS, PROBE, CONTROL = range(6)  # rows of the counts; WORDS are messages on data links
+FENCE = slice(25, 29)  # where the fence lies in a frame's header
 
-Counts = NDArray[np.int64]  # [rows, 2]: sent, received
+Counts = NDArray[np.int64]  # of shape [rows, 2]: sent, received
 
 
 def row_of(link: Link, data: bytes | memoryview) -> int:
-    """Return the row in which a message counts."""
     if link is Link.CONTROL:
         return CONTROL
     match data[0] if len(data) >= HEADER.size else Kind.MESSAGE:
@@ -35,17 +33,14 @@ def row_of(link: Link, data: bytes | memoryview) -> int:
 
 
 def framed(size: int, *, is_masked: bool) -> int:
-    """Return the size with a WebSocket frame around it (RFC 6455, section 5.2); the dialler masks."""
+    """Return the size with a WebSocket frame around it (RFC 6455, section 5.2). Only the dialling side masks."""
     return size + 2 + (0 if size < 126 else 2 if size < 1 << 16 else 8) + (4 if is_masked else 0)
 
 
 class CountedSession(Session):
-    """A session that counts for all links of this process."""
-
     counts: Counts = np.zeros((6, 2), np.int64)
 
     def outgoing(self) -> list[bytes]:
-        """Return the messages to send, and count them."""
         messages = super().outgoing()
         for data in messages:
             self.counts[row_of(self.link, data), 0] += framed(len(data), is_masked=self.side is Side.DIALLING)
@@ -57,7 +52,7 @@ class CountedSession(Session):
 
 
 def count_into(folder: Path) -> None:
-    """Count all sessions of this process in a file of this folder from now on."""
+    """From now on, count the bytes of all sessions of this process in a file in this folder."""
     from peer_agent.network import link, relay_server
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +63,7 @@ def count_into(folder: Path) -> None:
 
 
 def counted(folder: Path) -> Counts:
-    """Return the counts so far; zeros if no process has begun to count."""
+    """Return the counts so far, or zeros if the process has not begun to count."""
     path = folder / NAME
     if not path.exists() or path.stat().st_size < 96:
         return np.zeros((6, 2), np.int64)

@@ -1,1 +1,1 @@
-"""The rivals of our rounds: hivemind, gloo, and our own engine with other plans (see ../README.md)."""
+"""The rivals to our rounds: hivemind, gloo, and our own engine with other plans (see ../README.md)."""

@@ -1,4 +1,4 @@
-"""Runs a set-up's rivals one after another in its namespaces, and compares their rounds with ours."""
+"""Runs the rivals of a set-up one after another in its namespaces, and compares the rivals' rounds with our rounds."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +17,12 @@ from tests.benchmarks.suite.sizes import Rival
 from tests.emulation.setups import Setup
 
 HEADLINES = ("cpu_s_per_gb", "peak_mb", "rounds_partial", "rounds_failed", "is_valid")
-Engine = Callable[[Setup, Solve], Figures]  # our own rounds with another plan
+Engine = Callable[[Setup, Solve], Figures]  # makes our own rounds with another plan
 Row = tuple[str, Callable[[], Figures]]
 
 
 def compared(place: Place, wanted: Sequence[Rival], ours: Figures, engine: Engine, ids: dict[str, PeerId]) -> Figures:
-    """Return the figures of each rival; one that could not be measured is left out with the reason."""
+    """Return the figures of each rival. A rival that could not be measured is listed with the reason."""
     found: Figures = {}
     left_out: dict[str, str] = {}
     for name, measure in rows(place, wanted, engine, ids):
@@ -35,7 +35,7 @@ def compared(place: Place, wanted: Sequence[Rival], ours: Figures, engine: Engin
 
 
 def summary(found: Figures, round_s: float | None) -> Figures:
-    """Return a table's figures of each rival, by name, and their ratio to ours."""
+    """Return the main figures of each rival by name, and the ratio of each rival's time to ours."""
     shown: Figures = {}
     for name, figures in found.items():
         shown[f"{name}_s"] = figures["round_s"]
@@ -46,7 +46,7 @@ def summary(found: Figures, round_s: float | None) -> Figures:
 
 
 def rows(place: Place, wanted: Sequence[Rival], engine: Engine, ids: dict[str, PeerId]) -> Iterator[Row]:
-    """Yield each rival's rows; those that change the namespaces come last."""
+    """Yield a measurement for each rival. Rivals that change the namespaces come last."""
     setup = place.network.setup
     if "gloo" in wanted:
         yield "gloo", partial(gloo, place)
@@ -61,20 +61,19 @@ def rows(place: Place, wanted: Sequence[Rival], engine: Engine, ids: dict[str, P
 
 
 def gloo(place: Place) -> Figures:
-    """Measure gloo. Raise Unavailable unless all peers reach each other."""
+    """Measure gloo. Raise Unavailable unless all peers can reach each other."""
     if reason := seats.reason_against_gloo(place.network.setup, place.codec):
         raise Unavailable(reason)
     return rival(place, partial(seats.gloo, place.network, place.codec))
 
 
 def hivemind(place: Place, *, best: bool) -> Figures:
-    """Measure hivemind. Raise Unavailable if its environment cannot be made."""
+    """Measure hivemind. Raise Unavailable if its virtual environment cannot be made."""
     python = interpreter()
     return rival(place, lambda _: seats.hivemind(place.network, place.codec, python, place.rates, best=best))
 
 
 def rival(place: Place, seated: Callable[[Path], Sequence[Seat]]) -> Figures:
-    """Measure a rival's rounds, in a folder of its own."""
     with tempfile.TemporaryDirectory(dir=place.folder) as folder:
         return measured(
             place.network, seated(Path(folder)), Path(folder), (WARM_UP, place.rounds), place.round_patience_s
@@ -82,11 +81,10 @@ def rival(place: Place, seated: Callable[[Path], Sequence[Seat]]) -> Figures:
 
 
 def equal_shares(place: Place, engine: Engine) -> Figures:
-    """Measure equal shares for all trainers.
+    """Measure our engine with equal shares for all trainers.
 
-    Trainers behind NAT are opened to each other, as if forwarding were free, and one relay keeps the log as in the
-    floor.
-    """
+    Trainers behind NAT are opened to each other, as if forwarding were free. One relay keeps the log, as in the floor
+    time."""
     setup = place.network.setup
     hidden = any(not peer.reachable for peer in setup.peers)
     if hidden:
@@ -95,6 +93,6 @@ def equal_shares(place: Place, engine: Engine) -> Figures:
 
 
 def opened(setup: Setup) -> Setup:
-    """Return the set-up with all peers reachable, and no relay but the keeper of the log."""
+    """Return the set-up with all peers reachable. The log's keeper is the only relay left."""
     kept = (peer for peer in setup.peers if peer.role != "relay" or peer.name == setup.keeper)
     return replace(setup, peers=tuple(replace(peer, reachable=True) for peer in kept))

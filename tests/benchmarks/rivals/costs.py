@@ -1,4 +1,4 @@
-"""The cost of a peer's processes: processor seconds and peak memory."""
+"""The cost of a peer's processes: CPU seconds and peak memory."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ def costs(network: Network) -> dict[str, Cost]:
 
 
 def cost_of(pids: Iterable[int]) -> Cost:
-    """Return the cost of these processes together; one that ends meanwhile counts for nothing."""
+    """Return the total cost of some processes. A process that ends during the measurement does not count."""
     seconds, peak = 0.0, 0.0
     for pid in pids:
         try:
@@ -37,5 +37,4 @@ def cost_of(pids: Iterable[int]) -> Cost:
 
 
 def spent_s(before: Mapping[str, Cost], after: Mapping[str, Cost]) -> float:
-    """Return the processor seconds of all peers in between."""
     return sum(cost.cpu_s - before.get(name, Cost()).cpu_s for name, cost in after.items())

@@ -1,4 +1,5 @@
-"""hivemind's own virtual environment under `var/`, made once, and again when its requirements change."""
+"""The virtual environment of hivemind, under `var/`. The environment is made once, and again when hivemind's
+requirements change."""
 
 import hashlib
 import os
@@ -17,11 +18,12 @@ LAST_LINES = 3
 
 
 class Unavailable(RuntimeError):
-    """This rival cannot run here; the text gives the reason."""
+    """This rival cannot run here. The text gives the reason."""
 
 
 def interpreter(folder: Path = ROOT / "var" / "rivals" / "hivemind", requirements: Path = REQUIREMENTS) -> Path:
-    """Return the environment's Python. Raise Unavailable if it cannot be made."""
+    """Return the path of the Python in hivemind's virtual environment. Raise Unavailable if the environment cannot be
+    made."""
     python, stamp = folder / "bin" / "python", folder / STAMP
     wanted = hashlib.sha256(f"{sys.version}\0{folder}\0{requirements.read_text()}".encode()).hexdigest()
     if python.exists() and stamp.exists() and stamp.read_text() == wanted:
@@ -34,13 +36,13 @@ def interpreter(folder: Path = ROOT / "var" / "rivals" / "hivemind", requirement
 
 
 def clean_environment() -> dict[str, str]:
-    """Return the environment of a rival's processes: nothing of ours on the path, one thread for arithmetic."""
+    """Return the environment variables of a rival's processes: none of our paths, and one thread for arithmetic."""
     ours = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
     return {name: value for name, value in os.environ.items() if name not in ours} | {"OMP_NUM_THREADS": "1"}
 
 
 def _done(command: Sequence[str]) -> None:
-    """Run a command. Raise Unavailable with its last words."""
+    """Run a command. If it fails, raise Unavailable with the last line of its output."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_S, env=clean_environment(), check=False

@@ -1,7 +1,6 @@
-"""`python -m tests.benchmarks.rivals.gloo_peer JSON`: all_reduce of torch.distributed, by gloo.
+"""Averages a vector with torch.distributed's all_reduce over gloo: `python -m tests.benchmarks.rivals.gloo_peer JSON`.
 
-JSON has: index, contributors, elements, codec, folder (readable by all).
-"""
+JSON has: index, contributors, elements, codec, folder (readable by all)."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ TYPES = {"fp16": torch.float16, "fp32": torch.float32}
 
 
 class Gloo:
-    """A float32 vector; the bytes sent have the codec's type."""
+    """A float32 vector that is averaged over gloo. The bytes sent have the codec's type."""
 
     def __init__(self, elements: int, peers: int, codec: str) -> None:
         self.peers = peers
@@ -31,7 +30,8 @@ class Gloo:
         return [self.vector.numpy()]
 
     def average(self) -> dict[str, Any]:
-        """Average once; casts count as they do for us, waiting for the other peers before does not."""
+        """Average once. The time includes casts, as the time of our own rounds does, but not the earlier wait for the
+        other peers."""
         dist.barrier()
         began = time.monotonic()
         sent = self.vector.to(self.kind)
@@ -44,7 +44,7 @@ class Gloo:
 
 
 def build(asked: dict[str, Any]) -> tuple[Gloo, dict[str, Any]]:
-    """Meet the others over a file; GLOO_SOCKET_IFNAME names the link for the values."""
+    """Meet the other peers through a shared file. GLOO_SOCKET_IFNAME names the network interface for the values."""
     peers = asked["contributors"]
     meeting = f"file://{Path(asked['folder']) / 'gloo'}"
     dist.init_process_group("gloo", meeting, rank=asked["index"], world_size=peers, timeout=PATIENCE)

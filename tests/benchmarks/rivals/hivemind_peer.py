@@ -1,8 +1,7 @@
-"""`python -m tests.benchmarks.rivals.hivemind_peer JSON`: hivemind's DecentralizedAverager, in its own environment.
+"""hivemind's DecentralizedAverager, in its own environment: `python -m tests.benchmarks.rivals.hivemind_peer JSON`.
 
-JSON has: index, contributors, group (the number of peers), elements, address (where it listens), role, initial (the
-first peers to dial), best (tuned, or with defaults), codec, bandwidth (Mb/s).
-"""
+JSON has: index, contributors, group (the number of peers), elements, address (where the peer listens), role, initial
+(the first peers to dial), best (tuned settings instead of defaults), codec, bandwidth (Mb/s)."""
 
 import time
 from collections.abc import Sequence
@@ -16,13 +15,13 @@ from tests.benchmarks.rivals.program import converse
 from tests.benchmarks.rivals.values import Vector
 
 TENSORS = 10
-MATCHMAKING_S = 15.0  # of `best`, as in hivemind's optimizer; the averager's own is 5
-PATIENCE_S = 90.0  # until a group is found
+MATCHMAKING_S = 15.0  # for `best`, as in hivemind's optimizer; the averager's default is 5
+PATIENCE_S = 90.0  # seconds until a group is found
 BEST_PART = 1 << 21  # bytes; the default is 1 << 19
 
 
 class Hivemind:
-    """The averager, with a clock around its all-reduce that excludes finding a group."""
+    """The averager, with a clock that measures its all-reduce and leaves out finding a group."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
         size = asked["elements"] // TENSORS
@@ -68,7 +67,7 @@ class Hivemind:
 
 
 def best(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a person who has measured."""
+    """Return tuned settings, as a person who has measured would choose them."""
     compression = {"fp16": Float16Compression, "fp32": NoCompression}[asked["codec"]]()
     return {
         "compression": compression,
@@ -79,11 +78,11 @@ def best(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def watch(averager: Any, times: torch.Tensor) -> None:
-    """Record when an all-reduce begins and ends, in a process forked from this one."""
+    """Record when an all-reduce begins and ends. hivemind runs it in a process forked from this one."""
     inner = averager._aggregate_with_group
 
     async def aggregate(self: Any, *arguments: Any, **named: Any) -> Any:
-        if not times[0]:  # a further attempt belongs to the first
+        if not times[0]:  # a second attempt belongs to the same all-reduce
             times[0] = time.monotonic()
         met = await inner(self, *arguments, **named)
         times[1] = time.monotonic()
@@ -93,7 +92,7 @@ def watch(averager: Any, times: torch.Tensor) -> None:
 
 
 def build(asked: dict[str, Any]) -> tuple[Hivemind, dict[str, Any]]:
-    """Create the averager; the others dial the first one's addresses."""
+    """Create the averager. Report this peer's addresses, so that others can dial the first peer."""
     made = Hivemind(asked)
     return made, {"addresses": [str(address) for address in made.dht.get_visible_maddrs()]}
 

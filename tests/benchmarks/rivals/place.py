@@ -1,4 +1,4 @@
-"""Namespaces that several engines use one after another, and what is counted in them."""
+"""Namespaces that several engines use one after another, and the kernel's counters in them."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from tests.emulation.kernel.commands import batch
 from tests.emulation.network import Network, end
 from tests.emulation.setups import Rates
 
-WARM_UP = 3  # rounds
+WARM_UP = 3  # uncounted rounds
 GRACE_S, FLOORS, SLOWNESS = 60.0, 12, 6
 
 
 class Place(Struct, frozen=True, eq=False):
-    """The place for rounds: links with measured rates, and the number of rounds."""
+    """The namespaces for rounds, with the measured rates of their links and the number of rounds."""
 
     network: Network
     folder: Path
@@ -43,26 +43,23 @@ class Place(Struct, frozen=True, eq=False):
 
 
 class Counted(Struct, frozen=True):
-    """The kernel's counts at one time."""
-
     traffic: dict[str, Traffic]
     costs: dict[str, Cost]
     busy: ProcessorTime
 
     @classmethod
     def now(cls, network: Network) -> "Counted":
-        """Return the counts of all peers and of this machine."""
         return cls(traffic(network), costs(network), processor_time())
 
 
 def end_all(network: Network) -> None:
-    """End every process of every peer by its id, so that the next engine is alone."""
+    """End every process of every peer by its id, so that the next engine runs alone."""
     end(process for node in network.nodes.values() for process in node.started)
     remains.end_inside(node.namespace for node in network.nodes.values())
 
 
 def open_homes(network: Network) -> None:
-    """Let all peers dial each other from now on, whatever the set-up says, as if forwarding were free."""
+    """From now on let all peers dial each other, whatever the set-up says, as if forwarding were free."""
     assert network.internet is not None
     for index, peer in enumerate(network.setup.peers):
         if not peer.reachable:

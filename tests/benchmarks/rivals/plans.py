@@ -1,7 +1,7 @@
-"""Rivals that are our own engine with another plan: an equal butterfly, and one parameter server.
+"""Rivals that are our own engine with another plan: equal shares for all, and one parameter server.
 
-The shipped coordinator calls `solve` for shares; within `planned_by` another function answers. Nothing else differs.
-"""
+The shipped coordinator calls `solve` to get shares. Within `planned_by` another function answers. Nothing else
+differs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,14 +16,16 @@ Solve = Callable[[Sequence[Party], float, Limits], Shares]
 
 
 def butterfly(parties: Sequence[Party], down_bytes: float, limits: Limits) -> Shares:
-    """Return equal shares for reachable trainers, or for all reducers if there are none. Raise ValueError."""
+    """Return equal shares for reachable trainers. If no trainer is reachable, return equal shares for all possible
+    reducers. Raise ValueError if no peer may reduce."""
     able = [party.peer for party in parties if party.may_reduce]
     trainers = [party.peer for party in parties if party.may_reduce and party.is_volunteer]
     return equal(parties, down_bytes, limits, trainers or able)
 
 
 def parameter_server(server: PeerId) -> Solve:
-    """Return a plan that reduces everything at one place, or at the first of the others while it is away."""
+    """Return a planner that lets `server` reduce everything. If `server` is away, the first possible reducer takes its
+    place."""
 
     def solve(parties: Sequence[Party], down_bytes: float, limits: Limits) -> Shares:
         able = sorted(party.peer for party in parties if party.may_reduce)
@@ -33,7 +35,7 @@ def parameter_server(server: PeerId) -> Solve:
 
 
 def equal(parties: Sequence[Party], down_bytes: float, limits: Limits, chosen: Sequence[PeerId]) -> Shares:
-    """Return equal shares for those chosen, with the duration and the limits on known links."""
+    """Return equal shares for the chosen peers, with the duration that known links allow."""
     if not chosen:
         raise ValueError("nobody may reduce")
     reducers = tuple(sorted(party.peer for party in parties if party.may_reduce))
@@ -42,7 +44,8 @@ def equal(parties: Sequence[Party], down_bytes: float, limits: Limits, chosen: S
 
 
 def best_connected(setup: Setup, rates: Rates) -> str:
-    """Return the name of the relay, or else the reachable peer, whose slower direction carries most."""
+    """Return the name of the relay with the best link, or of the best reachable peer if there is no relay. The slower
+    direction of a link decides."""
     able = [peer for peer in setup.peers if peer.reachable]
     relays = [peer for peer in able if peer.role == "relay"]
     return max(relays or able, key=lambda peer: min(rates.up[peer.name], rates.down[peer.name])).name
@@ -50,7 +53,7 @@ def best_connected(setup: Setup, rates: Rates) -> str:
 
 @contextmanager
 def planned_by(solve: Solve | None) -> Iterator[None]:
-    """Let this process's coordinators plan this way within the block; None: as shipped."""
+    """Within the block, let this process's coordinators plan with `solve`. None: plan as shipped."""
     if solve is None:
         yield
         return

@@ -1,7 +1,6 @@
-"""The dialogue of a rival's peer with the benchmark: lines of JSON over pipes, which no link carries.
+"""The dialogue of a rival's peer with the benchmark: lines of JSON over pipes, so that no emulated link carries them.
 
-This runs in the rival's environment, so it imports nothing of ours.
-"""
+This module runs in the rival's environment, so it imports nothing of ours."""
 
 import json
 import os
@@ -17,20 +16,22 @@ LEAVE_S = 10.0
 
 
 class Averager(Protocol):
-    """The interface of a rival."""
+    """The interface that a rival's averager must offer."""
 
     def vectors(self) -> Sequence[values.Vector]:
-        """Return the values, to be written and read."""
+        """Return the arrays to average. The benchmark fills the arrays before a round and reads them after it."""
 
     def average(self) -> dict[str, Any]:
-        """Average once with all; return `began`, `ended` (monotonic clock), and `group`, the number of peers."""
+        """Average once with all peers. Return `began` and `ended` (monotonic clock), and `group`, the number of
+        peers."""
 
     def close(self) -> None:
-        """End what was started."""
+        """Stop everything that was started."""
 
 
 def converse(build: Callable[[dict[str, Any]], tuple[Averager, dict[str, Any]]]) -> None:
-    """Build from the one argument, report what others need, then follow commands until the input ends."""
+    """Build the averager from the program's one argument, report its addresses, then follow commands until the input
+    ends."""
     asked = json.loads(sys.argv[1])
     signal.signal(signal.SIGTERM, leave)
     averager, known = build(asked)
@@ -46,7 +47,7 @@ def converse(build: Callable[[dict[str, Any]], tuple[Averager, dict[str, Any]]])
 
 
 def obey(averager: Averager, asked: dict[str, Any], words: list[str]) -> None:
-    """Follow `fill SEED`, `average`, or `check SEED`."""
+    """Follow one command: `fill SEED`, `average`, or `check SEED`."""
     match words:
         case ["fill", seed]:
             values.fill(averager.vectors(), int(seed), values.shift_of(asked["index"], asked["contributors"]))
@@ -63,5 +64,5 @@ def answer(said: dict[str, Any]) -> None:
 
 
 def leave(number: int, _: object) -> NoReturn:
-    """Exit as after the last line, so that children are ended."""
+    """Exit on a signal as after the last command, so that child processes end too."""
     raise SystemExit(128 + number)

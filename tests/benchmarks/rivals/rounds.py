@@ -1,7 +1,6 @@
 """Rounds of a rival's processes in the namespaces of a set-up, and their results.
 
-Every wait ends: on a timeout all processes of the rival are killed, and earlier measurements count.
-"""
+Every wait has a timeout. After a timeout all processes of the rival are killed; earlier measurements still count."""
 
 import json
 import os
@@ -23,15 +22,15 @@ from tests.emulation.counters import MOST_BUSY, Traffic, cpu_busy, processor_tim
 from tests.emulation.kernel import remains
 from tests.emulation.network import ROOT, Network, end, hear, tell
 
-START_S = 300.0  # sixteen processes load torch on two cores
-GB, SETTINGS = 1e9, {"GLOO_SOCKET_IFNAME": "data"}  # the shaped link of a namespace
+START_S = 300.0  # seconds: sixteen processes load torch on two cores
+GB, SETTINGS = 1e9, {"GLOO_SOCKET_IFNAME": "data"}  # bytes in a GB; gloo uses the namespace's shaped link, named data
 LAST_WORDS = 400
 Process = subprocess.Popen[str]
 Said = dict[str, Any]
 
 
 class Seat(Struct, frozen=True):
-    """A rival's peer: its place, its command, its arguments, and whether it contributes values."""
+    """A peer of a rival: its namespace, its command and arguments, and whether it contributes values."""
 
     name: str
     command: tuple[str, ...]
@@ -40,11 +39,9 @@ class Seat(Struct, frozen=True):
 
 
 class Round(Struct, frozen=True):
-    """A round's reports by name, and its cost."""
-
     told_at: float
     said: dict[str, Said]
-    right: dict[str, float]  # each contributor's correct part of the true mean
+    right: dict[str, float]  # share of each contributor's values that equal the true mean
     sent_bytes: int = 0
     control_bytes: int = 0
     cpu_s: float = 0.0
@@ -57,12 +54,12 @@ class Round(Struct, frozen=True):
 
     @property
     def is_partial(self) -> bool:
-        """True if a peer lacks part of the true mean, whatever it reports."""
+        """True if a peer lacks part of the true mean, whatever the peer reports."""
         return any(part < 1.0 for part in self.right.values())
 
     @property
     def round_s(self) -> float:
-        """Seconds from the first begin until the last peer has everything."""
+        """Seconds from the first peer's start until the last peer has everything."""
         return float(self._ended() - min(each["began"] for each in self.said.values()))
 
     @property
@@ -75,7 +72,7 @@ class Round(Struct, frozen=True):
 
 
 def figures_of(rounds: Sequence[Round], peak_mb: float) -> Figures:
-    """Return times of rounds with all in one group; other figures are of all rounds."""
+    """Return the figures of the rounds. Times cover only rounds with all peers in one group."""
     whole = [each for each in rounds if each.is_whole]
     sent = sum(each.sent_bytes for each in rounds)
     busy = max((each.busy for each in rounds), default=0.0)
@@ -97,10 +94,9 @@ def figures_of(rounds: Sequence[Round], peak_mb: float) -> Figures:
 
 
 def measured(network: Network, seats: Sequence[Seat], folder: Path, rounds: tuple[int, int], most_s: float) -> Figures:
-    """Warm up and measure rounds of at most `most_s` seconds each; leave nothing behind.
+    """Warm up, then measure rounds of at most `most_s` seconds each. End all processes afterwards.
 
-    Raise Unavailable if the rival does not start or no round ends.
-    """
+    Raise Unavailable if the rival does not start or no round ends."""
     made: list[Round] = []
     group = Group(network, folder)
     warm_up, counted = rounds
@@ -121,15 +117,14 @@ def measured(network: Network, seats: Sequence[Seat], folder: Path, rounds: tupl
 
 
 class Group:
-    """The processes of a rival, at most one per namespace, with their children."""
-
     def __init__(self, network: Network, folder: Path) -> None:
         self.network, self.folder = network, folder
         self.contributors: list[str] = []
         self.processes: dict[str, Process] = {}
 
     def start(self, seats: Sequence[Seat]) -> None:
-        """Start the first alone, and tell the others its addresses. Raise RuntimeError if one does not start."""
+        """Start the first process alone, and tell the other processes its addresses. Raise RuntimeError if a process
+        does not start."""
         self.contributors = [seat.name for seat in seats if seat.contributes]
         first, *others = seats
         with self._within(START_S):
@@ -156,7 +151,7 @@ class Group:
         return process
 
     def round(self, number: int, most_s: float) -> Round:
-        """Make one round and return its correctness; values are written and checked outside the counted time."""
+        """Make one round and check the result. Writing and checking the values is outside the counted time."""
         with self._within(START_S):
             self._ask(f"fill {number}")
         before, busy, told_at = self._counters(), processor_time(), time.monotonic()
@@ -189,10 +184,9 @@ class Group:
 
     @contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
-        """Kill them all by their ids if the block takes longer, so that every wait for one ends.
+        """Kill all processes by their ids if the block takes too long, so that a wait for any of them ends.
 
-        Their children are killed too, since they inherit the pipe that is read.
-        """
+        Their child processes are killed too, because these inherit the pipe on which the benchmark waits."""
         clock = threading.Timer(seconds, self._give_up)
         clock.daemon = True
         clock.start()
@@ -210,13 +204,12 @@ class Group:
         return next((log[-LAST_WORDS:] for log in logs if log), "")
 
     def end(self) -> None:
-        """End the processes and their children, by their ids."""
         end(self.processes.values())
         self._end_children()
 
     def _give_up(self) -> None:
         for process in self.processes.values():
-            if process.returncode is None:  # not waited for yet, so that the id is still its own
+            if process.returncode is None:  # not yet reaped, so no other process can have its id
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         self._end_children()
@@ -226,6 +219,7 @@ class Group:
 
 
 def moved(before: Iterable[Traffic], after: Iterable[Traffic]) -> tuple[int, int]:
-    """Return the bytes that all peers sent in between over their shaped links, and over the others."""
+    """Return the bytes that all peers sent between the two counts: over their shaped links, and over the control
+    links."""
     grown = [late - early for early, late in zip(before, after, strict=True)]
     return sum(each.up.bytes for each in grown), sum(each.control_up.bytes + each.control_down.bytes for each in grown)

@@ -1,4 +1,4 @@
-"""The placement of a rival's peers, and which rivals a set-up can have."""
+"""In which namespaces a rival's peers run, and which rivals a set-up can have."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ PROGRAMS = "tests.benchmarks.rivals"
 
 
 def reason_against_gloo(setup: Setup, codec: str) -> str:
-    """Return why gloo cannot run there, or an empty text."""
+    """Return why gloo cannot run in this set-up, or an empty text if it can."""
     if not all(peer.reachable for peer in setup.peers):
         return "all have to reach each other"
     if codec not in {"fp16", "fp32"}:
@@ -21,7 +21,7 @@ def reason_against_gloo(setup: Setup, codec: str) -> str:
 
 
 def gloo(network: Network, codec: str, folder: Path) -> list[Seat]:
-    """Seat trainers only: others have nothing to give, and a ring would wait for them."""
+    """Seat the trainers only. Other peers have no values, and gloo's ring would wait for them."""
     trainers = [peer for peer in network.setup.peers if peer.role == "trainer"]
     command = (sys.executable, "-m", f"{PROGRAMS}.gloo_peer")
     common = common_of(network.setup, codec) | {"folder": str(folder)}
@@ -29,7 +29,7 @@ def gloo(network: Network, codec: str, folder: Path) -> list[Seat]:
 
 
 def hivemind(network: Network, codec: str, python: Path, rates: Rates, *, best: bool) -> list[Seat]:
-    """Seat all peers; the first is dialled by the others: the log's keeper, which all reach."""
+    """Seat all peers. The keeper of the log comes first, since all other peers can dial it."""
     setup = network.setup
     trainers = [peer.name for peer in setup.peers if peer.role == "trainer"]
     seats = []
@@ -42,7 +42,7 @@ def hivemind(network: Network, codec: str, python: Path, rates: Rates, *, best: 
             "initial": [],
             "is_dialled": peer.name == setup.keeper,
             "best": best,
-            "bandwidth": rates.up[peer.name] / MBIT,  # its program is solved to digits that bytes do not have
+            "bandwidth": rates.up[peer.name] / MBIT,  # hivemind's solver is inexact for bytes per second
         }
         command = (str(python), "-m", f"{PROGRAMS}.hivemind_peer")
         seats.append(Seat(peer.name, command, asked, contributes=peer.role == "trainer"))
@@ -50,13 +50,12 @@ def hivemind(network: Network, codec: str, python: Path, rates: Rates, *, best: 
 
 
 def common_of(setup: Setup, codec: str) -> dict[str, Any]:
-    """Return the facts that every peer of a rival needs."""
     trainers = sum(peer.role == "trainer" for peer in setup.peers)
     return {"contributors": trainers, "elements": setup.elements, "codec": codec}
 
 
 def role_of(peer: Peer) -> str:
-    """Return hivemind's role: a peer behind NAT is a client, one without values an auxiliary."""
+    """Return hivemind's role: a peer behind NAT is a client, and one without values an auxiliary."""
     if peer.role != "trainer":
         return "auxiliary"
     return "node" if peer.reachable else "client"

@@ -1,4 +1,4 @@
-"""A rival's own environment: made once, again for other requirements, and never left incomplete."""
+"""A rival's virtual environment is made once, again for other requirements, and never left incomplete."""
 
 import sys
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ from tests.benchmarks.rivals.environment import Unavailable, clean_environment, 
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
-    """Record commands instead of running them."""
     asked: list[Sequence[str]] = []
 
     def done(command: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Namespaces that engines share: their processes are counted, opened and ended."""
+"""Namespaces that engines share: their processes are counted, opened to each other, and ended."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ from tests.emulation.network import Network, Node, hear
 from tests.emulation.setups import Setup, peers
 from tests.emulation.test_network import listen, sending
 
-# A process with a child, as hivemind's peers are.
+# A process with a child process, as hivemind's peers have.
 TWO_PROCESSES = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-S", "-c", "print('there', flush=True); import time; time.sleep(600)"])

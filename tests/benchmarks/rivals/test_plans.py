@@ -1,4 +1,4 @@
-"""Rival plans of our own engine: their shares, and that nothing else differs."""
+"""Rival plans for our own engine: their shares. Nothing else differs from the shipped engine."""
 
 import pytest
 
@@ -37,7 +37,8 @@ def test_butterfly_gives_every_trainer_an_equal_share() -> None:
         **{PeerId(f"{number:032x}"): 0.25 for number in (1, 2, 3, 4)},
         RELAY: 0.0,
     }
-    # Its own vector but for the quarter that it keeps, and that quarter to three others, over 5 bytes a second.
+    # The peer sends its vector without the quarter that it reduces, and that quarter to three others, at 5 bytes a
+    # second.
     assert found.duration_s == pytest.approx((0.75 * BYTES + 3 * 0.25 * BYTES) / 5.0)
     assert [(limit.kind, limit.peers, limit.part) for limit in found.limits] == [("up", (trainer(2).peer,), 1.0)]
 

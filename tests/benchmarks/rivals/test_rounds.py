@@ -1,4 +1,4 @@
-"""A rival's rounds: figures, participants, and timeouts."""
+"""A rival's rounds: figures, participants and timeouts."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ for number, line in enumerate(sys.stdin):
     said = {"began": 10.0 * number, "ended": 10.0 * number + 2.0, "group": 2, "right": 1.0}
     print(json.dumps(said), flush=True)
 """
-# Its child holds the pipe that is read, as hivemind's do.
+# A process whose child keeps the pipe open on which the benchmark waits, as hivemind's children do.
 STUCK = """
 import subprocess, sys, time
 print("{}", flush=True)

@@ -1,4 +1,4 @@
-"""A rival's result shows which part is the mean of all peers."""
+"""A rival's result shows which part of it is the mean of all peers."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ def filled(seed: int, shift: float) -> list[values.Vector]:
 
 
 def mean_of(indexes: list[int], peers: int) -> list[values.Vector]:
-    """Return the result of a round with these peers only, in half precision."""
     given = [filled(7, values.shift_of(index, peers)) for index in indexes]
     means = [np.mean([vectors[i] for vectors in given], axis=0) for i in range(len(SIZES))]
     return [mean.astype(np.float16).astype(np.float32) for mean in means]

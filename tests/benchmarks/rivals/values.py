@@ -1,8 +1,7 @@
-"""Each peer's values in a round: noise that all have in common, and a shift of its own.
+"""Each peer's values in a round: noise that all peers share, plus a shift of the peer's own.
 
-So every peer knows the true mean without a message, and the result shows where one was missing. No vector is stored:
-the noise is drawn again, part by part.
-"""
+So every peer knows the true mean without a message, and the result shows which peers were missing. No vector is stored:
+the noise is drawn again, part by part."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,12 +11,12 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float32]
 
 PART = 1 << 16  # elements
-SPREAD = 0.25  # of the noise
-TOLERANCE = 0.01  # for half precision; a missing peer moves the mean by more, with up to 30 peers
+SPREAD = 0.25  # standard deviation of the noise
+TOLERANCE = 0.01  # allows for half precision; with up to 30 peers, a missing peer moves the mean by more
 
 
 def shift_of(index: int, peers: int) -> float:
-    """Return a shift that is far from the mean of all."""
+    """Return a peer's shift, which is far from the mean of all shifts."""
     return (1.0 if index % 2 else -1.0) * (1.0 + index / peers)
 
 
@@ -32,14 +31,13 @@ def noise(elements: int, seed: int) -> Iterator[Vector]:
 
 
 def fill(vectors: Sequence[Vector], seed: int, shift: float) -> None:
-    """Write noise and shift into all vectors, each with noise of its own."""
     for number, vector in enumerate(vectors):
         for index, part in enumerate(noise(vector.size, seed + number)):
             vector[index * PART : index * PART + part.size] = part + np.float32(shift)
 
 
 def right_part(vectors: Sequence[Vector], seed: int, shift: float) -> float:
-    """Return the share of all values that equal the noise plus this shift, 0 to 1."""
+    """Return the share of all values that equal the noise plus this shift, from 0 to 1."""
     right = 0
     for number, vector in enumerate(vectors):
         for index, part in enumerate(noise(vector.size, seed + number)):

@@ -1,4 +1,4 @@
-"""Processor seconds per GB that a relay forwards, and its peak memory, beside HAProxy in TCP mode. See README.md."""
+"""CPU seconds per GB that a relay forwards, and its peak memory, compared with HAProxy in TCP mode. See README.md."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ from tests.benchmarks.rig.processes import cpu_s, peak_mb, running
 
 ENDS, LISTENER = "tests.benchmarks.rig.forward_ends", "tests.benchmarks.rig.link_ends"
 HOST = "127.0.0.1"
-SIZE = 32 * 1024 + 4  # a chunk of 64 KiB in half precision
+SIZE = 32 * 1024 + 4  # bytes: a chunk of 64 KiB in half precision
 GB = 1e9
 PATIENCE_S = 10.0
 HOW_TO = "haproxy is not installed: apt-get install haproxy"
@@ -41,7 +41,7 @@ listen forward
 
 
 class Kind(Struct, frozen=True):
-    """A forwarder, and how it is dialled; `tls`: it ends TLS of its own around that of the link."""
+    """A forwarder and the way to dial it. `tls`: the forwarder ends its own TLS connection around that of the link."""
 
     name: str
     way: str
@@ -59,7 +59,7 @@ KINDS = (
 
 @contextmanager
 def forwarder(kind: Kind, port: str, fingerprint: str) -> Iterator[tuple[int, str, str]]:
-    """Run a forwarder to the listener at `port`; yield its process, port and fingerprint."""
+    """Run a forwarder to the listener at `port`. Yield its process id, its port, and its certificate's fingerprint."""
     if kind.is_ours:
         with running("-m", ENDS, "forward", port, fingerprint, "tls" if kind.tls else "plain") as child:
             own_port, own = child.hear().split()
@@ -77,7 +77,7 @@ def forwarder(kind: Kind, port: str, fingerprint: str) -> Iterator[tuple[int, st
 
 
 def _haproxy(folder: Path, port: str, to: str, *, tls: bool) -> "subprocess.Popen[bytes]":
-    """Start HAProxy as one process with one thread, in the foreground."""
+    """Start HAProxy in the foreground, as one process with one thread."""
     (folder / "own.pem").write_bytes(new_pem())
     config = folder / "haproxy.cfg"
     config.write_text(CONFIG.format(host=HOST, port=port, to=to, tls=f"ssl crt {folder}/own.pem" if tls else ""))
@@ -103,7 +103,7 @@ def _wait_until_open(port: int) -> None:
 
 
 def turn(kind: Kind, chunks: int) -> dict[str, Any]:
-    """Fill one link both ways; return the resources used by the process in the middle."""
+    """Fill one link in both directions. Return the resources that the forwarder's process used."""
     with running("-m", LISTENER, "listen", HOST, str(chunks), str(SIZE)) as listener:
         port, fingerprint = listener.hear().split()
         with forwarder(kind, port, fingerprint) as (pid, own_port, own):
@@ -111,13 +111,13 @@ def turn(kind: Kind, chunks: int) -> dict[str, Any]:
             places = (f"{own_port},{port}", f"{own},{fingerprint}", str(chunks), str(SIZE))
             with running("-m", ENDS, "dial", kind.way, *places) as dialler:
                 seconds = float(json.loads(dialler.hear())["seconds"])
-                listener.hear()  # the last byte has come
+                listener.hear()  # the listener has received the last byte
             used = {"cpu_s": cpu_s(pid) - before, "peak_mb": peak_mb(pid), "seconds": seconds}
     return used
 
 
 def figures_of(turns: Sequence[dict[str, Any]], chunks: int) -> Figures:
-    """Return the figures; a GB is 10^9 bytes forwarded on the link, either way."""
+    """Return the figures. A GB is 10^9 bytes forwarded on the link, in either direction."""
     through = 2 * chunks * SIZE / GB
     return {
         "cpu_s_per_gb": median(each["cpu_s"] for each in turns) / through,

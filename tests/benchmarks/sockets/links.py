@@ -1,4 +1,5 @@
-"""Processor seconds per GB on a data link over TLS, both ways at once, beside plain sockets. See README.md."""
+"""CPU seconds per GB on a data link over TLS, in both directions at once, compared with plain sockets. See
+README.md."""
 
 import argparse
 import json
@@ -15,13 +16,12 @@ from tests.emulation.network import Network, Node, hear
 from tests.emulation.setups import Peer, Setup
 
 PROGRAM = "tests.benchmarks.rig.link_ends"
-SIZE = 32 * 1024 + 4  # a chunk of 64 KiB in half precision
-UNLIMITED = 0.0  # Mb/s: loopback
+SIZE = 32 * 1024 + 4  # bytes: a chunk of 64 KiB in half precision
+UNLIMITED = 0.0  # Mb/s; stands for loopback
 GB = 1e9
 
 
 def ends_of(mbit: float) -> Setup:
-    """Return a sender and a receiver over a link of this rate each way."""
     rate = mbit or 1000.0
     peers = (Peer("listener", "relay", 10 * rate, 10 * rate), Peer("dialler", "trainer", rate, rate, reachable=False))
     return Setup("links", peers, elements=1, keeper="listener", default_scale=1.0)
@@ -29,13 +29,13 @@ def ends_of(mbit: float) -> Setup:
 
 @contextmanager
 def linked(mbit: float) -> Iterator[Network]:
-    """Use namespaces if the rate is limited, else loopback."""
+    """Yield a network of namespaces if the rate is limited, else loopback."""
     with on_loopback(ends_of(mbit)) if mbit == UNLIMITED else emulated(ends_of(mbit)) as network:
         yield network
 
 
 def transfer(network: Network, kind: str, chunks: int) -> dict[str, Any]:
-    """Run both ends once; `kind` is "" for what we ship, "plain-" for plain sockets."""
+    """Run both ends once. `kind` is "" for the shipped code and "plain-" for plain sockets."""
     listener, dialler = network["listener"], network["dialler"]
     serving = _program(listener, f"{kind}listen", listener.address, str(chunks), str(SIZE))
     port, fingerprint = hear(serving).split()
@@ -53,7 +53,7 @@ def _program(node: Node, *arguments: str) -> "subprocess.Popen[str]":
 
 
 def figures_of(turns: list[dict[str, Any]]) -> Figures:
-    """Return the figures; a GB is 10^9 bytes that one end sent and the other received."""
+    """Return the figures. A GB is 10^9 bytes that one end sent and the other end received."""
     sent = turns[0]["dialler"]["moved"] / GB
     per_gb = {end: median(turn[end]["cpu_s"] for turn in turns) / sent for end in ("dialler", "listener")}
     waits = {f"{end}_waits_per_mb": median(turn[end]["waits"] for turn in turns) / (sent * 1000) for end in per_gb}

@@ -1,4 +1,4 @@
-"""One benchmark as a process of its own, ended when its budget is spent."""
+"""One benchmark as a process of its own, which is stopped when its time budget is spent."""
 
 import json
 import subprocess
@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from tests.benchmarks.suite.sizes import Job
 from tests.emulation.network import ROOT
 
-GRACE_S = 30.0  # in which a benchmark removes its namespaces and processes
+GRACE_S = 30.0  # seconds for a benchmark to remove its namespaces and processes
 
 
 def lines_of(job: Job, command: Sequence[str] = ()) -> tuple[list[str], bool]:
-    """Return the JSON lines printed, and True if it finished. Its progress goes through to the terminal."""
+    """Run a benchmark. Return the JSON lines that the benchmark printed, and True if it finished. Progress goes to the
+    terminal."""
     command = command or (sys.executable, "-m", f"tests.benchmarks.{job.name}", *job.arguments)
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -40,7 +41,6 @@ def ended(process: "subprocess.Popen[str]") -> str:
 
 
 def is_object(line: str) -> bool:
-    """Return True for a line with which a benchmark ends."""
     try:
         return isinstance(json.loads(line), dict)
     except ValueError:

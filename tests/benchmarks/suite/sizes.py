@@ -1,4 +1,4 @@
-"""The content of a size: each benchmark's arguments and budget, and the set-ups and rivals of averaging."""
+"""The contents of each size: every benchmark's arguments and time budget, and the set-ups and rivals of averaging."""
 
 from typing import Literal, get_args
 
@@ -7,7 +7,7 @@ from msgspec import Struct
 from peer_agent.protocol.recipe import Codec
 
 Rival = Literal["hivemind", "gloo", "butterfly", "parameter_server"]
-Wire = Codec | Literal["plan"]  # plan: contributors are left to it as well
+Wire = Codec | Literal["plan"]  # with "plan", the plan chooses codecs and contributors
 Size = Literal["quick", "usual", "full"]
 
 RIVALS: tuple[Rival, ...] = get_args(Rival)
@@ -16,17 +16,18 @@ MINUTES: dict[Size, int] = {"quick": 10, "usual": 60, "full": 180}
 
 
 class Averaging(Struct, frozen=True):
-    """A set-up, its rivals, and the number of counted rounds; many short ones if `elements` is given."""
+    """A set-up of the averaging benchmark, its rivals, and the number of counted rounds. With `elements`, it makes many
+    short rounds."""
 
     setup: str
     against: tuple[Rival, ...] = ()
     rounds: int = 5
     codecs: tuple[Wire, ...] = ("fp16",)
-    elements: int = 0  # of the vector; 0: the set-up's own
+    elements: int = 0  # elements of the vector; 0 means the set-up's own number
 
 
 class Job(Struct, frozen=True):
-    """`python -m tests.benchmarks.NAME ARGUMENTS`, and the seconds after which it is ended."""
+    """A benchmark, `python -m tests.benchmarks.NAME ARGUMENTS`, and the seconds after which it is stopped."""
 
     name: str
     budget_s: int
@@ -34,10 +35,10 @@ class Job(Struct, frozen=True):
 
 
 OURS: tuple[Rival, ...] = ("butterfly", "parameter_server")
-FREE: tuple[Wire, ...] = ("fp16", "plan")  # with the same rivals
+FREE: tuple[Wire, ...] = ("fp16", "plan")  # rivals run beside the first codec only
 MANY = Averaging("homes", rounds=50, elements=500_000)
 SHORT = ("--setup", "albert-auxiliaries", "--elements", "3000000", "--rounds", "5")
-FEWER = ("--elements", "3000000")  # than `four` has
+FEWER = ("--elements", "3000000")  # fewer elements than the set-up `four` has
 
 AVERAGING: dict[Size, tuple[Averaging, ...]] = {
     "quick": (Averaging("four", ("gloo",), 3),),

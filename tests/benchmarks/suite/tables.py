@@ -1,8 +1,8 @@
-"""`python -m tests.benchmarks.suite.tables FILE... [--write docs/benchmarks.md]`: figures of runs as rows of tables.
+"""Turns figures of benchmark runs into rows of tables: `python -m tests.benchmarks.suite.tables FILE... [--write
+docs/benchmarks.md]`.
 
-The page has a line `<!-- NAME -->` before each table and `<!-- end -->` after it; the text between is rewritten.
-A table without figures says so, whatever it said before.
-"""
+The page has a line `<!-- NAME -->` before each table and `<!-- end -->` after it. The text between these lines is
+rewritten. A table without figures says so, whatever it said before."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 Figures = dict[str, Any]
 Cells = list[str]
-Table = tuple[Cells, Callable[[list[Figures]], Iterable[Cells]]]  # headings, and rows of the runs
+Table = tuple[Cells, Callable[[list[Figures]], Iterable[Cells]]]  # (headings, a function that makes rows from the runs)
 
 NOT_MEASURED = "not measured yet"
 MARKED = re.compile(r"(<!-- (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -35,7 +35,6 @@ FORWARDERS = {
 
 
 def shown(value: Any) -> str:
-    """Return a number with three digits; a missing one is a dash."""
     if value is None:
         return "–"
     if isinstance(value, float):
@@ -48,13 +47,13 @@ def cells(run: Figures, *names: str) -> Cells:
 
 
 def averaging(runs: Iterable[Figures], *, is_free: bool = False) -> list[Figures]:
-    """Return timed rounds of `averaging`: in a stated codec, or with the plan's choice."""
+    """Return the timed rounds of the `averaging` benchmark: in a stated codec, or with the plan's choice
+    (`is_free`)."""
     timed = [run for run in made(runs) if not run.get("is_many") and not run.get("reserve_percent")]
     return [run for run in timed if (run["codec"] == "plan") == is_free]
 
 
 def made(runs: Iterable[Figures]) -> list[Figures]:
-    """Return runs of `averaging` that finished."""
     return [run for run in runs if run.get("benchmark") == "averaging" and "round_s_median" in run]
 
 
@@ -66,14 +65,13 @@ def time_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def reserve_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield rounds in which households keep a share of their uplinks, beside the floor on the rest."""
+    """Yield rounds in which households keep a share of their uplinks, with the floor time on the rest of the links."""
     for run in (run for run in made(runs) if run.get("reserve_percent")):
         names = ("setup", "reserve_percent", "uplink_peak", "round_s_median", "floor_s", "ratio", "is_valid")
         yield cells(run, *names)
 
 
 def bandwidth_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield the largest error of learned rates."""
     for run in averaging(runs):
         if errors := run["learned_bandwidth_error"]:
             worst = max(errors, key=lambda name: abs(errors[name]))
@@ -89,7 +87,7 @@ def rival_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def rival_cells(against: Figures, name: str) -> Cells:
-    """Return seconds, ratio and partial rounds, or why there are none."""
+    """Return seconds, ratio and partial rounds, or the reason why there are none."""
     if (seconds := against.get(f"{name}_s")) is None:
         return ["–", "–", against.get("left_out", {}).get(name, NOT_MEASURED)]
     partial = against.get(f"{name}_rounds_partial")
@@ -106,12 +104,12 @@ def freedom_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def counted(times: dict[str, int]) -> str:
-    """Return counts such as `int4 20, int8 5`; a dash for nothing."""
+    """Return counts such as `int4 20, int8 5`, or a dash if there are none."""
     return ", ".join(f"{name} {count}" for name, count in sorted(times.items())) or shown(None)
 
 
 def loss_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield the cost of fewer bits for a model, by its worst seed."""
+    """Yield the increase in a model's loss with fewer bits, taken from the worst seed."""
     for run in (run for run in runs if "of_fp16" in run):
         for codec, ratios in run["of_fp16"].items():
             yield [codec, f"{max(ratios):.4f}"]
@@ -148,7 +146,7 @@ def plan_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def bytes_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield runs of many rounds: rounds, peers in them, and bytes beside those planned."""
+    """Yield runs of many rounds: the rounds, the peers in them, and the bytes beyond the planned ones."""
     for run in (run for run in made(runs) if run.get("is_many")):
         found, ok = run["bytes"], f"{run['rounds_ok']} of {len(run['rounds_s'])}"
         parts = (found["who_reduces_nothing_in_p"], found["relays_in_np"])
@@ -161,10 +159,12 @@ def exact(found: Figures) -> Cells:
 
 
 def trouble_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield rounds with one peer in trouble beside usual ones and those without it, or why there are none."""
+    """Yield rounds with one peer in trouble, compared with usual rounds and rounds without that peer, or the reason why
+    there are none."""
     for run in (run for run in runs if run.get("benchmark") == "trouble" and "trouble" in run):
         about = cells(run, "setup", "scale", "trouble", "part", "who")
-        if isinstance(run.get("left_out"), str):  # the reason; otherwise a list of peers without a part
+        # a text is the reason; otherwise this is a list of peers without a part
+        if isinstance(run.get("left_out"), str):
             yield [*about, *["–"] * 8, run["left_out"], "–", "–"]
             continue
         ratios = ("first_ratio", "worst_ratio", "first_to_without", "worst_to_without")
@@ -175,7 +175,6 @@ def trouble_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def memory_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield averaging's memory over many rounds, by a process's role."""
     for run in (run for run in runs if run.get("benchmark") == "memory.averaging" and "memory" in run):
         for who, found in run["memory"].items():
             grown = cells(found, "mb_per_100_rounds")
@@ -189,7 +188,7 @@ def memory_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def forwarding_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield forwarders, ours first, or why there is no rival."""
+    """Yield our forwarders, then the rivals. A rival that could not run is shown with the reason."""
     for run in (run for run in runs if run.get("benchmark") == "forwarding" and "forwarders" in run):
         for name, called in FORWARDERS.items():
             if name in run["forwarders"]:
@@ -209,7 +208,7 @@ def preset_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def step_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield a step's stated bytes and seconds, beside rounds over such links."""
+    """Yield a step's stated bytes and seconds, compared with rounds over links of that speed."""
     names = (
         "up_told_mb",
         "up_told_ratio",
@@ -232,7 +231,6 @@ def loop_rows(runs: list[Figures]) -> Iterable[Cells]:
 
 
 def attention_rows(runs: list[Figures]) -> Iterable[Cells]:
-    """Yield mixed precision on a processor, by where attention is computed."""
     names = ("model", "fp32_samples_per_s", "bf16_samples_per_s", "wide_samples_per_s", "beside_fp32", "beside_bf16")
     for run in runs:
         if run.get("benchmark") == "attention":
@@ -352,7 +350,6 @@ def filled(page: str, runs: list[Figures]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print all tables, or write them into a page."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.suite.tables", description=__doc__)
     parser.add_argument("files", nargs="+", type=Path, help="lines of JSON, as benchmarks print them")
     parser.add_argument("--write", type=Path, help="the page whose tables are written anew")

@@ -1,4 +1,4 @@
-"""The averaging benchmark's wait for rounds ends when a process does."""
+"""The averaging benchmark stops waiting for rounds when a process ends."""
 
 import asyncio
 import subprocess

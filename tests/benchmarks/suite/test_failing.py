@@ -1,4 +1,4 @@
-"""Processes without a model continue after failed rounds, and agree on the averages."""
+"""Processes without a model continue after failed rounds and agree on the averages."""
 
 from pathlib import Path
 

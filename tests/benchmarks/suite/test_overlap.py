@@ -1,4 +1,4 @@
-"""The overlap benchmark's counted steps, and the lag of left-out trainers."""
+"""Which steps the overlap benchmark counts, and how far trainers fall behind that a round left out."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.identifiers import PeerId

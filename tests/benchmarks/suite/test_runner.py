@@ -1,4 +1,4 @@
-"""Benchmarks as processes: their output is kept, and none exceeds its budget."""
+"""Benchmarks as processes: their output is saved, and none exceeds its time budget."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Every size fits into its minutes and contains every benchmark."""
+"""Each size of benchmark run fits into its stated minutes and includes every benchmark."""
 
 from pathlib import Path
 

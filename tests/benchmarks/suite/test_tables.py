@@ -1,4 +1,4 @@
-"""JSON lines become table rows, and the rest of the page stays."""
+"""JSON lines become table rows, and the rest of the page stays as it is."""
 
 import json
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Benchmarks of replicas' computations."""
+"""Benchmarks of a replica's computations."""

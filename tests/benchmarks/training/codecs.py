@@ -1,8 +1,7 @@
 """The cost of fewer bits: held-out loss after 200 steps on real text, with gradients and averages in each codec.
 
-Two trainers and a reducer as shipped, without sockets: accumulators with carried work, sums, residuals of the averages.
-`python -m tests.benchmarks.training.codecs`; the last line is one JSON object.
-"""
+Two trainers and a reducer as shipped, but without sockets: accumulators with carried work, sums, residuals of the
+averages. Run `python -m tests.benchmarks.training.codecs`. The last line is one JSON object."""
 
 import argparse
 import json
@@ -31,7 +30,7 @@ from tests.averaging.rounds import RUN, Holder, plan_of
 from tests.publishing.texts import docstrings
 
 SEEDS, STEPS = (1, 2, 3), 200
-HELD_OUT = 20_000  # tokens, of the end of the text
+HELD_OUT = 20_000  # tokens at the end of the text that are not trained on
 CODECS: tuple[Codec, ...] = ("fp16", "int8", "int4")
 UNEVEN = (3, 5)  # units of each trainer in a step
 
@@ -48,7 +47,8 @@ def recipe_of(seed: int, steps: int) -> CausalLM:
 
 
 def heldout_loss(codec: Codec, seed: int, steps: int = STEPS, *, feedback: bool = True) -> float:
-    """Return nats per token after this many steps. Without `feedback` the averages' losses are never sent later."""
+    """Return nats per token after this many steps. Without `feedback`, averages do not carry their rounding errors to
+    later steps."""
     recipe, text = recipe_of(seed, steps), np.frombuffer(docstrings().encode(), np.uint8).astype(np.uint16)
     replica, tokens = Replica(recipe), text[:-HELD_OUT]
     trainer, grid = Trainer(replica, RUN, [tokens], threads=1), grid_of(replica.layout.elements)
@@ -83,7 +83,7 @@ def _accumulate(trainer: Trainer, holder: Holder, units: Sequence[Unit]) -> None
 
 
 def _averaged(holders: Sequence[Holder], grid: Grid, codec: Codec, residuals: Residuals, step: int) -> Floats:
-    """Return the averaged gradient as every replica decodes it, [P]."""
+    """Return the averaged gradient as every replica decodes it, of shape [P]."""
     sendings = [holder.offer(codec) for holder in holders]
     plan = replace(plan_of(sendings, grid=grid, codec_down=codec, cuts=(0, grid.chunks)), step=step)
     reduction = Reduction(OpenPlan(plan, plan.slots), residuals)

@@ -1,4 +1,5 @@
-"""Samples per second of a trainer's inner loop, beside the same loop in plain PyTorch. Described in README.md."""
+"""Samples per second of a trainer's inner loop, compared with the same loop in plain PyTorch. Described in
+README.md."""
 
 import argparse
 import sys
@@ -20,8 +21,9 @@ from peer_agent.training.units import Computed
 from tests.benchmarks.rig.figures import Figures, median, publish, say
 from tests.training.commits import RUN, some_shards
 
-RECIPE = CausalLM(model=Model(layers=7, width=448, heads=7, context=256), vocab=8192, micro_batch=8)  # 20.7 million
-UNITS = 2048  # samples of a shard
+# 20.7 million parameters
+RECIPE = CausalLM(model=Model(layers=7, width=448, heads=7, context=256), vocab=8192, micro_batch=8)
+UNITS = 2048  # samples in a shard
 Work = Callable[[int], object]
 
 
@@ -51,7 +53,8 @@ def ours(recipe: CausalLM, device: torch.device, tokens: Tokens, *, compiles: bo
 
 
 def plain(recipe: CausalLM, device: torch.device, tokens: Tokens) -> Work:
-    """Run a tutorial's loop: rows of tokens, summed loss, backward into gradients that add up, loss as a number."""
+    """Return a tutorial's training loop: rows of tokens, summed loss, accumulated gradients, and the loss as a Python
+    number."""
     shape, half = recipe.model, {"fp32": None, "mixed": torch.bfloat16}[recipe.precision]
     config = GPT2Config(
         vocab_size=recipe.vocab,
@@ -80,7 +83,6 @@ def plain(recipe: CausalLM, device: torch.device, tokens: Tokens) -> Work:
 
 
 def measure(recipe: CausalLM, repeats: int, units: int, *, compiles: bool) -> Figures:
-    """Measure all in turns, in one process, on the same threads."""
     device = pick_device()
     tokens = (np.concatenate(some_shards([UNITS * recipe.model.context])).astype(np.int64) % recipe.vocab).astype("u2")
     works = {"ours": ours(recipe, device, tokens), "plain": plain(recipe, device, tokens)}
@@ -110,7 +112,7 @@ def measure(recipe: CausalLM, repeats: int, units: int, *, compiles: bool) -> Fi
 
 
 def _of_compiling(seconds: dict[str, list[float]], first: dict[str, float]) -> Figures:
-    """Return the gain of compiling, at least and at most, and the extra time of its first turn."""
+    """Return the speed-up by compiling (median, least, most) and the extra time of the first turn."""
     ratios = [a / b for a, b in zip(seconds["ours"], seconds["compiled"], strict=True)]
     return {
         "compiled_ratio": median(ratios),
@@ -121,7 +123,6 @@ def _of_compiling(seconds: dict[str, list[float]], first: dict[str, float]) -> F
 
 
 def main() -> int:
-    """Print a line of JSON for each precision that this machine has."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--units", type=int, default=1, help="of a turn")

@@ -1,4 +1,4 @@
-"""Seconds per optimizer step on one thread, beside torch's own AdamW. Described in README.md."""
+"""Seconds per optimizer step on one thread, compared with torch's own AdamW. Described in README.md."""
 
 import argparse
 import sys
@@ -26,7 +26,6 @@ Work = Callable[[], object]
 
 
 def timed(work: Work) -> float:
-    """Return the processor seconds of this thread, the only one."""
     began = time.thread_time()
     work()
     return time.thread_time() - began
@@ -39,24 +38,22 @@ def ours(replica: Replica, gradient: torch.Tensor) -> Work:
 
 
 def applied(replica: Replica, gradient: Vector) -> Work:
-    """Apply the next record as an agent does at a commit, without making it."""
+    """Prepare the next record. Return a function that applies it as an agent does at a commit."""
     record = record_after(replica, gradient)
     digest = digest_of(seal(SITE_KEY, record))
     return lambda: replica.apply(record, digest, gradient)
 
 
 def of_torch(tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> Work:
-    """Step torch's AdamW on the same values, one tensor after another."""
     parameters = [torch.nn.Parameter(tensor.clone()) for tensor in tensors]
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient.clone()
     optimizer = torch.optim.AdamW(parameters, lr=0.001, foreach=False)
-    optimizer.step()  # makes its moments
+    optimizer.step()  # the first step creates the moments
     return optimizer.step
 
 
 def measure(repeats: int) -> Figures:
-    """Measure everything in turn, on both models; the first turn is not counted."""
     torch.set_num_threads(1)
     figures: Figures = {"repeats": repeats}
     for name, shape in SHAPES.items():

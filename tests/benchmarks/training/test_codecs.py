@@ -1,4 +1,4 @@
-"""The cost of fewer bits for a model: a short version of `python -m tests.benchmarks.training.codecs`."""
+"""The loss that fewer bits cost a model: a short version of `python -m tests.benchmarks.training.codecs`."""
 
 import pytest
 

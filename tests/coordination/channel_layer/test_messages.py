@@ -1,4 +1,4 @@
-"""Messages between the site's processes: a message of another version is read, or dropped alone."""
+"""Messages between the site's processes: one written by another version is read, or only that one is dropped."""
 
 from typing import Any, get_args
 
@@ -25,7 +25,7 @@ from peer_agent.protocol.credentials import Role
 from peer_agent.protocol.identifiers import PeerId, RunId
 
 TEO, RUN = PeerId("0a" * 16), RunId("0b" * 16)
-# The form that processes of version 0.2 write. A name changed here loses messages during an upgrade.
+# The form that processes of version 0.2 write. Changing a name here would lose messages during an upgrade.
 WRITTEN: list[tuple[LayerMessage, dict[str, Any]]] = [
     (
         PeerSaid(TEO, "a!1", b"hello", "Teo", "laptop", Role.RELAY),

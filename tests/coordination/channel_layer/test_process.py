@@ -1,4 +1,4 @@
-"""The channel layer in one process: a full, dead or stale channel affects only itself."""
+"""The channel layer in one process: a full, dead or stale channel does not affect other channels."""
 
 import asyncio
 
@@ -35,7 +35,6 @@ def said(data: bytes = b"") -> HostSaid:
 
 
 async def kinds(layer: ProcessLayer, channel: str) -> list[type]:
-    """Drain a channel and return the types of its messages."""
     found = []
     while True:
         try:

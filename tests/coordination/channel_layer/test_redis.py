@@ -1,4 +1,4 @@
-"""Redis is killed and restarted during a run: every process recovers by itself."""
+"""Redis is killed and restarted during a run, and every process recovers by itself."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The contract of claims: one host per run, fenced by a number, timed by the database."""
+"""The contract of claims: one host per run, numbered by a fence, with expiry by the database's clock."""
 
 import threading
 import time
@@ -28,7 +28,6 @@ def expire(run: Run) -> None:
 
 
 def wait_for_a_lock() -> None:
-    """Wait until another session of this PostgreSQL waits for a lock."""
     until = time.monotonic() + PATIENCE_S
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     while time.monotonic() < until:
@@ -40,8 +39,6 @@ def wait_for_a_lock() -> None:
 
 
 class TestContract:
-    """Behaviour that every database must share."""
-
     def test_the_first_claim_wins_and_holds(self, example: Example) -> None:
         assert claims.claim(example.run, "one") == 1
         assert claims.claim(example.run, "two") is None
@@ -134,7 +131,8 @@ class TestContract:
             expire(example.run)
 
     def test_a_claimant_that_waited_for_the_winner_gets_nothing(self, example: Example) -> None:
-        """The second waits for the winner's row lock. A subquery would still see the row as it was before."""
+        """The second claimant waits for the lock on the winner's row. A subquery would still see the row as it was
+        before."""
         with transaction.atomic():
             assert claims.claim(example.run, "one") == 1
             second: Any = in_other_thread(lambda: claims.claim(example.run, "two"))

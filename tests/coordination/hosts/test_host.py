@@ -1,4 +1,4 @@
-"""A single host: its clock, its claim, its database, its peers and their faults."""
+"""A single host: its clock, claim, database, peers and their faults."""
 
 import asyncio
 import secrets
@@ -91,7 +91,8 @@ class TestTheClock:
         assert [note.text for note in notes] == [f"{TEO[:8]} says more than the site takes; some of it was lost"]
 
     def endless(self, get: Any, driven: Host) -> Any:
-        """Return a `get` for a mailbox that always holds another message."""
+        """Return a replacement for the mailbox's `get` that adds another message each time, so the mailbox is never
+        empty."""
 
         async def found() -> Any:
             driven.mailbox.put(said(TEO, hello(driven), "nowhere"))
@@ -138,7 +139,7 @@ class TestTheClaim:
         assert (held.asked_at, held.is_lost) == (0.0, True)
 
     async def test_is_kept_while_everything_else_hangs(self, example: Example, monkeypatch: Any) -> None:
-        """All of the loop's threads wait for a database that does not answer."""
+        """All threads of the host's loop wait for a database that does not answer."""
         monkeypatch.setattr(claims, "RENEW_S", 0.0)
         asked, go_on = [], threading.Event()
 
@@ -159,7 +160,8 @@ class TestTheClaim:
                 await asyncio.wait([*hung, keeping])
 
     async def test_is_renewed_while_the_state_is_loaded(self, example: Example, monkeypatch: Any) -> None:
-        """A regression: reading a long log took longer than a claim lasts, and two processes took the run in turn."""
+        """A regression: reading a long log took longer than a claim lasts, so two processes took the run from each
+        other in turn."""
         renewed, seen = threading.Event(), []
 
         def load(*_: Any) -> None:
@@ -252,7 +254,8 @@ class TestTheDatabase:
         assert (len(asked), script.count(e.Persisted)) == (1, 1), "asked for twice meanwhile, done once"
 
     async def test_is_not_written_by_a_host_whose_claim_is_over(self, example: Example, driven: Host) -> None:
-        """The text of `waiting_for` has no fence, so this host would overwrite the next host's."""
+        """The column `waiting_for` is not protected by the fence, so this host would overwrite what the next host
+        wrote."""
         driven.writer.ask(e.Waiting("for a relay"))
         driven.writer.drain()
         driven.holding.is_lost = True
@@ -297,7 +300,7 @@ class TestTheDatabase:
     async def test_tells_of_each_page_when_it_is_said(
         self, records: int, example: Example, driven: Host, script: Script, monkeypatch: Any
     ) -> None:
-        """A full page is reported too, since its peer may have been sent a commit before it."""
+        """The host also reports a full page, because its peer may have been sent a commit before the page."""
         record = await in_thread(next_record)(example.run, (example.teo, (UNIT,)))
         monkeypatch.setattr(store, "sealed_from", lambda *_: [sealed(record)] * records)
         script.answer = lambda event: [e.Resend(TEO, 7, 3)] if isinstance(event, e.Joined) else []
@@ -428,7 +431,7 @@ class TestSessions:
         assert [event for event in script.events if isinstance(event, e.Lost)] == [e.Lost(TEO, banned=True)]
 
     async def test_a_hello_is_judged_by_a_look_that_was_begun_after_it(self, driven: Host, script: Script) -> None:
-        """A look that began earlier may have been answered before the ban was taken back."""
+        """A database poll that began before the hello may have read the rows before the ban was lifted."""
         banned = requests.Wishes(e.Directed("paused"), snapshots.News(), {TEO: "E324"})
         driven.unwanted, driven._looks = banned.unwanted, 1
         channel = await driven.layer.new_channel()

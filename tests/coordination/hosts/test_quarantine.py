@@ -1,4 +1,4 @@
-"""Quarantine of peers that break a host: longer each time, and shared with the other processes."""
+"""Quarantine of peers that crash a host: it lasts longer each time, and all processes share it."""
 
 import time
 from typing import Any
@@ -12,7 +12,7 @@ from coordination.hosts.quarantine import REST_S, Quarantine
 from peer_agent.protocol.identifiers import PeerId
 
 TEO, NOOR = PeerId("0a" * 16), PeerId("0b" * 16)
-HERE, THERE = 5_000.0, 70_000.0  # the clocks of two processes at the same moment
+HERE, THERE = 5_000.0, 70_000.0  # the monotonic clocks of two processes at the same moment
 
 
 @pytest.fixture(autouse=True)

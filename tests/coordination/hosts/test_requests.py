@@ -1,4 +1,4 @@
-"""Notices of stopped machines and of runs that need volunteers: in time, once, and withdrawn on recovery."""
+"""Notices about stopped machines and about runs that need volunteers: sent in time, once, and withdrawn on recovery."""
 
 from datetime import timedelta
 from typing import Any
@@ -32,7 +32,7 @@ __all__ = ["driven", "example", "script"]
 
 
 class World:
-    """A run whose host looks when a test asks for it."""
+    """A run whose host polls the database only when the test asks for it."""
 
     def __init__(self, made: Example) -> None:
         self.run, self.teo, self.noor = made.run, made.teo, made.noor
@@ -117,7 +117,7 @@ class TestStopped:
         assert world.told(Event.STOPPED) == {"Teo"}
 
     def test_after_a_restart_of_the_site_it_is_known_who_was_here(self, world: World) -> None:
-        """Running machines return within seconds, so an absent one had stopped."""
+        """Running machines return within seconds of a restart, so a machine that stays away has stopped."""
         world.here(world.teo, world.noor)
         world.look()
         again = World.__new__(World)
@@ -229,7 +229,7 @@ def test_what_is_shown_and_what_is_told_are_one_transaction(world: World, monkey
 
 
 def test_while_nothing_changes_it_costs_nothing(world: World) -> None:
-    """A host looks every second."""
+    """A host polls every second, so a poll without changes must cost no query."""
     world.here(world.teo)
     world.look()
     with CaptureQueriesContext(connection) as asked:
@@ -242,7 +242,7 @@ def test_while_nothing_changes_it_costs_nothing(world: World) -> None:
 
 
 def test_many_that_stop_at_once_are_a_few_questions(world: World) -> None:
-    """The relay's network is cut. Only people who chose the notice cost a query."""
+    """Many machines stop at once when a relay's network is cut. Only people who chose this notice cost a query each."""
     person = Person.objects.create_user("Olga", None)
     many = [owned(person, f"machine {place}") for place in range(40)]
     world.here(*many)

@@ -69,7 +69,7 @@ def snapshot_at(run: Run, *, heldout_loss: float) -> Snapshot:
 
 
 def wish(run: Run, index: int = 2) -> Record:
-    """Ask for a rollback and return the coordinator's record of it."""
+    """Request a rollback as the organizer does. Return the coordinator's record of the rollback."""
     Run.objects.filter(pk=run.pk).update(rollback_index=index)
     run.refresh_from_db()
     directed = store.directed(run)
@@ -178,7 +178,7 @@ def test_a_wish_that_was_taken_back_is_not_fulfilled(example: Example) -> None:
 
 
 def test_a_wish_for_what_was_undone_is_forgotten(example: Example) -> None:
-    """A wish that is kept would be tried again every second."""
+    """The host would otherwise retry the requested rollback every second."""
     run = example.run
     record = wish(run)
     run.snapshots.filter(index=2).update(is_undone=True)

@@ -1,4 +1,4 @@
-"""Hosts that drive real runs: rows in a real database, scripted peers on the site's own sockets."""
+"""Hosts that drive real runs: rows in a real database, and scripted peers on the site's own sockets."""
 
 import asyncio
 import hashlib
@@ -53,13 +53,13 @@ from tests.coordination.running import (
 from tests.runs.factories import ELEMENTS, RECIPE, opened, owned, state_bytes
 
 LONG = 10_000  # steps: more than any test makes
-LAST = 12  # the last step of a run that is to finish
+LAST = 12  # the run finishes at this step
 ENGINES = ("sqlite and memory", "postgresql and redis")
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, settings: Any, tmp_path: Path) -> Iterator[str]:
-    """Run the test on both kinds of site: a single process, or several over outside services."""
+    """Run the test on both kinds of site: one process alone, or several that share PostgreSQL and Redis."""
     database, _, layer = request.param.partition(" and ")
     use_layer(layer, request, settings)
     with fresh_database(database, request, tmp_path) as url:
@@ -75,7 +75,7 @@ async def messages(engine: str) -> AsyncIterator[Any]:
 
 @pytest.fixture
 def example(engine: str, messages: Any, monkeypatch: pytest.MonkeyPatch) -> Example:
-    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)  # tests with workers cover what a worker does
+    monkeypatch.setattr(queue, "enqueue", lambda *_, **__: None)  # other tests cover what the worker does
     return assemble_long(LONG)
 
 
@@ -95,7 +95,7 @@ class TestARun:
         await in_thread(self._look_at)(example.run)
 
     def _hand_in(self, run: Run, step: int) -> None:
-        """Hand in a snapshot as the elected machine, with the hash that most replicas report."""
+        """Upload a snapshot as the elected machine does, with the hash that most replicas report."""
         election, entry = Election.objects.get(run=run, step=step), LogEntry.objects.get(step=step)
         data = state_bytes(step=step, index=step, log_digest=entry.digest)
         admit_hash(run, index=step, step=step, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
@@ -139,7 +139,7 @@ class TestARun:
             await until(lambda: teo.states[-1:] == ["paused"], "its volunteers are told")
             at = (await in_thread(head)()).step
             await until(lambda: "paused" in Run.objects.get().waiting_for, "the page says so")
-            for _ in range(8):  # waiting for ticks would take seconds; the host answers a report at once
+            for _ in range(8):  # the host answers a report at once; waiting for ticks would take seconds
                 await teo.report()
             assert (await in_thread(head)()).step <= at + 1, "only what was under way may still commit"
             await in_thread(resume_run)(run=example.run)
@@ -174,7 +174,8 @@ class TestARun:
 
     async def test_goes_on_without_a_person_removed_while_public(self, example: Example) -> None:
         both = msgspec.structs.replace(RECIPE, minimum_trainers=2, target_steps=LONG, snapshot_every=1000)
-        await in_thread(Run.objects.update)(recipe=encode_recipe(both).decode())  # otherwise one alone may be too fast
+        # with minimum_trainers=1, one machine could make the steps before the other contributes
+        await in_thread(Run.objects.update)(recipe=encode_recipe(both).decode())
         async with hosts(), at_work(example) as (teo, noor):
             credit = LedgerEntry.objects.filter(person=example.noor.machine.person)
             await until(credit.exists, "Noor's machine has given something")
@@ -220,7 +221,6 @@ class TestARun:
         )
 
     def _open_again(self, run: Run) -> None:
-        """Open the run as a worker does, for two volunteers."""
         Snapshot.objects.create(run=run, index=0, step=0, state_digest="0" * 16, file="f" * 64, size=3)
         recipe = encode_recipe(msgspec.structs.replace(RECIPE, target_steps=LONG)).decode()
         Run.objects.update(state=Run.State.OPEN, elements=ELEMENTS, recipe=recipe)
@@ -267,7 +267,6 @@ def fences_of(run: Run) -> list[int]:
 
 
 def take_away(run: Run) -> None:
-    """Claim the run for another process, as after a long sleep of its host."""
     Head.objects.filter(run=run).update(claim_expires=Now() - timedelta(seconds=1))
     assert claims.claim(run, "another host") is not None
 
@@ -308,8 +307,6 @@ class TestAHost:
 
 
 class Asked:
-    """A failing database query that counts its calls."""
-
     def __init__(self, error: Exception) -> None:
         self.error, self.times = error, 0
 
@@ -361,7 +358,6 @@ class TestTwoProcesses:
 
 
 def end_all_sessions(url: str) -> None:
-    """End all sessions of the database, as a restart of PostgreSQL does."""
     ours = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"
     with psycopg.connect(url, autocommit=True) as control:
         control.execute(ours, (control.info.backend_pid,))
@@ -384,7 +380,7 @@ async def test_whoever_breaks_a_host_is_left_out_and_the_run_goes_on(
     def fragile(state: Any, event: e.Event, now: float, seed: int) -> list[e.Command]:
         if isinstance(event, e.Received) and event.peer == noor and state.step >= 2 and state.fence < 3:
             broke.append(state.fence)
-            state.step += 5  # a half-applied change
+            state.step += 5  # leave a half-applied change behind
             raise OverflowError("cannot convert float infinity to integer")
         return advance(state, event, now, seed)
 

@@ -1,4 +1,5 @@
-"""The control link at the site: who is admitted, which error refuses whom, and where messages go."""
+"""The control link at the site: which peers the site admits, with which error it refuses other peers, and where
+messages go."""
 
 import asyncio
 import time
@@ -42,7 +43,7 @@ OTHER_RUN = RunId("0b" * 16)
 
 @pytest.fixture
 def example(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
-    """Use one database: `test_claims` and `test_store` cover each of them."""
+    """Yield a run on SQLite only, since `test_claims` and `test_store` cover every database."""
     with fresh_database("sqlite", request, tmp_path):
         yield example_run()
 
@@ -134,11 +135,11 @@ class TestHandshake:
             assert refusal.code == "E205"
 
     async def test_an_agent_of_version_1(self, teo: Identity, layer: Any) -> None:
-        """The messages are copied from version 1. The socket ends whether the agent refuses the challenge or is
-        refused.
+        """The messages are copied from version 1. The socket ends both when the agent refuses the challenge and when
+        the site refuses the agent.
 
-        The agent first asks for a credential and is told there what to type (tests/web/api/test_agents.py).
-        """
+        In practice the agent first asks for a credential, and the answer says what to type
+        (tests/web/api/test_agents.py)."""
         assert teo.credential is not None
         signed = {"payload": teo.credential.payload, "signature": teo.credential.signature}
         own = {"type": "Authenticate", "protocol": 1, "version": "0.1.0", "credential": signed}
@@ -241,7 +242,7 @@ class TestMessages:
     async def test_a_member_that_listens_is_told_of_where_it_is_seen(
         self, example: Example, role: Role, layer: Any
     ) -> None:
-        """The site replaces the claimed address; a peer could otherwise send all members to any address."""
+        """The site replaces the claimed address. Otherwise a peer could send all members to any address."""
         member = identity_of(credential_of(example.teo, example.run, role), example.teo.key)
         said = replace(hello(example.run), url="wss://victim.example:7100/", fingerprint="0a" * 32, reduces=True)
         async with linked(member) as link:
@@ -306,7 +307,7 @@ class TestMessages:
     ) -> None:
         async def gone(*_: Any, **__: Any) -> None:
             told.set()
-            raise ClientDisconnected  # what the server raises once the other side has closed
+            raise ClientDisconnected  # the server raises this when the other side has closed the socket
 
         told = asyncio.Event()
         async with linked(teo) as link:

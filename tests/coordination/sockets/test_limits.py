@@ -1,4 +1,4 @@
-"""Limits on a control link: one peer's use is bounded and costs only that peer."""
+"""Limits on a control link: what one peer may use is bounded, and excess costs only that peer."""
 
 import time
 from typing import Any
@@ -50,7 +50,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def hosted(layer: Any, example: Example) -> tuple[str, int]:
-    """Claim the run for a host that is not announced; return its channel and fence."""
+    """Claim the run for a host that has not been announced yet. Return the host's channel and fence."""
     channel = await layer.new_channel("host.")
     fence = await in_thread(claims.claim)(example.run, channel)
     assert fence is not None
@@ -58,7 +58,6 @@ async def hosted(layer: Any, example: Example) -> tuple[str, int]:
 
 
 async def greeted(link: PeerLink, layer: Any, example: Example, host: str) -> str:
-    """Say hello and return the channel of the peer's socket."""
     assert isinstance(await link.hear(), m.Rehello)
     await link.say(hello(example.run))
     return str((await received(layer, host)).channel)
@@ -144,7 +143,7 @@ class TestHosts:
     async def test_after_a_loss_between_processes_everybody_says_hello(
         self, example: Example, teo: Identity, layer: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(polling, "LOOK_S", 1e6)  # otherwise an unanswered hello would be asked for again
+        monkeypatch.setattr(polling, "LOOK_S", 1e6)  # the site would ask again for a hello that no host answered
         host, _ = await hosted(layer, example)
         async with linked(teo) as link:
             await greeted(link, layer, example, host)

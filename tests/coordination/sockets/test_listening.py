@@ -1,4 +1,4 @@
-"""The address at which a member may listen: the one the site sees, encrypted, with a pinned certificate."""
+"""The address at which a member may listen: the one that the site sees, encrypted, with a pinned certificate."""
 
 from typing import Any
 

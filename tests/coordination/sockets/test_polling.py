@@ -1,4 +1,4 @@
-"""Polling of the database for hosts, finished runs and owners' instructions."""
+"""How sockets poll the database for hosts, finished runs and owners' instructions."""
 
 import asyncio
 import time
@@ -29,16 +29,14 @@ from tests.coordination.example_run import Example, example_run
 from tests.coordination.peer_link import PeerLink, credential_of, identity_of, linked
 from tests.runs.factories import opened
 
-TURNS = 50  # of a thread, each as long as a look
+TURNS = 50  # turns of a thread, each as long as a poll
 RUN = "0a" * 16
 LAST = 40
 State = Snapshot.State
-SOON_S = 1.0  # within which a machine must answer
+SOON_S = 1.0  # seconds within which a machine must answer
 
 
 class Hurried:
-    """A socket that asks for another look after each."""
-
     def __init__(self, here: HostSearch) -> None:
         self.here, self.found = here, asyncio.Event()
 
@@ -48,7 +46,7 @@ class Hurried:
         self.here.wake()
 
     async def announce_finished(self, notes: Sequence[Snapshotted]) -> None:
-        """Do nothing: this socket keeps no log."""
+        """Do nothing, because this socket keeps no log."""
 
 
 async def test_however_many_are_in_a_hurry_there_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +76,6 @@ async def test_however_many_are_in_a_hurry_there_is_a_pause(monkeypatch: pytest.
 
 @pytest.fixture
 def one() -> Following:
-    """Return a socket's state that has followed a run's first host since second 0."""
     following = Following()
     assert following.follow(RUN, "first", 1, 0.0)
     return following
@@ -223,7 +220,7 @@ async def test_a_trainer_is_not_told(
         async with asyncio.timeout(120):
             while not await looked.get():
                 pass
-            await looked.get()  # the earlier note has been handed on by now
+            await looked.get()  # the earlier note has been delivered by now
         note = HostAnnounced(RunId(example.run.run_id), 1, "nobody")
         await layer.group_send(group_of(example.run.run_id), note)
         assert await link.hear() == m.Rehello(run=example.run.run_id, fence=1), "and nothing before"
@@ -271,7 +268,8 @@ async def test_machine_gets_instructions_once_heard_and_then_at_once(example: Ex
 
 @pytest.mark.parametrize("why", [Why.PAUSED, Why.WORKS])
 async def test_who_rests_finds_out_that_it_is_wanted_no_more(example: Example, layer: Any, why: Why) -> None:
-    """A paused machine is in no host's state, which is what cuts off a working one."""
+    """A host disconnects a working machine, but it has no state of a paused machine. So the socket must notice the
+    revocation."""
     async with link_of(example) as link:
         await says(link, example, -1, why)
         await instructions(link)
@@ -314,7 +312,7 @@ async def test_another_machine_hears_nothing(example: Example, layer: Any) -> No
 
 
 async def test_what_was_said_is_not_said_twice(example: Example, layer: Any) -> None:
-    """Looks overlap, so each finds the same change again."""
+    """Polls overlap, so each of them finds the same change."""
     async with link_of(example) as link:
         await says(link, example, -1)
         await instructions(link)
@@ -326,7 +324,7 @@ async def test_what_was_said_is_not_said_twice(example: Example, layer: Any) -> 
 
 
 async def test_machine_over_its_report_rate_writes_no_more_rows(example: Example, layer: Any) -> None:
-    """The site ignores further reports and keeps the link."""
+    """The site ignores excess reports and keeps the link open."""
     async with link_of(example) as link:
         for number in range(200):
             await link.say(m.MachineReport(run=example.run.run_id, revision=-1, month_bytes=number))
@@ -338,7 +336,7 @@ async def test_machine_over_its_report_rate_writes_no_more_rows(example: Example
 
 
 async def test_what_a_newer_link_said_outlives_the_older_one(example: Example, layer: Any) -> None:
-    """The report is identical. A machine that ends a rest opens a new link before its old one ends."""
+    """Both links send the same report. A machine that ends a rest opens a new link before its old link ends."""
     async with link_of(example) as older:
         await says(older, example, 0)
         while (await shown(example)).report is None:  # noqa: ASYNC110 (another task writes a row)

@@ -1,1 +1,1 @@
-"""Linux namespaces, links, addresses and queues, through the programs of iproute2."""
+"""Linux namespaces, links, addresses and queues, set up through the programs of iproute2."""

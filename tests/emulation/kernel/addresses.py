@@ -1,13 +1,13 @@
-"""Addresses of the control networks, from the range for tests (RFC 2544), and of the data network.
+"""Addresses of the control networks, from the range for benchmarks (RFC 2544), and of the data network.
 
-The data network is a private range: libp2p, which a rival uses, never announces addresses of the range for tests.
-"""
+The data network uses a private range. hivemind's library libp2p never announces addresses of the benchmark range."""
 
 from ipaddress import IPv4Network
 
-DATA = IPv4Network("10.198.0.0/16")  # the same in every emulation: each has an internet of its own
-CONTROLS = list(IPv4Network("198.19.0.0/16").subnets(new_prefix=24))  # one per emulation: the host is in all of them
-SINK = str(DATA[-2])  # the calibration's sink
+DATA = IPv4Network("10.198.0.0/16")  # every emulation uses the same addresses, since each has bridges of its own
+# one network per emulation, since the host is in all of them
+CONTROLS = list(IPv4Network("198.19.0.0/16").subnets(new_prefix=24))
+SINK = str(DATA[-2])  # address of the calibration's sink
 
 
 def data_address(index: int) -> str:

@@ -1,4 +1,4 @@
-"""`ip` and `tc`, many lines at a time, and whether this machine lets us use them."""
+"""Runs `ip` and `tc` on many lines at a time, and finds out whether this machine permits it."""
 
 import functools
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 PATIENCE_S = 30.0
 PROBE = "mh{pid}-0-probe"
-# All kernel features that a set-up needs, tried on the loopback device of a temporary namespace.
+# Every kernel feature that a set-up needs, tried in a temporary namespace.
 PROBE_LINKS = ("link add bridge type bridge", "link add one type veth peer name two")
 PROBE_QUEUES = (
     "qdisc add dev lo root handle 1: htb default 1",
@@ -20,11 +20,11 @@ PROBE_QUEUES = (
 
 
 class Unavailable(RuntimeError):
-    """This machine cannot emulate; the text gives the reason and a remedy."""
+    """This machine cannot emulate. The text gives the reason and a remedy."""
 
 
 def batch(program: str, lines: Iterable[str], namespace: str = "") -> None:
-    """Run `ip` or `tc` on these lines in a namespace. Raise RuntimeError with the kernel's words."""
+    """Run `ip` or `tc` on some lines in a namespace. Raise RuntimeError with the program's error message."""
     where = ["-n", namespace] if namespace else []
     run([program, *where, "-batch", "-"], "\n".join(lines) + "\n")
 
@@ -32,8 +32,7 @@ def batch(program: str, lines: Iterable[str], namespace: str = "") -> None:
 def run(command: list[str], words: str = "") -> str:
     """Return a command's output. Raise RuntimeError with its error output.
 
-    It runs in its own session, so that Ctrl-C stops us between two commands and never within one.
-    """
+    The command runs in its own session, so that Ctrl-C does not interrupt it."""
     done = subprocess.run(
         command, input=words, capture_output=True, text=True, timeout=PATIENCE_S, start_new_session=True, check=False
     )
@@ -43,7 +42,7 @@ def run(command: list[str], words: str = "") -> str:
 
 
 def absent(platform: str, user: int, find: Callable[[str], str | None] = shutil.which) -> str:
-    """Return what this machine lacks and how to get it, or an empty text."""
+    """Return what this machine lacks and how to install it, or an empty text."""
     if platform != "linux":
         return "Network namespaces are of Linux alone: use a Linux machine or a virtual one."
     if missing := [program for program in ("ip", "tc") if find(program) is None]:
@@ -54,7 +53,6 @@ def absent(platform: str, user: int, find: Callable[[str], str | None] = shutil.
 
 
 def require() -> None:
-    """Raise Unavailable if this machine cannot emulate."""
     if reason := reason_against():
         raise Unavailable(reason)
 
@@ -66,7 +64,8 @@ def reason_against() -> str:
 
 
 def refused_by_kernel() -> str:
-    """Return why a first namespace fails: containers often have root but may not make one."""
+    """Return why the kernel refuses a namespace, or an empty text. Containers often run as root but may not create
+    one."""
     probe = PROBE.format(pid=os.getpid())
     try:
         run(["ip", "netns", "add", probe])

@@ -1,4 +1,5 @@
-"""SIGTERM or a closed terminal ends a block like an exception; during take-down, signals wait."""
+"""SIGTERM or a closed terminal ends a block as an exception would. Signals that arrive during teardown are held until
+it is done."""
 
 import signal
 import threading
@@ -13,19 +14,19 @@ Handler = Callable[[int, FrameType | None], None]
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Raise SystemExit in the block on one of these signals. Outside the main thread, do nothing."""
+    """Raise SystemExit in the block if one of the ENDINGS signals arrives. Outside the main thread, do nothing."""
     with handled(ENDINGS, leave):
         yield
 
 
 def leave(number: int, _: FrameType | None) -> NoReturn:
-    """Exit with the status that a shell would give: 143 for SIGTERM."""
+    """Exit with the status that a shell would report, for example 143 for SIGTERM."""
     raise SystemExit(128 + number)
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Hold these signals and Ctrl-C back until the block ends."""
+    """Hold ENDINGS signals and Ctrl-C until the block ends, then deliver one of them."""
     came: set[int] = set()
     with handled((signal.SIGINT, *ENDINGS), lambda number, _: came.add(number)):
         yield
@@ -35,7 +36,7 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def handled(numbers: Iterable[signal.Signals], handler: Handler) -> Iterator[None]:
-    """Handle signals this way within the block; Python allows it in the main thread only."""
+    """Handle some signals with `handler` within the block. Python permits this only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

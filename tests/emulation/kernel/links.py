@@ -1,17 +1,18 @@
-"""Bridges, links, addresses and routes: lines for `ip`."""
+"""Lines for `ip` that create bridges, links, addresses and routes."""
 
 from collections.abc import Iterator
 
 from tests.emulation.kernel import addresses
 from tests.emulation.setups import Peer, Setup
 
-# Home computers use cubic. Otherwise the machine's own setting would decide the figures.
+# Home computers use cubic. Without this, the machine's own setting would affect the figures.
 CONGESTION = "congctl cubic"
 BRIDGE = "type bridge stp_state 0 mcast_snooping 0"
 
 
 def quiet(device: str) -> Iterator[str]:
-    """Bring it up without an IPv6 address, which would be announced. In one line a bridge gets one first."""
+    """Bring a device up without an IPv6 address, which it would announce. Two lines are needed, since in one line a
+    bridge gets the address first."""
     yield f"link set {device} addrgenmode none"
     yield f"link set {device} up"
 
@@ -38,7 +39,6 @@ def data_port(index: int, namespace: str) -> Iterator[str]:
 
 
 def delayed_port(index: int, namespace: str) -> Iterator[str]:
-    """Use two existing taps as a peer's data link."""
     yield f"link set p{index} netns {namespace} name data"
     yield from port(f"d{index}", "data")
 
@@ -55,7 +55,8 @@ def peer_side(setup: Setup, index: int, slot: int) -> Iterator[str]:
 
 
 def destinations(setup: Setup, peer: Peer) -> Iterator[str]:
-    """Yield a peer's destinations: the whole data network, or only reachable peers that are no trainers."""
+    """Yield the destinations that a peer can dial: the whole data network, or behind NAT only reachable peers that are
+    not trainers."""
     if peer.reachable:
         yield str(addresses.DATA)
         return

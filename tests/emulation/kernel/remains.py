@@ -1,4 +1,4 @@
-"""Existing namespaces of emulations, the processes in them, and their removal."""
+"""Namespaces of emulations that exist, the processes in them, and their removal."""
 
 import os
 import re
@@ -28,14 +28,12 @@ def of_ended_processes() -> list[str]:
 
 
 def remove(namespaces: list[str]) -> None:
-    """End the processes in these namespaces, then delete them with their links and queues."""
     end_inside(namespaces)
     for name in namespaces:
         run(["ip", "netns", "delete", name])
 
 
 def end_inside(namespaces: Iterable[str]) -> None:
-    """Kill every process in these namespaces, including grandchildren and shells opened by people."""
     identities = {identity for name in namespaces if (identity := identity_of(HELD / name))}
     deadline = time.monotonic() + PATIENCE_S
     while found := list(inside(identities)):
@@ -52,7 +50,6 @@ def inside(identities: set[tuple[int, int]]) -> Iterator[int]:
 
 
 def identity_of(path: Path) -> tuple[int, int] | None:
-    """Return the namespace's identity, or None if it is gone."""
     try:
         found = path.stat()
     except OSError:

@@ -1,9 +1,8 @@
-"""Plain TCP both ways at once, at full speed: `python -m tests.emulation.programs.traffic NAME ADDRESS`.
+"""Plain TCP in both directions at full speed: `python -m tests.emulation.programs.traffic NAME ADDRESS`.
 
-It listens on the address, prints "ready", and reads one line of JSON: whom to `dial`, the monotonic times (`start`,
-`stop`) between which to count, and by name the `most` bytes per second to send. Then it prints how many bytes came from
-each, by name.
-"""
+The program listens on the address, prints "ready", and reads one line of JSON. That line gives the addresses to `dial`,
+the monotonic times `start` and `stop` between which it counts, and in `most` the highest rate toward each peer in bytes
+per second. Then it prints how many bytes came from each peer."""
 
 import json
 import math
@@ -20,12 +19,12 @@ PIECE = 256 * 1024
 SMALL_PIECE = 16 * 1024
 NAME_BYTES = 64
 PATIENCE_S = 10.0
-# One connection alone may take seconds to find its rate while the other way is full.
+# A single connection may take seconds to reach its rate while the other direction is full.
 CONNECTIONS = 4
 
 
 class Exchange:
-    """Connections with a sending and a receiving thread each, until the time is over."""
+    """Connections with one sending and one receiving thread each, until the stop time."""
 
     def __init__(self, name: str, start: float, stop: float, most: Mapping[str, float]) -> None:
         self._name = name
@@ -35,7 +34,6 @@ class Exchange:
         self.received: Counter[str] = Counter()
 
     def dial(self, address: str) -> None:
-        """Dial a listening peer and use the connection."""
         self._use(socket.create_connection((address, PORT), PATIENCE_S))
 
     def accept(self, listening: socket.socket) -> None:
@@ -60,15 +58,14 @@ class Exchange:
                     self.received[other] += count
 
     def end(self) -> None:
-        """Wait for the end of the time, then stop all threads."""
         time.sleep(max(0.0, self._stop - time.monotonic()))
         for connection in self._connections:
-            with suppress(OSError):  # the other side was first
+            with suppress(OSError):  # the other side closed first
                 connection.shutdown(socket.SHUT_RDWR)
 
 
 def send(connection: socket.socket, most: float) -> None:
-    """Send zeros, at most `most` bytes per second, until the connection is shut down."""
+    """Send zeros at up to `most` bytes per second, until the connection is shut down."""
     piece = bytes(PIECE if math.isinf(most) else SMALL_PIECE)
     due = time.monotonic()
     with suppress(OSError):

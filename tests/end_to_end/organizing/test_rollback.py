@@ -10,7 +10,6 @@ ROLLED = "The run was rolled back to step"
 
 
 def snapshot_at(swarm: Swarm, step: int) -> int:
-    """Wait for the verified snapshot of this step and return its index in the log."""
     found: list[tuple[int]] = []
     verified = f"state = 'verified' and not is_undone and step = {step} and {swarm.of_run()}"
 
@@ -28,7 +27,7 @@ def rollbacks(swarm: Swarm) -> list[int]:
 
 
 def since(swarm: Swarm, name: str, times: int) -> dict[int, str]:
-    """Return the state digests of an agent since its latest rollback, if there were `times` of them."""
+    """Return an agent's state digests since its last rollback, or nothing unless it has had `times` rollbacks."""
     parts = swarm.log(name).split(ROLLED)
     return {int(step): digest for step, digest in DIGEST.findall(parts[-1])} if len(parts) == times + 1 else {}
 

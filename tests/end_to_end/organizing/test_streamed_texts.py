@@ -1,4 +1,4 @@
-"""Texts that stay on the Hub: the site fetches a sample, and machines read the rest there without a token."""
+"""Texts that stay on the Hub: the site fetches a sample, and machines read the rest from the Hub without a token."""
 
 import io
 from pathlib import Path
@@ -13,13 +13,13 @@ from tests.end_to_end.rig.swarm import SMALL, Swarm
 from tests.publishing.hub_double import Hub, running_hub
 
 STEPS = 60
-ROW, GROUP = 700, 60  # characters of a row, rows of a row group
+ROW, GROUP = 700, 60  # characters in a row; rows in a Parquet row group
 AWAY = "Hub not reachable (E346)"
 FIELDS = {"title": "A run", "purpose": "", "visibility": "public", "licence": LICENCE, "may_share": "on"}
 
 
 def rows() -> bytes:
-    """Return two megabytes of uncompressed rows, which is more than the site takes."""
+    """Return two megabytes of uncompressed rows, more than the site fetches."""
     text = python_text()
     said = [text[begin : begin + ROW] for begin in range(0, len(text), ROW)]
     file = io.BytesIO()
@@ -55,13 +55,14 @@ def test_two_machines_learn_from_what_stays_on_the_hub(tmp_path: Path) -> None:
 
 
 def streamed(swarm: Swarm) -> dict[str, int]:
-    """Return the digests of shards that machines make, with their tokens, from the site's files."""
+    """Return the token count of each shard that machines make from the Hub, by the shard's digest. The counts come from
+    the site's files."""
     files = swarm.data.glob("storage/datasets/*/*/shards/*.safetensors")
     return {path.stem: portion.tokens for path in files if (portion := portion_in(path)) is not None}
 
 
 def check(swarm: Swarm, hub: Hub, expected: dict[str, int]) -> None:
-    """Require that machines made the stated shards, identically and without a token, and trained on them."""
+    """Require that machines made the stated shards, with equal content and without a token, and trained on them."""
     ((listed,),) = swarm.rows("select count(*) from runs_shard")
     assert 0 < len(expected) < listed
     made = {name: {path.stem: path for path in shards(swarm, name)} for name in ("first", "second")}
@@ -82,6 +83,6 @@ def check(swarm: Swarm, hub: Hub, expected: dict[str, int]) -> None:
 
 
 def shards(swarm: Swarm, name: str) -> list[Path]:
-    """Return the shards that a machine has made. Some may still be descriptions at the end of the run."""
+    """Return the shards that a machine has made. When the run ends, some may exist only as descriptions."""
     found = (swarm.folder / name).glob("**/shards/*.safetensors")
     return [path for path in found if path.stem in streamed(swarm) and portion_in(path) is None]

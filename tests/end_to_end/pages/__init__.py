@@ -1,1 +1,1 @@
-"""Journeys over pages: accessibility, and the number of actions people need."""
+"""End-to-end tests of pages: accessibility, and the number of actions that people need."""

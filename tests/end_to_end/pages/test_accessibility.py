@@ -1,10 +1,9 @@
 """axe-core finds no violation on any page: as visitor and organizer, light and dark, wide and narrow, right to left.
 
-A page is one line of PAGES. Its placeholders are addresses: `{run}` of a run that trains, `{draft}` of a draft by
-invitation, `{invitation}` of a link into it, `{done}` of a finished run, `{requested}` of one that Teo asked to join,
-`{operator}` of the first operator's link, `{reset}` of a password link. `{code}` is a waiting machine's code.
-The newcomer came by another site, with a name that is taken here.
-"""
+A page is one line of PAGES. Placeholders stand for addresses: `{run}` a run that trains, `{draft}` a draft by
+invitation, `{invitation}` an invitation to it, `{done}` a finished run, `{requested}` a run that Teo asked to join,
+`{operator}` the first operator's link, `{reset}` a password link. `{code}` is the code of a waiting machine. The
+newcomer signed in through another site, and the newcomer's name is taken here."""
 
 import json
 import os
@@ -30,15 +29,14 @@ from web.pages.site.about import TOPICS
 AXE = ROOT / "frontend" / "node_modules" / "axe-core" / "axe.min.js"
 
 Scheme = Literal["light", "dark"]
-WIDTHS: dict[Scheme, tuple[int, int]] = {"light": (1440, 390), "dark": (390, 1440)}  # loaded at the first, then resized
+# width at which a page loads, width to which it is resized
+WIDTHS: dict[Scheme, tuple[int, int]] = {"light": (1440, 390), "dark": (390, 1440)}
 OPTIONS: dict[Scheme, dict[str, Any]] = {"light": {}, "dark": {"runOnly": ["color-contrast", "link-in-text-block"]}}
-# Charts are redrawn in a frame after the window has changed its size.
+# Charts are redrawn in the frame after the window has changed its size.
 SETTLED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 
 
 class Page(NamedTuple):
-    """A page, its reader, and the selector to wait for."""
-
     path: str
     who: str = ""
     wait: str = "main"
@@ -103,7 +101,7 @@ PAGES = [
 ]
 
 
-# The parts of each open menu that lie outside the screen.
+# Find the parts of each open menu that lie outside the screen.
 MENUS_BESIDE_THE_SCREEN = """() => [...document.querySelectorAll("details.menu")].flatMap((menu) => {
   menu.open = true;
   const { left, right } = menu.querySelector("div").getBoundingClientRect();
@@ -182,13 +180,13 @@ def asked(swarm: Swarm) -> str:
 
 @pytest.fixture(scope="module", params=["light", "dark"])
 def scheme(request: pytest.FixtureRequest) -> Any:
-    """Return the colour scheme. Dark pages differ in colours only, so only contrasts are checked there."""
+    """Return the colour scheme. Dark pages differ only in colours, so only their contrast is checked."""
     return request.param
 
 
 @pytest.fixture(scope="module")
 def readers(site: Site, scheme: Scheme) -> Iterator[dict[str, Reader]]:
-    """Yield readers: a stranger, two who are logged in, and a newcomer without a name here."""
+    """Yield readers: a stranger, two people who are logged in, and a newcomer who has no name here yet."""
     found = {who: Reader(site.browser, color_scheme=scheme) for who in ("", "Amina", "Noor", "newcomer")}
     found["newcomer"].page.goto(f"{site.swarm.url}/login/with/oidc/")
     for who in ("Amina", "Noor"):
@@ -215,7 +213,7 @@ def test_nothing_stands_in_anybodys_way(site: Site, readers: dict[str, Reader], 
 
 
 def stands_in_nobodys_way(reader: Reader, scheme: Scheme, width: int) -> None:
-    """Require no axe-core violation and nothing outside the screen."""
+    """Require that axe-core finds no violation and that nothing lies outside the screen."""
     reader.page.evaluate(SETTLED)
     assert violations(reader, scheme) == [], f"{width} px"
     assert reader.page.evaluate(MENUS_BESIDE_THE_SCREEN) == [], f"{width} px"

@@ -1,4 +1,4 @@
-"""The number of actions that people need: an action is a click or a field that is filled in."""
+"""The number of actions that people need. An action is a click or a field that is filled in."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,6 @@ class Counted:
         self.page, self.touches, self.actions = page, touches, list[str]()
 
     def press(self, selector: str) -> None:
-        """Click or tap. Playwright scrolls to what is not on the screen."""
         self.actions.append(selector)
         (self.page.tap if self.touches else self.page.click)(selector)
 
@@ -87,7 +86,8 @@ def test_from_the_front_page_to_a_run_that_takes_volunteers(
 def test_from_a_link_to_credit(
     site: tuple[Swarm, Browser], english: str, device: dict[str, Any], record_property: Any
 ) -> None:
-    """After signing in: copy the page's line into a terminal, open the address it shows, approve."""
+    """After signing in, a person copies the page's line into a terminal, opens the address that it shows, and
+    approves."""
     swarm, browser = site
     organizer, name = swarm.sign_up("Ida" if device else "Amina"), "Lea" if device else "Teo"
     swarm.open_endless_run(organizer, english)

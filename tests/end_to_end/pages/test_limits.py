@@ -13,11 +13,11 @@ from demo.processes import ROOT
 from tests.end_to_end.rig.network_change import ALONE, networks_can_be_made
 
 OURS = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "platform")])}
-SOON_S = 10.0  # to press, to be answered, to look; half a second on an idle machine
-QUIET_MBPS = 0.05  # a control link that is alive
+SOON_S = 10.0  # seconds to press a button, get the answer and see it; half a second on an idle machine
+QUIET_MBPS = 0.05  # rate of a control link that is only kept alive
 HEADERS = 1.1  # factor on the limit: bytes on the cable include headers
 AT_ONCE_MB = 4.0  # megabits that buffers may hold: four chunks, and the system's buffer of a link
-QUIET_SHARE = 0.25  # of a processor: a waiting agent, including its look at running programs
+QUIET_SHARE = 0.25  # CPU share of a waiting agent, including its check of running programs
 
 
 def is_quiet(found: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Journeys on a phone, by touch: watch a run without layout shift, moderate it, limit a machine."""
+"""A phone used by touch: watch a run without layout shift, moderate it, and limit a machine."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,15 +14,15 @@ from tests.end_to_end.rig.swarm import PASSWORD, Swarm
 SLOW: dict[str, Any] = {"width": "64", "layers": "1", "target_batch": "64", "warmup_steps": "5"}
 MORE_STEPS = 8
 STEPS_SHOWN = 25
-# Layout shift without input: list rows moved by a new one, and words behind a number.
+# Layout shift without input: a new row moves list rows, or a number moves the words behind it.
 SHIFTS = """
   window.shifts = 0;
   new PerformanceObserver((list) => {
     for (const each of list.getEntries()) if (!each.hadRecentInput) window.shifts += each.value;
   }).observe({ type: "layout-shift" });
 """
-# Elements above the end of the timeline, which grows until it is full. On a busy machine steps may become too long
-# to be shown together, or short enough: then one bar's room is kept by `.no-bar`.
+# Elements above the end of the timeline, which grows until it is full. On a busy machine, steps may become too long to
+# be shown together, or short enough again. Then `.no-bar` keeps the room of one bar.
 PLACES = """[...document.querySelectorAll(
   "main h1, main h2, main section, main .curve, main progress, main .no-bar"
 )].map((each) => {
@@ -30,12 +30,12 @@ PLACES = """[...document.querySelectorAll(
   const name = each.matches("progress, .no-bar") ? "bar" : each.id || each.className || each.localName;
   return [name, x + scrollX, y + scrollY, width];
 }).filter(([, , y]) => y < document.querySelector(".timeline").getBoundingClientRect().bottom + scrollY - 200)"""
-MOST_SHIFT = 0.002  # of a page, for each step; Web Vitals call 0.1 in five seconds good
+MOST_SHIFT = 0.002  # layout shift of a page per step; Web Vitals call 0.1 in five seconds good
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, english: str) -> Iterator[tuple[Swarm, Browser]]:
-    """Yield a run in which Amina and Teo train, and Noor has an account."""
+    """Yield a run in which Amina and Teo train. Noor has an account."""
     with Swarm(tmp_path_factory.mktemp("phone")) as swarm, chromium() as browser:
         swarm.start_site()
         amina, teo = (swarm.sign_up(name) for name in ("Amina", "Teo"))
@@ -62,7 +62,6 @@ def tap(reader: Reader, selector: str) -> None:
 
 
 def fits(reader: Reader) -> None:
-    """Require that nothing is cut off and no script failed."""
     wide = reader.page.evaluate("document.documentElement.scrollWidth")
     assert wide <= PHONE["width"], (reader.page.url, wide)
     assert not reader.faults
@@ -113,7 +112,7 @@ def test_an_owner_sets_a_limit_and_pauses(run: tuple[Swarm, Browser]) -> None:
     swarm.wait(lambda: any('"revision":1' in row[0] for row in swarm.rows(report)), 30, "the machine has heard of it")
     tap(reader, "button:text-is('Pause')")
     swarm.wait(lambda: "Paused by you" in swarm.log("teo"), 30, "the machine rests")
-    reader.page.wait_for_timeout(2000)  # the site's row follows the machine
+    reader.page.wait_for_timeout(2000)  # the site updates its row after the machine has acted
     reader.page.goto(f"{swarm.url}/machines/")
     assert "Paused by you" in reader.page.inner_text("#mine >> xpath=..")
     tap(reader, "button:text-is('Resume')")
@@ -122,7 +121,7 @@ def test_an_owner_sets_a_limit_and_pauses(run: tuple[Swarm, Browser]) -> None:
 
 
 def test_a_moderator_removes_somebody_and_lets_them_back(run: tuple[Swarm, Browser]) -> None:
-    """The last test here, since Teo's agent ends."""
+    """This must be the last test of the module, because Teo's agent ends."""
     swarm, browser = run
     organizer, moderator = on_phone(swarm, browser, "Amina"), on_phone(swarm, browser, "Noor")
     organizer.page.goto(f"{swarm.url}/runs/{swarm.slug}/manage/")

@@ -1,1 +1,1 @@
-"""The parts of the journeys: a site with its agents, a browser, and the faults on the way."""
+"""The parts of the end-to-end tests: a site with its agents, a browser, and faults."""

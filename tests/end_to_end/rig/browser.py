@@ -1,4 +1,4 @@
-"""A real Chromium, and a reader that records errors in it."""
+"""A real Chromium, and a reader that records its errors."""
 
 import copy
 import shutil
@@ -27,7 +27,7 @@ POLLING = "html[data-feed=polling]"
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start the browser on the path, or Playwright's own."""
+    """Start the browser that is installed on this machine, or else Playwright's own."""
     with sync_playwright() as playwright:
         path = browser_on_path()
         browser = playwright.chromium.launch(executable_path=path and shutil.which(path), args=list(ARGUMENTS))
@@ -38,7 +38,8 @@ def chromium() -> Iterator[Browser]:
 
 
 class Reader:
-    """One page in its own context. `faults`: script errors, dialogs, and violations of the policy."""
+    """One page in a browser context of its own. `faults`: script errors, dialogs, and violations of the content
+    security policy."""
 
     def __init__(self, browser: Browser, *, width: int = 1440, height: int = 1000, **context: Any) -> None:
         self.context = browser.new_context(viewport={"width": width, "height": height}, **context)
@@ -64,11 +65,11 @@ class Reader:
         dialog.dismiss()
 
     def text(self, name: str) -> str:
-        """Return the text of a live place on the page."""
+        """Return the text of the page's element that is updated live under this name."""
         return self.page.inner_text(f'[data-live="{name}"]')
 
     def wait_for(self, condition: str, limit_s: float = PATIENCE_MS / 1000) -> None:
-        """Wait until an expression of the page is true. Playwright's own wait needs `eval`, which the policy
+        """Wait until a JavaScript expression is true on the page. Playwright's own wait needs `eval`, which the policy
         forbids."""
         until = time.monotonic() + limit_s
         while not self.page.evaluate(condition):

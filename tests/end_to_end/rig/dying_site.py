@@ -1,7 +1,6 @@
 """A site that kills itself with SIGKILL between the commit of one step and the message about it.
 
-It is `manage.py serve` with one function wrapped.
-"""
+The site is `manage.py serve` with one function wrapped."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A balancer in front of the processes of a site: one address, whose connections go to processes that live."""
+"""A load balancer in front of the processes of a site: one address, whose connections go to processes that run."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ GONE_S = 5.0
 
 
 class Front:
-    """A TCP balancer on a free loopback port. Each connection goes to the next backend that accepts it."""
+    """A TCP load balancer on a free loopback port. Each connection goes to the next backend that accepts it."""
 
     def __init__(self, backends: Sequence[int]) -> None:
         self.backends, self.port = list(backends), 0
@@ -55,7 +55,6 @@ class Front:
 
 
 async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy bytes one way until either end is gone."""
     with contextlib.suppress(OSError):
         while data := await reader.read(65536):
             writer.write(data)

@@ -1,4 +1,5 @@
-"""`reference.py` for images, with labels or by SwAV, without a line of peer_agent; see there what FOLDER holds."""
+"""`reference.py` for images, with labels or by SwAV, without any code of peer_agent. `reference.py` describes
+FOLDER."""
 
 import json
 import math
@@ -18,7 +19,8 @@ from tests.end_to_end.rig.reference import move, weights_of
 
 DEPTHS = {"resnet10": [1, 1, 1, 1], "resnet18": [2, 2, 2, 2]}
 View = tuple[float, ...]  # left, top, width, height, mirrored, brightness, contrast, saturation, hue, grey, sigma
-Sample = tuple[torch.Tensor, int, np.random.Generator]  # pixels [s, s, 3] from 0 to 255, class, its random numbers
+# pixels [s, s, 3] from 0 to 255, class, the sample's random generator
+Sample = tuple[torch.Tensor, int, np.random.Generator]
 
 
 def model_of(r: Any) -> Any:
@@ -96,7 +98,7 @@ def seen(image: torch.Tensor, view: View, side: int) -> torch.Tensor:
 
 
 def swav_loss(r: Any, model: Any, samples: list[Sample]) -> tuple[torch.Tensor, int]:
-    """Return summed loss and weight as in the authors' main_swav.py, without a queue."""
+    """Return the summed loss and its weight, computed as in the SwAV authors' main_swav.py, without a queue."""
     c, crops = r["crops"], []
     for pixels, _, draw in samples:
         image = pixels.float().permute(2, 0, 1) / 255

@@ -1,9 +1,8 @@
-"""A machine in its own network whose owner limits it on the page; test_limits.py checks the results.
+"""A machine in its own network whose owner limits it on the page. test_limits.py checks the results.
 
 Run `python -m tests.end_to_end.rig.limited_machine FOLDER` alone in a network namespace. Traffic is read from the
-kernel's counters at the site's end of the machine's cable, and computing from its processor time. The last line of
-the output is one JSON object of results.
-"""
+kernel's counters at the site's end of the machine's cable, and computing from its CPU time. The last line of the output
+is one JSON object of results."""
 
 import json
 import re
@@ -23,21 +22,20 @@ from demo.visitor import Visitor
 from tests.end_to_end.rig.network_change import SITE, Laptop, laptop
 from tests.end_to_end.rig.swarm import Swarm
 
-CABLE, RECEIVED, SENT = "site:", 0, 8  # as /proc/net/dev has it
-REST_S = 3.0  # how long a resting machine is observed
-PACED_S = 20.0  # how long a rate is measured: data arrives a third of a megabyte at a time
+CABLE, RECEIVED, SENT = "site:", 0, 8  # the cable's name and the columns in /proc/net/dev
+REST_S = 3.0  # seconds for which a resting machine is observed
+PACED_S = 20.0  # seconds for which a rate is measured, since data arrives a third of a megabyte at a time
 MBPS, DUTY_PERCENT = 1.0, 20
-SETTLED_S = 3.0  # until earlier data in our own socket is gone
-LONGEST_S = 30  # until a limit on the way in holds
+SETTLED_S = 3.0  # seconds until earlier data has left the socket's buffer
+LONGEST_S = 30  # longest wait until a download limit takes effect
 FREE_STEPS, COUNTED_STEPS = 3, 8
-HEARD_S = 10.0  # half a second on an idle machine
+HEARD_S = 10.0  # seconds until the machine knows its limits; half a second on an idle machine
 GAME = "quiet-game"
-MONTH_GB, MOVED = 100, 200 * 10**9  # bytes that the machine is made to have moved this month
+# the month's limit, and the bytes that the machine is made to believe it has moved this month
+MONTH_GB, MOVED = 100, 200 * 10**9
 
 
 class Machine:
-    """The limited machine, as seen by its owner and by measurement."""
-
     def __init__(self, swarm: Swarm, owner: Visitor) -> None:
         self.swarm, self.owner = swarm, owner
         found = re.search(r"/machines/([-0-9a-f]{36})/limits/", owner.read("/machines/"))
@@ -46,7 +44,6 @@ class Machine:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The machine's last report, as its owner's page reads it."""
         query = (
             f"select report from accounts_machinecontrol where machine_id = '{self.key}' and reported_at is not null"
         )
@@ -60,7 +57,6 @@ class Machine:
         self.owner.submit("/machines/", {name: value}, action=self.page)
 
     def limit(self, **fields: str) -> None:
-        """Set exactly these limits and wait until the machine has heard of them."""
         self.owner.submit(f"{self.page}limits/", fields)
         self.swarm.wait(lambda: self.row.get("revision") == self.revision, HEARD_S, "it has heard of its limits")
 
@@ -69,12 +65,12 @@ class Machine:
         return int(self.kept("revision"))
 
     def kept(self, column: str) -> Any:
-        """Return a column of the owner's instructions at the site, or nothing before the first."""
+        """Return a column of the owner's instructions at the site, or an empty text before the first instruction."""
         found = self.swarm.rows(f"select {column} from accounts_machinecontrol where machine_id = '{self.key}'")
         return found[0][0] if found else ""
 
     def until(self, why: str, limit_s: float = 60) -> float:
-        """Wait until the machine rests for this reason, or works (""). Return the seconds."""
+        """Wait until the machine rests for this reason, or works if `why` is empty. Return the seconds."""
         began = time.monotonic()
         self.swarm.wait(lambda: self.row.get("why") == why, limit_s, f"it says {why or 'that it works'}")
         return time.monotonic() - began
@@ -91,7 +87,7 @@ class Machine:
 
 
 def moved() -> tuple[int, int]:
-    """Return the machine's bytes up and down, counted at the other end of its cable."""
+    """Return the machine's bytes up and down, counted at the site's end of its cable."""
     line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith(CABLE))
     counters = line.split()[1:]
     return int(counters[RECEIVED]), int(counters[SENT])
@@ -104,7 +100,7 @@ def rates(seconds: float) -> tuple[float, float]:
 
 
 def settle() -> None:
-    """Wait until a limit on the way in holds: the sender's last burst has come, then no more."""
+    """Wait until a download limit takes effect: the sender's last burst arrives, then the rate drops."""
     has_come = False
     for _ in range(LONGEST_S):
         _, down = rates(1.0)
@@ -114,7 +110,7 @@ def settle() -> None:
 
 
 def step_rates(machine: Machine) -> tuple[float, float]:
-    """Return the rates in Mb/s over whole steps, each with a gradient sent and an average received."""
+    """Return the rates in Mb/s over whole steps. In each step the machine sends a gradient and receives an average."""
     began, before, made = time.monotonic(), moved(), machine.swarm.made("laptop")
     machine.swarm.wait(lambda: machine.swarm.made("laptop") >= made + FREE_STEPS, 120, "steps without a limit")
     seconds = time.monotonic() - began
@@ -122,8 +118,6 @@ def step_rates(machine: Machine) -> tuple[float, float]:
 
 
 def share_computed(process: psutil.Process, seconds: float) -> float:
-    """Return processor seconds per second."""
-
     def used() -> float:
         times = process.cpu_times()
         return float(times.user + times.system)
@@ -165,7 +159,7 @@ def journey(swarm: Swarm, roaming: Laptop) -> dict[str, Any]:
 
 
 def rests(machine: Machine) -> dict[str, Any]:
-    """Measure a resting machine from a second on; it may first finish its micro-batch."""
+    """Measure a resting machine after one second, in which it may finish its micro-batch."""
     time.sleep(1.0)
     up, down = rates(REST_S)
     return {"up_mbps": up, "down_mbps": down, "computed": share_computed(machine.process(), REST_S)}
@@ -200,7 +194,7 @@ def held_by_program(machine: Machine, folder: Path) -> dict[str, Any]:
 
 
 def held_by_hours(machine: Machine) -> dict[str, Any]:
-    """Set hours that end with the minute after the next, so that the clock leaves them."""
+    """Set hours that end within two minutes, and wait until the machine stops."""
     end = datetime.now().replace(second=0, microsecond=0) + timedelta(minutes=1)  # noqa: DTZ005 (of the same clock)
     day = end.weekday() if end.hour or end.minute else (end.weekday() - 1) % 7
     machine.limit(**{f"from_{day}": "00:00" if end.hour or end.minute > 1 else "23:00", f"to_{day}": f"{end:%H:%M}"})
@@ -214,7 +208,8 @@ def held_by_hours(machine: Machine) -> dict[str, Any]:
 
 
 def paced(machine: Machine) -> dict[str, Any]:
-    """Measure rates during steps without a limit, then with one for each way. A step takes some seconds then."""
+    """Measure the rates during steps without a limit, then with a limit on each direction. A limited step takes some
+    seconds."""
     free_up, free_down = step_rates(machine)
     machine.limit(up_mbps=str(MBPS))
     time.sleep(SETTLED_S)
@@ -228,7 +223,7 @@ def paced(machine: Machine) -> dict[str, Any]:
 
 
 def idle_part(machine: Machine) -> dict[str, Any]:
-    """Compare its share of the samples with and without a duty limit, beside an equally busy machine."""
+    """Compare the machine's share of the samples with and without a duty limit, beside an equally fast machine."""
     free = share_of_samples(machine)
     machine.limit(duty_percent=str(DUTY_PERCENT))
     machine.works()
@@ -238,7 +233,6 @@ def idle_part(machine: Machine) -> dict[str, Any]:
 
 
 def share_of_samples(machine: Machine) -> float:
-    """Return the machine's share of the samples in the next steps."""
     head = machine.swarm.head()
     machine.swarm.wait(lambda: machine.swarm.head() >= head + COUNTED_STEPS, 240, "steps are made")
     records = [record for record in machine.swarm.records() if record["step"] > head]
@@ -256,7 +250,7 @@ def threads(machine: Machine) -> dict[str, Any]:
 
 
 def month(swarm: Swarm, machine: Machine, roaming: Laptop) -> dict[str, Any]:
-    """Start the machine with more traffic on record than its month allows."""
+    """Restart the machine with more traffic on record than its monthly limit allows."""
     machine.limit(month_gb=str(MONTH_GB))
     machine.works()
     counted, cable = machine.row["month_bytes"], sum(moved())

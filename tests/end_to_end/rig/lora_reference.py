@@ -1,4 +1,5 @@
-"""Replays the committed units of a run of adapters with peft alone, on the base model's folder (see `reference`)."""
+"""Replays the committed units of a run of adapters with peft alone, on the folder of the base model (see
+`reference`)."""
 
 import json
 from collections.abc import Iterator
@@ -19,8 +20,6 @@ LINEAR = {
 
 
 class Adapters:
-    """A model that exposes only its trainable parameters."""
-
     def __init__(self, brought: Path, r: Any) -> None:
         settings = peft.LoraConfig(
             task_type="CAUSAL_LM", r=r["rank"], lora_alpha=r["alpha"], target_modules=LINEAR[r["matrices"]]
@@ -62,7 +61,6 @@ def replayed(folder: Path, brought: Path) -> tuple[dict[str, torch.Tensor], list
 
 @torch.no_grad()
 def loss_of(model: Adapters, samples: list[torch.Tensor]) -> float:
-    """Return the mean loss over all tokens but the first of each sample."""
     summed = 0.0
     for sample in samples:
         logits = model(sample[None]).logits[0, :-1]

@@ -1,4 +1,4 @@
-"""`reference.py` for a masked language model, without a line of peer_agent; see there what FOLDER holds."""
+"""`reference.py` for a masked language model, without any code of peer_agent. `reference.py` describes FOLDER."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from transformers import AlbertConfig, AlbertForPreTraining
 from tests.end_to_end.rig.reference import move, weights_of
 
 CLS, SEP, MASK, WORDS_FROM = 2, 3, 4, 5
-# Ids, masked tokens by place, start of the second part, and whether the parts are swapped.
+# Ids, masked tokens by position, start of the second part, and whether the parts are swapped.
 Row = tuple[list[int], dict[int, int], int, bool]
 
 

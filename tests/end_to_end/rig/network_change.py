@@ -1,8 +1,7 @@
-"""A laptop that loses its network and returns under another address; test_volunteer.py gives it a namespace.
+"""A laptop that loses its network and returns under another address. test_volunteer.py gives this program a namespace.
 
-Run `python -m tests.end_to_end.rig.network_change FOLDER` alone in a network namespace, where it may make links. The
-last line of the output is one JSON object of results.
-"""
+Run `python -m tests.end_to_end.rig.network_change FOLDER` alone in a network namespace in which it may create links.
+The last line of the output is one JSON object of results."""
 
 import json
 import os
@@ -18,19 +17,19 @@ from demo.recipes import python_text
 from tests.end_to_end.rig.swarm import AWAY, BACK, Swarm
 
 SITE, HOME, CAFE = "10.213.0.1", "10.213.0.2", "10.213.0.77"
-APART = 2  # steps: the first may have been almost done
+APART = 2  # steps; one may have been almost done already
 ALONE = ("unshare", "--net") if os.geteuid() == 0 else ("unshare", "--user", "--map-root-user", "--net")
 
 
 def networks_can_be_made() -> bool:
-    """Return True if namespaces can be made: not on macOS, without ip(8), or where only root may."""
+    """Return True if this machine can create namespaces. On macOS, without ip(8), or without the rights it cannot."""
     if not all(shutil.which(program) for program in ("ip", "unshare", "nsenter")):
         return False
     return subprocess.run([*ALONE, "ip", "link", "set", "lo", "up"], capture_output=True, check=False).returncode == 0
 
 
 class Laptop:
-    """A network namespace with one cable to ours."""
+    """A network namespace with one cable to the namespace of this process."""
 
     def __init__(self, pid: int) -> None:
         self.inside = ("nsenter", "--target", str(pid), "--net")
@@ -52,7 +51,7 @@ class Laptop:
         self.ip("link", "set", "laptop", "up")
 
     def move(self) -> None:
-        """Change the address, as in another network. Open links lead nowhere, without an error."""
+        """Change the address, as a move to another network does. Open links lead nowhere, and no error is reported."""
         self.ip("address", "del", f"{HOME}/24", "dev", "laptop")
         self.ip("address", "add", f"{CAFE}/24", "dev", "laptop")
 
@@ -66,7 +65,7 @@ def laptop() -> Iterator[Laptop]:
     holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec sleep 100000"], stdout=subprocess.PIPE)
     try:
         assert holder.stdout is not None
-        holder.stdout.readline()  # the namespace exists
+        holder.stdout.readline()  # the namespace exists now
         yield Laptop(holder.pid)
     finally:
         holder.kill()
@@ -74,7 +73,7 @@ def laptop() -> Iterator[Laptop]:
 
 
 def journey(swarm: Swarm, roaming: Laptop) -> dict[str, object]:
-    """Return what the laptop's agent logged and how many steps went on during each mishap."""
+    """Return what the laptop's agent logged, and how many steps the run made during each fault."""
     swarm.start_site(host=SITE)
     organizer = swarm.sign_up("organizer")
     swarm.open_endless_run(organizer, python_text()[:150_000])
@@ -98,7 +97,7 @@ def journey(swarm: Swarm, roaming: Laptop) -> dict[str, object]:
 
 
 def books_agree(swarm: Swarm) -> bool:
-    """Return True once ledger and log agree; the last step may still be under way."""
+    """Return True once ledger and log agree. The last step may still be in progress."""
     until = time.monotonic() + 30
     while time.monotonic() < until:
         ledger, committed = swarm.books()
@@ -109,7 +108,7 @@ def books_agree(swarm: Swarm) -> bool:
 
 
 def lose_network(swarm: Swarm, roaming: Laptop) -> int:
-    """Cut the network until both sides notice. Return the steps made without the laptop."""
+    """Cut the network until both sides notice. Return how many steps the run made without the laptop."""
     swarm.wait(lambda: len(swarm.online("trainer")) == 2, 30, "the site shows both")
     before, told = swarm.head(), said(swarm, AWAY)
     roaming.cut()
@@ -123,7 +122,8 @@ def lose_network(swarm: Swarm, roaming: Laptop) -> int:
 
 
 def change_network(swarm: Swarm, roaming: Laptop) -> int:
-    """Change the address and return the steps made meanwhile. The laptop may be back before any side notices."""
+    """Change the address, and return how many steps the run made meanwhile. The laptop may be back before either side
+    notices."""
     before = swarm.head()
     roaming.move()
     swarm.wait_for_step(before + APART)

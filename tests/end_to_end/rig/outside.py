@@ -1,4 +1,4 @@
-"""A volunteer's own environment, outside the clone, which holds only the wheel that the site serves."""
+"""A volunteer's environment outside the clone. The environment holds only the wheel that the site serves."""
 
 import hashlib
 import subprocess
@@ -13,7 +13,6 @@ LIMIT_S = 120
 
 
 def downloaded_wheel(reader: Reader, site: str, folder: Path) -> Path:
-    """Download the agent from the page and check the digest that it shows."""
     reader.page.goto(f"{site}/download/")
     row = reader.page.locator("table.files tbody tr")
     with reader.page.expect_download() as begun:
@@ -25,7 +24,7 @@ def downloaded_wheel(reader: Reader, site: str, folder: Path) -> Path:
 
 
 def make_environment(wheel: Path, folder: Path) -> None:
-    """Make an environment that holds the wheel and borrows the heavy packages."""
+    """Create an environment that holds the wheel and borrows large packages from this environment."""
     home = folder.parent
     told([sys.executable, "-m", "venv", "--without-pip", str(folder)], home)
     python = str(folder / "bin" / "python")
@@ -38,7 +37,6 @@ def make_environment(wheel: Path, folder: Path) -> None:
 
 
 def told(command: list[str], home: Path, environment: dict[str, str] | None = None) -> str:
-    """Return a program's output. The default environment is an agent's."""
     own = environment or bare_environment(home)
     done = subprocess.run(command, cwd=home, env=own, timeout=LIMIT_S, check=True, capture_output=True, text=True)
     return done.stdout

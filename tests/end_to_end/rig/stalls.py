@@ -1,7 +1,7 @@
-"""Stalls of this machine: a heartbeat here and one in the browser, so that a stall is not taken for slowness.
+"""Pauses of this machine, found by heartbeats in this process and in the browser, so that the site is not blamed for
+them.
 
-Both are independent of what is tested. While one of them is late, nothing else could be on time.
-"""
+The heartbeats are independent of what is tested. While one of them is late, nothing else could be on time."""
 
 import threading
 import time
@@ -11,9 +11,9 @@ from typing import Self
 from playwright.sync_api import Browser
 
 BEAT_S = 0.05
-LATE_S = 0.05  # beyond the beat; clocks alone cause less
+LATE_S = 0.05  # seconds after the heartbeat was due; clocks alone cause less
 
-Span = tuple[float, float]  # seconds of UTC
+Span = tuple[float, float]  # start and end, in seconds of UTC
 
 HEART = f"""
   window.late = [];
@@ -54,7 +54,6 @@ class Heartbeat:
             last = now
 
     def stalls(self) -> list[Span]:
-        """Return all stalls so far, in order and without overlaps."""
         there = [(start, end) for start, end in self.page.evaluate("window.late")]
         return merged([*self.late, *there])
 

@@ -1,4 +1,4 @@
-"""A real site, real relays and real agents, each in its own process, used over HTTP as people do."""
+"""A real site, relays and agents, each in its own process. Tests use the site over HTTP as people do."""
 
 import contextlib
 import json
@@ -29,14 +29,14 @@ from tests.warm.client import Forked, Warm
 MANYHANDS = str(Path(sys.executable).with_name("manyhands"))
 PASSWORD = "correct horse battery staple"
 DIGEST = re.compile(r"step (\d+): state ([0-9a-f]{16})")
-SHOWN = re.compile(r"^ +([A-Z]{4}-[A-Z]{4})$", re.MULTILINE)  # the code of a machine that asks for approval
+SHOWN = re.compile(r"^ +([A-Z]{4}-[A-Z]{4})$", re.MULTILINE)  # the code that an agent shows when it asks for approval
 OPERATOR = re.compile(r"/operator/[\w-]+/")
 AWAY, BACK = "Site not reachable (E134)", "Solved: Site not reachable."
-LOOK_S, ASK_S = 0.05, 0.2  # between two local checks; between two requests to the site
+LOOK_S, ASK_S = 0.05, 0.2  # seconds between two checks on this machine; seconds between two requests to the site
 GONE_S = 60.0
-LAST = 3000  # characters of a log, shown if a test fails
+LAST = 3000  # characters of each log that are printed if a test fails
 ENDLESS = 100_000  # steps
-Uploaded = tuple[str, bytes]  # a file's name and its bytes
+Uploaded = tuple[str, bytes]  # (file name, bytes)
 SMALL = {
     "family": "gpt2",
     "layers": "1",
@@ -64,9 +64,10 @@ SMALL = {
 
 
 class Swarm:
-    """One site in one folder, and all who work for it. The end of the block kills its processes by their ids."""
+    """One site in one folder, with its relays and agents. At the end of the block all their processes are killed by
+    their ids."""
 
-    warm: ClassVar[Warm | None] = None  # of the journeys; benchmarks start the real program
+    warm: ClassVar[Warm | None] = None  # set in tests; benchmarks start the real program instead
 
     def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.folder, self.data = folder, folder / "site"
@@ -82,13 +83,13 @@ class Swarm:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            print(self.logs())  # the cause of a failure may be logged only there
+            print(self.logs())  # the cause of a failure may be only in the logs
         self.end(*self.processes)
         for file in self._files:
             file.close()
 
     def end(self, *names: str) -> None:
-        """Kill these processes and their children with SIGKILL. Other tests cover a requested end."""
+        """Kill the named processes and their child processes with SIGKILL. Other tests cover a graceful exit."""
         ended = [process for name in names if (process := self.processes[name]).poll() is None]
         children = [child for process in ended for child in psutil.Process(process.pid).children(recursive=True)]
         for process in ended:
@@ -104,20 +105,19 @@ class Swarm:
                 stdin.close()
 
     def end_agents(self) -> None:
-        """End all processes but the site, for tests that share one."""
         self.end(*(name for name in self.processes if name != "site"))
 
     # --- processes ----------------------------------------------------------------------------------------------
 
     def start(self, name: str, command: list[str], environment: dict[str, str], folder: Path) -> None:
-        """Start any program; its log is called `name`."""
+        """Start any program. `name` is also the name of the program's log."""
         file = self._log_of(name)
         self.processes[name] = subprocess.Popen(
             command, env=environment, cwd=folder, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT
         )
 
     def _log_of(self, name: str) -> IO[bytes]:
-        """Open the log of a program that is about to start."""
+        """Open the log for a program that is about to start, and close the input of an earlier one with this name."""
         file = (self.folder / f"{name}.log").open("ab")
         self._files.append(file)
         before = self.processes.get(name)
@@ -134,9 +134,9 @@ class Swarm:
         options: str = "",
         **more: str,
     ) -> None:
-        """Start the platform. `program`: a test's own start script. `port`: its port behind a balancer."""
+        """Start the site. `program`: a test's own start script. `port`: the site's port behind a load balancer."""
         own = {**os.environ, **self.environment, "MANYHANDS_DATA": str(self.data)}
-        if self.warm is not None and not self.environment:  # environment variables may decide what children load
+        if self.warm is not None and not self.environment:  # environment variables may decide what child processes load
             own["MANYHANDS_WARM"] = str(self.warm.socket)
             program = program or "tests/end_to_end/rig/warm_site.py"
         program = program or "manage.py"
@@ -150,10 +150,9 @@ class Swarm:
         self.wait(lambda: _answers(self.url), 30, f"{name} answers")
 
     def _announced(self, name: str) -> str:
-        """Return the address of a site process, or "" until it answers."""
         self._fail_if_gone(name)
         for path in self.data.glob("serve*.json"):
-            with contextlib.suppress(FileNotFoundError):  # another process ends
+            with contextlib.suppress(FileNotFoundError):  # another site process may delete its file meanwhile
                 said = json.loads(path.read_bytes())
                 if said["pid"] == self.processes[name].pid:
                     return str(said["url"])
@@ -173,15 +172,15 @@ class Swarm:
         inside: Sequence[str] = (),
         **more: str,
     ) -> None:
-        """Start an agent in an empty folder with only PATH, HOME and MANYHANDS_HOME (and what a test adds).
+        """Start an agent in an empty folder. The agent's environment has only PATH, HOME, MANYHANDS_HOME and what the
+        test adds.
 
-        `inside`: a command that runs it in another place.
-        """
+        `inside`: a command that runs the agent elsewhere, for example in a network namespace."""
         home = self.folder / name
         home.mkdir(exist_ok=True)
         arguments = ["join", f"{self.url}/runs/{self.slug}/", "--threads", str(threads), "--attached", *options.split()]
         environment = bare_environment(home) | in_variable(token)
-        if self.warm is not None and not inside and not more:  # environment variables may decide what is loaded
+        if self.warm is not None and not inside and not more:  # environment variables may decide what the agent loads
             self.processes[name] = self.warm.start("peer_agent.cli", arguments, environment, home, self._log_of(name))
         else:
             self.start(name, [*inside, MANYHANDS, *arguments], environment | more, home)
@@ -215,7 +214,7 @@ class Swarm:
         return found[0]
 
     def operator(self) -> Visitor:
-        """Sign up the first operator by the one-time link that `serve` prints."""
+        """Sign up the first operator with the one-time link that `serve` prints."""
         person = Visitor(self.url)
         person.submit(self.operator_link(), {"username": "root", "password": PASSWORD})
         return person
@@ -234,7 +233,7 @@ class Swarm:
         steps: int,
         **recipe: str,
     ) -> None:
-        """Create and open a run on a text or another file. `model`: the base that it adapts."""
+        """Create a run on a text or another file and open it. `model`: the base model that the run adapts."""
         self.draft(organizer, data, trainers=trainers, steps=steps, **recipe)
         if model is not None:
             organizer.submit(f"/runs/{self.slug}/model/", {"licence": LICENCE, "may_share": "on"}, {"text": model})
@@ -242,7 +241,8 @@ class Swarm:
         self.wait_for_state("open", 120)
 
     def open_endless_run(self, organizer: Visitor, text: str, *, trainers: int = 1, **recipe: str) -> None:
-        """Open a run that lasts until the test ends, with few snapshots: for each the site loads torch in processes."""
+        """Open a run that lasts until the test ends. The run takes few snapshots, because the site loads torch in a
+        process for each snapshot."""
         self.open_run(organizer, text, trainers=trainers, steps=ENDLESS, **{"snapshot_every": "1000", **recipe})
 
     def draft(self, organizer: Visitor, data: str | Uploaded, *, trainers: int, steps: int, **recipe: str) -> None:
@@ -264,7 +264,7 @@ class Swarm:
     # --- looking ------------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, Any]:
-        """Return the run's facts from the API; its state is "away" while the site is."""
+        """Return the run's facts from the API. While the site does not answer, the state is "away"."""
         try:
             return Visitor(self.url).read_json(f"runs/{self.slug}")
         except Refused:
@@ -296,34 +296,31 @@ class Swarm:
             time.sleep(every_s)
 
     def digests(self, agent: str) -> dict[int, str]:
-        """Return the state digest of each step that an agent logged."""
         return {int(step): digest for step, digest in DIGEST.findall(self.log(agent))}
 
     def made(self, agent: str) -> int:
-        """Return the newest step that an agent has applied."""
         return max(self.digests(agent), default=0)
 
     def said(self, agent: str, words: str) -> int:
         return self.log(agent).count(words)
 
     def last_code(self, name: str) -> str:
-        """Return the number of the last error that a program printed as it ended."""
+        """Return the number of the last error that a program printed."""
         return str(re.findall(r"^E\d+", self.log(name), re.MULTILINE)[-1])
 
     def run_id(self) -> str:
-        """Return the run's id as the database writes it."""
         ((found,),) = self.rows(f"select id from runs_run where slug = '{self.slug}'")
         return str(found)
 
     def relay_log(self, home: Path | None = None) -> Path:
-        """Return the run's folder in a relay's log; by default that of the site's own relay."""
+        """Return the folder of the run in a relay's log. The default is the relay that the site starts."""
         run = UUID(self.run_id()).hex
         folders = [path.parent for path in (home or self.data / "relay").glob(f"**/{run}/records")]
         assert len(folders) == 1, folders
         return folders[0]
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Return rows of the site's database, read beside the site."""
+        """Query the site's database directly, while the site runs."""
         if url := self.environment.get("DATABASE_URL"):
             with psycopg.connect(url) as server:
                 return server.execute(query.encode()).fetchall()
@@ -332,12 +329,10 @@ class Swarm:
             return connection.execute(query).fetchall()
 
     def books(self, relay: Path | None = None) -> tuple[int, int]:
-        """Return the samples in the ledger and in the commit records of a relay's log."""
         ledger = sum(row["samples"] for row in self.items("ledger"))
         return ledger, sum(record["samples"] for record in self.records(relay))
 
     def records(self, relay: Path | None = None) -> list[dict[str, Any]]:
-        """Return the commit records of a relay's log in order, with all contributions."""
         paths = sorted((self.relay_log(relay) / "records").glob("*.json"))  # leaves out files that are being written
         lines = [path.read_bytes().split(b"\n") for path in paths]
         return [json.loads(head) | {"contributions": json.loads(parts)} for head, _, parts, *_ in lines]
@@ -346,16 +341,13 @@ class Swarm:
         return [row[0] for row in self.rows(f"select text from runs_activityline where {self.of_run()} order by id")]
 
     def of_run(self) -> str:
-        """Return the SQL condition for rows of this run."""
         return f"run_id = '{self.run_id()}'"
 
     def online(self, role: str) -> list[dict[str, Any]]:
-        """Return the peers of a role that the run's host sees."""
         rows = self.rows(f"select cast(members as text) from coordination_presence where {self.of_run()}")
         return [member for row in rows for member in json.loads(row[0]) if member["role"] == role]
 
     def released(self, target: Path, limit_s: float = 120) -> Path:
-        """Download and unpack the released model; return its folder."""
         target.mkdir(parents=True)
         self._poll(lambda: self._has_downloaded(target / "release.zip"), limit_s, "the release is there", ASK_S)
         with zipfile.ZipFile(target / "release.zip") as packed:
@@ -370,8 +362,8 @@ class Swarm:
         return True
 
     def export(self, target: Path) -> Path:
-        """Export what the reference replays: recipe, shards, first snapshot, records. Return the final snapshot's
-        path."""
+        """Export what the reference replays: recipe, shards, first snapshot and records. Return the path of the final
+        snapshot."""
         target.mkdir(parents=True)
         ((recipe, text),) = self.rows(f"select recipe, dataset_id from runs_run where slug = '{self.slug}'")
         found = self.rows(f"select digest from runs_shard where dataset_id = '{text}' order by position")
@@ -397,7 +389,7 @@ def _answers(url: str) -> bool:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Return True if the process runs. A zombie that was not waited for is dead."""
+    """Return True if the process runs. A zombie counts as dead."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -406,7 +398,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 @contextmanager
 def slowed(pid: int, run_s: float = 0.05, rest_s: float = 0.05) -> Iterator[None]:
-    """Run a process only part of the time, as on a busy or slow machine."""
+    """Suspend a process part of the time, so that it runs as on a busy or slow machine."""
     import threading
 
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""The site, whose children are forked by the process that has loaded torch (`tests/warm`)."""
+"""The site, whose child processes are forked from a process that has loaded torch (`tests/warm`)."""
 
 import os
 import sys
@@ -10,7 +10,6 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
 
 
 def fork_children() -> None:
-    """Fork the site's children if MANYHANDS_WARM names a socket."""
     from runs import processes
     from tests.warm.client import bootstrap
 

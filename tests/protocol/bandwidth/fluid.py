@@ -1,4 +1,4 @@
-"""Flows over links of given capacities, shared as TCP shares them: max-min fair, and none waits for another."""
+"""Flows over links with given capacities, shared as TCP shares them: max-min fair, and no flow waits for another."""
 
 from collections.abc import Collection, Mapping
 
@@ -15,10 +15,9 @@ def flows_over(
     *,
     in_step: bool = False,
 ) -> list[Flow]:
-    """Send each pair's bytes from the first moment on; when a flow ends, the others share its rate.
+    """Send the bytes of all pairs, starting together. When a flow ends, the remaining flows share its rate.
 
-    `in_step`: rates are in proportion to sizes, as with a sender that advances all its flows together.
-    """
+    `in_step`: rates are in proportion to sizes, as with a sender that advances all its flows together."""
     left = {pair: float(size) for pair, size in wanted.items() if size}
     ended: dict[Pair, float] = {}
     now = 0.0
@@ -39,7 +38,7 @@ def fair_rates(
     pairs: Collection[Pair],
     between: Mapping[Pair, float],
 ) -> dict[Pair, float]:
-    """Return max-min fair rates by weight: the link with the least per flow is shared first, then the next."""
+    """Return max-min fair rates by weight. The link with the least capacity per flow is shared first, then the next."""
     rates: dict[Pair, float] = {}
     room = dict[tuple[str, str], float]([*true_bps.items(), *between.items()])
     open_ = set(pairs)

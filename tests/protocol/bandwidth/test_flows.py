@@ -1,4 +1,4 @@
-"""Properties of a flow: whether it was held up, and by which end; and the load of a direction."""
+"""Properties of a flow: whether the flow was held up, and by which end. Also the load of a link direction."""
 
 import pytest
 
@@ -19,14 +19,15 @@ ANN, BOB, RELAY = PeerId("ann"), PeerId("bob"), PeerId("relay")
 @pytest.mark.parametrize(
     ("took_s", "asked_s", "full_s", "is_held_up"),
     [
-        (1.0, 0.0, None, True),  # as fast as it could, and that took a while
-        (SHORTEST_S, 0.0, None, False),  # too short to show anything
+        (1.0, 0.0, None, True),  # the flow was as fast as possible, and that took a while
+        (SHORTEST_S, 0.0, None, False),  # the flow was too short to show anything
         (4.0, 4.0, None, False),
-        (4.5, 4.0, None, False),  # slack that a machine or a clock may add
+        (4.5, 4.0, None, False),  # within the tolerance for machines and clocks
         (4.7, 4.0, None, True),
         (8.0, 4.0, 8.0 * OFTEN_FULL, True),
-        (8.0, 4.0, 7.9 * OFTEN_FULL, False),  # another flow of its sender was full, and this one kept step
-        (4.0, 4.0, 4.0, False),  # full all the time, but on time
+        # another flow of the sender filled its link, and this flow kept step with it
+        (8.0, 4.0, 7.9 * OFTEN_FULL, False),
+        (4.0, 4.0, 4.0, False),  # the link was full all the time, but the flow was on time
     ],
 )
 def test_flow_is_held_up_if_late_and_not_for_anothers_sake(
@@ -36,7 +37,7 @@ def test_flow_is_held_up_if_late_and_not_for_anothers_sake(
 
 
 def test_what_a_direction_carried_while_a_flow_lasted() -> None:
-    """Each flow is even; one that took no time is spread over the shortest measurable time."""
+    """Each flow has an even rate. A flow that took no time is spread over the shortest measurable time."""
     early, long, late = Flow(ANN, RELAY, 600, 0.0, 2.0), Flow(ANN, BOB, 800, 0.0, 8.0), Flow(ANN, BOB, 50, 8.0, 8.0)
     load = loads_of([early, long, late])[ANN, "up"]
     assert load.bps_during([early, long, late]) == pytest.approx([400, 175, 50 / SHORTEST_S])

@@ -1,4 +1,5 @@
-"""Hopes for links over rounds: an auxiliary is used in full, though each peer that measures it is slower."""
+"""Plans that hope for faster links than measured: an auxiliary is used in full, though each peer that measures it is
+slower."""
 
 from collections.abc import Mapping
 
@@ -14,11 +15,11 @@ TRAINERS = [PeerId(f"trainer-{number:02}") for number in range(16)]
 AUXILIARY = PeerId("auxiliary")
 VECTOR = 5_000_000
 SLOW = 2_500_000.0  # bytes per second
-PACE = 4.0  # as if a plan rests on lower bounds
+PACE = 4.0  # a plan that rests on lower bounds lets senders go this many times faster
 
 
 def true_links(auxiliary_bps: float) -> dict[Direction, float]:
-    """Return set-up D: equal links of trainers, and an auxiliary's."""
+    """Return the links of DeDLOC's set-up D: equal links for trainers, and one for the auxiliary."""
     peers = {**dict.fromkeys(TRAINERS, SLOW), AUXILIARY: auxiliary_bps}
     return {(peer, way): bps for peer, bps in peers.items() for way in WAYS}
 
@@ -39,7 +40,7 @@ def parties(known: Mapping[Direction, Capacity], *, hopes: bool = False) -> list
 
 
 def a_round(known: dict[Direction, Capacity], true: Mapping[Direction, float], number: int) -> float:
-    """Plan with known and hoped rates, send at the true ones, and learn; return the seconds taken."""
+    """Plan with known and hoped rates, send at the true ones, and learn from the flows. Return the seconds taken."""
     dealt = solve(parties(known, hopes=True), VECTOR)
     plan = judged(dealt, parties(known), VECTOR)
     shares = dict(zip(plan.reducers, plan.shares, strict=True))
@@ -58,7 +59,7 @@ def a_round(known: dict[Direction, Capacity], true: Mapping[Direction, float], n
 
 @pytest.mark.parametrize("times", [1.0, 12.5, 100.0])
 def test_auxiliary_too_fast_to_measure_alone_is_used_in_full(times: float) -> None:
-    """Each trainer's measurement is limited by its own link; only all together show the auxiliary's rate."""
+    """Each trainer's measurement is limited by its own link. Only all trainers together reveal the auxiliary's rate."""
     true = true_links(times * SLOW)
     known = {direction: Capacity(min(bps, SLOW), is_floor=True, measured_at=0) for direction, bps in true.items()}
     best_s = solve(parties({each: Capacity(bps, False, 0) for each, bps in true.items()}), VECTOR).duration_s

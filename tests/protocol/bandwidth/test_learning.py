@@ -1,4 +1,4 @@
-"""Learning links from the flows of rounds: soon right, and never lowered by a peer that is asked for little."""
+"""Learning link rates from the flows of rounds. Estimates are soon right, and stay when a peer sends little."""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,6 @@ VECTOR = 20_000_000
 
 
 def learn(known: dict[Direction, Capacity], flows: Sequence[Flow], at: float, hoped_s: float = 0.0) -> None:
-    """Learn flows without pair limits, and check that none is found."""
     pairs: dict[Pair, Capacity] = {}
     learning.learn(known, pairs, flows, at, hoped_s)
     assert not pairs
@@ -27,7 +26,6 @@ def peer(name: str) -> PeerId:
 
 
 def links(**mbps: tuple[float, float]) -> dict[Direction, float]:
-    """Return each peer's true up and down rates."""
     made: dict[Direction, float] = {}
     for name, (up, down) in mbps.items():
         made[peer(name), "up"], made[peer(name), "down"] = up * MBPS, down * MBPS
@@ -35,7 +33,8 @@ def links(**mbps: tuple[float, float]) -> dict[Direction, float]:
 
 
 def believed(true: dict[Direction, float], **factors: float) -> dict[Direction, Capacity]:
-    """Return known links, those in `factors` wrong: `NAME` scales the up direction, `down_NAME` the down direction."""
+    """Return known links, some of them wrong by a factor: `NAME` scales that peer's uplink, `down_NAME` its
+    downlink."""
     known = {direction: Capacity(bps, is_floor=False, measured_at=0) for direction, bps in true.items()}
     for name, factor in factors.items():
         way, _, of = name.rpartition("_")
@@ -44,7 +43,6 @@ def believed(true: dict[Direction, float], **factors: float) -> dict[Direction, 
 
 
 def up_to(reducer: str, senders: Sequence[str], size: int = VECTOR) -> dict[Pair, int]:
-    """Return a plan in which all senders send the vector to one reducer."""
     return {(peer(sender), peer(reducer)): size for sender in senders}
 
 
@@ -75,7 +73,7 @@ def test_an_uplink_that_was_thought_slower_is_raised_at_once() -> None:
 
 
 def test_whoever_is_asked_for_little_keeps_what_is_known() -> None:
-    """A peer of 300 Mb/s that sends in the time of one of 5 shows 5, which is not its capacity (rule 31)."""
+    """A peer of 300 Mb/s that sends as slowly as one of 5 Mb/s seems to have 5, which is not its capacity (rule 31)."""
     true = links(fast=(300, 300), slow=(5, 30), relay=(1000, 1000))
     known = believed(true)
     paced = [
@@ -102,7 +100,8 @@ def test_relay_that_slowed_all_is_found_rather_than_its_senders() -> None:
 
 
 def crowded(senders: int, took_s: float) -> list[Flow]:
-    """Return flows of senders whose larger part is late at the auxiliary, and whose rest is on time elsewhere."""
+    """Return flows in which each sender's larger part arrives late at the auxiliary, and the rest on time at another
+    trainer."""
     names = [f"t{number}" for number in range(senders)]
     to_all = [paced(name, "auxiliary", took_s, 10.0) for name in names]
     shared = zip(names, [*names[1:], names[0]], strict=True)
@@ -112,7 +111,8 @@ def crowded(senders: int, took_s: float) -> list[Flow]:
 
 
 def test_auxiliary_is_not_slower_for_nearly_full_senders() -> None:
-    """Bursts and a steady flow make 16 of 20 Mb/s of a link; the auxiliary's 205 of 300 limited no sender."""
+    """Bursts and a steady flow use 16 of 20 Mb/s of a trainer's link. The auxiliary's use of 205 of 300 limited no
+    sender."""
     true = links(auxiliary=(300, 300), **{f"t{number}": (20.0, 20.0) for number in range(16)})
     known = believed(true)
     learn(known, crowded(16, 12.5), 0)
@@ -123,7 +123,7 @@ def test_auxiliary_is_not_slower_for_nearly_full_senders() -> None:
 def test_an_auxiliary_that_is_fuller_than_its_senders_is_slower() -> None:
     true = links(auxiliary=(270, 270), **{f"t{number}": (24.0, 24.0) for number in range(16)})
     known = believed(true)
-    learn(known, crowded(16, 11.7), 0)  # 17 of 24, 219 of 270
+    learn(known, crowded(16, 11.7), 0)  # 17 of 24 Mb/s, 219 of 270 Mb/s
     assert mbps(known, "auxiliary", "down") < 240
     assert mbps(known, "t0") == 24
 
@@ -166,7 +166,7 @@ def test_receiver_lying_about_seconds_moves_an_estimate_little() -> None:
 
 
 def test_a_direction_that_idled_at_the_end_is_not_lowered() -> None:
-    """Most of its bytes were sent long before its last flow, which another peer held up."""
+    """Most bytes in this direction were sent long before its last flow, which another peer held up."""
     known = believed(links(a=(100, 100), r=(1000, 1000), s=(10, 10)))
     flows = [
         Flow(peer("a"), peer("r"), 9 * VECTOR, 0.0, 15.0),
@@ -184,13 +184,15 @@ def test_a_budget_leaves_the_household_its_part() -> None:
 
 
 def averages(took_s: float) -> list[Flow]:
-    """Return two relays' averages for a home that reduces nothing; the other home took two seconds."""
+    """Return the averages that two relays send to two homes, `a` and `b`, which do not reduce. The averages to `b` took
+    two seconds."""
     of = [(relay, home, 2.0 if home == "b" else took_s) for relay in ("r", "s") for home in ("a", "b")]
     return [Flow(peer(relay), peer(home), VECTOR // 10, 0.0, seconds, 2.0) for relay, home, seconds in of]
 
 
 def test_receiver_of_averages_is_slower_after_two_late_rounds() -> None:
-    """It may have been busy for a moment, and is never asked for more than it took then."""
+    """The receiver may only have been busy for a moment. If its estimate falls at once, no later plan would show that
+    it is faster."""
     known = believed(links(a=(17, 300), b=(17, 300), r=(1000, 1000), s=(1000, 1000)))
     for number, took_s in enumerate([2.0, 8.0, 2.0, 8.0, 2.0]):
         learn(known, averages(took_s), number)
@@ -203,7 +205,7 @@ def test_receiver_of_averages_is_slower_after_two_late_rounds() -> None:
 
 
 def test_who_reduces_is_slower_at_once() -> None:
-    """Others wait for it, and it will be asked for more."""
+    """Other peers wait for a reducer, and later plans send it enough to show a faster link."""
     known = believed(links(a=(100, 100), b=(100, 100), r=(1000, 1000)))
     learn(known, [*averages(8.0)[:1], paced("b", "a", 8.0, 2.0, VECTOR // 10)], 1)
     assert mbps(known, "a", "down") < 50
@@ -213,7 +215,6 @@ def test_who_reduces_is_slower_at_once() -> None:
 
 
 def paced(sender: str, receiver: str, seconds: float, asked_s: float, size: int = VECTOR) -> Flow:
-    """Return a gradient that should take `asked_s` seconds."""
     return Flow(peer(sender), peer(receiver), size, 0.0, seconds, asked_s, in_step=True)
 
 
@@ -270,7 +271,7 @@ def test_what_took_a_moment_shows_nothing() -> None:
 
 
 def test_sender_in_step_with_a_full_receiver_is_not_thought_slow() -> None:
-    """A contributor's chunks go to all its reducers in step: the slowest of them sets the pace."""
+    """A contributor sends its chunks to all reducers in step, so the slowest reducer sets the speed of all."""
     true = links(a=(200, 200), r=(200, 200), s=(10, 10))
     known = believed(true)
     flows = [paced("a", "r", 16.0, 2.0, 8 * VECTOR // 10), paced("a", "s", 16.0, 2.0)]
@@ -292,7 +293,7 @@ def test_full_receiver_with_a_single_flow_is_measured() -> None:
 
 def test_full_sender_is_measured_beside_a_full_receiver() -> None:
     known = believed(links(a=(20, 100), r=(100, 100), s=(100, 10)))
-    flows = [paced("a", "r", 16.0, 2.0), paced("a", "s", 16.0, 2.0)]  # ten each of 20 Mb/s
+    flows = [paced("a", "r", 16.0, 2.0), paced("a", "s", 16.0, 2.0)]  # each flow arrives at 10 of 20 Mb/s
     known[peer("a"), "up"].bps = 22 * MBPS
     for number in range(4):
         learn(known, flows, number)
@@ -300,7 +301,7 @@ def test_full_sender_is_measured_beside_a_full_receiver() -> None:
 
 
 def relay_in_step(took_s: float, asked_s: float) -> list[Flow]:
-    """Return gradients of four trainers to a relay of 100 Mb/s; none gets ahead of its sender's other flows."""
+    """Return gradients of four trainers to a relay of 100 Mb/s. Each keeps step with its sender's other flows."""
     return [
         Flow(peer(name), peer("relay"), VECTOR, 0.0, took_s, asked_s, in_step=True, full_s=0.1 * took_s)
         for name in "abcd"
@@ -310,20 +311,21 @@ def relay_in_step(took_s: float, asked_s: float) -> list[Flow]:
 @pytest.mark.parametrize(
     ("known_mbps", "took_s", "hoped_s", "is_tried"),
     [
-        (100.0, 6.4, 3.2, True),  # 100 of 100 Mb/s, where 200 were hoped for
-        (100.0, 12.7, 3.2, True),  # 50 Mb/s: whichever link was slower, shares must not be based on 200 for ever
-        (100.0, 12.9, 3.2, False),  # less: all waited for another peer
+        (100.0, 6.4, 3.2, True),  # 100 of 100 Mb/s, while the plan hoped for 200
+        (100.0, 12.7, 3.2, True),  # 50 Mb/s: whichever link was slower, shares must not assume 200 for ever
+        (100.0, 12.9, 3.2, False),  # even less: all waited for another peer
         (100.0, 3.5, 3.2, False),  # on time
-        (100.0, 6.4, 6.5, False),  # no more was hoped for than is known
-        (100.0, 6.4, 0.0, False),  # nor any hope at all
-        (80.0, 6.4, 3.2, False),  # 100 Mb/s: more than known, so there may be more
+        (100.0, 6.4, 6.5, False),  # the plan hoped for no more than the known rate
+        (100.0, 6.4, 0.0, False),  # the plan hoped for nothing
+        (80.0, 6.4, 3.2, False),  # 100 Mb/s: more than known, so there may be still more
     ],
 )
 @pytest.mark.parametrize("asked_s", [0.0, 1.6, 20.0])
 def test_unmet_hope_counts_as_tried_even_with_no_flow_held_up(
     known_mbps: float, took_s: float, hoped_s: float, is_tried: bool, asked_s: float
 ) -> None:
-    """No flow of senders that keep step is held up, so shares would be based on twice the true rate for ever."""
+    """If senders keep step, none of their flows counts as held up. Shares would then assume twice the true rate for
+    ever."""
     known: dict[Direction, Capacity] = {
         (peer("relay"), "down"): Capacity(known_mbps * MBPS, is_floor=True, measured_at=0)
     }
@@ -335,7 +337,7 @@ def test_unmet_hope_counts_as_tried_even_with_no_flow_held_up(
 
 
 def test_averages_that_came_after_all_gradients_hide_nothing() -> None:
-    """A sender at full speed ends its gradients long before the averages of others' last chunks arrive."""
+    """A sender at full speed ends its gradients long before the averages of other senders' last chunks arrive."""
     known: dict[Direction, Capacity] = {(peer("relay"), "down"): Capacity(100 * MBPS, is_floor=True, measured_at=0)}
     *early, last = relay_in_step(6.4, 1.6)
     learn(known, [*(replace(flow, last_s=2.0) for flow in early), last], 1, 3.2)

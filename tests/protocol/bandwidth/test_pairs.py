@@ -1,4 +1,4 @@
-"""Limits between two peers: found in rounds that they hold up, distinguished from full links, forgotten in time."""
+"""Limits between two peers: found in rounds that they hold up, distinguished from full links, and forgotten in time."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,7 +21,7 @@ PACE = 1.25
 
 
 def true_links() -> dict[Direction, float]:
-    """Return the set-up `regions`: equal links of trainers, and a relay with twice that."""
+    """Return the links of the set-up `regions`: equal links for trainers, and twice that for the relay."""
     return {(peer, way): FAT if peer == RELAY else LINK for peer in EVERYBODY for way in ("up", "down")}
 
 
@@ -50,10 +50,9 @@ def parties() -> list[Party]:
 
 
 def a_round(pairs: Mapping[Pair, Capacity], between: Mapping[Pair, float]) -> tuple[float, list[Flow]]:
-    """Plan with what is known, send over the true links; return the seconds taken, and the flows as reported.
+    """Plan with the known rates and send over the true links. Return the seconds taken and the flows as reported.
 
-    A contributor's gradients go in step, so its widest pairs wait for its narrowest.
-    """
+    A contributor sends its gradients in step, so its fast pairs wait for its slowest."""
     plan = solve(parties(), VECTOR, Limits(limits_of(pairs, hopes=True)))
     plan = judged(plan, parties(), VECTOR, Limits(limits_of(pairs)))
     shares = dict(zip(plan.reducers, plan.shares, strict=True))
@@ -95,7 +94,7 @@ def test_rounds_between_two_regions_come_near_the_optimum() -> None:
 
 @pytest.mark.parametrize("part", [0.5, 0.65])
 def test_pair_measured_in_a_bad_moment_recovers_its_capacity(part: float) -> None:
-    """A pair that seems narrow is given little, which arrives on time."""
+    """The plan sends little over a pair that seems slow, and that little arrives on time."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     for pair in far_pairs():
         pairs[pair] = Capacity(FAR, is_floor=False, measured_at=0, is_tried=True)
@@ -113,9 +112,9 @@ def test_pair_measured_in_a_bad_moment_recovers_its_capacity(part: float) -> Non
     ("part", "asked_s", "factor"),
     [
         (0.9, 4.0, HOPE),
-        (0.8, 4.0, 1.0),  # nothing shows that the rest would have arrived
-        (0.9, 3.0, 1.0),  # held up by one of its ends
-        (0.9, 0.0, 1.0),  # full speed was asked for
+        (0.8, 4.0, 1.0),  # nothing shows that the remaining bytes would have arrived
+        (0.9, 3.0, 1.0),  # one of the flow's ends held it up
+        (0.9, 0.0, 1.0),  # the plan asked for full speed
     ],
 )
 def test_pair_is_hoped_faster_only_if_all_that_fits_came_in_time(part: float, asked_s: float, factor: float) -> None:
@@ -144,12 +143,11 @@ def test_a_pair_that_carries_more_than_before_is_raised() -> None:
 
 
 def full_sender(*full_s: float) -> list[Flow]:
-    """Return flows of one sender to equally wide receivers, each taking twice the planned time."""
+    """Return flows of one sender to receivers with equal links. Each flow takes twice the planned time."""
     return [Flow(HERE[0], to, VECTOR, 0.0, 8.0, 4.0, True, each) for to, each in zip(THERE, full_s, strict=False)]
 
 
 def others_of(receivers: Sequence[PeerId]) -> list[Flow]:
-    """Return flows of another sender that reached these receivers on time."""
     return [Flow(HERE[1], to, VECTOR, 0.0, 4.0, 4.0, True, 0.0) for to in receivers]
 
 
@@ -196,7 +194,8 @@ def test_a_direction_with_little_room_is_what_holds_up(used: float, is_narrow: b
 
 
 def test_flow_that_filled_its_link_briefly_blames_no_pair() -> None:
-    """A fast peer sends gradients at once, ahead of the plan, and averages late, with those of slow peers."""
+    """A fast peer sends its gradients at once, ahead of the plan. The peer's averages are late, together with those of
+    slow peers."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     gradients = [Flow(HERE[0], to, VECTOR, 0.0, 1.2, 0.4, True, 1.2) for to in THERE[:3]]
     averages = [Flow(HERE[0], to, VECTOR, 2.0, 8.0, 6.0) for to in THERE[:3]]
@@ -212,7 +211,8 @@ def test_flow_that_filled_its_link_briefly_blames_no_pair() -> None:
 def test_what_waited_for_pairs_that_nobody_knew_of_was_not_tried(
     waiting: int, is_excused: bool, is_known: bool
 ) -> None:
-    """A sender's flows keep step with its narrowest pair. More than half of a relay's senders have to wait."""
+    """A sender's flows keep step with its slowest pair. More than half of the relay's senders have to wait for such a
+    pair."""
     known, pairs = believed(true_links()), dict[Pair, Capacity]()
     known[RELAY, "down"] = Capacity(4 * VECTOR / 8.0, is_floor=True, measured_at=0)
     for here in HERE[:waiting] if is_known else ():

@@ -1,4 +1,4 @@
-"""A probe's frames count only if expected, from the expected sender, and after its beginning."""
+"""A probe's frames count only if they are expected, come from the expected sender, and arrive after its beginning."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_what_comes_after_the_beginning_is_measured() -> None:
 
 @pytest.mark.parametrize("held_back", [range(3, 6), range(8, 11)])
 def test_probe_backlog_of_a_busy_machine_makes_no_link_faster(held_back: range) -> None:
-    """The backlog is read all at once, just before or during the peer's half."""
+    """The machine reads the backlog all at once, just before or during its peer's half of the probe."""
     probes, waiting = expecting(), 0
     for tenth in range(17):
         waiting += 1

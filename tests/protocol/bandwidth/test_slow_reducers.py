@@ -1,4 +1,4 @@
-"""A reducer whose uplink fell to a tenth, in the flows of a measured round over 200/200/50/20 Mb/s."""
+"""A reducer whose uplink fell to a tenth, in the flows of a measured round over links of 200, 200, 50 and 20 Mb/s."""
 
 import pytest
 from msgspec.structs import replace
@@ -8,8 +8,9 @@ from peer_agent.protocol.bandwidth.learning import learn
 from peer_agent.protocol.identifiers import PeerId
 
 BEFORE = {"a": (23.8, 23.5), "b": (23.5, 23.8), "c": (5.81, 5.94), "d": (2.45, 2.44)}  # MB/s up and down
-NOW_MB = 2.6  # on its uplink: 2.5, plus what a shaper lets through at once
-GRADIENTS = [  # sender, receiver, bytes, first, last, asked; then the seconds in which its link was full
+NOW_MB = 2.6  # the uplink now carries 2.5 MB/s, plus what the shaper lets through at once
+# sender, receiver, bytes, first, last, planned seconds; then the seconds in which the sender's link was full
+GRADIENTS = [
     ("a", "c", 1345, 0.46, 8.09, 4.88, 0.0),
     ("b", "c", 1848, 0.36, 8.48, 6.79, -4.48),
     ("d", "c", 1848, 0.45, 8.48, 6.79, -2.1),
@@ -68,7 +69,7 @@ def test_nobody_else_is_slower_for_it() -> None:
 
 
 def test_uplink_that_briefly_beat_its_estimate_stays_a_floor() -> None:
-    """It was late only by its hope; the rest was held up by the slow receiver."""
+    """The flow was late only against the hoped rate. The slow receiver held up the rest."""
     a, fast, slow = (PeerId(name) for name in ("a", "fast", "slow"))
     capacities: dict[Direction, Capacity] = {(a, "up"): Capacity(100e6, is_floor=True, measured_at=0)}
     for receiver in (fast, slow):

@@ -17,7 +17,6 @@ NAMES = ("ann", "bob", "cem", "dan", "eva", "fay", "gus", "hal")
 
 
 def pair() -> tuple[Stage, Trainer, Trainer]:
-    """Return two trainers after the first update."""
     stage = Stage(batch=24)
     stage.relay()
     ann, bob = stage.trainer("ann"), stage.trainer("bob")
@@ -26,7 +25,7 @@ def pair() -> tuple[Stage, Trainer, Trainer]:
 
 
 def four(*, same_person: bool, **facts: Any) -> tuple[Stage, list[Trainer], Trainer]:
-    """Return three working trainers, and one whose behaviour the test decides."""
+    """Return three trainers that work honestly, and one whose behaviour the test decides."""
     stage = Stage(batch=48, **facts)
     stage.relay()
     names = ["ann", "bob", "cem", "zoe"]
@@ -40,16 +39,15 @@ def four(*, same_person: bool, **facts: Any) -> tuple[Stage, list[Trainer], Trai
 def reducing(
     *relays: Mapping[str, Any], people: int = 4, unit_s: float = 1.0, bps: Iterable[int] = (), **last: float
 ) -> tuple[Stage, list[Trainer], list[PeerId]]:
-    """Return a round whose plan was just announced; the last trainer's offer is changed by `last`. Each has made two
+    """Return a round whose plan was just announced. `last` changes the last trainer's offer. Each trainer has made two
     units.
 
-    `bps`: the measured rates of the relays' links, in bytes per second.
-    """
+    `bps`: the measured rates of the relays' links, in bytes per second."""
     stage = Stage(batch=8 * people)
     reducers = [stage.relay(f"relay{number}", **said) for number, said in enumerate(relays or ({},))]
     stage.state.capacities |= capacities_of(zip(reducers, bps, strict=False))
     trainers = [stage.trainer(name) for name in NAMES[:people]]
-    if any("role" in said for said in relays):  # members reduce only if the others reach them
+    if any("role" in said for said in relays):  # members reduce only if other members can reach them
         for peer in (*reducers, *(trainer.peer for trainer in trainers)):
             stage.say(peer, m.Reaches(run=RUN, listeners=tuple(reducers)))
     stage.accumulate(unit_s=unit_s)
@@ -64,10 +62,10 @@ def capacities_of(links: Iterable[tuple[PeerId, float]]) -> dict[Direction, Capa
 
 
 def linked(*bps: float, relay_bps: float = 1e9, batch: int = 48, **values: Any) -> tuple[Stage, list[Trainer]]:
-    """Return trainers that have made an update at equal pace, with these known rates of their links, both ways.
+    """Return trainers of equal speed that have made an update. `bps` are the known rates of their links, in both
+    directions.
 
-    `values`: of the recipe. A whole vector is 262,160 bytes in fp16, half of that in int8, a quarter in int4.
-    """
+    `values`: fields of the recipe. A whole vector is 262,160 bytes in fp16, half of that in int8, a quarter in int4."""
     stage = Stage(batch=batch, values=values)
     relay = stage.relay()
     trainers = [stage.trainer(name) for name in NAMES[: len(bps)]]
@@ -78,7 +76,6 @@ def linked(*bps: float, relay_bps: float = 1e9, batch: int = 48, **values: Any) 
 
 
 def codecs_of(commands: Iterable[e.Command]) -> dict[PeerId, str]:
-    """Return the codec that each peer is told at the cut."""
     said = [c for c in commands if isinstance(c, e.Send) and isinstance(c.message, m.Cut)]
     return {peer: send.message.codec for send in said for peer in send.peers}  # type: ignore[attr-defined]
 
@@ -88,7 +85,6 @@ def progress(stage: Stage, reducer: PeerId, *chunks: int) -> list[e.Command]:
 
 
 def chunks_arrive(stage: Stage, reducer: PeerId, seconds: float, *per_s: float) -> float:
-    """Report chunks of each slot at these rates, twice a second; return the seconds until the last report."""
     begun = stage.now
     while stage.now < begun + seconds and stage.state.phase is Phase.REDUCE:
         stage.wait(0.5)
@@ -98,7 +94,7 @@ def chunks_arrive(stage: Stage, reducer: PeerId, seconds: float, *per_s: float) 
 
 
 def partly(stage: Stage, slot: int) -> None:
-    """Report the round's span done, with this slot in the second half only."""
+    """Report the round's span as done, with this slot in its second half only."""
     (span,) = stage.spans()
     others = tuple(number for number in range(len(stage.round.slots)) if number != slot)
     everybody = tuple(range(len(stage.round.slots)))
@@ -106,7 +102,7 @@ def partly(stage: Stage, slot: int) -> None:
 
 
 def left_out(slot: int, people: int = 4) -> tuple[Stage, list[Trainer], int]:
-    """Return a run whose last update had half of a slot's chunks, and the tokens that the slot carries."""
+    """Return a run whose last update had half of a slot's chunks, and the tokens that the slot's trainer carries."""
     stage, trainers, _ = reducing(people=people)
     weight = trainers[slot].samples * TOKENS
     partly(stage, slot)
@@ -115,7 +111,6 @@ def left_out(slot: int, people: int = 4) -> tuple[Stage, list[Trainer], int]:
 
 
 def offers_carried(stage: Stage, trainer: Trainer, carried: int) -> list[str]:
-    """Offer this many carried tokens in half of the chunks; return the error codes of the answer."""
     tokens = trainer.samples * TOKENS
     weights = (m.Weight(0, 4, tokens + carried), m.Weight(4, 8, tokens))
     answer = stage.offer(trainer, weights=weights, loss_tokens=tokens)
@@ -126,7 +121,7 @@ def offers_carried(stage: Stage, trainer: Trainer, carried: int) -> list[str]:
 
 
 def restarted(stage: Stage, **facts: Any) -> Stage:
-    """Return another host, with what the database has of the first one's run."""
+    """Return another host of the same run, with what the database contains."""
     head = stage.records[-1]
     marks = [Mark(*place, mark) for place, mark in stage.state.leases.reserved.items()]
     settled = [unit for record in stage.records for entry in record.contributions for unit in entry.units]

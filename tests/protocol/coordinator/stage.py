@@ -1,7 +1,6 @@
-"""One coordinator alone: the test plays its clock, its database and its peers, message by message.
+"""A coordinator alone. The test plays its clock, its database and its peers, message by message.
 
-The peers send exactly what the test says; nothing of them is computed.
-"""
+The peers send exactly what the test says, and compute nothing."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -39,7 +38,7 @@ def first_snapshot() -> Snapshot:
 
 
 class Trainer:
-    """One machine's holdings, as it reports them."""
+    """The accumulator, units and log position that one machine reports."""
 
     def __init__(self, name: str, person: str) -> None:
         self.name, self.person, self.peer = name, person, peer_of(name)
@@ -56,7 +55,7 @@ class Trainer:
 
 
 class Stage:
-    """A run with a clock that moves only when told to."""
+    """A run whose clock moves only when the test moves it."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class Stage:
         values: Mapping[str, Any] | None = None,
         **facts: Any,
     ) -> None:
-        """Create a run; `values` are further fields of the recipe."""
+        """Create a run. `values` are further fields of the recipe."""
         recipe = CausalLM(
             **(values or {}),
             staleness=staleness,
@@ -96,14 +95,14 @@ class Stage:
         self.trainers: dict[PeerId, Trainer] = {}
         self.said: list[e.Command] = []  # all commands so far
         self.records: list[Record] = []
-        self.gathers = True  # a trainer reports when it has all averages
-        self.logs: dict[PeerId, int] = {}  # of log keepers that lack the log's end: the length of their log
+        self.gathers = True  # whether a trainer reports automatically when it has all averages
+        self.logs: dict[PeerId, int] = {}  # length of the log of each log keeper that lacks its end
         self.lose: set[tuple[PeerId, type[m.Message]]] = set()  # messages that do not arrive
 
     # --- events
 
     def handle(self, event: e.Event) -> list[e.Command]:
-        """Handle an event, and play the database's and the peers' reactions to its commands."""
+        """Handle an event, then play how database and peers react to the commands."""
         commands = advance(self.state, event, self.now, seed=1)
         self.said += commands
         for command in commands:
@@ -125,7 +124,6 @@ class Stage:
             self.begin_anew(trainer)
 
     def begin_anew(self, trainer: Trainer) -> None:
-        """Begin another, empty accumulator."""
         self.names += 1
         trainer.accumulator = AccumulatorId(f"{self.names:032x}")
         trainer.done, trainer.undone = {}, []
@@ -138,7 +136,7 @@ class Stage:
         return self.handle(e.Ticked())
 
     def wait(self, seconds: float, *, alive: bool = True) -> list[e.Command]:
-        """Let time pass with ticks, and heartbeats from all members if `alive`."""
+        """Let time pass with ticks, and if `alive` with heartbeats from all members."""
         commands: list[e.Command] = []
         end = self.now + seconds
         while self.now < end - 1e-9:
@@ -177,7 +175,7 @@ class Stage:
         return self.handle(e.Joined(trainer.peer, trainer.person, trainer.name, Role.TRAINER, hello))
 
     def relay(self, name: str = "relay", role: Role = Role.RELAY, **said: Any) -> PeerId:
-        """Add a member that reduces and keeps the log, unless `said` differs."""
+        """Add a member that reduces and keeps the log. `said` may change fields of its hello."""
         hello: dict[str, Any] = {"url": "ws://relay", "reduces": True, "keeps_log": True, "log_index": self.state.index}
         message = m.Hello(run=RUN, accumulator=AccumulatorId("00" * 16), **{**hello, **said})
         self.handle(e.Joined(peer_of(name), "operator", name, role, message))
@@ -189,7 +187,7 @@ class Stage:
     # --- work
 
     def compute(self, trainer: Trainer, units: int = 1) -> list[e.Command]:
-        """Finish leased units, within the quota, and report them."""
+        """Finish leased units within the quota, and report them."""
         while units and trainer.undone and trainer.samples < trainer.quota:
             trainer.done[trainer.undone.pop(0)] = trainer.step
             units -= 1
@@ -209,7 +207,8 @@ class Stage:
         return self.say(trainer.peer, m.Report(run=RUN, **{**fields, **said}))
 
     def accumulate(self, *trainers: Trainer, unit_s: float = 1.0, limit_s: float = 600.0) -> None:
-        """Let these trainers compute, a unit each per `unit_s`, until the batch is cut. Raise if it never is."""
+        """Let trainers finish a unit each per `unit_s` until the coordinator cuts the batch. Fail if that takes too
+        long."""
         end = self.now + limit_s
         while self.state.phase is Phase.ACCUMULATE:
             assert self.now < end, f"no batch in {limit_s} s: {self.state.waiting}"
@@ -262,7 +261,7 @@ class Stage:
         return self.say(span.reducer, m.SpanDone(**self.place(), **{**fields, **said})) + self._gather()
 
     def _gather(self) -> list[e.Command]:
-        """Let the first trainer report all averages, once all spans are done."""
+        """Let the first trainer report that it has all averages, once all spans are done."""
         round_ = self.state.round
         if self.state.phase is not Phase.REDUCE or round_ is None or round_.done_at is None or not self.gathers:
             return []
@@ -283,7 +282,6 @@ class Stage:
                 self.span_done(span, without)
 
     def persist(self) -> Record:
-        """Commit the record in the database; trainers apply it and report."""
         assert self.round.record is not None
         record = self.round.record
         self.records.append(record)

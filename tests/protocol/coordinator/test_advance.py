@@ -1,4 +1,4 @@
-"""The dispatch of events to parts, and the effects of the clock alone."""
+"""Which part of the coordinator handles each event, and what the clock alone causes."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_a_message_of_somebody_who_is_no_member_is_answered() -> None:
 
 
 def test_a_pause_is_not_what_a_batch_usually_takes() -> None:
-    """Otherwise nothing would be late while the median remembers the pause."""
+    """Otherwise nothing would count as late while the median includes the pause."""
     stage = Stage(batch=16)
     stage.relay()
     stage.trainer("ann")
@@ -50,7 +50,7 @@ def test_a_goodbye_ends_leases_at_once() -> None:
 
 
 def test_part_of_a_reducer_with_a_new_session_is_replanned() -> None:
-    """It may be a new process, or have lost its reports."""
+    """The session may belong to a new process, or earlier reports of the reducer may be lost."""
     stage, _, (relay,) = reducing()
     stage.relay("another")
     assert stage.round.attempt == 1, "a newcomer has no part"
@@ -111,7 +111,7 @@ def test_ticks_act_four_times_a_second_however_many_come() -> None:
 
 
 def but(stage: Stage, gone: PeerId) -> None:
-    """Let a second pass in which all members but one send a heartbeat."""
+    """Let a second pass in which all members except `gone` send a heartbeat."""
     for member in list(stage.state.members.values()):
         if member.peer != gone:
             stage.say(member.peer, m.Heartbeat(run=RUN, index=stage.index_of(member)))

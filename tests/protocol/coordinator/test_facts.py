@@ -1,4 +1,4 @@
-"""A host's knowledge after a restart, the same for the site and the simulator."""
+"""The facts that a host knows after a restart. The site and the simulator use the same code."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""A joining peer reports what it holds and keeps its own; a leaving peer's leases stay for a while."""
+"""A peer that joins reports its units, and keeps the units that the coordinator still counts as its own. Leases of a
+peer that leaves stay for a while."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -24,7 +25,7 @@ def test_everybody_is_told_who_can_be_dialled() -> None:
 
 
 def test_a_hello_that_crossed_a_lease_does_not_end_it() -> None:
-    """Otherwise two machines would compute its units, and the second would be refused."""
+    """Otherwise two machines would compute the lease's units, and the second result would be refused."""
     stage, _, bob = pair()
     stage.wait(2)
     units, bob.undone = list(bob.undone), []
@@ -94,7 +95,7 @@ def test_a_hello_that_is_said_twice_changes_nothing() -> None:
 
 
 def test_hello_from_another_step_is_judged_at_the_head() -> None:
-    """Its units may be in updates that it has not heard of."""
+    """The peer's units may be in updates that it has not heard of."""
     stage, _, bob = pair()
     for step, is_judged in ((0, False), (1, True)):
         bob.step = step
@@ -124,7 +125,7 @@ def test_a_peer_that_was_away_is_told_which_attempts_are_over() -> None:
 
 
 def test_peer_that_names_anothers_accumulator_gets_nothing_of_it() -> None:
-    """Public records name accumulators."""
+    """Public records name accumulators, so another peer can copy the name."""
     stage, _, bob = pair()
     stage.wait(2)
     held = set(stage.state.leases.held[bob.accumulator])
@@ -181,7 +182,7 @@ def test_peer_holding_units_leased_to_another_starts_over() -> None:
 
 
 def test_machine_that_returns_in_another_role_is_a_new_member() -> None:
-    """Its socket was taken over before the host heard of the first one's end."""
+    """The new socket took over before the host heard that the first one had ended."""
     stage, ann, bob = pair()
     stage.compute(ann)
     assert stage.member(ann).done

@@ -1,4 +1,4 @@
-"""The phase table: every change of phase is an arrow, every arrow occurs, and there is no other way."""
+"""The phase table: every change of phase is an arrow of the table, and every arrow occurs."""
 
 import ast
 from itertools import product
@@ -22,8 +22,6 @@ Arrows = dict[tuple[Phase, Why], Phase]
 
 
 class Seen(Arrows):
-    """A table that records its arrows as they are taken."""
-
     def __init__(self, arrows: Arrows) -> None:
         super().__init__(arrows)
         self.taken: set[tuple[Phase, Why]] = set()

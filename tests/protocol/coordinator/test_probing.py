@@ -1,4 +1,4 @@
-"""Probes of idle links: which, when, and which reports of the two ends count."""
+"""Probes of idle links: which links, when, and which reports of the two ends count."""
 
 import math
 
@@ -17,7 +17,7 @@ RELAY = peer_of("relay")
 
 
 def speaking(*names: str, batch: int = 24) -> Stage:
-    """Return a run of a relay and trainers, all of which report whom they reach."""
+    """Return a run with a relay and trainers. All of them report which listeners they reach."""
     stage = Stage(batch=batch)
     stage.relay()
     stage.say(RELAY, m.Reaches(run=RUN, listeners=()))
@@ -28,7 +28,7 @@ def speaking(*names: str, batch: int = 24) -> Stage:
 
 
 def probes(stage: Stage) -> list[tuple[PeerId, int]]:
-    """Return the peers asked to begin a probe, with its number."""
+    """Return the peers that are asked to begin a probe, with the probe's number."""
     return [
         (peer, message.number)
         for peer in stage.trainers
@@ -53,7 +53,7 @@ def test_one_at_a_time_and_each_a_few_times_where_nobody_answers() -> None:
 
 
 def test_who_comes_anew_is_not_measured_anew() -> None:
-    """Otherwise a machine that pauses often each day would spend its month's traffic on probes."""
+    """Otherwise a machine that often pauses would spend its monthly traffic on probes."""
     stage = speaking("ann")
     begun = set[int]()
     for _ in range(2 * MOST_PROBES):
@@ -137,7 +137,7 @@ def test_a_round_that_is_near_or_open_is_not_disturbed() -> None:
 
 
 def test_a_measure_shows_the_least_and_lowers_nothing() -> None:
-    """Whichever peer was at the other end, the path between them may have been the limit."""
+    """The peer at the other end, or the path between the two, may have been the limit."""
     up: Direction = (peer_of("ann"), "up")
     down: Direction = (RELAY, "down")
     known: dict[Direction, Capacity] = {down: Capacity(5e6, is_floor=False, measured_at=0)}
@@ -148,7 +148,7 @@ def test_a_measure_shows_the_least_and_lowers_nothing() -> None:
 
 
 def test_second_probe_is_with_the_fastest_of_the_faster_peers() -> None:
-    """Otherwise it would be unknown which of the two was the limit."""
+    """If the partner were slower, it would be unknown which of the two peers limited the probe."""
     stage = speaking("ann")
     ann = peer_of("ann")
     eve, fred = others = [stage.relay(name) for name in ("eve", "fred")]
@@ -187,14 +187,13 @@ def test_peers_probed_with_slower_ones_probe_each_other_once() -> None:
 
 
 def partners(stage: Stage, peer: PeerId) -> list[PeerId]:
-    """Return the partner with which this peer would be probed now."""
     stage.state.probes.clear()
     said = [each.message for each in probe(stage.state) if isinstance(each, Send) and each.peers == (peer,)]
     return [message.partner for message in said if isinstance(message, m.Probe)]
 
 
 def two_relays() -> tuple[Stage, PeerId, PeerId]:
-    """Return a run in which Ann reaches two relays, of which the second was faster so far."""
+    """Return a run in which Ann reaches two relays. The second one has been faster so far."""
     stage = speaking("ann")
     eve = stage.relay("eve")
     stage.say(eve, m.Reaches(run=RUN, listeners=()))
@@ -206,7 +205,6 @@ def two_relays() -> tuple[Stage, PeerId, PeerId]:
 
 
 def answered(stage: Stage, bps: int) -> None:
-    """Report this rate from both ends of the latest probe."""
     number, found = max(stage.state.probes.items())
     stage.wait(1)
     for peer in (found.member, found.listener):

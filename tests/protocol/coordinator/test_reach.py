@@ -1,4 +1,4 @@
-"""Listeners may reduce where others reach them; one person's reports have a bounded effect."""
+"""Listeners may reduce where other peers reach them. The effect of one person's reports is limited."""
 
 import pytest
 
@@ -29,7 +29,6 @@ def named(peers: set[PeerId]) -> set[int]:
 
 
 def people(*reaches: set[int]) -> list[Member]:
-    """Return trainers of different people, and the listeners that each reaches."""
     return [member(f"p{i}", *(LISTENERS[number] for number in each)) for i, each in enumerate(reaches)]
 
 
@@ -41,7 +40,8 @@ ALL = set(range(8))
     [
         ([ALL, ALL, ALL], ALL),
         ([ALL, ALL - {3}, ALL], ALL - {3}),
-        ([ALL - {1, 2}, ALL - {3, 4}, ALL], ALL - {1, 2, 3, 4}),  # each reports a quarter as unreachable
+        # each person reports a quarter of the listeners as unreachable
+        ([ALL - {1, 2}, ALL - {3, 4}, ALL], ALL - {1, 2, 3, 4}),
         ([ALL, set(), ALL], ALL),  # a peer that reaches no listener excludes none
         ([ALL, ALL - {1, 2, 3}, ALL], ALL),
         ([ALL, set(), set()], set()),  # but here most people reach no listener
@@ -54,7 +54,7 @@ def test_who_is_reached(reaches: list[set[int]], expected: set[int]) -> None:
 
 
 def test_the_machines_of_one_person_speak_as_one() -> None:
-    """However many machines a person has, they exclude at most a quarter."""
+    """However many machines a person has, the person's machines exclude at most a quarter of the listeners."""
     liars = [member(f"e{i}", *(LISTENERS[j] for j in ALL - {i}), person="eve") for i in range(8)]
     assert named(reached(LISTENERS, [*people(ALL, ALL), *liars], [RELAY])) == ALL
 

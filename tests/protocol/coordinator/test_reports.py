@@ -1,4 +1,4 @@
-"""The channel may lose anything: later messages of peers show what is missing, and it is resent."""
+"""The channel may lose any message. Later messages of peers show what is missing, and the coordinator resends it."""
 
 from peer_agent.protocol import messages as m
 from peer_agent.protocol.coordinator import events as e
@@ -47,7 +47,8 @@ def test_peer_far_behind_gets_pages_as_it_acknowledges_them() -> None:
 
 
 def test_short_page_is_acknowledged_by_its_last_record() -> None:
-    """With 200 trainers 19 records are a mebibyte: a pause of five seconds used to follow each of 500 pages."""
+    """With 200 trainers, 19 records are a mebibyte. A regression: a pause of five seconds followed each of 500
+    pages."""
     stage, ann, _ = pair()
     stage.state.index = stage.state.step = 150
     stage.say(ann.peer, m.Hello(run=RUN, accumulator=ann.accumulator, step=1, log_index=1))
@@ -58,13 +59,13 @@ def test_short_page_is_acknowledged_by_its_last_record() -> None:
 
 
 def acknowledge(stage: Stage, index: int) -> list[e.Resend]:
-    """Acknowledge the log up to this index, as the relay."""
+    """Acknowledge the log up to this index as the relay. Return what is resent."""
     stage.logs[peer_of("relay")] = index
     return resends(stage.say(peer_of("relay"), m.Heartbeat(run=RUN, index=index)))
 
 
 def test_commit_sent_before_a_page_is_resent_after_it() -> None:
-    """It reaches a log with a gap before it, and is discarded there."""
+    """The commit arrives at a log that has a gap before it, and the relay discards it."""
     stage, *_ = pair()
     relay = peer_of("relay")
     assert acknowledge(stage, 0) == []
@@ -117,7 +118,7 @@ def test_a_lost_lease_shows_and_is_asked_for() -> None:
 
 
 def test_unit_that_cannot_be_computed_is_recorded_as_left_out() -> None:
-    """So that a restart does not lease it again."""
+    """Otherwise a restarted host would lease the unit again."""
     stage = Stage(batch=400)
     stage.relay()
     ann = stage.trainer("ann")
@@ -132,7 +133,7 @@ def test_unit_that_cannot_be_computed_is_recorded_as_left_out() -> None:
 
 
 def test_peer_returning_its_leases_is_leased_more_by_clock_only() -> None:
-    """220 leases a second once cost three honest machines a quarter of their steps."""
+    """A regression: 220 leases a second cost three honest machines a quarter of their steps."""
     stage = Stage(batch=400)
     stage.relay()
     ann = stage.trainer("ann")

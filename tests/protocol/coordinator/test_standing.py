@@ -1,4 +1,4 @@
-"""While nothing moves, the run gives a reason that names whom it waits for."""
+"""While nothing happens, the run gives a reason that names the peers for which it waits."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def two(**recipe: Any) -> tuple[Stage, list[Trainer]]:
 
 
 def still(stage: Stage, seconds: float = STILL_S) -> str:
-    """Wait until nothing has moved for this long; return the reason."""
+    """Wait until nothing has happened for this long. Return the reason that the run gives."""
     stage.wait(max(0.0, stage.state.moved_at + seconds + 0.3 - stage.state.now))
     return stage.state.waiting
 

@@ -1,4 +1,4 @@
-"""Details of a finished sentence, recovered by the words around them."""
+"""The details of a finished sentence are recovered by the words around them."""
 
 import pytest
 
@@ -7,7 +7,6 @@ from peer_agent.protocol.errors.translation import in_words, places_in, refilled
 
 
 def marked(english: str) -> str:
-    """Translate into a made-up language."""
     return f"⟦{english}⟧"
 
 

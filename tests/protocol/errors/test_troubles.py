@@ -1,4 +1,4 @@
-"""Current troubles: delay, suppression and order hold for any history of beginnings and ends."""
+"""Current problems: delay, suppression and order hold for any history of problems that begin and end."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ URGENCY = {Severity.HIGH: 0, Severity.MEDIUM: 1, Severity.LOW: 2}
 
 RELAYS_AWAY = "tests/trainer/test_observer.py::test_relays_that_are_not_reached"
 RELEASE = "tests/web/run_picture/test_alerts.py::test_a_release_needs_the_replay_and_its_disk"
-MEETING = {  # cause pairs, and the test that finds both at once
+MEETING = {  # (code, cause) and a test in which both occur at once
     ("E114", "E135"): RELAYS_AWAY,
     ("E135", "E134"): RELAYS_AWAY,
     ("E136", "E134"): RELAYS_AWAY,
@@ -30,7 +30,8 @@ MEETING = {  # cause pairs, and the test that finds both at once
 
 
 def test_what_follows_from_another_is_found_beside_it_somewhere() -> None:
-    """A pair that never occurs in one list would only pretend to hide something."""
+    """An error hides another error that follows from it. A declared pair that never occurs at the same time would hide
+    nothing."""
     declared = {(code, cause) for code, entry in CATALOGUE.items() for cause in entry.depends_on}
     assert declared == set(MEETING)
     for pair, place in MEETING.items():
@@ -52,7 +53,7 @@ def codes(kept: Troubles, now: float) -> list[str]:
 
 
 def causes(code: str) -> set[str]:
-    """Return all ancestors in the catalogue, found by another way than the keeper's."""
+    """Return all causes of this error in the catalogue, direct and indirect, found by a method of the test's own."""
     direct = set(CATALOGUE[code].depends_on)
     return direct.union(*(causes(cause) for cause in direct))
 

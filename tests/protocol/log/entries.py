@@ -1,11 +1,10 @@
-"""Whole records to seal, with the root over their contributions."""
+"""Whole records to seal, with the Merkle root over their contributions."""
 
 from peer_agent.protocol.log.records import Record, whole
 from tests.protocol.strategies import sample, structs
 
 
 def rooted(record: Record) -> Record:
-    """Return the same record with the root over its contributions."""
     facts = {name: getattr(record, name) for name in record.__struct_fields__}
     return whole(
         **{name: facts[name] for name in facts if name not in {"version", "contributors", "contributions_root"}}

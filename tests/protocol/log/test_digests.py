@@ -1,4 +1,4 @@
-"""The cheap digest of a state."""
+"""The digest of a replica's state that is cheap to compute."""
 
 import numpy as np
 from hypothesis import given

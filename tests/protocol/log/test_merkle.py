@@ -1,4 +1,4 @@
-"""The commitment to a vector."""
+"""The Merkle root by which a peer commits to a vector."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""An entry is read back only as it was signed."""
+"""A log entry is read back only as it was signed."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A commit record can be sealed, kept as two lines, and not changed."""
+"""A commit record can be sealed and stored as two lines, and any change of it is noticed."""
 
 import json
 import math

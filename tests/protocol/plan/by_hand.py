@@ -1,7 +1,7 @@
-"""The rows of rule 26, written independently: all transfers if one reducer takes the whole vector.
+"""The rows of rule 26, written independently of the planner: all transfers if one reducer takes the whole vector.
 
-Loads are linear in the shares, and shares sum to 1, so a link's load is the mean of these, weighted by shares.
-"""
+Loads are linear in the shares, and shares sum to 1. So the load of a link is the mean of these loads, weighted by
+shares."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import NO_LIMITS, Limits, Party
 
-Link = tuple[str, object]  # the limited thing: ("up", a peer), ("pair", a pair) …
+Link = tuple[str, object]  # what is limited: ("up", a peer), ("pair", a pair) …
 
 
 def transfers(parties: Sequence[Party], down: float, reducer: PeerId) -> Iterator[tuple[PeerId, PeerId, float, bool]]:
@@ -25,7 +25,6 @@ def transfers(parties: Sequence[Party], down: float, reducer: PeerId) -> Iterato
 
 
 def loads(parties: Sequence[Party], down: float, limits: Limits, reducer: PeerId) -> dict[Link, float]:
-    """Return the bytes on every link that can be limited."""
     home = {party.peer: party.household for party in parties}
     carried: defaultdict[Link, float] = defaultdict(float)
 
@@ -48,7 +47,7 @@ def loads(parties: Sequence[Party], down: float, limits: Limits, reducer: PeerId
 
 
 def capacities(parties: Sequence[Party], limits: Limits) -> dict[Link, float]:
-    """Return the links' capacities; an unmeasured link counts as the slowest of its kind."""
+    """Return the capacities of the links. An unmeasured link counts as the slowest of its kind."""
     known: dict[Link, float] = {("pair", pair): bps for pair, bps in limits.pairs.items()}
     known |= {("household", name): bps for name, bps in limits.households.items() if name}
     for party in parties:
@@ -62,7 +61,8 @@ def capacities(parties: Sequence[Party], limits: Limits) -> dict[Link, float]:
 
 
 def seconds(parties: Sequence[Party], down: float, limits: Limits = NO_LIMITS) -> tuple[list[PeerId], np.ndarray]:
-    """Return the possible reducers by id, and each limit's seconds (row) if one of them (column) takes everything."""
+    """Return the possible reducers by id, and a table of seconds: one row per limit, one column per reducer that takes
+    everything."""
     reducers = sorted(party.peer for party in parties if party.may_reduce)
     capacity = capacities(parties, limits)
     table = np.zeros((len(capacity), len(reducers)))
@@ -73,9 +73,10 @@ def seconds(parties: Sequence[Party], down: float, limits: Limits = NO_LIMITS) -
 
 
 def least(table: np.ndarray) -> float:
-    """Return T* by HiGHS: the least T with shares that sum to 1 and no row above it."""
+    """Return T* by HiGHS: the least T for which shares that sum to 1 keep every row at or below T."""
     count = table.shape[1]
-    scale = float(table.max(axis=0, initial=0.0).min())  # with the best reducer taking all: an upper bound of T*
+    # the time if the best reducer takes everything: an upper bound of T*
+    scale = float(table.max(axis=0, initial=0.0).min())
     if not scale:
         return 0.0
     answer = linprog(

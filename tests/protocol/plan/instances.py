@@ -1,20 +1,20 @@
-"""Rounds of all kinds, by seed, and the set-ups that the literature compares."""
+"""Rounds of all kinds, drawn by seed, and the set-ups that the literature compares."""
 
 import random
 
 from peer_agent.protocol.identifiers import PeerId
 from peer_agent.protocol.plan import Limits, Party
 
-CODECS = (1.0, 0.5, 0.25)  # bytes of a gradient, in parts of fp32
+CODECS = (1.0, 0.5, 0.25)  # bytes of a gradient, as a fraction of fp32
 
 
 def peer(number: int) -> PeerId:
-    """Return an id; ids ascend with their numbers."""
+    """Return the id of a peer. Ids ascend with their numbers."""
     return PeerId(f"{number:032x}")
 
 
 def trainer(number: int, speed: float, download: float = 0, *, up_bytes: float = 1.0, household: str = "") -> Party:
-    """Return a party that contributes, receives and may reduce; without `download` its link is symmetric."""
+    """Return a party that contributes, receives and may reduce. Without `download` its link is symmetric."""
     return Party(
         peer=peer(number),
         up_bytes=up_bytes,
@@ -28,12 +28,10 @@ def trainer(number: int, speed: float, download: float = 0, *, up_bytes: float =
 
 
 def auxiliary(number: int, speed: float) -> Party:
-    """Return a party that only reduces."""
     return Party(peer=peer(number), may_reduce=True, upload_bps=speed, download_bps=speed)
 
 
 def keeper(number: int, speed: float) -> Party:
-    """Return a party that only receives, to keep the log."""
     return Party(peer=peer(number), receives=True, upload_bps=speed, download_bps=speed)
 
 
@@ -42,19 +40,20 @@ def trainers(count: int, speed: float, first: int = 0) -> list[Party]:
 
 
 def albert() -> list[Party]:
-    """Return DeDLOC's ALBERT round, in Gb/s and units of the vector."""
+    """Return DeDLOC's ALBERT round, in Gb/s and in units of the vector."""
     return trainers(4, 0.2) + trainers(8, 0.1, 4) + trainers(4, 0.05, 12)
 
 
 def two_regions() -> tuple[list[Party], Limits]:
-    """Return two regions of four with thin pairs between them, and an auxiliary that all reach."""
+    """Return two regions of four peers with slow pairs between them, and an auxiliary that all peers reach."""
     near, far = trainers(4, 1.0), trainers(4, 1.0, 4)
     between = {(a.peer, b.peer): 0.05 for a in near for b in far}
     return [*near, *far, auxiliary(8, 2.0)], Limits(pairs=between | {(b, a): bps for (a, b), bps in between.items()})
 
 
 def mixed(seed: int, most: int = 24, *, unmeasured: float = 0.1) -> tuple[list[Party], float]:
-    """Return up to `most` peers of every role, with links five orders of magnitude apart; at least one may reduce."""
+    """Return up to `most` peers of every role, at least one of which may reduce. The peers' links differ by up to five
+    orders of magnitude."""
     chance = random.Random(seed)
     vector = 10 ** chance.uniform(5, 9)
     parties = [_of_chance(chance, number, vector, unmeasured) for number in range(chance.randint(1, most))]
@@ -83,7 +82,7 @@ def _of_chance(chance: random.Random, number: int, vector: float, unmeasured: fl
 
 
 def coupled(seed: int, most: int = 24) -> tuple[list[Party], float, Limits]:
-    """Return a mixed round with limits on pairs and households, and pairs that relays forward."""
+    """Return a mixed round with limits on pairs and households, and with pairs whose traffic relays forward."""
     parties, down = mixed(seed, most)
     chance = random.Random(-seed - 1)
     pairs = [(a.peer, b.peer) for a in parties for b in parties if a is not b]

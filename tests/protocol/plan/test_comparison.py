@@ -1,4 +1,4 @@
-"""Comparing many choices at once gives the same durations as planning each."""
+"""Comparing many choices at once gives the same durations as planning each choice."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_nobody_contributes_in_less_than_its_own_time(seed: int) -> None:
     comparison, candidates, _, _ = compared(seed)
     for codec in range(len(CODECS)):
         found = np.full((1, len(candidates)), codec)
-        alone = [c.party.may_reduce for c in candidates]  # a reducer sends less than all of its gradient
+        alone = [c.party.may_reduce for c in candidates]  # a reducer sends less than its whole gradient
         own = np.where(alone, 0.0, comparison.own_times()[:, codec])
         assert own.max() <= comparison.durations(found)[0] * (1 + 1e-9)
 

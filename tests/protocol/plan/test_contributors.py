@@ -1,4 +1,4 @@
-"""The choice of contributors: close to the best choice, none left out for ever, no codec smaller than needed."""
+"""The choice of contributors: close to the best choice, none left out for ever, and no smaller codec than needed."""
 
 import itertools
 import random
@@ -14,11 +14,12 @@ from peer_agent.protocol.plan.contributors import scanned
 from tests.protocol.plan.instances import auxiliary, keeper, peer, trainer
 
 PEERS = 7
-WORST = 1.1  # relative to all choices, in seconds per step
+WORST = 1.1  # seconds per step, relative to the best of all choices
 
 
 def instance(seed: int, codecs: tuple[float, ...]) -> tuple[list[Candidate], list[Party], float, int]:
-    """Return homes, links of all sizes, or three groups; a batch takes longer or shorter than the exchange."""
+    """Return a random round: homes, links of all sizes, or three groups. A batch takes longer or shorter than the
+    exchange."""
     chance = random.Random(seed)
     vector, family = 10 ** chance.uniform(6, 9), chance.choice(("homes", "wide", "groups"))
     candidates = []
@@ -44,7 +45,6 @@ def instance(seed: int, codecs: tuple[float, ...]) -> tuple[list[Candidate], lis
 
 
 def best_of_all(comparison: Comparison) -> float:
-    """Return the seconds per step of the best of all choices."""
     numbers = range(-1, comparison.codecs)
     everything = np.array([c for c in itertools.product(numbers, repeat=len(comparison.candidates)) if max(c) >= 0])
     return float(comparison.steps(everything, comparison.durations(everything)).min())
@@ -53,7 +53,8 @@ def best_of_all(comparison: Comparison) -> float:
 @pytest.mark.parametrize("staleness", [0, 1])
 @pytest.mark.parametrize(("codecs", "seeds"), [((1.0,), 60), ((1.0, 0.5), 8)])
 def test_it_is_within_a_tenth_of_the_best_of_all_choices(codecs: tuple[float, ...], seeds: int, staleness: int) -> None:
-    """The worst of 300 seeds was 1.083 (staleness 0) and 1.051 (1) with one codec, 1.041 and 1.088 with two."""
+    """The worst of 300 seeds was 1.083 (staleness 0) and 1.051 (staleness 1) with one codec, 1.041 and 1.088 with
+    two."""
     for seed in range(seeds):
         candidates, others, down, batch = instance(seed, codecs)
         choice = choose(candidates, others, down, batch=batch, staleness=staleness)
@@ -61,7 +62,7 @@ def test_it_is_within_a_tenth_of_the_best_of_all_choices(codecs: tuple[float, ..
 
 
 def homes(*speeds: float, codecs: tuple[float, ...] = (1.0,)) -> list[Candidate]:
-    """Return trainers that do not reduce, with ten samples a second each."""
+    """Return trainers that do not reduce and compute ten samples a second each."""
     return [Candidate(replace(trainer(i, bps), may_reduce=False), 10.0, codecs) for i, bps in enumerate(speeds)]
 
 
@@ -134,7 +135,7 @@ def test_limits_of_pairs_are_looked_at_after_the_scan() -> None:
 
 
 def test_fastest_peer_is_left_out_where_thin_pairs_slow_it() -> None:
-    """The last could reduce, so its thin pair with the relay shows nothing before the plan is solved."""
+    """The last candidate could reduce, so its slow pair with the relay shows only once the plan is solved."""
     candidates = [*homes(1.0, 1.0, 1.0), Candidate(trainer(3, 0.995), 5.0, (1.0,))]
     thin = Limits(pairs={(peer(3), RELAY.peer): 0.01})
     choice = choose(candidates, [RELAY], 1.0, batch=30, staleness=1, limits=thin)

@@ -1,4 +1,5 @@
-"""The limits that a plan names are its real ones: full at T, and widening no other link shortens the round."""
+"""The limits that a plan names are the real ones: a plan uses these limits up at T, and wider links elsewhere do not
+shorten the round."""
 
 from collections.abc import Iterable
 
@@ -12,14 +13,13 @@ from tests.protocol.plan import by_hand
 from tests.protocol.plan.instances import coupled, mixed
 
 Link = by_hand.Link
-MOST = 8  # limits that a plan names
+MOST = 8  # most limits that a plan names
 SLACK = 1e-6
-SURE = settings(deadline=None, max_examples=60)  # some answers are HiGHS's
+SURE = settings(deadline=None, max_examples=60)  # for some examples the solver HiGHS is used, which takes longer
 seeds = st.integers(0, 10**6)
 
 
 def links_of(limit: Limit, parties: Iterable[Party]) -> Link:
-    """Return the limit under the name that `by_hand` uses."""
     match limit.kind:
         case Kind.PAIR:
             return limit.kind.value, limit.peers
@@ -30,7 +30,6 @@ def links_of(limit: Limit, parties: Iterable[Party]) -> Link:
 
 
 def wider(parties: list[Party], limits: Limits, links: Iterable[Link], factor: float) -> tuple[list[Party], Limits]:
-    """Return the same round with these links `factor` times as wide."""
     names = {"up": "upload_bps", "down": "download_bps", "duplex": "duplex_bps"}
     by_peer = {party.peer: party for party in parties}
     pairs, households = dict(limits.pairs), dict(limits.households)
@@ -50,7 +49,6 @@ def named(plan: Shares, parties: list[Party]) -> set[Link]:
 
 
 def all_named(plan: Shares) -> bool:
-    """Return True if the named limits are all there are."""
     return len(plan.limits) < MOST and sum(limit.part for limit in plan.limits) > 0.999
 
 
@@ -76,7 +74,7 @@ def check(parties: list[Party], down: float, limits: Limits) -> None:
 
 @SURE
 @given(seeds)
-@example(58)  # one upload wants its reducer to take more, one download to take less
+@example(58)  # one upload needs its reducer to take more, one download to take less
 def test_of_links_of_ones_own(seed: int) -> None:
     parties, down = mixed(seed, 12, unmeasured=0.0)
     check([replace(party, household="") for party in parties], down, Limits())

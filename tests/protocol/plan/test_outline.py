@@ -20,7 +20,6 @@ HEAD = m.PlanHead(
 
 
 def spans(*parts: int) -> tuple[m.PlannedSpan, ...]:
-    """Return spans with these numbers of chunks for the peers 0, 1, 2, …"""
     starts = [sum(parts[:i]) for i in range(len(parts))]
     return tuple(
         m.PlannedSpan(span=i, first=start, stop=start + count, reducer=peer(i), attempt=1)
@@ -76,7 +75,7 @@ def test_parts_are_of_all_spans_of_a_reducer() -> None:
 
 
 def test_what_is_not_measured_is_not_said_to_limit_anything() -> None:
-    """An unknown link counts as the slowest of its kind, so it is among the rows that bind."""
+    """An unknown link counts as the slowest of its kind, so its row may be among those that limit the round."""
     found = outline((8,), 3, upload(1, 0.5), upload(2, 0.5), unmeasured=[peer(2)])
     assert [each.who[0].peer for each in found.bottlenecks] == [peer(1)]
 

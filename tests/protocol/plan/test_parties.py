@@ -1,4 +1,4 @@
-"""Unmeasured links, refused values, and sums with the same bits everywhere."""
+"""The input of the planner: unmeasured links, refused values, and sums that have the same bits on every machine."""
 
 import numpy as np
 import pytest

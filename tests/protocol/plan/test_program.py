@@ -1,4 +1,4 @@
-"""The program's rows, as arrays, equal a walk over all transfers for any shares."""
+"""The rows of the linear program equal a walk over all transfers, for any shares."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,6 @@ from tests.protocol.plan.instances import auxiliary, coupled, keeper, peer, trai
 
 
 def by_link(program: Program, shares: np.ndarray, limits: Limits, parties: list[Party]) -> dict[by_hand.Link, float]:
-    """Return the seconds of each row, under the name that the walk uses."""
     home = {party.peer: party.household for party in parties}
     named: dict[by_hand.Link, float] = {}
     for row, time in zip(program.rows, program.times(shares), strict=True):

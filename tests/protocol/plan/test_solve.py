@@ -1,4 +1,4 @@
-"""Plans are optimal for the share program: against HiGHS on independent rows, and for known set-ups."""
+"""Plans are optimal for the share program: compared with HiGHS on independent rows, and for known set-ups."""
 
 import math
 import random
@@ -32,7 +32,7 @@ HOMES = [trainer(i, 0.02, 0.1) for i in range(6)] + [
 
 
 def check(parties: list[Party], down: float, limits: Limits = NO_LIMITS) -> Shares:
-    """Solve; check the shares against the rows, and the time against HiGHS."""
+    """Solve, then check the shares against the rows and the time against HiGHS."""
     plan = solve(parties, down, limits)
     reducers, table = by_hand.seconds(parties, down, limits)
     shares = np.array(plan.shares)
@@ -71,7 +71,6 @@ numbers = st.sampled_from([0.0, 1e-18, 1.0, 1e18]) | st.floats(1e-18, 1e18)
 
 @st.composite
 def claims(draw: st.DrawFn) -> list[Party]:
-    """Return arbitrary claims of peers."""
     sizes = ("up_bytes", "upload_bps", "download_bps", "duplex_bps")
     flags = ("receives", "is_awaited", "may_reduce", "is_volunteer")
     return [
@@ -85,7 +84,7 @@ def claims(draw: st.DrawFn) -> list[Party]:
     ]
 
 
-@settings(deadline=None)  # it may be the first to load scipy
+@settings(deadline=None)  # this test may be the first to load scipy
 @given(claims(), numbers, st.dictionaries(st.tuples(*[st.sampled_from([peer(i) for i in range(6)])] * 2), numbers))
 def test_whatever_is_claimed_there_is_a_plan(
     parties: list[Party], down: float, pairs: dict[tuple[PeerId, PeerId], float]
@@ -155,7 +154,7 @@ def test_two_trainers_swap_halves() -> None:
 
 
 def test_a_relay_that_reduces_costs_less_than_one_that_forwards() -> None:
-    """Rule 27: a share reduced behind a relay passes it twice."""
+    """Rule 27: a share that is reduced behind a relay passes that relay twice."""
     behind = [replace(party, may_reduce=party.peer == peer(0)) for party in A]
     relay = replace(auxiliary(30, 1.0), may_reduce=False)
     pairs = [(a.peer, b.peer) for a in A for b in A if a is not b]

@@ -1,4 +1,4 @@
-"""Shares become whole chunks that always tile the grid, identically everywhere (rules 25 and 29)."""
+"""Shares become whole chunks that always tile the grid, identically on every machine (rules 25 and 29)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,7 +50,8 @@ def test_spans_tile_what_is_missing_and_are_alike_everywhere(
     assert {span.attempt for span in spans} <= {3}
     shuffled = data.draw(st.permutations(list(zip(relays, shares, strict=True))))
     again = spans_of([r for r, _ in shuffled], [s for _, s in shuffled], missing, grid, attempt=3, first_span=7)
-    if len(set(shares)) == len(shares):  # otherwise a tie goes to the first in the coordinator's list, which is by id
+    # otherwise a tie goes to the first in the coordinator's list, which is sorted by id
+    if len(set(shares)) == len(shares):
         assert again == spans
 
 

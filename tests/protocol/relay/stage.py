@@ -20,7 +20,7 @@ RUN = RunId("ab" * 16)
 ME, OTHER, THIRD = PeerId("e" * 32), PeerId("f" * 32), PeerId("d" * 32)
 SENDERS = tuple(PeerId(f"{number:032x}") for number in range(3))
 TOKENS = (500, 300, 200)
-CHUNK = 16  # elements, of fp32
+CHUNK = 16  # elements, in fp32
 SPANS = ((0, 2), (2, 4))
 SNAPSHOT = m.Snapshot(index=0, step=0, digest="", state_digest="", file="", size=0)
 HERE = m.Listener(peer=ME, url="ws://me/")
@@ -123,7 +123,7 @@ def average(plan: OpenPlan, chunk: int) -> Frame:
 
 
 class Stage:
-    """A relay whose shell does everything at once and well, on a clock that the test moves."""
+    """A relay's core whose actions all succeed at once, on a clock that the test moves."""
 
     def __init__(self, *, reduces: bool = True, keeps: bool = True, index: int = 0) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""When a chunk closes, and which slots are in it."""
+"""When a chunk closes, and which slots it includes."""
 
 import pytest
 from hypothesis import given
@@ -13,12 +13,11 @@ from peer_agent.protocol.relay.closing import Closing, Coverage
 from tests.protocol.relay.stage import TOKENS, plan_of
 
 PLAN = plan_of().plan
-IN_TIME = plan_of(duration_s=40.0, sigma=0.1).plan  # a chunk each ten seconds, and a wait of four
+IN_TIME = plan_of(duration_s=40.0, sigma=0.1).plan  # one chunk every ten seconds, and a wait of four
 
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send chunks one at a time."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
 
 
@@ -63,7 +62,7 @@ def test_weightless_slot_is_neither_asked_nor_awaited_in_a_chunk() -> None:
 
 
 def test_who_is_ahead_of_the_slowest_that_still_moves_is_ahead() -> None:
-    here = coverage()  # four chunks of three slots
+    here = coverage()  # four chunks, three slots
     for slot, chunks, at in ((0, 2, 3.0), (1, 2, 2.0), (2, 1, 1.0)):
         for chunk in range(chunks):
             here.add(slot, chunk, at)
@@ -160,7 +159,7 @@ def test_too_few_are_never_too_late() -> None:
     here = coverage()
     here.add(0, 0, 1.0)  # half of the tokens
     here.add(0, 1, 1.0)
-    here.add(2, 1, 1.0)  # seven tenths
+    here.add(2, 1, 1.0)  # seven tenths of the tokens
     assert here.close_late(IN_TIME, 1e6) == [Closing(1, 700)]
     here.add(2, 0, 1e6)
     assert here.close_late(IN_TIME, 1e6) == [], "it is waited for from when there were enough"
@@ -187,7 +186,8 @@ def test_slot_dropped_after_being_late_is_counted_once() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.floats(0.0, 9.0)), max_size=40))
 def test_chunk_closes_only_with_a_quorum_and_every_timely_slot(steps: list[tuple[int, int, float]]) -> None:
-    """Whatever the order, a slot no later than a tenth of the plan after plan and quorum is included."""
+    """In whatever order chunks arrive, a slot is included if it is at most a tenth of the plan's time later than both
+    plan and quorum."""
     here, came, now = coverage(), dict[tuple[int, int], float](), 0.0
     for slot, chunk, later_s in steps:
         now += later_s
@@ -215,7 +215,7 @@ def _enough_at(came: dict[tuple[int, int], float], chunk: int) -> float:
 
 
 def test_a_chunk_is_waited_for_until_its_batch_was_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reducer of few chunks gets them all at once, and late by the plan."""
+    """A reducer with few chunks gets all of them at once, later than the plan says for each."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 128 * 1024)
     here = Coverage(IN_TIME.slots, IN_TIME.spans)
     for slot in (0, 2):
@@ -225,7 +225,7 @@ def test_a_chunk_is_waited_for_until_its_batch_was_to_come(monkeypatch: pytest.M
 
 
 def in_time_but(*late: tuple[int, int, float]) -> Coverage:
-    """Add every chunk at its planned time, except `late`: (slot, chunk, seconds later)."""
+    """Add every chunk at its planned time, except those in `late`: (slot, chunk, seconds later)."""
     here, later_s = coverage(), {(slot, chunk): seconds for slot, chunk, seconds in late}
     for chunk in range(4):
         for slot in range(3):

@@ -1,4 +1,4 @@
-"""Signed messages of the site are opened in one place; what does not fit is a numbered problem."""
+"""A relay opens signed messages of the site in one place. An invalid message is a numbered problem."""
 
 from typing import Any, get_args
 

@@ -17,7 +17,7 @@ PLAN = plan_of(reducer=OTHER)
 
 
 def receiving(*, keeps: bool = True) -> Stage:
-    """Return a relay in an attempt that another peer without a log reduces alone."""
+    """Return a relay in an attempt that another peer reduces alone. That peer keeps no log."""
     relay = Stage(keeps=keeps).join(listeners=(HERE, WITHOUT_A_LOG))
     relay.hear(PLAN)
     return relay

@@ -1,4 +1,4 @@
-"""Attempts, slots and spans of a reducer."""
+"""A reducer's attempts, slots and spans."""
 
 from typing import Any
 
@@ -32,12 +32,11 @@ LEAVES = bytes(4 * LEAF.size)
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send chunks one at a time."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
 
 
 def opened(plan: Any = PLAN) -> Stage:
-    """Return a relay with an open attempt, all contributors linked and their leaves kept."""
+    """Return a relay with an open attempt. All contributors are linked, and the relay has their leaves."""
     relay = Stage().join().links()
     relay.hear(plan)
     for slot in range(3):
@@ -150,7 +149,7 @@ def test_attempts_of_a_step_share_an_outbox() -> None:
 
 
 def test_a_plan_that_comes_after_its_commit_is_not_taken_up() -> None:
-    """Otherwise the relay would reduce it for ever and never report that it is idle."""
+    """Otherwise the relay would reduce for ever and never report that it is idle."""
     relay = Stage().join(step=8)
     assert relay.hear(PLAN) == []
 
@@ -291,7 +290,7 @@ def test_it_says_how_late_the_latest_chunk_of_each_was() -> None:
 
 
 def fast_first(plan: Any) -> Stage:
-    """Return a relay with all but one chunk of the first slot, and the first chunk of each other slot."""
+    """Return a relay that has all but one chunk of the first slot, and the first chunk of each other slot."""
     relay = opened(plan)
     relay.add(plan, 0, 0, 1, 2)
     relay.add(plan, 1, 0)
@@ -363,7 +362,7 @@ def test_span_written_for_a_closed_attempt_is_not_announced() -> None:
 
 
 def test_reports_that_may_be_lost_repeat_until_the_attempt_ends() -> None:
-    """A SpanDone lost on the way used to stall the round until it was void."""
+    """A regression: a lost SpanDone stalled the round until it became void."""
     relay = held()
     relay.handle(e.ChunkRefused(PLAN.place, 0, 0, "E211"))
     for _ in range(3):
@@ -374,7 +373,8 @@ def test_reports_that_may_be_lost_repeat_until_the_attempt_ends() -> None:
 
 
 def test_who_was_dropped_is_asked_for_nothing_when_it_comes_back() -> None:
-    """A dropped contributor answers nothing; its link, over which it gets averages, used to be cut for that."""
+    """A dropped contributor answers no requests. A regression: the relay cut its link for that, although it gets
+    averages over it."""
     relay = opened()
     relay.hear(m.Drop(**named(PLAN.place), slot=2))
     relay.handle(e.Unlinked(SENDERS[2]))
@@ -409,11 +409,11 @@ def test_it_is_given_as_long_as_the_plan_takes() -> None:
 
 # Deadlines
 
-TIMED = plan_of(duration_s=40.0, sigma=0.1)  # a chunk each ten seconds, and a wait of four
+TIMED = plan_of(duration_s=40.0, sigma=0.1)  # one chunk every ten seconds, and a wait of four
 
 
 def passes(relay: Stage, seconds: float, tick_s: float = 0.25) -> list[e.Action]:
-    """Let time pass in ticks; return the actions other than messages and cut links."""
+    """Let time pass in ticks. Return the actions except messages and cut links."""
     actions: list[e.Action] = []
     for _ in range(round(seconds / tick_s)):
         actions += [action for action in relay.tick(tick_s) if not isinstance(action, e.Say | e.CutLink)]
@@ -446,7 +446,7 @@ def test_one_that_comes_back_is_not_asked_for_what_is_over() -> None:
 
 @pytest.mark.parametrize("asleep_s", [1.0, 60.0])
 def test_nobody_is_late_for_the_sleep_of_a_reducer(asleep_s: float) -> None:
-    """A stopped reducer finds its chunks in its buffers when it wakes."""
+    """When a suspended reducer wakes, it finds the chunks that arrived in its buffers."""
     relay = opened(TIMED)
     relay.add(TIMED, 0, 0)
     relay.add(TIMED, 1, 0)

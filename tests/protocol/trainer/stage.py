@@ -1,4 +1,4 @@
-"""A trainer without a machine: the test finishes its jobs and moves its clock."""
+"""A trainer's core without a machine: the test finishes its jobs and moves its clock."""
 
 from typing import Any, Literal, TypeVar
 
@@ -34,12 +34,13 @@ def unit(number: int) -> Unit:
 
 
 class Stage:
-    """One trainer's core. `actions`: of the last event; `said`: messages since `hush`."""
+    """One trainer's core. `actions`: the actions after the last event. `said`: the messages since `hush`."""
 
     def __init__(self, staleness: Literal[0, 1] = 0) -> None:
         self.now, self.seeds = 100.0, 1
         self.recipe = encode_recipe(replace(RECIPE, staleness=staleness))
-        self.core: Any = new_trainer(RUN, ME, self.now, self.seeds)  # looked at anew after each event
+        # typed Any, because its attributes change with each event
+        self.core: Any = new_trainer(RUN, ME, self.now, self.seeds)
         self.actions: list[e.Action] = []
         self.said: list[m.Message] = []
         self.asked: list[e.Action] = []
@@ -58,7 +59,7 @@ class Stage:
             self.handle(e.Heard(message))
 
     def waits(self, seconds: float) -> list[m.Message]:
-        """Let time pass, with a tick at its end; return the messages sent then."""
+        """Let time pass, with a tick at its end. Return the messages sent at that tick."""
         self.now += seconds
         before = len(self.said)
         self.handle(e.Ticked())
@@ -81,7 +82,7 @@ class Stage:
     # --- stories
 
     def join(self, *, index: int = 0) -> None:
-        """Join at the head of a log of `index` entries, with the leases judged."""
+        """Join when the log holds `index` entries and the coordinator has already ruled on the leases."""
         self.hears(m.Rehello(run=RUN, fence=1), self.greeting(reconciled=False))
         self.handle(e.Loaded(self.last(e.Load).job, "a" * 16))
         self.hears(self.greeting())
@@ -97,14 +98,13 @@ class Stage:
         self.hears(m.Lease(run=RUN, fence=fence, units=tuple(unit(number) for number in numbers), quota=quota))
 
     def computes(self, count: int = 1, tokens: int = 4 * TOKENS, *, base: int | None = None) -> None:
-        """Finish units, computed on the parameters of step `base`; by default of the current step."""
+        """Finish units computed on the parameters of step `base`. None means the current step."""
         for _ in range(count):
             step = self.core.step if base is None else base
             job = self.last(e.Compute)
             self.handle(e.Computed(job.job, 2.5, (tokens,) * len(job.units), step))
 
     def offers(self, **changes: Any) -> m.Offer:
-        """Cut, freeze the offer and return it."""
         self.hears(cut(**({"step": self.core.step} | changes)))
         self.handle(e.Frozen(self.last(e.Freeze).job, b"r" * 32, 1.0))
         return self.heard(m.Offer)[-1]
@@ -123,7 +123,7 @@ class Stage:
         self.handle(e.Applied(self.last(e.Apply).job, "b" * 16))
 
     def contribution(self, *ranges: tuple[int, int]) -> dict[str, Any]:
-        """Return its offer as a contribution averaged in these chunks."""
+        """Return the trainer's offer as a contribution that was averaged in the given chunks."""
         assert self.core.round is not None
         assert self.core.round.offer is not None
         units = tuple(done.unit for done in self.core.round.offer.units)
@@ -131,7 +131,6 @@ class Stage:
 
 
 def ready(*numbers: int, index: int = 0, staleness: Literal[0, 1] = 0) -> Stage:
-    """Return a trainer at the head, with these units done."""
     stage = Stage(staleness)
     stage.join(index=index)
     if numbers:
@@ -211,7 +210,7 @@ def plan(*, peer: PeerId = ME, root: bytes = b"r" * 32, **changes: Any) -> m.Pla
 
 
 def record(index: int, own: dict[str, Any] | None = None, **changes: Any) -> Record:
-    """Return a record; our part, if any, is in slot 1."""
+    """Return a record. If `own` is given, this trainer's contribution is in slot 1."""
     span = SpanEntry(
         span=0,
         first=0,

@@ -1,4 +1,4 @@
-"""The whole core: every message is answered, and the invariants hold in any order of events."""
+"""The whole core of a trainer: it answers every message, and the invariants hold for events in any order."""
 
 from typing import Any, Literal, get_args
 
@@ -80,19 +80,20 @@ ATTEMPT = st.fixed_dictionaries({"attempt": SMALL, "round": SMALL, "fence": st.i
 class AnyOrder(RuleBasedStateMachine):
     """Messages of the site in any order, repeated or lost, and results of jobs at any time.
 
-    Leases and commits come from one consistent site; everything else is arbitrary.
-    """
+    Leases and commits come from one consistent site. Everything else is arbitrary."""
 
     staleness: Literal[0, 1] = 0
 
     @initialize()
     def begin(self) -> None:
         self.stage = Stage(self.staleness)
-        self.begun: dict[int, tuple[tuple[Unit, ...], int]] = {}  # by job, and the step of the parameters then
-        self.sums: tuple[set[Unit], set[Unit]] = (set(), set())  # the floats: never offered, and the rest
+        # units of each job, and the step of the parameters when it began
+        self.begun: dict[int, tuple[tuple[Unit, ...], int]] = {}
+        # units in the accumulator's sums: those never offered, and the others
+        self.sums: tuple[set[Unit], set[Unit]] = (set(), set())
         self.leased: set[Unit] = set()
         self.frozen: tuple[Any, ...] | None = None
-        self.own: dict[int, dict[str, Any] | None] = {}  # our part in the log, by index
+        self.own: dict[int, dict[str, Any] | None] = {}  # this trainer's contribution in each log entry
         self.open: list[e.Action] = []
         self.numbers = 0
 
@@ -113,7 +114,6 @@ class AnyOrder(RuleBasedStateMachine):
         assert done_before is not None
 
     def _carry(self, action: e.Action) -> None:
-        """Track which units are in the floats."""
         fresh, held = self.sums
         match action:
             case e.Compute():
@@ -130,7 +130,7 @@ class AnyOrder(RuleBasedStateMachine):
                 self.sums = set(), set()
 
     def _watch_what_is_frozen(self, actions: list[e.Action]) -> None:
-        """Check that an offer does not change between its freezing and its release or settlement."""
+        """Check that an offer does not change from its freezing until it is released or settled."""
         if any(isinstance(a, e.Release | e.Settle | e.DiscardHeld | e.Renew) for a in actions):
             self.frozen = None
         if any(isinstance(a, e.Freeze) for a in actions):
@@ -285,7 +285,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 class AnyOrderOverlapping(AnyOrder):
-    """The same with work that overlaps the round."""
+    """The state machine AnyOrder, with work that overlaps the round."""
 
     staleness = 1
 

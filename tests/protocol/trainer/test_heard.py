@@ -1,4 +1,4 @@
-"""Messages on the control link, as events."""
+"""Messages on the control link become events of the core."""
 
 from peer_agent.protocol.log.records import seal
 from peer_agent.protocol.sealed import SealedCommit, planned_for, seal_plan

@@ -1,4 +1,4 @@
-"""Staleness 1: work between the cut and its outcome is a second sum, for the next round (rule 10)."""
+"""Staleness 1: work between a cut and the round's outcome goes into a second sum, for the next round (rule 10)."""
 
 import pytest
 
@@ -13,7 +13,7 @@ UNIT = 4 * TOKENS
 
 
 def overlapping(*numbers: int, more: tuple[int, ...] = (8, 9)) -> Stage:
-    """Return a trainer that has offered these units and leased `more` for the next round."""
+    """Return a trainer that has offered units and has leases for `more` in the next round."""
     stage = ready(*numbers, staleness=1)
     stage.lease(*more)
     stage.offers()
@@ -21,7 +21,7 @@ def overlapping(*numbers: int, more: tuple[int, ...] = (8, 9)) -> Stage:
 
 
 def bases(stage: Stage) -> dict[int, int]:
-    """Return the steps on which units were computed, by the units' numbers."""
+    """Return the step on which each unit was computed, by the unit's number."""
     return {done.unit.start // 4: done.base for done in stage.core.done}
 
 
@@ -133,7 +133,7 @@ def test_update_without_the_offer_leaves_it_for_one_more_round() -> None:
 
 
 def test_offer_left_out_twice_goes_back_and_the_second_sum_stays() -> None:
-    """Work two steps old would be refused; work done during the round is one step old."""
+    """Work that is two steps old would be refused. Work done during the round is one step old."""
     stage = overlapping(0)
     stage.plans()
     stage.commits(1)

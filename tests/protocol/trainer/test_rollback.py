@@ -1,4 +1,4 @@
-"""A replica follows a rollback: it loads the state that the entry names and drops everything undone."""
+"""A replica follows a rollback: it loads the state that the log entry names and drops everything undone."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from peer_agent.protocol.trainer.state import Phase
 from tests.protocol.identities import RUN
 from tests.protocol.trainer.stage import SNAPSHOT, Stage, ready, record
 
-AFTER = replace(SNAPSHOT, index=6, step=2)  # the state of step 2, at the entry that went back to it
+AFTER = replace(SNAPSHOT, index=6, step=2)  # the state of step 2, at the log entry that goes back to it
 
 
 def rollback(index: int = 6, step: int = 2, fence: int = 2) -> e.CommitHeard:
@@ -26,7 +26,6 @@ def new_host(stage: Stage, **changes: Any) -> m.Greeting:
 
 
 def at_step_5() -> Stage:
-    """Return a trainer at step 5 with a unit done."""
     stage = ready(1, index=5)
     stage.hears(m.Rehello(run=RUN, fence=2))
     stage.hush()

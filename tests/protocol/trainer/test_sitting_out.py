@@ -1,4 +1,4 @@
-"""A round without this trainer: it keeps its work, takes the averages, and is in the next round."""
+"""A round without this trainer: the trainer keeps its work, receives the averages, and takes part in the next round."""
 
 import pytest
 
@@ -15,7 +15,6 @@ def sit_out(**changes: int) -> m.SitOut:
 
 
 def left_out(*numbers: int) -> Stage:
-    """Return a trainer that is left out, with these units done and one more in hand."""
     stage = ready(*numbers or (0, 1))
     stage.lease(7)
     stage.hears(sit_out())
@@ -108,7 +107,7 @@ def test_who_is_behind_hears_nothing_of_it() -> None:
 
 
 def test_unasked_trainer_computes_on_and_applies_the_commit() -> None:
-    """Reducers send averages to every linked trainer, and the plan counts on it."""
+    """Reducers send averages to every linked trainer, so the plan includes it as a receiver."""
     stage = ready(0)
     stage.plans(peer=OTHER)
     assert [type(action) for action in stage.actions] == [e.Send]

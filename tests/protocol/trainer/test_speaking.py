@@ -1,4 +1,4 @@
-"""A trainer's unprompted messages, and their times."""
+"""Messages that a trainer sends without being asked, and when."""
 
 import pytest
 
@@ -76,7 +76,7 @@ def test_trainer_is_never_silent_for_over_two_seconds() -> None:
 
 
 def test_at_the_head_it_says_by_a_report_that_it_is_there() -> None:
-    """This repeats a report that was lost."""
+    """The trainer repeats its report, since the first one may have been lost."""
     stage = ready(0)
     (report,) = stage.waits(HEARTBEAT_S)
     assert isinstance(report, m.Report)
@@ -99,7 +99,7 @@ def test_reports_are_rate_limited_unless_one_fills_the_quota() -> None:
 
 
 def test_host_that_does_not_know_the_leases_gets_no_report() -> None:
-    """The host still learns where the log ends here, and sends what is missing."""
+    """From the heartbeat the host still learns where this log ends, and sends what is missing."""
     stage = ready(0)
     stage.hears(m.Rehello(run=RUN, fence=2), greeting(fence=2, index=1, step=1, reconciled=False))
     stage.hush()

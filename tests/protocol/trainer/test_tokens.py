@@ -1,4 +1,4 @@
-"""Tokens by chunk as ranges are equal to a list of them."""
+"""Token counts by chunk, stored as ranges, equal a list of the counts."""
 
 import itertools
 

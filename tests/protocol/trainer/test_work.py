@@ -1,4 +1,4 @@
-"""Leases, the unit in hand, and work done."""
+"""Leases, the unit being computed, and work done."""
 
 import pytest
 
@@ -78,7 +78,7 @@ def test_units_of_updates_are_remembered_up_to_a_number(monkeypatch: pytest.Monk
 
 
 def test_a_short_sample_weighs_as_many_tokens_as_it_has() -> None:
-    """A shard's last sample may be short: missing tokens must not count in the mean (rule 33)."""
+    """The last sample of a shard may be short. Missing tokens must not count in the mean (rule 33)."""
     stage = ready(0)
     stage.lease(1)
     stage.computes(tokens=4 * TOKENS - 3)
@@ -116,7 +116,6 @@ def test_a_gradient_that_is_not_finite_is_told_of_and_given_back() -> None:
 
 
 def several(*numbers: int, in_one_pass: int, quota: int = 100) -> Stage:
-    """Return a trainer at the head with these units leased and the first done; its device takes more in one pass."""
     stage = ready()
     stage.lease(*numbers, quota=quota)
     stage.handle(e.Computed(stage.last(e.Compute).job, 2.5, (32,), 0, in_one_pass))
@@ -253,7 +252,7 @@ def test_update_with_revoked_work_leaves_current_work_untouched() -> None:
 
 
 def test_update_with_an_offer_already_void_ends_the_accumulator() -> None:
-    """The round has ended here; what was averaged cannot be taken out of a sum that has grown since."""
+    """The round has ended for this trainer. What was averaged cannot be removed from a sum that has grown since."""
     stage = ready(0)
     stage.offers()
     stage.plans()
@@ -267,7 +266,7 @@ def test_update_with_an_offer_already_void_ends_the_accumulator() -> None:
 
 
 def test_update_with_part_of_the_offer_ends_the_accumulator() -> None:
-    """The work is one sum here: a part of it cannot be taken out."""
+    """The trainer's work is one sum, so a part of it cannot be removed."""
     stage = ready(0, 1)
     stage.offers()
     stage.plans()

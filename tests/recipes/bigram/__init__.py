@@ -1,4 +1,4 @@
-"""The recipe of `docs/adding-a-recipe.md`, in a test file: it predicts each token from the previous one."""
+"""The recipe of `docs/adding-a-recipe.md`, in a test file. The model predicts each token from the previous one."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from peer_agent.recipes.text.recipe import TextRecipe
 
 @register
 class Bigram(TextRecipe, frozen=True, kw_only=True, tag="bigram"):
-    """A table of how often one token follows another. A sample is `context` tokens."""
+    """A table of how often one token follows another. A sample has `context` tokens."""
 
     title = "Bigram table"
     about = "Counts which token follows which."
@@ -25,7 +25,7 @@ class Bigram(TextRecipe, frozen=True, kw_only=True, tag="bigram"):
 
     @property
     def stretch(self) -> int:
-        """Return a sample's length: all of it is text."""
+        """Return the length of a sample, since a sample consists only of text."""
         return self.context
 
     def loss_units_in(self, samples: int) -> tuple[int, int]:
@@ -33,7 +33,6 @@ class Bigram(TextRecipe, frozen=True, kw_only=True, tag="bigram"):
         return (samples - 1) * (self.context - 1) + 1, samples * (self.context - 1)
 
     def parameters(self) -> int:
-        """Return one parameter per pair of tokens."""
         return self.vocab**2
 
     def kept_floats(self, samples: int) -> float:
@@ -41,7 +40,6 @@ class Bigram(TextRecipe, frozen=True, kw_only=True, tag="bigram"):
         return 3.0 * samples * self.context * self.vocab
 
     def usage(self, model: str) -> str:
-        """Return code that loads the table."""
         return f"from safetensors.numpy import load_file\nprint(load_file({model} + '/model.safetensors')['table'])"
 
     def summary(self) -> str:

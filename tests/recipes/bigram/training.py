@@ -23,33 +23,29 @@ class Table(torch.nn.Module):
         self.table = torch.nn.Parameter(torch.zeros(vocab, vocab))
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return logits, [..., vocab]."""
+        """Return logits of shape [..., vocab]."""
         return self.table[ids]
 
 
 def build_model(recipe: Bigram) -> Table:
-    """Return a table of zeros."""
     return Table(recipe.vocab)
 
 
 def size_of(shard: Tokens) -> int:
-    """Return the shard's size in tokens."""
     return len(shard)
 
 
 def batch_of(recipe: Bigram, shard: Tokens, samples: Samples, place: Place) -> Batch:
-    """Return ids and labels."""
     del place
     return rows_of(samples, tokens=shard, context=recipe.context)
 
 
 def loss_units_in(batch: Batch) -> int:
-    """Return the number of predicted tokens."""
     return int(np.count_nonzero(batch[1][:, 1:] != IGNORED))
 
 
 def summed_loss(recipe: Bigram, model: Table, batch: Batch, device: torch.device) -> torch.Tensor:
-    """Return the loss summed over all tokens but the first of each row."""
+    """Return the loss summed over all tokens except the first of each row."""
     del recipe
     ids, labels = (torch.from_numpy(part).to(device) for part in batch)
     logits = model(ids[:, :-1]).flatten(0, 1)
@@ -57,13 +53,12 @@ def summed_loss(recipe: Bigram, model: Table, batch: Batch, device: torch.device
 
 
 def figures_of(recipe: Bigram, model: Table, heldout: Tokens, loss: float, most: int) -> dict[str, float]:
-    """Return no figures beside the loss."""
+    """Return no figures in addition to the loss."""
     del recipe, model, heldout, loss, most
     return {}
 
 
 def save_model(recipe: Bigram, model: Table, data: Path, out: Path) -> tuple[str, ...]:
-    """Save the table and the tokenizer whose tokens it counts."""
     tensors: dict[str, Any] = {"table": model.table.detach().contiguous()}
     save_file(tensors, out / "model.safetensors")
     copy_tokenizer(data / "tokenizer", out, context=recipe.context)
@@ -71,6 +66,6 @@ def save_model(recipe: Bigram, model: Table, data: Path, out: Path) -> tuple[str
 
 
 def sample_of(folder: Path) -> str:
-    """Return an empty text: this model writes none."""
+    """Return an empty text, since this model writes none."""
     del folder
     return ""

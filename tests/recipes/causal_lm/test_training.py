@@ -14,7 +14,7 @@ from peer_agent.recipes.text.tokens import rows_of
 from peer_agent.training.model import layout_of
 from tests.training.commits import small_recipe
 
-TOKENS = np.arange(1, 36, dtype=np.uint16)  # three samples of ten and a tail of five
+TOKENS = np.arange(1, 36, dtype=np.uint16)  # three samples of ten tokens, and five tokens left over
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "qwen3"])
@@ -45,7 +45,7 @@ def test_nothing_is_dropped_out(family: str) -> None:
 
 
 def test_the_first_token_learns_too() -> None:
-    """A padding token would keep its embedding from learning; id 0 ends a text here."""
+    """A padding token would keep its embedding from learning. In these texts id 0 is the end of a text."""
     model = build_model(small_recipe("llama"))
     assert model.get_input_embeddings().padding_idx is None
 

@@ -1,4 +1,4 @@
-"""A small base model, made here as a user would supply it: a zip of its transformers folder."""
+"""A small base model, made as a user would supply it: a zip of its transformers folder."""
 
 import json
 import zipfile
@@ -25,7 +25,7 @@ def text_of(folder: Path) -> Path:
 
 
 def model_folder(folder: Path, family: str = "llama", **changes: Any) -> Path:
-    """Write a fresh model with its tokenizer; `changes` go into its config.json."""
+    """Write a new model with its tokenizer. `changes` go into its config.json."""
     folder.mkdir(exist_ok=True)
     recipe = CausalLM(model=FAMILIES[family], vocab=400, seed=11)
     made = prepare(text_of(folder), folder / "prepared", recipe.preparation())
@@ -37,7 +37,7 @@ def model_folder(folder: Path, family: str = "llama", **changes: Any) -> Path:
 
 
 def change(path: Path, changes: Mapping[str, Any]) -> None:
-    """Change values of a JSON file; None removes one."""
+    """Change values of a JSON file. A value of None removes the key."""
     values = {**json.loads(path.read_text()), **changes}
     path.write_text(json.dumps({name: value for name, value in values.items() if value is not None}))
 

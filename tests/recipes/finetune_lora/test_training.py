@@ -53,7 +53,7 @@ RECIPE = FinetuneLoRA(
 
 
 class Adapted:
-    """A base of one family, a text prepared for it, and the recipe that fits both."""
+    """A base model of one family, a text prepared for it, and the recipe that fits both."""
 
     def __init__(self, folder: Path, family: str) -> None:
         self.folder, self.released = folder, model_folder(folder, family)
@@ -79,7 +79,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
 
 
 def units(step: int) -> list[Unit]:
-    """Return the units of a step: two, of four samples each."""
+    """Return the two units of a step, with four samples each."""
     return [Unit(0, 0, start, start + 4) for start in range(step * BATCH, (step + 1) * BATCH, 4)]
 
 
@@ -133,7 +133,7 @@ def test_the_base_stays_as_it_is(adapted: Adapted) -> None:
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_beside_peft_alone(adapted: Adapted) -> None:
-    """The same samples and steps run through torch's AdamW on peft's model; losses and parameters are compared."""
+    """The same samples and steps run through torch's AdamW on peft's model. Losses and parameters are compared."""
     model: Any = AutoModelForCausalLM.from_pretrained(adapted.released)
     names = list(adapted.recipe.adapted)
     settings = peft.LoraConfig(
@@ -214,7 +214,7 @@ def test_a_machine_needs_room_for_the_base(llama: Adapted) -> None:
 def test_mixed_run_on_a_gpu_keeps_only_the_base_in_16_bits(
     adapted: Adapted, half: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The base is exact in 16 bits, so gradients equal those of autocast with the base in fp32, bit for bit."""
+    """The base model is exact in 16 bits, so gradients equal those of autocast with the base in fp32, bit for bit."""
     monkeypatch.setattr(loop, "half_of", lambda *_: half)
     monkeypatch.setattr(loop, "widen_attention", lambda _: None)  # as on a GPU
     wide = Trainer(adapted.replica(), RUN, [adapted.shard])
@@ -283,7 +283,8 @@ def test_a_base_of_which_the_file_says_something_else_is_refused(llama: Adapted,
     if strange == "one less":
         del tensors[one]
     else:
-        tensors["more" if strange == "one more" else one] = torch.ones(1)  # which would be broadcast over all of it
+        # a single value, which torch could broadcast to the whole tensor
+        tensors["more" if strange == "one more" else one] = torch.ones(1)
     save_file(tensors, tmp_path / name, metadata)
     with pytest.raises(Problem, match="E111"):
         base_model(llama.recipe, tmp_path)

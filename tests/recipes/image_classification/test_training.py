@@ -1,4 +1,4 @@
-"""The classifier: statistics per unit, and a release that classifies one image at a time."""
+"""The image classifier: batch statistics per unit, and a release that classifies one image at a time."""
 
 import json
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_a_unit_has_the_samples_that_its_statistics_are_of() -> None:
 
 
 def test_what_a_machine_has_seen_before_does_not_count(digits: tuple[ImageClassification, Path]) -> None:
-    """A unit leaves nothing in the model but its gradient."""
+    """A unit leaves nothing in the model except its gradient."""
     recipe, folder = digits
     shards = [*shards_of(folder / "shards")]
     losses = []

@@ -1,4 +1,4 @@
-"""SwAV: assignments and loss against plain versions, changes by committed step, and the release."""
+"""SwAV: assignments and loss compared with plain versions, changes by committed step, and the release."""
 
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def scores_of(model: SwAV, recipe: ImageSSL, batch: Batch) -> list[NDArray[np.fl
 
 
 def plain_assignments(scores: NDArray[np.float64], sharpness: float, steps: int) -> NDArray[np.float64]:
-    """Return assignments by listing 1 of the paper, in float64."""
+    """Return assignments as in listing 1 of the paper, in float64."""
     q = np.exp(scores / sharpness).T
     q /= q.sum()
     prototypes, rows = q.shape
@@ -113,7 +113,8 @@ def test_fresh_model_finds_prototypes_hardly_better_than_chance(shard: Images) -
 
 
 def test_a_unit_needs_nothing_that_was_computed_before_it(shard: Images) -> None:
-    """A unit uses neither the machine's statistics nor a queue of its own, so recomputing it gives the same loss."""
+    """A unit uses neither statistics of the machine nor a queue of its own, so recomputing the unit gives the same
+    loss."""
     recipe, losses = replace(SMALL, queue=3), []
     for before in ([], [Unit(0, 0, 8, 16), Unit(0, 0, 16, 24)]):
         trainer = Trainer(Replica(recipe), RUN, [shard])
@@ -172,7 +173,7 @@ def test_prototypes_are_frozen_for_some_steps_and_have_length_1(shard: Images) -
         taken = take_units(trainer, [Unit(0, 0, 8 * step, 8 * step + 8)])
         is_none = not taken.gradient_sum[piece.start : piece.stop].any()
         assert is_none == (step < 2), "no part in the norm that gradients are clipped by"
-        # Another machine may send other values; frozen parameters do not move by them.
+        # Another machine may send other values. Frozen parameters do not change by them.
         average = weighted_mean([taken])
         average[piece.start : piece.stop] += np.float32(0.5) * np.arange(piece.stop - piece.start)
         commit(replica, average, [taken])
@@ -223,7 +224,7 @@ def test_a_release_makes_features_as_its_card_says(folder: Path, shard: Images, 
     Image.fromarray(shard.pixels[0]).save(tmp_path / "an-image.png")
     said = SMALL.usage(repr(str(tmp_path))).replace('"an-image.png"', repr(str(tmp_path / "an-image.png")))
     scope: dict[str, Any] = {}
-    exec(said.rsplit("\n", 1)[0], scope)  # all but the line that prints
+    exec(said.rsplit("\n", 1)[0], scope)  # all lines except the last, which prints
     found = scope["features"](str(tmp_path / "an-image.png"))
     alone: Any = transformers.ResNetModel.from_pretrained(tmp_path, local_files_only=True)
     with torch.no_grad():

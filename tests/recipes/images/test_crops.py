@@ -1,4 +1,4 @@
-"""Crops and colour changes, compared with Pillow's and scipy's."""
+"""Crops and colour changes, compared with those of Pillow and scipy."""
 
 import math
 
@@ -35,7 +35,7 @@ As = tuple[float, ...]
 
 
 def picture() -> NDArray[np.uint8]:
-    """Return an image of soft colours, [SIDE, SIDE, 3]."""
+    """Return an image of soft colours, of shape [SIDE, SIDE, 3]."""
     noise = np.random.Generator(np.random.Philox(2)).uniform(0, 255, (SIDE, SIDE, 3))
     soft = ndimage.gaussian_filter(noise, (3, 3, 0))
     stretched = (soft - soft.min()) / (soft.max() - soft.min()) * 200 + 20
@@ -48,7 +48,7 @@ def changed(column: int, value: float, of: As = PLAIN) -> As:
 
 
 def made(*crops: As, side: int = SIDE) -> NDArray[np.float32]:
-    """Cut crops; return [crops, side, side, 3] from 0 to 255."""
+    """Cut crops. Return an array [crops, side, side, 3] with values from 0 to 255."""
     image = torch.from_numpy(picture()).permute(2, 0, 1).float().div(255)
     found = cut(image.repeat(len(crops), 1, 1, 1), torch.tensor(crops, dtype=torch.float32), side)
     return ((found + 1) * 127.5).permute(0, 2, 3, 1).numpy()

@@ -1,4 +1,4 @@
-"""Uneven groups averaged by loss units equal one process that draws its own crops (rules 32 and 33)."""
+"""Groups of unequal size, averaged by loss units, equal one process that draws its own crops (rules 32 and 33)."""
 
 import json
 from pathlib import Path
@@ -25,8 +25,8 @@ from tests.end_to_end.rig import image_reference
 from tests.training.commits import RUN, commit, take_units, weighted_mean
 
 STEPS, UNIT = 4, 8
-GROUPS = ((0, 1), (1, 2), (2, 5))  # units of each group's share of five
-BOUND = 1e-4  # 2e-6 unless rounding flips a ReLU
+GROUPS = ((0, 1), (1, 2), (2, 5))  # each group's units, out of five
+BOUND = 1e-4  # the difference is 2e-6 unless rounding flips a ReLU
 TRUNK = Trunk(family="resnet10", width=8)
 SGD = Optimizer(name="sgd", learning_rate=0.05, beta1=0.9, weight_decay=1e-3, clip_norm=1.0, warmup_steps=2)
 LARC = Optimizer(name="larc", learning_rate=0.6, beta1=0.9, epsilon=1e-8, weight_decay=1e-6, clip_norm=0.0)
@@ -58,7 +58,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Images], list
 
 
 def coloured(images: Images) -> Images:
-    """Return the digits, each in its own colour, to show faults that grey images hide."""
+    """Return the digits, each in a colour of its own, to reveal faults that grey images hide."""
     inks = np.random.Generator(np.random.Philox(5)).integers(40, 256, (len(images.labels), 1, 1, 3))
     return Images((images.pixels.astype(np.int64) * inks // 255).astype(np.uint8), images.labels)
 

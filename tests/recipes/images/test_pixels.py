@@ -1,4 +1,4 @@
-"""Images as a model takes them, moved by shared random numbers."""
+"""Images as a model receives them, augmented by shared random numbers."""
 
 from pathlib import Path
 from typing import Any

@@ -32,7 +32,6 @@ WORDS_FROM = 5
 
 
 def some_text(tokens: int = 1000, every: int = 10) -> Sentences:
-    """Return numbered words, with a sentence start every `every` words."""
     words = WORDS_FROM + np.arange(tokens) % (TINY.vocab - WORDS_FROM)
     return Sentences(words.astype(np.uint16), np.arange(0, tokens, every, dtype=np.uint32))
 
@@ -148,7 +147,7 @@ def test_the_loss_is_the_librarys_own(family: Any, order: Any) -> None:
 
 
 def test_a_fresh_model_knows_nothing() -> None:
-    """The paper's own run begins at ln 32,000 + ln 2 = 11.07."""
+    """The loss in the paper's own run begins at ln 32,000 + ln 2 = 11.07."""
     recipe = MaskedLM(model=Model(layers=2, width=64, heads=4, context=67), vocab=32_000)
     batch = rows(recipe)
     loss = float(summed_loss(recipe, build_model(recipe), batch, CPU).detach()) / loss_units_in(batch)
@@ -162,7 +161,7 @@ def test_the_number_of_parameters_is_about_right(recipe: MaskedLM) -> None:
 
 def test_an_estimate_counts_logits_of_masked_words_alone() -> None:
     few, many = (MaskedLM(vocab=vocab, masked=0.25) for vocab in (1000, 5000))
-    each = 3 * few.model.context * 0.25 * 4000  # additional logits, of three samples
+    each = 3 * few.model.context * 0.25 * 4000  # logits of three samples
     assert many.operations(3) - few.operations(3) == pytest.approx(6 * each * few.model.width)
     for kept in (MaskedLM.kept_floats, MaskedLM.recomputed_floats):
         assert kept(many, 3) - kept(few, 3) == pytest.approx(KEPT_LOGITS * each)

@@ -23,7 +23,7 @@ def test_a_shard_has_two_bytes_a_token_and_a_header() -> None:
     assert shard_bytes(1000, sentences=True) == 6000 + 64 * 1024
 
 
-TOKENS = np.arange(1, 36, dtype=np.uint16)  # three samples of ten and a tail of five
+TOKENS = np.arange(1, 36, dtype=np.uint16)  # three samples of ten tokens, and five tokens left over
 
 
 def test_the_tail_is_padded_and_without_labels_there() -> None:

@@ -1,4 +1,5 @@
-"""Texts, models and tokenizers from the Hub, with the real child and client against a strict double."""
+"""Texts, models and tokenizers from the Hub, with the real child process and client against a strict double of the
+Hub."""
 
 import hashlib
 import io
@@ -230,7 +231,7 @@ def test_what_is_too_large_stays_on_the_hub(hub: Hub, organizer: Person, setting
     hub.repositories.pop("datasets/amina/proverbs")
     hub.put_files("datasets/amina/proverbs", {"data/train-0.parquet": large})
     settings.HUB_LIMIT_MB = 1
-    settings.QUOTAS = settings.QUOTAS | {"disk_mb": 2}  # only the sample's size counts
+    settings.QUOTAS = settings.QUOTAS | {"disk_mb": 2}  # only the size of the sample counts against the quota
     run = drafted(organizer)
     assert run.dataset.origin is not None
     assert run.dataset.origin["streamed"] == len(large) > 2_000_000

@@ -73,7 +73,7 @@ ANSWERS: dict[str, Child] = {"prepare": prepared, "initial": initial, "release":
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replace children by functions that answer at once; return the names of those started."""
+    """Replace child processes by functions that answer at once. Return the names of those started."""
     started: list[str] = []
 
     def run_child(arguments: list[str]) -> dict[str, Any]:
@@ -118,7 +118,8 @@ class TestDataset:
     def test_steps_that_nobody_stated_follow_from_its_size(
         self, created: Run, children: list[str], is_automatic: bool, batch: int, steps: int
     ) -> None:
-        """The shard of 900 tokens holds 113 samples of 8, the last one shorter. Held-out tokens do not count."""
+        """The shard of 900 tokens contains 113 samples of 8 tokens, the last one shorter. Held-out tokens do not
+        count."""
         created.automatic_steps = is_automatic
         created.recipe = encode_recipe(msgspec.structs.replace(RECIPE, target_batch=batch)).decode()
         created.save()
@@ -171,7 +172,7 @@ class TestDataset:
 
         def changing(arguments: list[str]) -> dict[str, Any]:
             drafts.change_draft(run=created, recipe=recipe, licence="CC0")
-            Dataset.objects.update(state="preparing")  # by another worker
+            Dataset.objects.update(state="preparing")  # as another worker would set it
             return prepared(arguments)
 
         with monkeypatch.context() as patch:

@@ -100,7 +100,7 @@ def test_honest_books_have_no_fault(audited: Run) -> None:
 
 
 def execute(statement: str) -> None:
-    """Execute SQL past the models, as a person with access to the database can."""
+    """Execute SQL without the models, as a person with access to the database can."""
     with connection.cursor() as cursor:
         cursor.execute(statement)
 

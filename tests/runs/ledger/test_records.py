@@ -1,4 +1,4 @@
-"""Settled ranges: in whatever order units arrive, the ranges cover exactly the set of their samples."""
+"""Settled ranges: in whatever order units arrive, the ranges cover exactly the samples of the units."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_a_unit_looks_at_few_of_thousands_of_ranges() -> None:
 
 def test_only_the_rows_of_its_own_places_are_written(run: Run) -> None:
     add_committed(run, [Unit(0, 0, 0, 4), Unit(1, 2, 8, 12)])
-    run.coverage.filter(epoch=0, shard=0).update(ranges=[[0, 5]])  # a mark that would be lost if the row were written
+    run.coverage.filter(epoch=0, shard=0).update(ranges=[[0, 5]])  # a change that writing the old row back would lose
     run.coverage.create(epoch=0, shard=2, ranges=[[1, 2]])
     add_committed(run, [Unit(1, 2, 4, 8)])
     assert list(settled_units(run)) == [Unit(0, 0, 0, 5), Unit(0, 2, 1, 2), Unit(1, 2, 4, 12)]

@@ -37,7 +37,7 @@ def commit(example: Example, record: Record) -> None:
 
 
 def vector(example: Example) -> int:
-    """Return the bytes of one encoded gradient, which is one chunk here."""
+    """Return the bytes of one encoded gradient, which here is one chunk."""
     return encoded_size(example.run.parsed_recipe.codec_up, ELEMENTS)
 
 

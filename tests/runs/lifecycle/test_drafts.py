@@ -1,4 +1,4 @@
-"""Changes to a run, and the states that allow them."""
+"""Changes to a run, and the states of the run that allow them."""
 
 from typing import Any
 

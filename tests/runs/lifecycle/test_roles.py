@@ -1,4 +1,4 @@
-"""Co-organizers and moderators: invited, accepted, given up, taken back."""
+"""Co-organizers and moderators: invited, accepted, resigned, removed."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.web.requesters import given_role
 __all__ = ["database"]
 
 CO, MODERATOR = Run.Role.CO_ORGANIZER, Run.Role.MODERATOR
-AT_ONCE_S = 1.0  # how long a thread that must wait for a lock has to go wrong
+AT_ONCE_S = 1.0  # seconds in which a thread that should wait for a lock could go wrong
 
 
 def told(run: Run) -> list[str]:
@@ -161,7 +161,7 @@ class TestRanks:
 
 
 class TestAtOnce:
-    """Two concurrent requests, each on its own connection, that a lock must separate."""
+    """Two concurrent requests on separate connections. A lock must make one wait for the other."""
 
     @pytest.fixture
     def open_run(self, data_folder: Any, database: str) -> Run:

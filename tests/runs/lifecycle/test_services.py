@@ -44,8 +44,6 @@ def created(organizer: Person, recipe: Recipe = RECIPE, **changes: Any) -> Run:
 
 
 class TestContract:
-    """Behaviour that every database must share."""
-
     def test_a_run_begins_as_a_draft_with_an_empty_log(self, any_database: str) -> None:
         run = created(Person.objects.create_user("Amina", None))
         head = Head.objects.get(run=run)
@@ -59,7 +57,7 @@ class TestContract:
     def test_two_who_take_one_address_at_once_get_two(self, any_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
         organizer = Person.objects.create_user("Amina", None)
         taken, free = created(organizer).slug, services.free_slug
-        slugs = iter([taken])  # it was free when this tab looked
+        slugs = iter([taken])  # the address was free when this tab checked it
         monkeypatch.setattr(services, "free_slug", lambda *given, **more: next(slugs, "") or free(*given, **more))
         assert created(organizer).slug != taken
         assert Run.objects.count() == Head.objects.count() == 2

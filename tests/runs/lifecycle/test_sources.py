@@ -36,7 +36,7 @@ def enqueued(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Replace children by functions that answer at once; return their arguments."""
+    """Replace child processes by functions that answer at once. Return their arguments."""
     calls: list[list[str]] = []
 
     def run_child(arguments: list[str]) -> dict[str, Any]:
@@ -111,7 +111,8 @@ class TestTexts:
     def test_one_that_comes_while_they_are_prepared_is_not_forgotten(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A result for fewer texts is dropped, even if a second worker has started on all of them."""
+        """If another text comes meanwhile, the result for fewer texts is dropped, even if a second worker has already
+        started on all of them."""
         Dataset.objects.update(state=Dataset.State.UPLOADED)
         Shard.objects.all().delete()
 
@@ -224,7 +225,7 @@ class TestWeights:
         assert (facts.sources, facts.recipe.mix) == ((0, 1), (0.3, 0.7))
 
     def test_only_a_run_that_is_on_its_way_gets_them(self, mixed: Run) -> None:
-        """The run was taken back to a draft at that moment."""
+        """Another request has turned the run back into a draft before its weights are stated."""
         drafts.state_weights(mixed)
         assert Run.objects.get().parsed_recipe.mix == ()
 
@@ -275,7 +276,7 @@ class TestWeights:
 
 
 def test_the_card_says_what_was_learned_of_each(mixed: Run) -> None:
-    """Shares come from the samples in updates, not from the present weights."""
+    """Shares come from the samples in updates, not from the current weights."""
     run = opened(mixed)
     Coverage.objects.create(run=run, epoch=0, shard=0, ranges=[[0, 10]], left_out=[[10, 20]])
     Coverage.objects.create(run=run, epoch=0, shard=1, ranges=[[0, 20], [40, 50]])
@@ -351,8 +352,8 @@ class TestBase:
         assert (run.dataset.filename, run.dataset.base.filename) == ("songs.txt", "model.zip")
 
     def test_the_recipe_stays_within_what_it_takes(self, adapting: Run) -> None:
-        """A regression: the form does not know the base, so a context above its 64 tokens was stored and broke the
-        pages."""
+        """A regression: the form does not know the base model, so a context above its 64 tokens was stored and broke
+        the pages."""
         drafts.set_base(run=adapting, base=self.base(adapting))
         preparation.prepare_dataset(adapting.dataset_id)
         longer = FinetuneLoRA(target_batch=4, micro_batch=2, context=65)

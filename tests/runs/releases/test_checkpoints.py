@@ -1,4 +1,5 @@
-"""Checkpoints on the Hub during a run, with a real model, child and client against a strict double."""
+"""Checkpoints on the Hub during a run, with a real model, child process and client against a strict double of the
+Hub."""
 
 import hashlib
 import shutil
@@ -36,7 +37,6 @@ def hub(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 @pytest.fixture
 def training(run: Run, tmp_path: Path) -> Run:
-    """Return the run with a model that a release can be made of."""
     preparation = TextPreparation(300)
     tokenizer = train_tokenizer(iter(["many hands make light work " * 9]), preparation)
     save_tokenizer(tokenizer, storage.tokenizer_folder(run.dataset), sentences=False)
@@ -48,7 +48,7 @@ def training(run: Run, tmp_path: Path) -> Run:
 
 
 def snapshot_at(run: Run, step: int, folder: Path, *, state: str = Snapshot.State.VERIFIED) -> Snapshot:
-    """Commit steps up to `step` and store a snapshot there. Its bytes are always the same."""
+    """Commit steps up to `step`, and store a snapshot of that step. All such snapshots have the same bytes."""
     machine = run.organizer.machines.first() or owned(run.organizer).machine
     while run.log.count() < step:
         committed(run, (machine, 4))
@@ -142,7 +142,7 @@ def test_one_after_another(hub: Hub, training: Run, tmp_path: Path) -> None:
 def test_checkpoint_sent_by_another_worker_is_not_sent_again(
     hub: Hub, training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other worker is faster between the check of what is due and the turn to send it."""
+    """Another worker sends the checkpoint after this worker has chosen it and before this worker's turn to send."""
     ask(training, 2)
     snapshot_at(training, 2, tmp_path)
 
@@ -218,7 +218,7 @@ class TestFailures:
     def test_a_worker_that_dies_after_the_commit_goes_on_from_it(
         self, hub: Hub, training: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The row names no commit, but the Hub's commit is still recognized as ours."""
+        """The row names no commit, but the site still recognizes its commit on the Hub."""
         ask(training, 2)
         snapshot_at(training, 2, tmp_path)
         with monkeypatch.context() as dying:

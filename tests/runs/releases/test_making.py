@@ -1,4 +1,4 @@
-"""Which snapshot is released: the best one if the run overfitted, otherwise the last, or the organizer's choice."""
+"""Which snapshot is released: the best one if the run overfitted, otherwise the last one, or the organizer's choice."""
 
 import time
 from pathlib import Path
@@ -27,7 +27,8 @@ FILE = {"name": "model.safetensors", "size": 3, "sha256": "0" * 64}
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """Record each child's snapshot and facts. tests/publishing/test_release.py covers the child's own work."""
+    """Record the snapshot and facts given to each child process. tests/publishing/test_release.py covers the child's
+    work."""
     children: list[tuple[str, dict[str, Any]]] = []
 
     def child(command: list[str], **_: Any) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def test_an_overfitted_run_releases_its_best(overfitted: Run, given: list[tuple[
 def test_a_last_snapshot_that_is_measured_later_decides_again(
     run: Run, laptop: Owned, asked: list[str], last: float, step: int
 ) -> None:
-    """The release does not wait for the measurement: the last model is offered meanwhile."""
+    """The release does not wait for the measurement. The last model is offered until then."""
     finish(run, laptop, 4.0, 3.3, 3.6, None)
     assert Release.objects.get(run=run).step == 4
     run.snapshots.filter(step=4).update(heldout_loss=last)
@@ -178,7 +179,7 @@ def test_it_is_made_again_at_a_start_where_that_was_interrupted(finished: Run, a
 
 @pytest.mark.parametrize("changes", [{"state": Snapshot.State.ADMITTED}, {"is_stored": False}])
 def test_a_snapshot_that_cannot_be_released_is_not_offered(finished: Run, changes: dict[str, Any]) -> None:
-    """A snapshot is not offered if it is unverified or its file is gone."""
+    """The snapshot is unverified, or its file is gone."""
     finished.snapshots.filter(step=2).update(**changes)
     assert making.better_snapshot(finished) is None
     with pytest.raises(Problem, match="E315"):
@@ -191,7 +192,7 @@ def test_a_run_whose_last_snapshot_is_best_has_nothing_to_choose(finished: Run) 
 
 
 def test_unmeasured_last_snapshot_has_no_better_one(finished: Run) -> None:
-    """The release is made before the measurement."""
+    """The site makes the release before it measures the last snapshot's held-out loss."""
     finished.snapshots.filter(step=4).update(heldout_loss=None)
     assert making.better_snapshot(finished) is None
 

@@ -1,4 +1,5 @@
-"""Publishing from the organizer's token to a commit on the Hub, with real child and client and a strict double."""
+"""Publishing, from the organizer's token to a commit on the Hub, with real child process and client and a strict
+double."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -61,7 +62,7 @@ def ask(run: Run, **changes: Any) -> Publication:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Run `act` once while a release is being sent."""
+    """Run `act` once while the site sends a release."""
     acts = [act]
 
     def run_child(*arguments: Any, **more: Any) -> Any:
@@ -175,7 +176,8 @@ class TestPush:
         ask(run)
         settings.HUB_ENDPOINT = "http://127.0.0.1:9"
         assert publishing.push_release(run.pk) == "away"
-        Publication.objects.update(failing_since=timezone.now() - publishing.GIVE_UP)  # checkpoints did not arrive
+        # checkpoints have failed for so long
+        Publication.objects.update(failing_since=timezone.now() - publishing.GIVE_UP)
         assert publishing.push_release(run.pk) == "away"
         assert Publication.objects.get().state == "waiting", "of the day before there was nothing to send"
         Release.objects.update(created_at=timezone.now() - publishing.GIVE_UP)
@@ -214,7 +216,7 @@ class TestPush:
 
         def made_anew() -> None:
             assert publishing.send_again(run.pk)
-            if is_cut:  # the files that were being sent are gone by now
+            if is_cut:  # the files of the interrupted upload are gone by now
                 raise Problem.of("E347", reason="no such file")
 
         meanwhile(monkeypatch, made_anew)

@@ -1,4 +1,5 @@
-"""Visitors try a released model: which models, how many at once, what a real child writes, and what is kept."""
+"""Visitors try a released model: which models, how many visitors at once, what a real child process writes, what is
+kept."""
 
 import re
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def released(run: Run, asked: list[str]) -> Run:
-    """Return a finished run of a small model without the files that a child needs."""
+    """Return a finished run of a small model, without the files that a child process needs."""
     Run.objects.filter(pk=run.pk).update(state=Run.State.FINISHED)
     Release.objects.create(run=run, state=Release.State.READY, folder="released", step=1)
     run.refresh_from_db()
@@ -47,7 +48,7 @@ def released(run: Run, asked: list[str]) -> Run:
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], str]]:
-    """Replace children by functions that answer at once; return their arguments and prompts."""
+    """Replace child processes by functions that answer at once. Return their arguments and prompts."""
     told: list[tuple[list[str], str]] = []
 
     def run_child(arguments: Sequence[str], *, secret: str, **_: Any) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def fails(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
 
 
 def large(layers: int) -> str:
-    """Return a recipe of about `layers` times 12.6 million parameters."""
+    """Return a recipe with about `layers` times 12.6 million parameters."""
     return encode_recipe(CausalLM(model=Model(layers=layers, width=1024, heads=4, context=64), vocab=300)).decode()
 
 
@@ -123,7 +124,7 @@ class TestQueue:
         assert trials.ask(run=released, asker="d", prompt="").slot is not None
 
     def test_who_was_slower_by_a_moment_is_told(self, released: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Another process took the slot between reading and writing."""
+        """Another process took the slot between this request's reading and writing."""
         monkeypatch.setattr("runs.releases.trials.secrets.choice", lambda _: 0)
         trials.ask(run=released, asker="a", prompt="")
         with pytest.raises(trials.NotNow, match="faster"):
@@ -139,7 +140,7 @@ class TestQueue:
         assert trials.before(first) == 0
 
     def test_nothing_is_kept_for_long(self, released: Run) -> None:
-        """Finished trials and trials that never ran both expire; the latter free their slot."""
+        """Finished trials and trials that never ran both expire. The latter free their slot."""
         now = timezone.now()
         old = Trial.objects.create(run=released, asker="a", prompt="", slot=1, asked_at=now - trials.KEPT * 2)
         done = Trial.objects.create(run=released, asker="b", prompt="", asked_at=now)
@@ -225,7 +226,7 @@ class TestWriting:
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_a_real_child_writes_with_a_real_model(released: Run, tmp_path: Path, family: str) -> None:
-    """Prompts with markup, right-to-left letters and NUL arrive unchanged, and overlong ones are cut."""
+    """Prompts with markup, right-to-left letters or NUL arrive unchanged. Overlong prompts are cut."""
     folder = model_folder(tmp_path / "base", family)
     storage.root().mkdir(parents=True, exist_ok=True)
     folder.rename(storage.root() / "released")

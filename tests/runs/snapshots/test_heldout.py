@@ -27,13 +27,13 @@ def with_text(run: Run) -> Run:
 
 @pytest.fixture
 def children(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Replace children by a function that answers at once; return their arguments."""
+    """Replace child processes by a function that answers at once. Return their arguments."""
     asked: list[list[str]] = []
 
     def run_child(arguments: Sequence[str], **_: Any) -> dict[str, Any]:
         asked.append(list(arguments))
         prompts = [word.removeprefix("--prompt=") for word in arguments if word.startswith("--prompt=")]
-        written = [f"{prompt} light work." for prompt in prompts[:2]]  # it ran out of time for the third
+        written = [f"{prompt} light work." for prompt in prompts[:2]]  # there was no time for the third prompt
         return {"loss": 5.25, "units": 100, "figures": {"accuracy": 0.25}, "written": written}
 
     monkeypatch.setattr(heldout, "run_child", run_child)
@@ -99,7 +99,7 @@ def test_it_continues_the_organizers_lines(
 
 
 def test_written_text_is_bounded_and_fits_every_database(with_text: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL has no NUL, and an untrained model writes any byte."""
+    """PostgreSQL cannot store NUL, and an untrained model may write any byte."""
     made = {"loss": 5.25, "units": 100, "figures": {}, "written": ["a\0b" + "x" * 5000]}
     monkeypatch.setattr(heldout, "run_child", lambda *_, **__: made)
     newest = snapshot(with_text, 10)

@@ -1,4 +1,4 @@
-"""Retention: which snapshots keep their files."""
+"""Which snapshots keep their files."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ from runs.snapshots.verification import ask_the_log, verify_next
 from tests.runs.factories import Owned, committed
 
 LONG_AGO = retention.ASKED_FOR_S + 1
-BEGIN = retention.superfluous(range(30))[-1]  # it would be removed if the next replay did not begin there
+BEGIN = retention.superfluous(range(30))[-1]  # a snapshot that would be removed if the next replay did not start there
 places = st.sets(st.integers(0, 100_000), min_size=1, max_size=80).map(sorted)
 
 
@@ -58,7 +58,7 @@ class TestTheRule:
 
 
 def handed_in(run: Run, laptop: Owned, *, ago_s: float = LONG_AGO) -> Path:
-    """Commit a step with a snapshot whose file was last touched `ago_s` seconds ago."""
+    """Commit a step with a snapshot. The snapshot's file was last touched `ago_s` seconds ago."""
     entry = committed(run, (laptop.machine, 4), state_digest="5" * 16)
     content = f"the state of step {entry.step}".encode()
     file = hashlib.sha256(content).hexdigest()
@@ -148,7 +148,7 @@ def test_it_is_done_with_each_new_snapshot_and_at_a_start(
 def test_replay_begins_at_a_kept_verified_one_with_the_log_since(
     long_run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """tests/site_work/test_replay.py covers the child's own work."""
+    """tests/site_work/test_replay.py covers the child process's own work."""
     retention.thin_snapshots(long_run.pk, now=time.time() + LONG_AGO)
     assert BEGIN in stored(long_run), "it is where the next replay begins"
     long_run.snapshots.filter(state=Snapshot.State.ADMITTED).update(is_stored=False)

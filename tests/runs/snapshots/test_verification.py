@@ -39,7 +39,7 @@ class Children:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.asked: list[tuple[str, int]] = []  # the file to start from, and the number of records
+        self.asked: list[tuple[str, int]] = []  # (the file from which the replay starts, number of records)
         self.errors: list[BaseException | None] = []
         self.in_between: Any = None
 
@@ -77,7 +77,7 @@ def another_state(run: Run, index: int) -> bytes:
 
 
 def hand_in(run: Run, laptop: Owned, data: bytes, index: int) -> Snapshot:
-    """Hand in a snapshot with the hash that most replicas report."""
+    """Upload a snapshot with the hash that most replicas report."""
     elect_keeper(run, peer=laptop.machine.peer_id, index=index, step=index)
     admit_hash(run, index=index, step=index, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
     path = storage.root() / "body"
@@ -94,7 +94,6 @@ def steps(run: Run, laptop: Owned, count: int) -> None:
 
 @pytest.fixture
 def long_run(run: Run, laptop: Owned, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return a run of six steps with admitted snapshots at 2 and 4."""
     monkeypatch.setattr(replay, "to_lines", lambda _: b"a record")
     steps(run, laptop, 6)
     for index in (2, 4):
@@ -233,7 +232,8 @@ class TestAnotherState:
 
 class TestWhatIsAskedFor:
     def test_is_made_from_the_log(self, long_run: Run, children: Children) -> None:
-        """Copies differ at step 5, or no replica is left to hand it in."""
+        """The site makes a state from the log, for example if replicas differ at step 5 or no replica is left to upload
+        the state."""
         request_replay(long_run, index=5, step=5)
         for _ in range(3):
             verify_next(long_run.pk)
@@ -318,7 +318,7 @@ class TestTheRelease:
 
 
 class TestARunThatWasTakenBack:
-    """A draft again, without snapshots, while one of its tasks waits."""
+    """A run that is a draft again, without snapshots, while one of its tasks still waits."""
 
     @pytest.fixture
     def taken_back(self, run: Run) -> Run:
@@ -330,7 +330,7 @@ class TestARunThatWasTakenBack:
         tasks.verify_snapshots(taken_back.pk.hex)
 
     def test_is_not_asked_for_a_state(self, taken_back: Run) -> None:
-        """The host that asks has not noticed yet that the run is a draft."""
+        """The host that asks has not noticed yet that the run is a draft again."""
         request_replay(taken_back, index=0, step=0)
         assert verify_next(taken_back.pk) == Outcome.DONE
 

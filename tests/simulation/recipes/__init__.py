@@ -1,1 +1,1 @@
-"""Worlds of runs with unusual recipes."""
+"""Simulated worlds of runs with unusual recipes."""

@@ -22,7 +22,8 @@ ELEMENTS = 80 * 16384
 
 
 def two_slow(contributors: Contributors, codecs: Codecs, **more: int) -> World:
-    """Return a world with four links of about a second for a vector and two of ten; three rounds make them known."""
+    """Return a world in which a vector takes about one second over four links and ten seconds over the other two. After
+    three rounds the coordinator knows the rates."""
     setting = {"trainers": 6, "slow_links": 2, "steps": 60, "elements": ELEMENTS, **more}
     world, _ = checked_world(even=True, contributors=contributors, codecs=codecs, thorough=False, **setting)
     assert world.run_steps(3, 900)
@@ -41,7 +42,7 @@ def seconds_of(world: World, steps: int = 10) -> float:
 def test_runs_in_bad_weather_are_sound(
     seed: int, contributors: Contributors, codecs: Codecs, staleness: Literal[0, 1]
 ) -> None:
-    """No trainer is stuck, no sample or lease is lost or doubled, and every replica is at the head."""
+    """No trainer is stuck, no sample or lease is lost or doubled, and every replica is at the head of the log."""
     setting = Setting(trainers=6, relays=2, steps=40, seed=seed, slow_links=2, contributors=contributors, codecs=codecs)
     figures = simulate(replace(setting, staleness=staleness), all_at_once())
     assert figures.is_sound, (figures.reasons, figures.crash)
@@ -72,7 +73,7 @@ def test_left_out_trainers_follow_and_join_every_other_update(staleness: int) ->
 
 
 def test_only_steps_of_fresh_work_are_exact() -> None:
-    """A trainer that was left out offers units of the step before."""
+    """A trainer that was left out of a round offers units of the previous step."""
     world = two_slow("fast", "stated")
     base: dict[int, set[int]] = {}
 

@@ -18,7 +18,6 @@ def used(records: list[Record]) -> list[Unit]:
 
 
 def by_source(records: list[Record]) -> list[float]:
-    """Return each source's share of these samples."""
     counts = Counter[int]()
     for unit in used(records):
         counts[SOURCES[unit.shard]] += unit.samples
@@ -41,7 +40,7 @@ def test_mix_follows_its_weights_through_restart_and_change() -> None:
     world.direct("running", mix=(3.0, 1.0))
     assert world.tally.notes["mixed"] == 1, "that is no change"
     assert parse_recipe(state(world).recipe_bytes).mix == (3.0, 1.0)
-    assert world.run_steps(4)  # with samples leased before the change
+    assert world.run_steps(4)  # these steps use samples that were leased before the change
     since = len(world.database.records)
     assert world.run_steps(15)
     world.restart_host(3.0)
@@ -52,7 +51,7 @@ def test_mix_follows_its_weights_through_restart_and_change() -> None:
 
 
 def test_each_source_goes_through_epochs_of_its_own() -> None:
-    """The world's judge reports samples in two updates, or in none while their source goes on."""
+    """The world's invariants fail if a sample is in two updates, or in none although its source goes on."""
     world = mixed_world((0.5, 0.5), 200)
     assert world.run_steps(150, 3000)
     epochs = [source.epoch for source in state(world).leases.sources]

@@ -45,7 +45,8 @@ def test_calm_run_is_whole_and_fair_and_marked_inexact() -> None:
 
 
 def step_s(staleness: int) -> float:
-    """Return the seconds of a step with a slow relay; a batch is 8 samples of each trainer at 4 per second."""
+    """Return the seconds of a step with a slow relay. A batch has 8 samples of each trainer, computed at 4 per
+    second."""
     world, _ = checked_world(trainers=4, steps=40, even=True, staleness=staleness, minimum_trainers=4)
     assert world.run_steps(3)
     for relay in relays(world):
@@ -63,8 +64,6 @@ def test_step_takes_the_longer_of_computing_and_exchange() -> None:
 
 
 class Ages:
-    """An observer that collects the staleness of offered units, in steps."""
-
     def __init__(self) -> None:
         self.seen: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""The API for agents: enrolment, credentials, and files by ranges."""
+"""The API for agents: enrolment, credentials, and files by byte ranges."""
 
 import hashlib
 import json
@@ -108,7 +108,7 @@ class TestCredentials:
         assert self.refused(self.ask(laptop, role="auxiliary"), "E214")
 
     def test_an_agent_of_protocol_1_is_told_what_to_type(self, run: Run, laptop: Owned, settings: Any) -> None:
-        """The request is copied from version 1 and names no protocol."""
+        """The request is copied from version 1, which names no protocol."""
         settings.DOWNLOADS.mkdir()
         (settings.DOWNLOADS / "manyhands-0.2.0-py3-none-any.whl").write_bytes(b"a wheel")
         raw = json.dumps({"machine": laptop.machine.peer_id, "role": "trainer", "issued_at": time.time()}).encode()
@@ -174,7 +174,7 @@ class TestCredentials:
         assert self.ask(others).status_code == 200
 
     def test_nobody_reads_relays_logs_in_the_sites_name(self, run: Run, laptop: Owned, operator: Person) -> None:
-        """The site issues reader credentials to its own replays only."""
+        """The site issues reader credentials only to its own replays."""
         for requester in (laptop, owned(operator, kind=Machine.Kind.RELAY)):
             for path in ("runs/proverbs/credential", "relays/credential"):
                 assert self.refused(self.ask(requester, path, role="reader"), "E213")

@@ -1,4 +1,4 @@
-"""The API against its OpenAPI description: generated requests, validated answers, no server errors."""
+"""The API compared with its OpenAPI description: generated requests, validated answers, no server errors."""
 
 import time
 from typing import Any
@@ -31,14 +31,14 @@ CHECKS = [
     response_schema_conformance,
 ]
 DESCRIPTION = api.get_openapi_schema()
-NEEDS_NO_PROOF = {("get", "/api/v1/agent"), ("post", "/api/v1/devices")}  # a machine without an account asks these
+NEEDS_NO_PROOF = {("get", "/api/v1/agent"), ("post", "/api/v1/devices")}  # a machine without an account calls these
 COUNTED = {
     ("post", "/api/v1/devices"),
     ("post", "/api/v1/devices/poll"),
     ("post", "/api/v1/runs/{slug}/credential"),
     ("post", "/api/v1/relays/credential"),
 }
-BESIDE = {API, f"{API}docs", f"{API}openapi.json"}  # these describe the API
+BESIDE = {API, f"{API}docs", f"{API}openapi.json"}  # pages that describe the API
 OPERATIONS = [(method, path) for path, methods in DESCRIPTION["paths"].items() for method in methods]
 EXAMPLES = settings(
     max_examples=12,
@@ -57,19 +57,18 @@ def world(organizer: Person, volunteer: Person) -> World:
 
 @pytest.fixture
 def described(world: World) -> Any:
-    """Return the description as a client gets it from the site."""
     return schemathesis.openapi.from_wsgi("/api/v1/openapi.json", get_wsgi_application())
 
 
 def can_be_asked_wrongly(place: tuple[str, str]) -> bool:
-    """Return True if the operation takes more than free words in its address."""
+    """Return True unless the operation takes only free text in its address."""
     operation = DESCRIPTION["paths"][place[1]][place[0]]
     schemas = [parameter["schema"] for parameter in operation.get("parameters", [])]
     return "requestBody" in operation or any("pattern" in one or one.get("type") != "string" for one in schemas)
 
 
 def test_every_address_of_the_api_is_described() -> None:
-    """The tests below ask nothing that the description omits."""
+    """The tests below call only operations that the description includes."""
     found = {route.replace("<", "{").replace(">", "}") for route in routes() if route.startswith(API)}
     assert found - BESIDE == set(DESCRIPTION["paths"])
 
@@ -107,7 +106,7 @@ def proof(request: pytest.FixtureRequest, world: World, laptop: Owned) -> dict[s
 def test_answers_about_what_exists_are_as_described(
     described: Any, world: World, proof: dict[str, str], method: str, path: str
 ) -> None:
-    """Existing addresses and a valid proof bring requests past authentication."""
+    """With existing addresses and valid proof, requests get past authentication."""
     names = known(world, path)
 
     @EXAMPLES
@@ -120,7 +119,6 @@ def test_answers_about_what_exists_are_as_described(
 
 
 def known(world: World, path: str) -> dict[str, str]:
-    """Return the values for the gaps of a path."""
     route = path.replace("{", "<").replace("}", ">")
     return {name: world.names[meant(name, route)] for name in gaps(route)}
 

@@ -1,4 +1,4 @@
-"""The public API: shapes, permissions, cursors, and releases by ranges."""
+"""The public API: answer formats, permissions, cursors, and releases by byte ranges."""
 
 import hashlib
 import html

@@ -1,7 +1,6 @@
-"""Snapshot uploads: only the elected keeper, only the admitted hash.
+"""Snapshot uploads: only from the elected machine, and only with the admitted hash.
 
-A regression: the credential of any account could replace the model, and the audit did not notice.
-"""
+A regression: the credential of any account could replace the model, and the audit did not notice."""
 
 import asyncio
 import hashlib
@@ -59,7 +58,7 @@ def put(data: bytes, requester: Owned, run: Run, *, step: int = 1, slug: str = "
 
 
 def refused(answer: Any, code: str) -> bool:
-    """Return True if the answer has this code and no part of the upload is kept."""
+    """Return True if the answer has this code and nothing of the upload is stored."""
     work = storage.root() / "work"
     is_clean = not PendingSnapshot.objects.exists() and not (work.exists() and list(work.iterdir()))
     is_clean = is_clean and not list(storage.root().glob("runs/*/pending/*"))
@@ -67,7 +66,8 @@ def refused(answer: Any, code: str) -> bool:
 
 
 def noise(vectors: dict[str, Any]) -> None:
-    """Change the parameters but not the state digest: its constant at an odd place is a multiple of the place."""
+    """Change the parameters but not the state digest: at odd positions the digest's constant is a multiple of the
+    position."""
     bits = vectors["parameters"].view(np.int32)
     for place in range(1, bits.size - 4, 6):
         bits[place] += 123456
@@ -142,7 +142,8 @@ class TestWhichBytes:
     def test_none_with_the_same_cheap_digest(
         self, run: Run, elected: Owned, entry: LogEntry, true_state: bytes
     ) -> None:
-        """The digest is linear and public. The audit did not notice such a state either."""
+        """The digest is linear and public, so a forged state can have the same digest. The audit did not notice such a
+        state either."""
         vectors = true_vectors()
         before = state_digest(*vectors.values())
         noise(vectors)
@@ -194,7 +195,7 @@ class TestWhichBytes:
     def test_no_values_that_are_not_finite(
         self, run: Run, elected: Owned, entry: LogEntry, name: str, value: float
     ) -> None:
-        """Non-finite values are refused even if most replicas report them."""
+        """Values that are not finite are refused even if most replicas report them."""
         vector = np.ones(ELEMENTS, "<f4")
         vector[-1] = value
         given: dict[str, Any] = {name: vector}

@@ -1,4 +1,4 @@
-"""Shared channel layers, people, machines and a run."""
+"""Fixtures: channel layers, people, machines and a run."""
 
 from tests.coordination.engines import layer
 from tests.runs.factories import data_folder, laptop, organizer, run, stranger, volunteer

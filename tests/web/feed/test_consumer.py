@@ -1,4 +1,4 @@
-"""The feed's socket: who is admitted, what is sent, and what a watcher may say, on both channel layers."""
+"""The feed's socket: whom the site admits, what it sends, and what a watcher may send, on both channel layers."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def example(request: pytest.FixtureRequest, tmp_path: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_look_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have messages alone move the feed, so that no test depends on the clock."""
+    """Let only messages move the feed, so that no test depends on the clock."""
     monkeypatch.setattr(watch, "LOOK_S", 2 * PATIENCE_S)
     monkeypatch.setattr(watch, "REST_S", 0.0)
     monkeypatch.setattr(watch, "RESTS", 0)
@@ -278,7 +278,7 @@ class TestTheDoor:
         [
             ({"origin": "http://localhost"}, True),
             ({"origin": "http://localhost:8000", "host": "localhost:8000"}, True),
-            ({"origin": "http://127.0.0.1:8000"}, True),  # the public address of the settings
+            ({"origin": "http://127.0.0.1:8000"}, True),  # the public address in the settings
             ({"origin": "http://localhost:8000"}, False),
             ({"origin": "http://elsewhere.example"}, False),
             ({"origin": "null"}, False),

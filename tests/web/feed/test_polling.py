@@ -1,4 +1,4 @@
-"""The polled feed, for pages whose sockets are blocked."""
+"""The polled feed, for pages whose WebSockets are blocked."""
 
 import gzip
 from datetime import timedelta

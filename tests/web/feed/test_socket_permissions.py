@@ -36,11 +36,10 @@ public    E201   in       in     E324    in        in       E214    in
 unlisted  E201   in       in     E324    in        in       E214    in
 private   E201   E305     in     E305    in        E305     E214    in
 request   E201   E410     in     E324    in        E410     E214    in
-"""  # each with a credential that the site signed before access was lost
+"""  # each requester has a credential that the site signed before access was lost
 
 
 def cells(table: str) -> list[tuple[str, str, str]]:
-    """Return visibility, requester and answer of each cell."""
     lines = [line.split() for line in table.splitlines() if line.strip()]
     assert tuple(lines[0]) == REQUESTERS
     return [(line[0], name, word) for line in lines[1:] for name, word in zip(REQUESTERS, line[1:], strict=True)]
@@ -60,7 +59,7 @@ class World:
         return {"cookie": f"sessionid={client.cookies['sessionid'].value}"}
 
     def identity(self, name: str) -> Identity:
-        """Return a machine's identity. One without a person signs its own credential."""
+        """Return a machine's identity. A machine without an owner signs its own credential."""
         owner = self.machines["stranger" if name == "nobody" else name]
         credential = credential_of(owner, None if name == "relay" else self.run, role_of(name))
         return identity_of(credential, owner.key, issued_by=owner.key if name == "nobody" else None)
@@ -93,7 +92,7 @@ def assemble(visibility: str) -> World:
 
 
 async def watched(world: World, name: str, **headers: str) -> str:
-    """Return OPEN if a page, or a program without a session, may watch; otherwise SHUT."""
+    """Return OPEN if a page, or a program without a session, may watch, else SHUT."""
     watcher = Watcher(world.run, **await in_thread(world.cookie)(name), **headers)
     if not await watcher.connect():
         return SHUT
@@ -103,7 +102,6 @@ async def watched(world: World, name: str, **headers: str) -> str:
 
 
 async def took_part(identity: Identity, **headers: str) -> str:
-    """Return what a machine is told after its handshake."""
     async with connecting(identity, **headers) as link:
         event = await link.open()
         if isinstance(event, Opened):
@@ -113,8 +111,8 @@ async def took_part(identity: Identity, **headers: str) -> str:
 
 
 async def refusal_after(link: Any) -> str:
-    """Return OPEN or the refusal. The site checks its rows after the handshake."""
-    await link.send(b"")  # this is no message, so an admitted machine is told E206
+    """Return OPEN, or the code of the refusal. The site checks its rows after the handshake."""
+    await link.send(b"")  # this is not a message, so an admitted machine gets E206
     code, _ = await link.how_it_ends()
     return OPEN if code == "E206" else str(code)
 

@@ -44,7 +44,7 @@ def test_what_streams_or_is_a_part_stays_as_it_is() -> None:
 
 
 def test_a_page_that_has_not_changed_is_not_sent_again(client: Client, run: Run) -> None:
-    """The tag of a compressed answer is weak and must still match."""
+    """The ETag of a compressed answer is weak and must still match."""
     badge = f"/runs/{run.slug}/badge.svg"
     first = client.get(badge, headers={"Accept-Encoding": "gzip"})
     assert first["Content-Encoding"] == "gzip"

@@ -1,4 +1,4 @@
-"""Rate limits: how they count, whom they count, and where they apply."""
+"""Rate limits: how they count, for whom, and where they apply."""
 
 import ipaddress
 from typing import Any
@@ -94,7 +94,8 @@ class TestWho:
             ("::1", "192.0.2.7", "192.0.2.7"),
             ("::ffff:127.0.0.1", "192.0.2.7", "192.0.2.7"),
             ("127.0.0.1", "", "127.0.0.1"),
-            ("192.0.2.9", "198.51.100.1", "192.0.2.9"),  # not a proxy of the site: its header does not count
+            # this address is not a proxy of the site, so its header does not count
+            ("192.0.2.9", "198.51.100.1", "192.0.2.9"),
             ("10.1.2.3", "198.51.100.1, 192.0.2.7", "192.0.2.7"),
             ("10.1.2.3", "192.0.2.7, 10.9.9.9, 127.0.0.1", "192.0.2.7"),  # a proxy behind a proxy
             ("10.1.2.3", "10.9.9.9", "10.9.9.9"),
@@ -122,7 +123,7 @@ class TestPages:
 
     def test_a_name_spelled_otherwise_is_the_same_name(self, volunteer: Person, settings: Any) -> None:
         settings.RATES = settings.RATES | {"log-ins": (100, 900)}
-        spellings = ("Teo", " Teo", "Teo\t", "\uff34\uff45\uff4f")  # log-in reads them all as Teo
+        spellings = ("Teo", " Teo", "Teo\t", "\uff34\uff45\uff4f")  # log-in reads all of these as Teo
         answers = [Client().post("/login/", {"username": name, "password": "guess"}) for name in spellings]
         assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
 

@@ -1,4 +1,4 @@
-"""Alerts for those who manage a run: each one's condition, exceptions and starting time."""
+"""Alerts for those who manage a run: each alert's condition, exceptions and starting time."""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -186,7 +186,7 @@ def trouble_codes(
         (seen_in("open", TEO, AUXILIARY, phase="accumulate"), []),
         (seen_in("open", TEO, phase="accumulate"), ["E409"]),
         (seen_in("open", phase="accumulate"), ["E409"]),
-        (seen_in("open"), []),  # no host drives it, so its machines are unknown
+        (seen_in("open"), []),  # no host drives this run, so its machines are unknown
         (seen_in("paused", TEO, phase="accumulate"), []),
         (seen_in("draft", dataset="failed"), ["E302"]),
         (seen_in("draft", dataset="ready"), []),

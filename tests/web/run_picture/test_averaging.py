@@ -1,4 +1,4 @@
-"""The last plan in words and as a drawing, for any number of machines and without bandwidths."""
+"""The last plan in words and as a drawing, for any number of machines, and without bandwidths."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Titles on preview images: which can be drawn, and how they fit."""
+"""Titles on preview images: which titles can be drawn, and how they fit."""
 
 import pytest
 from hypothesis import given, settings

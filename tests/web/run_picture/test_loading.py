@@ -1,4 +1,4 @@
-"""The queries that a site prepares at its start."""
+"""The queries that a site prepares when it starts."""
 
 from typing import Any
 

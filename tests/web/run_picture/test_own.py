@@ -39,7 +39,7 @@ def spare(stranger: Person) -> Machine:
 
 @pytest.fixture(autouse=True)
 def measured(run: Run, laptop: Owned, relay: Machine, spare: Machine) -> None:
-    """Show links: Teo's laptop limits the averaging at the relay, and the stranger's machine is not measured."""
+    """Show link rates: Teo's laptop limits the averaging at the relay, and the stranger's machine is not measured."""
     links = {
         laptop.machine.peer_id: Link("trainer", UP, DOWN),
         relay.peer_id: Link("relay", RELAYS, None),

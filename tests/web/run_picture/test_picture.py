@@ -1,4 +1,4 @@
-"""The picture of a run: losses, counts, the bars of the current step, and averaged bytes."""
+"""The picture of a run that its page shows: losses, counts, the bars of the current step, and averaged bytes."""
 
 import json
 import re
@@ -112,7 +112,7 @@ def test_passes_are_told_as_far_as_they_are_known(passes: float | None, words: s
 
 
 def test_more_than_a_step_takes_is_not_shown() -> None:
-    """Machines compute a few samples more than needed."""
+    """Machines compute a few samples more than a step needs."""
     shown = with_recipe(picture("open", target_batch=10))
     found = picture_of(Seen(shown, (TEO, NOOR), "accumulate", 0, NOON))
     assert (found["step_title"], found["done"], found["target"]) == ("This step", 10, 10)
@@ -165,7 +165,6 @@ def test_what_the_page_compares_is_text(release: Release | None) -> None:
 
 
 def training(run: Run, *names: str) -> None:
-    """Show trainers of these people, with one, two, three … samples done, and two machines that only average."""
     shown = {"state": "ready", "samples_per_s": 1.0}
     members = [
         {"peer": f"{at:032}", "name": name, "role": "trainer", "done": at, **shown} for at, name in enumerate(names, 1)

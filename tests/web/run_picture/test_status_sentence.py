@@ -32,7 +32,6 @@ def picture(state: str, *, waiting_for: str = "", dataset: str = "ready", **chan
 
 
 def ending(shown: RunPicture) -> RunPicture:
-    """Mark the run as ended by its organizer."""
     shown.run.wanted = Run.Wanted.FINISHED
     return shown
 
@@ -55,7 +54,8 @@ def ending(shown: RunPicture) -> RunPicture:
         (picture("open"), [TEO, RELAY], "1 person on 1 machine is making step 13."),
         (picture("open"), [TEO, NOOR, NOOR], "2 people on 3 machines are making step 13."),
         (picture("open", pace_s=1.2), [TEO], "A step takes about 1.2 s."),
-        # At 10 samples/s a step's 48 take 4.8 s of its 6 s, so averaging takes 1.2 s. The missing 45 take 4.5 s.
+        # At 10 samples/s, the 48 samples of a step take 4.8 s of its 6 s, so averaging takes 1.2 s. The missing 45 take
+        # 4.5 s.
         (picture("open", pace_s=6.0), [TEO], "Next step in about 6 s."),
         (picture("open", pace_s=600.0, target_batch=6000), [TEO], "Next step in about 10 min."),
         (picture("open", pace_s=4.0, target_batch=3), [TEO], "Next step in about 4 s."),

@@ -1,4 +1,4 @@
-"""Votes by person on the state's digest; the log decides where they do not."""
+"""Votes about the state digest, one per person. The log decides if the votes do not."""
 
 import pytest
 
@@ -14,7 +14,6 @@ ONE, TWO, THREE = "1" * 16, "2" * 16, "3" * 16
 
 
 def after_a_step(*owners: str) -> tuple[Stage, list[Trainer]]:
-    """Return machines of these people, all with work in the first update."""
     stage = Stage(batch=8 * len(owners))
     stage.relay()
     trainers = [stage.trainer(f"m{number}", owner) for number, owner in enumerate(owners)]

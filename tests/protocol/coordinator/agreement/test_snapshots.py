@@ -1,4 +1,4 @@
-"""Snapshots: election of the keeper, admission by hash, what relays may drop, and the end of a run."""
+"""Snapshots: election of the uploader, admission by hash, what relays may delete, and the end of a run."""
 
 from msgspec.structs import replace
 
@@ -123,7 +123,7 @@ def test_relays_keep_bytes_until_the_site_has_verified_them() -> None:
 
 
 def test_logs_own_snapshot_is_announced_and_drops_no_bytes() -> None:
-    """A peer that loads the earlier snapshot still needs the entries between the two."""
+    """A peer that loads the earlier snapshot still needs the entries between the two snapshots."""
     stage, _, _ = at_a_snapshot("ann", "bob")
     stage.handle(e.SnapshotStored(snapshot(1)))
     stage.handle(e.SnapshotStored(snapshot(2)))

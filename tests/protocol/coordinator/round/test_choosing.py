@@ -1,4 +1,4 @@
-"""The plan's choice of codecs and contributors: by link rates and deliveries, without flapping."""
+"""The plan's choice of codecs and contributors, by link rates and deliveries, and without flapping."""
 
 import pytest
 
@@ -12,19 +12,19 @@ from peer_agent.protocol.coordinator.state import Phase
 from tests.protocol.coordinator.scenes import capacities_of, codecs_of, linked
 from tests.protocol.coordinator.stage import ELEMENTS, Stage, Trainer, peer_of, sent
 
-QUICK, SLOW = 1e7, 2e4  # bytes a second: a vector of fp16 takes 0.03 s, or 13 s
+QUICK, SLOW = 1e7, 2e4  # bytes per second: a vector in fp16 takes 0.03 s or 13 s
 RELAY = peer_of("relay")
 
 
 @pytest.fixture(autouse=True)
 def bytes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a plan's time that of its bytes alone, for round figures."""
+    """Make the planned time that of the bytes alone, so that figures are round."""
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
 
 
 def cut(stage: Stage, *trainers: Trainer) -> dict[str, str]:
-    """Make the next batch; return each trainer's codec at the cut, by name."""
+    """Complete the next batch. Return each trainer's codec at the cut, by name."""
     before = len(stage.said)
     stage.accumulate(*trainers)
     names = {trainer.peer: trainer.name for trainer in stage.trainers.values()}
@@ -55,7 +55,7 @@ def test_stated_codec_is_used_while_links_are_unknown() -> None:
 
 
 def test_slow_link_gets_a_smaller_codec_and_others_keep_theirs() -> None:
-    """Averages use one codec for all (rule 14)."""
+    """Averages have one codec for all receivers (rule 14)."""
     stage, trainers = linked(QUICK, QUICK, QUICK, SLOW, codecs="plan")
     assert cut(stage) == {"ann": "fp16", "bob": "fp16", "cem": "fp16", "dan": "int4"}
     assert stage.round.codec_down == "int4", "each averaged vector goes over the slow link as well"
@@ -93,7 +93,8 @@ def test_a_cut_is_said_again_in_the_same_codec() -> None:
 
 
 def test_a_codec_stays_where_another_would_gain_next_to_nothing() -> None:
-    """It takes 13 s in fp16 and 3.4 s in int4; known rates change by less than that from round to round."""
+    """A vector takes 13 s in fp16 and 3.4 s in int4. Estimates of a rate change by less than that from round to
+    round."""
     stage, trainers = linked(QUICK, QUICK, QUICK, SLOW, codecs="plan")
     told = []
     for factor in (1.0, 0.95, 1.05, 0.9, 1.1):
@@ -105,7 +106,7 @@ def test_a_codec_stays_where_another_would_gain_next_to_nothing() -> None:
 
 
 def test_fewer_bits_have_to_save_a_named_part_of_the_step() -> None:
-    """In int8 a slow link takes half the time, which is a small or a large part of computing the batch."""
+    """With int8 a slow link takes half the time. That is a small or a large part of the time to compute the batch."""
     for part, codec in ((0.5 * GAIN, "fp16"), (4 * GAIN, "int8")):
         stage, trainers = linked(QUICK, QUICK, QUICK, QUICK, codecs="plan", batch=48)
         compute_s = 48 / sum(stage.member(trainer).samples_per_s for trainer in trainers)
@@ -146,7 +147,7 @@ def test_attempts_of_a_round_share_the_codec_of_its_averages() -> None:
 
 
 def fast(*bps: float, **values: object) -> tuple[Stage, list[Trainer]]:
-    """Return trainers whose batch takes 3 s to compute; a round takes 0.03 s on a quick link."""
+    """Return trainers whose batch takes 3 s to compute. A round takes 0.03 s on a quick link."""
     return linked(*(bps or (QUICK, QUICK, QUICK, SLOW)), contributors="fast", **values)  # type: ignore[arg-type]
 
 
@@ -251,14 +252,15 @@ def test_where_only_the_slow_are_left_they_make_the_batch() -> None:
 
 
 def test_nobody_is_left_out_for_a_reducer_that_is_slow() -> None:
-    """Fewer gradients would mean fewer bytes for it, but that is no reason to leave a trainer out."""
+    """Fewer gradients would mean fewer bytes for the slow reducer, but that is no reason to leave a trainer out."""
     stage, _ = fast(QUICK, QUICK, QUICK, 0.9 * QUICK, relay_bps=5e4)
     assert len(cut(stage)) == 4
     assert sent(stage.said, m.SitOut) == []
 
 
 def test_nobody_is_left_out_of_whose_link_nothing_is_known() -> None:
-    """It counts as slow as the slowest, so that no other trainer is left out until it is measured."""
+    """A trainer whose link is not measured counts as slow as the slowest. So no other trainer is left out until it is
+    measured."""
     stage, trainers = fast(QUICK, QUICK, SLOW, 0)
     assert len(cut(stage)) == 4
     finish(stage, *trainers)
@@ -267,7 +269,7 @@ def test_nobody_is_left_out_of_whose_link_nothing_is_known() -> None:
 
 
 def test_a_keeper_of_the_log_is_not_left_out() -> None:
-    """Without a relay its confirmation is needed for the commit."""
+    """Without a relay, the commit needs this trainer's confirmation that it has the averages."""
     stage, trainers = fast()
     stage.member(trainers[3]).stands_in = True
     assert "dan" in cut(stage)

@@ -1,4 +1,5 @@
-"""From the last span to the next round, with a database that refuses, and one that answers twice."""
+"""The time from the last span of a round to the next round: with a database that refuses, and with one that answers
+twice."""
 
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ from tests.protocol.coordinator.stage import sent
 
 
 def test_refusing_database_is_retried_after_doubling_pauses() -> None:
-    """Each refusal used to be answered with the next write at once, until Python's stack was full."""
+    """A regression: each refusal caused the next write at once, until Python's stack was full."""
     stage, *_ = reducing()
     stage.reduce()
     asked = []

@@ -1,4 +1,4 @@
-"""Late slots are found in the reducers' reports; past lateness decides how long the next plan waits."""
+"""Reducers' reports show which slots are late. Past lateness decides how long the next plan waits."""
 
 from typing import Any
 
@@ -24,14 +24,14 @@ OTHERS = (0, 1, 2)
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send chunks one at a time, and make a plan's time that of its bytes alone, for round figures."""
+    """Send chunks one at a time, and make the planned time that of the bytes alone, so that figures are round."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
 
 
 def timed(*relays: dict[str, object], people: int = 4, duration_s: float = 10.0) -> tuple[Stage, list[Trainer], PeerId]:
-    """Return a round whose plan takes `duration_s` by the known rates of the relays' links."""
+    """Return a round that is planned to take `duration_s`, by the known rates of the relays' links."""
     bps = int(people * HALF / duration_s / max(len(relays), 1))
     stage, trainers, (relay, *_) = reducing(*relays, people=people, bps=[bps] * max(len(relays), 1))
     assert stage.round.plan is not None
@@ -40,7 +40,7 @@ def timed(*relays: dict[str, object], people: int = 4, duration_s: float = 10.0)
 
 
 def averaged(stage: Stage, *parts: tuple[int, tuple[int, ...]]) -> list[e.Command]:
-    """Report the only span, with these slots up to these chunks."""
+    """Report the only span as averaged. Each of `parts` is (end of a range of chunks, slots in it)."""
     (span,) = stage.spans()
     stops = [0, *(stop for stop, _ in parts)]
     included = tuple(Included(first, stop, slots) for first, (stop, slots) in zip(stops, parts, strict=False))
@@ -133,7 +133,7 @@ def test_who_was_lost_is_not_called_late() -> None:
 
 
 def test_no_more_are_dropped_than_the_others_can_do_without() -> None:
-    """Two of five are late in different chunks: at most three tenths of the tokens may be missing."""
+    """Two of five slots are late in different chunks. At most three tenths of the tokens may be missing."""
     stage, trainers, _ = timed(people=5)
     everybody = (0, 1, 2, 3, 4)
     said = averaged(stage, (3, (0, 1, 2, 4)), (6, (0, 1, 2, 3)), (CHUNKS, everybody))
@@ -171,7 +171,7 @@ def test_often_late_sender_sits_out_rounds_and_loses_nothing() -> None:
 
 @pytest.mark.parametrize(("still_s", "is_slow"), [(1.0, True), (3.0, False)])
 def test_late_sender_is_slow_until_an_update_has_all_of_it(still_s: float, is_slow: bool) -> None:
-    """A machine that was stopped is as fast as before when it returns."""
+    """A machine that was suspended is as fast as before when it returns."""
     stage, trainers, relay = timed()
     progress(stage, relay, 3, 3, 3, 2)
     stage.wait(still_s)
@@ -189,7 +189,7 @@ def test_late_sender_is_slow_until_an_update_has_all_of_it(still_s: float, is_sl
 
 
 def tell(stage: Stage, reducer: PeerId, *last_s: float | None, first_s: float = 1.0, **said: Any) -> None:
-    """Report when each slot's last chunk came, with all its bytes; None: no chunk came."""
+    """Report when each slot's last chunk arrived, and all its bytes. None means that no chunk arrived."""
     size = HALF + CHUNKS * 60
     arrivals = [(slot.peer, last) for slot, last in zip(stage.round.slots, last_s, strict=True) if last is not None]
     told = tuple(m.Arrival(peer, said.get("size", size), min(first_s, last), last) for peer, last in sorted(arrivals))
@@ -274,7 +274,8 @@ def test_arrivals_of_non_reducers_or_other_attempts_are_ignored() -> None:
 
 @pytest.mark.parametrize(("pace", "rounds"), [(0.0, 1), (AHEAD_OF_PLAN, 1), (FAR_AHEAD, 0)])
 def test_plan_that_may_end_far_earlier_teaches_no_lateness(pace: float, rounds: int) -> None:
-    """No slot is late there, so the first round that keeps to its plan would wait for none."""
+    """In a round that may run ahead of its plan, no slot is late. If such rounds counted, the next plan would not wait
+    for late slots."""
     stage, _, relay = timed()
     assert stage.round.plan is not None
     stage.round.plan = stage.state.measured.plan = replace(stage.round.plan, pace=pace)  # type: ignore[union-attr]
@@ -320,7 +321,8 @@ def test_a_plan_waits_as_long_as_chunks_usually_come_late() -> None:
 
 
 def test_senders_asked_most_are_awaited_until_their_usual_time() -> None:
-    """Of sixteen, four with full links are late in every round and twelve never: the four must not be dropped."""
+    """Of sixteen senders, four with full links are late in every round and twelve never. The four must not be
+    dropped."""
     stage, trainers, relay = timed()
     for number in range(ROUNDS_KEPT):
         by = {PeerId(f"{index + 0xA0:032x}"): 0.0 for index in range(12)}
@@ -337,7 +339,7 @@ def test_a_plan_of_unknown_links_has_no_deadlines() -> None:
 
 
 def test_tokens_of_all_weigh_when_there_were_enough() -> None:
-    """A slot with half of the tokens is not late against the others: without it there are too few tokens."""
+    """A slot with half of the tokens does not count as late, since too few tokens would be left without that slot."""
     stage, trainers, relay = timed(people=3)
     heavy = replace(stage.round.slots[2], weights=(m.Weight(0, CHUNKS, 1000 * TOKENS),))
     assert stage.round.plan is not None

@@ -1,4 +1,4 @@
-"""Learning links from receivers' reports, and the little effect that a false report has."""
+"""Learning link rates from receivers' reports. A false report has little effect."""
 
 from typing import Any
 
@@ -117,7 +117,8 @@ def test_links_that_were_measured_longest_ago_are_forgotten() -> None:
 
 
 def flows_of(stage: Stage, pace: float, duration_s: float, told: dict[PeerId, float] | None = None) -> list[Flow]:
-    """Return flows of a round: two send to the relay, the second from 1 s to 5 s, and the second receives."""
+    """Return the flows of a round. Two trainers send to the relay, the second from 1 s to 5 s. The second also receives
+    averages."""
     assert stage.state.measured is not None
     plan = stage.state.measured.plan
     stage.state.measured.plan = replace(plan, pace=pace, duration_s=duration_s)
@@ -144,7 +145,7 @@ def test_without_a_pace_gradients_come_as_fast_as_they_can() -> None:
 
 
 def test_sender_limited_for_its_household_is_not_asked_for_more() -> None:
-    """Otherwise its link would seem slower each round, and its limit would be lowered again and again."""
+    """Otherwise the sender's link would seem slower each round, and its limit would be lowered again and again."""
     stage, trainers, (relay,) = reducing()
     told = dict.fromkeys((*(trainer.peer for trainer in trainers), relay), HALF / 20)
     *gradients, average = flows_of(stage, pace=1.25, duration_s=5.0, told=told)
@@ -239,7 +240,8 @@ def test_averages_of_one_that_told_nothing_came_in_time() -> None:
 
 @pytest.mark.parametrize(("in_parts", "is_tried"), [(1.0, True), (0.5, False)])
 def test_unmet_hope_of_a_link_ends_with_its_round(in_parts: float, is_tried: bool) -> None:
-    """`in_parts` of their planned time, gradients reach a relay for which twice its known rate was hoped."""
+    """The plan hoped for twice the relay's known rate. The gradients arrive at the relay in `in_parts` times their
+    planned time."""
     stage, trainers, (relay,) = reducing(bps=(HALF, HALF))
     stage.state.capacities[relay, "down"].is_floor = stage.state.capacities[relay, "up"].is_floor = True
     next_plan(stage)
@@ -255,7 +257,7 @@ def test_unmet_hope_of_a_link_ends_with_its_round(in_parts: float, is_tried: boo
 
 @pytest.mark.parametrize(("part", "is_held_up"), [(1.0, False), (0.5, True), (0.99, False)])
 def test_cut_short_gradient_is_asked_only_for_what_came(part: float, is_held_up: bool) -> None:
-    """A slow sender is dropped: its bytes so far are fewer, and took as long as all should have taken."""
+    """The round drops a slow sender. Fewer bytes came from it, in the time that all of them should have taken."""
     stage, trainers, (relay,) = reducing()
     assert stage.state.measured is not None
     stage.state.measured.plan = replace(stage.state.measured.plan, pace=1.0, duration_s=4.0)

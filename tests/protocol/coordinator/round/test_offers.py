@@ -1,4 +1,4 @@
-"""Acceptance of offers, and how long the coordinator waits for them."""
+"""Which offers the coordinator accepts, and how long it waits for them."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,7 +30,7 @@ def swarm() -> Swarm:
 
 
 def one_round(swarm: Swarm, delays: dict[str, float]) -> None:
-    """Make a step in which each trainer offers after its delay (default: one second)."""
+    """Make a step in which each trainer offers after its delay, by default one second."""
     stage = swarm.stage
     stage.accumulate(*swarm.trainers)
     begun = stage.now
@@ -63,7 +63,7 @@ def test_the_wait_is_no_shorter_than_a_part_of_accumulating(swarm: Swarm) -> Non
 
 
 def test_a_late_offer_counts_as_the_wait_that_it_missed(swarm: Swarm) -> None:
-    """Otherwise the wait would only shrink, since no late offer would ever be recorded."""
+    """Otherwise the wait could only become shorter, since no late offer would ever be recorded."""
     one_round(swarm, {"eva": 60.0})
     assert max(swarm.stage.state.arrivals) == FIRST_S
     assert len(swarm.stage.state.arrivals) == 5
@@ -82,7 +82,8 @@ def test_wait_doubles_while_rounds_lack_offers(swarm: Swarm) -> None:
 
 @pytest.mark.parametrize(("culprits", "kept"), [(2, 0), (4, 1)])
 def test_who_takes_back_what_it_reported_lets_the_round_down(swarm: Swarm, culprits: int, kept: int) -> None:
-    """It has answered, so the next wait is no longer; it sits out, whether it offers the rest or nothing."""
+    """The trainer has answered, so its answer does not lengthen the next wait. The trainer sits the round out, whether
+    it offers the rest or nothing."""
     stage, fickle, honest = swarm.stage, swarm.trainers[:culprits], swarm.trainers[culprits:]
     stage.accumulate(*swarm.trainers)
     for trainer in fickle:
@@ -108,14 +109,14 @@ def test_who_has_nothing_to_offer_is_not_waited_for(swarm: Swarm) -> None:
 
 
 def test_past_worker_is_awaited_though_it_has_reported_nothing(swarm: Swarm) -> None:
-    """Work since its last report would be a step old in the next update, which would then not be exact."""
+    """Unreported work would be one step old in the next update, which would then not be exact."""
     stage, (*four, quick) = swarm.stage, swarm.trainers
     stage.commit(*swarm.trainers)
     stage.accumulate(*four)
     assert not stage.member(quick).done
     stage.offers(*four)
     assert stage.state.phase is Phase.OFFER
-    stage.compute(quick)  # done before the cut, but never reported
+    stage.compute(quick)  # done before the cut, but not reported
     stage.offer(quick)
     assert len(stage.round.slots) == 5
 
@@ -158,7 +159,7 @@ def test_missing_seventh_is_averaged_without_but_half_is_void(swarm: Swarm) -> N
 
 @pytest.mark.parametrize("more", [1, TOKENS, None])
 def test_offer_above_its_lease_or_implausibly_small_is_refused(swarm: Swarm, more: int | None) -> None:
-    """Credit is in samples: a claim that a hundred samples hold one token would be credit without work."""
+    """Credit is per sample. A claim that a hundred samples have one token would give credit without work."""
     stage, liar = swarm.stage, swarm.trainers[0]
     stage.accumulate(*swarm.trainers)
     units = stage.state.members[liar.peer].done
@@ -182,7 +183,7 @@ def test_nobody_carries_more_than_was_left_out() -> None:
     assert [notice.code for notice in sent(answer, m.Notice)] == ["E219"]  # type: ignore[attr-defined]
 
 
-HELD = 2 * UNIT * TOKENS  # by each trainer
+HELD = 2 * UNIT * TOKENS  # tokens that each trainer has
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,8 @@ def test_units_of_others_twice_or_of_another_time_are_refused(swarm: Swarm, whic
 
 
 def test_an_offer_of_a_revoked_accumulator_is_passed_over(swarm: Swarm) -> None:
-    """Its owner has been told, and would refuse an empty name in a second revocation."""
+    """The owner already knows of the revocation. A second one would have an empty name, which its agent would
+    refuse."""
     stage, (late, *_) = swarm.stage, swarm.trainers
     stage.accumulate(*swarm.trainers)
     stage.member(late).accumulator = NO_ACCUMULATOR
@@ -247,16 +249,17 @@ def test_an_offer_of_a_revoked_accumulator_is_passed_over(swarm: Swarm) -> None:
 @pytest.mark.parametrize(
     ("is_slow", "carried", "people", "is_in"),
     [
-        (True, 5, 4, False),  # 9 of 29 samples, and 70 percent have to come
+        (True, 5, 4, False),  # 9 of 29 samples are missing, but 70 percent are required
         (False, 5, 4, True),
-        (True, 4, 4, True),  # 8 of 28: the others can do without it
-        (True, 5, 2, True),  # the other trainer has no batch without it
+        (True, 4, 4, True),  # 8 of 28 samples are missing: the others are enough
+        (True, 5, 2, True),  # the other trainer cannot fill the batch alone
     ],
 )
 def test_slow_sender_may_not_hold_what_others_cannot_do_without(
     is_slow: bool, carried: int, people: int, is_in: bool
 ) -> None:
-    """Its unsent work is carried over: with a tenth of its uplink it used to hold up each round for 20 s."""
+    """A regression: a trainer with a tenth of its uplink carries its unsent work over, and so held up each round for 20
+    s."""
     stage = Stage(batch=6 * people)
     stage.relay()
     *others, slow = [stage.trainer(name) for name in NAMES[:people]]

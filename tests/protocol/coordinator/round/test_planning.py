@@ -1,4 +1,4 @@
-"""Planning: all chunks are dealt among the present reducers, and no byte counts as held by a dead one."""
+"""Planning: every chunk goes to a reducer that is present, and no bytes count as stored by a dead one."""
 
 import pytest
 
@@ -87,7 +87,7 @@ def test_reducer_with_triple_bandwidth_gets_a_triple_part() -> None:
 
 @pytest.mark.parametrize("is_out", [False, True])
 def test_trainer_that_stalled_or_failed_a_round_has_no_part(is_out: bool) -> None:
-    """It is still a party of the plan, since it sends and receives."""
+    """The trainer is still part of the plan, because it sends and receives."""
     stage, trainers, (relay,) = reducing(bps=(1_000_000,))
     stage.state.capacities |= capacities_of((trainer.peer, 1_000_000) for trainer in trainers)
     listening = stage.member(trainers[0])
@@ -109,7 +109,7 @@ def dealt(stage: Stage) -> m.Plan:
 
 @pytest.mark.parametrize(("is_tried", "parts"), [(True, (4, 4)), (False, (6, 2))])
 def test_plan_hopes_for_more_from_links_that_may_carry_more(is_tried: bool, parts: tuple[int, int]) -> None:
-    """Otherwise two links that seem slow would get little and never show their capacity."""
+    """Otherwise two links that seem slow would get little to carry and never show their capacity."""
     stage, _, relays = reducing({}, {}, bps=(1_000_000, 1_000_000))
     for way in WAYS:
         known = stage.state.capacities[relays[0], way]
@@ -135,7 +135,8 @@ def test_deadline_is_patience_plus_four_times_what_links_take() -> None:
 def test_a_plan_is_kept_to_where_it_is_known_what_limits_it(
     is_floor: bool, is_tried: bool, pace: float, sigma: float
 ) -> None:
-    """Otherwise gradients run far ahead of the plan, so that the next plan knows more."""
+    """While the link that limits the round is unknown, gradients may run far ahead of the plan, so that the next plan
+    knows more."""
     stage, trainers, (relay,) = reducing({}, bps=(1000,))
     stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
     for way in WAYS:
@@ -147,7 +148,8 @@ def test_a_plan_is_kept_to_where_it_is_known_what_limits_it(
 
 @pytest.mark.parametrize(("tried", "pace"), [("up", AHEAD_OF_PLAN), ("down", AHEAD_OF_PLAN), (None, FAR_AHEAD)])
 def test_direction_that_limits_no_plan_need_not_be_known(tried: Way | None, pace: float) -> None:
-    """A relay sends averages as gradients arrive: its other direction shows no more than the full one."""
+    """A relay sends averages as fast as it receives gradients. Once one direction of its link is full, the other
+    direction carries no more."""
     stage, trainers, (relay,) = reducing({}, bps=(1000,))
     stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
     for way in WAYS:
@@ -158,7 +160,7 @@ def test_direction_that_limits_no_plan_need_not_be_known(tried: Way | None, pace
 
 @pytest.mark.parametrize(("is_floor", "hoped"), [(False, 1.0), (True, 1 / HOPE)])
 def test_of_a_pair_that_carried_its_limit_in_time_more_is_hoped(is_floor: bool, hoped: float) -> None:
-    """Shares are dealt by the hope; their duration is computed from what was measured."""
+    """Shares follow the hoped rate. The planned duration follows the measured rate."""
     stage, trainers, (relay,) = reducing(bps=(10_000_000,))
     pair = trainers[0].peer, relay
     stage.state.pairs[pair] = Capacity(100_000, is_floor=is_floor, measured_at=0, is_tried=True)
@@ -169,7 +171,8 @@ def test_of_a_pair_that_carried_its_limit_in_time_more_is_hoped(is_floor: bool, 
 
 
 def test_a_hope_that_makes_the_round_longer_is_put_to_the_test() -> None:
-    """Shares are dealt as if one relay carried twice as much; if it does not, a pace of 1.25 would never show it."""
+    """The plan hopes that one relay carries twice its known rate. If senders kept close to the plan, they would never
+    find out."""
     stage, trainers, relays = reducing({}, {}, bps=(1000, 1000))
     stage.state.latenesses.append(Late((1, 0, 1), {trainer.peer: 0.0 for trainer in trainers}))
     for direction, known in stage.state.capacities.items():
@@ -185,7 +188,7 @@ def test_a_hope_that_makes_the_round_longer_is_put_to_the_test() -> None:
 
 @pytest.mark.parametrize(("way", "factor", "pace"), [("up", 5, AHEAD_OF_PLAN), ("up", 7, 0.0), ("down", 7, 0.0)])
 def test_plan_does_not_keep_step_with_a_far_slower_link(way: Way, factor: int, pace: float) -> None:
-    """One slow machine would make every peer's round as long as its own."""
+    """One slow machine would make the round of every peer as long as its own."""
     stage, trainers, _ = reducing({}, bps=(10_000_000,))
     stage.state.capacities |= capacities_of([(trainer.peer, 70_000) for trainer in trainers])
     stage.state.capacities[trainers[3].peer, way].bps /= factor

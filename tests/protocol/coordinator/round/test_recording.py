@@ -1,4 +1,4 @@
-"""The record of a round: whose work is in it, and whether the step is exact."""
+"""The record of a round: whose work it contains, and whether the step is exact."""
 
 from fractions import Fraction
 from typing import Literal
@@ -60,7 +60,7 @@ def test_a_step_that_left_somebody_out_somewhere_is_not_exact() -> None:
 
 
 def test_a_step_with_carried_work_is_not_exact() -> None:
-    """Part of it was computed for the step before."""
+    """Part of the carried work was computed for the step before."""
     stage, trainers, weight = left_out(0)
     stage.accumulate()
     assert offers_carried(stage, trainers[0], weight) == []
@@ -140,7 +140,7 @@ def test_neighbours_with_the_same_slots_are_one_part() -> None:
 
 
 def overlapped_record(staleness: Literal[0, 1]) -> Record:
-    """Return a record in which Ann's first unit is one step old, and all else is of the step."""
+    """Return a record in which Ann's first unit was computed one step earlier, and all other units in this step."""
     stage = Stage(batch=16, staleness=staleness)
     stage.relay()
     ann, bob = stage.trainer("ann"), stage.trainer("bob")

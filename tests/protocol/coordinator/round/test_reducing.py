@@ -1,4 +1,4 @@
-"""A span counts when it is done and kept; lost or wrong parts are averaged again or left out."""
+"""A span counts once it is averaged and stored. Lost or wrong parts are averaged again or left out."""
 
 import math
 from typing import Any
@@ -51,7 +51,7 @@ def test_what_a_dead_keeper_had_is_averaged_again() -> None:
 
 
 def done_but_for_a_copy() -> tuple[Stage, list[Trainer], PeerId]:
-    """Return a round whose spans are all on one relay's disk, with no second copy reported."""
+    """Return a round whose spans are all on one relay's disk. No peer has reported a second copy."""
     stage, trainers, (relay,) = reducing()
     stage.gathers = False
     stage.reduce()
@@ -117,7 +117,7 @@ AUXILIARY = {"role": Role.AUXILIARY}
 
 
 def done_by_members(*others: dict[str, Any], people: int = 4) -> tuple[Stage, list[Trainer], list[PeerId]]:
-    """Return a round in which auxiliaries have averaged everything and report it on their disks."""
+    """Return a round in which auxiliaries have averaged every span and report that they stored it."""
     stage, trainers, reducers = reducing(AUXILIARY, *others, people=people)
     stage.gathers = False
     stage.reduce()

@@ -1,4 +1,4 @@
-"""A household keeps its share of the uplink: plans leave it out, and the agent gets a rate limit."""
+"""A household keeps its share of the uplink: plans do not use that share, and the agent gets a rate limit."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def told(stage: Stage) -> dict[PeerId, int]:
 
 
 def reserved(percent: int = 20) -> Stage:
-    """Return a run in which Ann's household reserves this share; her uplink carries 1 MB/s."""
+    """Return a run in which Ann's household reserves this percentage. Her uplink carries 1 MB/s."""
     stage, *_ = reducing()
     stage.hello(stage.trainers[ANN], reserve_percent=percent)
     stage.state.capacities |= capacities_of([(ANN, 1_000_000)])
@@ -51,7 +51,7 @@ def test_rate_is_sent_again_when_it_changes_or_after_a_hello() -> None:
     ("is_floor", "is_tried", "is_told"), [(True, False, False), (True, True, True), (False, False, True)]
 )
 def test_the_least_that_a_link_carries_is_no_rate(is_floor: bool, is_tried: bool, is_told: bool) -> None:
-    """A rate limit would keep the link there for ever."""
+    """A rate limit at a lower bound would keep the link there for ever."""
     stage = reserved()
     stage.state.capacities[ANN, "up"] = Capacity(1e6, is_floor, 0, is_tried)
     assert bool(told(stage)) is is_told

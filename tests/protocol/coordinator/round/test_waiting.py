@@ -15,7 +15,7 @@ from tests.protocol.coordinator.stage import UNIT, Stage, Trainer, notes, sent
 
 
 def some(count: int = 3, *, staleness: Literal[0, 1] = 1) -> tuple[Stage, list[Trainer]]:
-    """Return a run after two updates, with known paces; each trainer makes two units of a batch."""
+    """Return a run after two updates, with known speeds. Each trainer makes two units of a batch."""
     stage = Stage(batch=2 * UNIT * count, staleness=staleness)
     stage.relay()
     trainers = [stage.trainer(name) for name in NAMES[:count]]
@@ -25,7 +25,7 @@ def some(count: int = 3, *, staleness: Literal[0, 1] = 1) -> tuple[Stage, list[T
 
 
 def go_on(stage: Stage, trainer: Trainer, units: int = 1) -> None:
-    """Finish more units beside the offered ones, one per second, and report them."""
+    """Let a trainer finish units after the offered ones, one per second, and report them."""
     for _ in range(units):
         stage.wait(1.0)
         trainer.done[trainer.undone.pop(0)] = trainer.step
@@ -33,7 +33,7 @@ def go_on(stage: Stage, trainer: Trainer, units: int = 1) -> None:
 
 
 def overlapped(units: int = 2, count: int = 3) -> tuple[Stage, list[Trainer]]:
-    """Return a round whose averages are complete, and in which each trainer has computed more units."""
+    """Return a round whose averages are complete. Each trainer has meanwhile computed more units."""
     stage, trainers = some(count)
     stage.accumulate(*trainers)
     stage.offers(*trainers)
@@ -46,7 +46,7 @@ def overlapped(units: int = 2, count: int = 3) -> tuple[Stage, list[Trainer]]:
 
 
 def commits(stage: Stage) -> None:
-    """Commit the step, without delivering the commit to any trainer."""
+    """Commit the step without delivering the commit to any trainer."""
     for trainer in stage.trainers.values():
         stage.lose.add((trainer.peer, m.Commit))
     stage.gathered(next(iter(stage.trainers)))
@@ -81,7 +81,7 @@ def test_without_it_a_word_during_a_round_changes_nothing() -> None:
 
 
 def test_full_batch_still_waits_for_the_last_trainer_to_apply() -> None:
-    """Otherwise its work from the round would be too old for the next."""
+    """Otherwise the trainer's work from the round would be too old for the next round."""
     stage, trainers = overlapped(units=3)
     commits(stage)
     for trainer in trainers[:2]:
@@ -201,7 +201,8 @@ def test_trainer_claiming_work_beyond_its_quota_gets_no_more() -> None:
 
 
 def test_a_batch_usually_takes_from_cut_to_cut() -> None:
-    """From the commit on a batch may take no time, and every other duration would be too long."""
+    """Work overlaps the round, so a batch may already be full at the commit. A batch's usual time is therefore counted
+    from cut to cut."""
     stage, trainers = overlapped()
     begun = stage.round.cut_at
     commits(stage)
@@ -285,7 +286,8 @@ def test_hello_in_a_round_names_both_sums_and_loses_nothing() -> None:
 
 
 def test_new_host_waits_a_little_for_the_last_contributors() -> None:
-    """Each may hold work for two batches, so some could begin, but then the others' work would be too old."""
+    """Each contributor may have work for two batches. If some contributors started the round, the work of the other
+    contributors would be too old."""
     stage, trainers = overlapped(units=3)
     after = restarted(stage, staleness=1)
     for trainer in trainers[:2]:

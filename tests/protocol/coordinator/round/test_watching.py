@@ -1,4 +1,4 @@
-"""A reduce continues while anything moves, at its reducer's pace; stalled peers are replaced or left out."""
+"""A reduce phase continues while chunks arrive, at its reducer's speed. Stalled peers are replaced or left out."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ from tests.protocol.coordinator.stage import ELEMENTS, Stage, notes, sent
 
 @pytest.fixture(autouse=True)
 def chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send chunks one at a time, and make a plan's time that of its bytes alone, for round figures."""
+    """Send chunks one at a time, and make the planned time that of the bytes alone, so that figures are round."""
     monkeypatch.setattr(deadlines, "BATCH_BYTES", 1)
     monkeypatch.setattr(planning, "START_S", 0.0)
     monkeypatch.setattr(planning, "FRAMING", 1.0)
@@ -67,7 +67,8 @@ def test_a_reduce_of_a_fifth_of_a_chunk_a_second_commits() -> None:
 
 
 def test_the_measure_is_the_faster_half_at_that_reducer() -> None:
-    """With three at ten seconds per chunk, the fourth has forty. If all others are fast, it has four."""
+    """If three slots take ten seconds per chunk, the fourth may take forty. If the three are fast, the fourth may take
+    four."""
     stage, _, (relay,) = reducing()
     chunks_arrive(stage, relay, 38, 0.1, 0.1, 0.1, 0)
     assert stage.round.dropped == set()
@@ -76,7 +77,8 @@ def test_the_measure_is_the_faster_half_at_that_reducer() -> None:
 
 
 def test_a_frozen_relay_accuses_nobody() -> None:
-    """If the relay is silent or reports no movement at all, there is no comparison: only the deadline decides."""
+    """If the relay is silent or reports no progress of any slot, slots cannot be compared. Only the deadline
+    decides."""
     stage, trainers, (relay,) = reducing()
     chunks_arrive(stage, relay, 2, 2, 2, 1, 1)
     while stage.state.phase is Phase.REDUCE:
@@ -89,7 +91,8 @@ def test_a_frozen_relay_accuses_nobody() -> None:
 
 
 def test_who_is_ahead_may_wait_for_the_others_and_is_not_accused() -> None:
-    """A reducer's window is full of chunks that are ahead; the slot behind holds it up."""
+    """A reducer's buffer fills with chunks of fast slots, which wait for the slow slot. The fast senders are not at
+    fault."""
     stage, _, (relay,) = reducing()
     for _ in range(16):
         stage.wait(0.5)
@@ -106,7 +109,8 @@ def test_slots_stopped_at_one_chunk_are_left_to_the_deadline() -> None:
 
 
 def test_needed_sender_is_awaited_as_long_as_redoing_it_takes() -> None:
-    """Without a third of the tokens the round would be void: two trainers can redo them in twenty seconds."""
+    """Without a third of the tokens the round would be void. Two trainers can compute these tokens again in twenty
+    seconds."""
     stage, trainers, (relay,) = reducing(people=3, unit_s=20)
     assert 21 <= chunks_arrive(stage, relay, 60, 4, 4, 0.26) <= 25
     assert "void" in notes(stage.said)
@@ -116,7 +120,7 @@ def test_needed_sender_is_awaited_as_long_as_redoing_it_takes() -> None:
 
 
 def test_whom_the_others_cannot_do_without_is_waited_for() -> None:
-    """The one left of four would need four times as long for the next batch."""
+    """The one trainer that is left of four would need four times as long for the next batch."""
     stage, _, (relay,) = reducing(people=4, unit_s=2)
     chunks_arrive(stage, relay, 26, 4, 0.3, 0.3, 0.3)
     assert stage.round.dropped == set()
@@ -183,7 +187,8 @@ def test_reducer_where_nothing_moved_loses_its_part() -> None:
 
 
 def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving: bool = False) -> None:
-    """Report that the first relay is done, and at the second no progress, or a chunk every two seconds."""
+    """Report that the first relay is done. The second one reports no progress, or with `moving` a chunk every two
+    seconds."""
     begun = stage.now
     while stage.now < begun + seconds:
         for span in stage.spans():
@@ -194,7 +199,7 @@ def done_and_still(stage: Stage, relays: list[PeerId], seconds: float, *, moving
 
 
 def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
-    """Its disk is full, or it hangs but still reports: the round need not be void."""
+    """The stalled relay's disk is full, or the relay hangs but still reports. The round need not become void."""
     stage, trainers, relays = reducing({}, {})
     done_and_still(stage, relays, STALL_S)
     assert stage.round.attempt == 1
@@ -209,7 +214,7 @@ def test_stalled_relay_beside_a_finished_one_is_replaced() -> None:
 
 
 def test_relay_with_all_chunks_is_not_awaited_as_one_receiving() -> None:
-    """If its disk is full, the speed of the links does not matter."""
+    """If the relay's disk is full, the speed of the links does not matter."""
     stage, _, relays = reducing({}, {})
     begun, way_s = stage.now, 2 * STALL_S
     while stage.round.attempt == 1:
@@ -257,7 +262,7 @@ def test_a_slow_relay_or_the_last_one_is_waited_for() -> None:
 
 
 def test_where_rounds_were_void_a_relay_is_given_more_time_too() -> None:
-    """While no relay is done, there is no measure of a long time."""
+    """While no relay is done, nothing shows how long a relay should take."""
     stage, _, relays = reducing({})
     stage.state.slow_rounds = 1
     stage.round.deadline += 100
@@ -311,7 +316,8 @@ def test_a_lost_drop_is_said_again() -> None:
 
 
 def timed(*relays: Mapping[str, object], duration_s: float, people: int = 4) -> tuple[Stage, list[PeerId]]:
-    """Return a round of this duration by its relays' links; the first relay's deadlines are half of that."""
+    """Return a round that is planned to take `duration_s` by its relays' links. The first relay's deadlines are half of
+    that."""
     bps = int(people * 2 * ELEMENTS / duration_s / len(relays))
     stage, _, reducers = reducing(*relays, people=people, bps=[bps] * len(relays))
     assert stage.round.plan is not None
@@ -328,7 +334,8 @@ def test_slot_stopped_shorter_than_the_wait_is_left_to_deadlines() -> None:
 
 
 def goes_on(stage: Stage, relays: list[PeerId], seconds: float, *, begun: float, still: int) -> None:
-    """Report a chunk of each slot per second at the first relay, `still` at the second (below 0: silence)."""
+    """Let the first relay report one more chunk per second of each slot, and the second `still` chunks. Below 0, the
+    second is silent."""
     end = stage.now + seconds
     while stage.now < end and stage.round.attempt == 1:
         stage.wait(0.5)
@@ -352,7 +359,7 @@ def test_stalled_reducer_is_replaced_while_its_senders_go_on(still: int) -> None
 
 @pytest.mark.parametrize("is_mute", [True, False])
 def test_silent_reducer_is_replaced_as_soon_as_another_is_done(is_mute: bool) -> None:
-    """A reducer stopped during its upload used to cost three seconds after the others were done."""
+    """A regression: a reducer stopped during its upload cost three seconds after the other reducers were done."""
     stage, relays = timed({}, {}, duration_s=4.0)
     begun = stage.now
     while stage.now < begun + HEARD_S + 0.5:
@@ -370,7 +377,7 @@ def test_silent_reducer_is_replaced_as_soon_as_another_is_done(is_mute: bool) ->
 
 @pytest.mark.parametrize(("duration_s", "mute_s"), [(4.0, HEARD_S), (40.0, 20.0)])
 def test_how_long_it_may_be_mute_is_a_part_of_the_plans_time(duration_s: float, mute_s: float) -> None:
-    """Before that, three of its reports would have to be lost, or it is busy."""
+    """A shorter silence may only mean that three reports were lost, or that the reducer is busy."""
     stage, relays = timed({}, {}, duration_s=duration_s)
     progress(stage, relays[1], 1, 1, 1, 1)
     for span in stage.spans():
@@ -457,7 +464,7 @@ def test_planned_silence_lasts_as_long_as_two_batches_take(
 
 
 def test_slot_with_no_batch_due_yet_is_not_taken_for_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reducer of few chunks receives from a slow sender late, and then all at once."""
+    """A reducer of few chunks receives from a slow sender late, and then all chunks at once."""
     stage, _, (relay,) = reducing({}, bps=(ELEMENTS * 8 // 40,))
     assert stage.round.plan is not None
     stage.round.plan = replace(stage.round.plan, sigma=0.05)

@@ -1,4 +1,4 @@
-"""No claim stops a run: who counts, is awaited or sits out follows from deliveries."""
+"""No claim of a peer stops a run. A peer's deliveries decide whether the peer counts, is waited for or sits out."""
 
 from itertools import pairwise
 
@@ -117,7 +117,7 @@ def test_work_clock_stops_in_a_round_and_at_the_quota() -> None:
 
 
 def damaged(stage: Stage, trainers: list[Trainer], culprit: Trainer, unit_s: float = 16.0) -> None:
-    """Make a step in which a reducer refuses the culprit's gradient, if it takes part."""
+    """Make a step in which a reducer refuses the culprit's gradient, if the culprit takes part."""
     stage.accumulate(*trainers, unit_s=unit_s)
     stage.offers(*trainers)
     stage.close()
@@ -145,7 +145,7 @@ def test_refused_work_sits_out_one_four_and_sixteen_rounds() -> None:
 
 
 def test_repeated_refusals_cost_a_minute_even_with_short_rounds() -> None:
-    """A wait costs seconds, so sixteen rounds of a third of a second would soon be over."""
+    """A penalty counted only in rounds would be over too soon: sixteen rounds may take only five seconds."""
     stage, honest, culprit = four(same_person=False)
     for _ in range(3):
         stage.commit(*honest, culprit)
@@ -214,7 +214,8 @@ def test_nobody_sits_out_where_the_others_cannot_fill_the_batch() -> None:
 
 
 def _at_work_between_rounds(stage: Stage, boaster: Trainer, seconds: float) -> list[float]:
-    """Let a machine deliver its leases at once and offer nothing; return the others' working times between rounds."""
+    """Let a machine deliver its leases at once and offer nothing. Return how long the other machines work between
+    rounds."""
     pauses, end, since = [], stage.now + seconds, stage.now
     while stage.now < end:
         before = stage.state.phase
@@ -228,7 +229,8 @@ def _at_work_between_rounds(stage: Stage, boaster: Trainer, seconds: float) -> l
 
 
 def test_boaster_without_offers_leaves_newcomers_time_for_a_unit() -> None:
-    """Newcomers have no pace, so by known paces they cannot fill the batch; each cut costs their unit in hand."""
+    """Newcomers have no known speed, so they do not seem to fill the batch. Each cut costs them the unit that they
+    compute."""
     stage = Stage(batch=16)
     stage.relay()
     boaster, newcomer = stage.trainer("bob"), stage.trainer("ann")

@@ -1,4 +1,5 @@
-"""How much each trainer is leased: by its deliveries, and never while its holdings are unknown."""
+"""How much each trainer is leased depends on the trainer's deliveries. A trainer gets nothing while its units are
+unknown."""
 
 from typing import cast
 
@@ -45,7 +46,7 @@ def test_a_lease_says_of_which_shard_the_units_after_it_will_be() -> None:
 
 
 def test_unchecked_reports_at_most_double_an_equal_share() -> None:
-    """Its reports cannot be checked before it offers, so its share grows only from update to update."""
+    """Reports cannot be checked before the trainer offers, so its share may grow only from update to update."""
     stage, honest, liar = four(same_person=False)
     for _ in range(4):
         stage.wait(1)
@@ -57,7 +58,7 @@ def test_unchecked_reports_at_most_double_an_equal_share() -> None:
 
 
 def test_share_of_an_overdue_machine_shrinks_every_second() -> None:
-    """A machine of high pace that returned all its work used to hold three others at their quotas for whole rounds."""
+    """A regression: a fast machine that returned all its work kept three others at their quotas for whole rounds."""
     stage, ann, bob = pair()
     stage.commit()
     stage.wait(1)
@@ -153,7 +154,7 @@ def test_quota_is_sent_when_it_changes_by_a_fifth_or_ends_a_rest(held: int, quot
 
 
 def after_a_step() -> tuple[Stage, list[Trainer]]:
-    """Return a run after its first step, of which the second trainer has not heard."""
+    """Return a run after its first step. The second trainer has not heard of that step."""
     stage = Stage(batch=32)
     stage.relay()
     trainers = [stage.trainer(name) for name in ("ann", "bob")]

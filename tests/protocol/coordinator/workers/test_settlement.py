@@ -1,4 +1,4 @@
-"""How leases end: in an update, returned, or as the open round decides."""
+"""How leases end: in an update, by being returned, or as the open round decides."""
 
 from typing import Literal
 

@@ -1,7 +1,7 @@
 """A small OpenID provider over HTTP: discovery, authorize, token with PKCE and client secret, userinfo, keys.
 
-It refuses what a real provider refuses. It also has the three addresses in which GitHub differs from OpenID.
-"""
+The provider refuses what a real provider refuses. It also has the three addresses in which GitHub differs from
+OpenID."""
 
 import base64
 import hashlib
@@ -23,7 +23,7 @@ KEY_ID = "key-1"
 
 
 class OpenIDDouble(ThreadingHTTPServer):
-    """The provider. Its person logs in and agrees at once."""
+    """The OpenID provider. The provider's user logs in and agrees at once."""
 
     daemon_threads = True
 
@@ -34,13 +34,13 @@ class OpenIDDouble(ThreadingHTTPServer):
         self.signing_key = self.key
         self.person: dict[str, Any] = {"sub": "42", "preferred_username": "Amina", "email": "amina@example.org"}
         self.id_token: dict[str, Any] = {}  # changes to the claims of the ID token
-        self.codes: dict[str, dict[str, str]] = {}  # the request behind each unspent code
+        self.codes: dict[str, dict[str, str]] = {}  # the request that belongs to each unspent code
         self.access: set[str] = set()
         self.refusals: list[str] = []
         self.seen: list[str] = []  # query strings of `authorize`
 
     def authorize(self, query: dict[str, str]) -> str:
-        """Return where the browser goes next, with a code that is good once."""
+        """Return where the browser goes next, with a code that can be used once."""
         if query.get("code_challenge_method") != "S256" or not query.get("code_challenge"):
             raise Refusal("no PKCE")
         if query["client_id"] != CLIENT or query["response_type"] != "code":
@@ -69,7 +69,6 @@ class OpenIDDouble(ThreadingHTTPServer):
         return {"keys": [{**key, "kid": KEY_ID, "use": "sig", "alg": "RS256"}]}
 
     def description(self) -> dict[str, Any]:
-        """Return the contents of /.well-known/openid-configuration."""
         places = {"authorization_endpoint": "authorize", "token_endpoint": "token", "userinfo_endpoint": "userinfo"}
         found = {name: f"{self.url}/{place}" for name, place in places.items()}
         return {"issuer": self.url, "jwks_uri": f"{self.url}/keys", **found}
@@ -154,7 +153,7 @@ def openid_double() -> Iterator[OpenIDDouble]:
 
 
 def environment(url: str) -> dict[str, str]:
-    """Return the environment that makes the provider a login of the site."""
+    """Return the environment variables that let people log in to the site through this provider."""
     return {
         "MANYHANDS_OIDC_CLIENT_ID": CLIENT,
         "MANYHANDS_OIDC_CLIENT_SECRET": SECRET,

@@ -131,7 +131,7 @@ class TestClosing:
         secret = create_token(person=volunteer, purpose=Token.Purpose.API).secret
         header = laptop.credential(run, now=int(time.time()))
         close_account(person=volunteer)
-        open_account(person=volunteer)  # nothing of before comes back
+        open_account(person=volunteer)  # nothing from before comes back
         shard = run.dataset.shards.get().digest
         assert not is_in(client)
         assert Client().get(f"/api/v1/files/shards/{shard}", headers=header).json()["code"] == "E214"

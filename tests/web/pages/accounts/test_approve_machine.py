@@ -1,4 +1,4 @@
-"""Approving a machine in the browser: the whole way, and each way in which it can fail."""
+"""Approving a machine in the browser: the whole sequence, and each way in which it can fail."""
 
 import re
 from datetime import timedelta
@@ -26,8 +26,6 @@ ANSWERS = {
 
 
 class Agent:
-    """A machine with a key, as the site sees it."""
-
     def __init__(self, **facts: Any) -> None:
         self.key, self.client = Ed25519PrivateKey.generate(), Client()
         self.facts = {"name": "desk", "system": "Linux x86_64, NVIDIA RTX 4090", "run": "", **facts}
@@ -113,7 +111,7 @@ class TestTheWholeWay:
         wanted = re.search(r'name="next" value="([^"]+)"', form.content.decode())
         assert wanted
         fields = {"username": "Amina", "password": "short", "next": wanted[1]}
-        assert wanted[1] in client.post(signup[1], fields).content.decode()  # also after a mistake
+        assert wanted[1] in client.post(signup[1], fields).content.decode()  # the link survives a mistake in the form
         landed = client.post(signup[1], fields | {"password": PASSWORD}, follow=True)
         assert f'<p class="code">{code}</p>' in page(landed)
 
@@ -269,7 +267,7 @@ class TestLimits:
         client, most = as_(volunteer), settings.RATES["wrong codes"][0]
         guesses = [client.get("/approve/", {"code": f"BBBB-BBB{letter}"}).status_code for letter in "BCDFGHJKMN"]
         assert guesses == [404] * most
-        refused = client.get("/approve/", {"code": agent.said["user_code"]})  # a right code is refused too by now
+        refused = client.get("/approve/", {"code": agent.said["user_code"]})  # by now even a correct code is refused
         assert (refused.status_code, "desk" in page(refused)) == (429, False)
         assert 0 < int(refused["Retry-After"]) <= 900
         assert say(client, agent, "approve").status_code == 429

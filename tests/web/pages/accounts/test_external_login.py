@@ -1,4 +1,4 @@
-"""Login by another site, against a small real provider over HTTP."""
+"""Login through another site, against a small real provider over HTTP."""
 
 import html
 import http.client
@@ -33,7 +33,7 @@ def provider(settings: Any, db: None) -> Iterator[OpenIDDouble]:
 
 
 def visited(place: str) -> str:
-    """Return where the other site sends the browser."""
+    """Return the address to which the other site sends the browser."""
     parts = urlsplit(place)
     connection = http.client.HTTPConnection(parts.netloc, timeout=30)
     connection.request("GET", f"{parts.path}?{parts.query}")
@@ -45,7 +45,7 @@ def visited(place: str) -> str:
 
 
 def come_back(client: Client, start: str = START) -> Any:
-    """Log in at the other site and return this site's answer."""
+    """Log in at the other site, and return this site's answer."""
     place = urlsplit(visited(client.get(start)["Location"]))
     return client.get(f"{place.path}?{place.query}")
 
@@ -125,7 +125,7 @@ class TestComingIn:
 
 
 def offered(client: Client) -> str:
-    """Return the address of the account page's button."""
+    """Return the address of the button on the account page."""
     found = re.search(rf'href="({START}[^"]+)"', page(client.get("/account/")))
     assert found is not None
     return html.unescape(found[1])
@@ -253,7 +253,7 @@ class TestRefusals:
         assert self.refused(client.get(f"{place.path}?{place.query}"))
 
     def test_a_code_of_somebody_else(self, provider: OpenIDDouble) -> None:
-        """A stolen code. PKCE binds it to the browser that asked."""
+        """The code is stolen. PKCE binds a code to the browser that requested it."""
         theirs = flat(urlsplit(visited(Client().get(START)["Location"])).query)["code"]
         client = Client()
         own = flat(urlsplit(visited(client.get(START)["Location"])).query)["state"]

@@ -1,4 +1,4 @@
-"""The page where people choose notices, and the links in e-mails."""
+"""The page on which people choose their notices, and the links in e-mails."""
 
 import re
 from datetime import timedelta
@@ -128,7 +128,7 @@ class TestTheLinkThatEndsIt:
         return mail.link(confirmed, STOP).removeprefix("http://testserver")
 
     def test_one_post_ends_it_without_cookie_or_token(self, volunteer: Person, address: str) -> None:
-        """Mail programs unsubscribe with one POST (RFC 8058)."""
+        """Mail programs unsubscribe with a single POST (RFC 8058)."""
         client = Client(enforce_csrf_checks=True)
         answer = client.post(address, {"List-Unsubscribe": "One-Click"})
         assert answer.status_code == 200

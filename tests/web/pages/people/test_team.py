@@ -1,4 +1,4 @@
-"""A team's pages: creation, invitation, members, and its place on the leaderboard."""
+"""A team's pages: creation, invitation, members, and the team's place on the leaderboard."""
 
 import re
 from typing import Any
@@ -120,7 +120,8 @@ def test_so_many_are_made_in_a_day_and_no_more(volunteer: Person, settings: Any)
 def test_whoever_uses_two_links_at_once_is_in_one_team(
     team: Team, stranger: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other request was faster. The answer is a redirect, not an error."""
+    """Two requests join different teams at once, and the other request was faster. The answer is a redirect, not an
+    error."""
     link = f"{address(team)}join/{teams.new_link(team=team)}/"
     monkeypatch.setattr(teams, "leave_team", lambda **_: None)
     teams.make_team(leader=stranger, name="Solo")

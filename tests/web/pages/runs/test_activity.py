@@ -75,11 +75,12 @@ def test_a_page_that_is_not_there_is_empty(busy: Run, client: Client, before: st
 
 
 def test_every_kind_is_in_a_group(busy: Run) -> None:
-    """A kind without a group is hidden by every filter."""
+    """Every filter hides a kind that has no group."""
     kinds = [kind for group in GROUPS.values() for kind in group]
     assert len(kinds) == len(set(kinds))
     source = "".join(path.read_text() for path in _sources())
-    said = set(re.findall(r'(?:Note\(|kind=)"([a-z -]+)"', source)) - {"rollback"}  # a log entry's kind
+    # "rollback" is the kind of a log entry
+    said = set(re.findall(r'(?:Note\(|kind=)"([a-z -]+)"', source)) - {"rollback"}
     assert {"step", "void", "paused", "silent"} <= said | set(kinds)
     assert said <= set(kinds)
 

@@ -1,4 +1,4 @@
-"""Texts, tokenizers and models that organizers name on the Hub, on the forms."""
+"""Texts, tokenizers and models on the Hub that organizers name in forms."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -129,7 +129,7 @@ def test_a_tokenizer(hub: Hub, organizer: Person) -> None:
     run.refresh_from_db()
     assert run.dataset.base is None
     assert "took" in run.activity.latest("pk").text
-    client.post("/runs/proverbs/model/", {"action": "remove"})  # repeating it changes nothing
+    client.post("/runs/proverbs/model/", {"action": "remove"})  # repeating the action changes nothing
 
 
 def test_one_that_is_uploaded(organizer: Person) -> None:

@@ -21,7 +21,7 @@ from web.run_picture.picture import LEADERBOARD_LINES, TALLEST
 
 @pytest.fixture
 def crowd(run: Run) -> Run:
-    """Return a run of fourteen people who differ by ten samples; the last one has two machines."""
+    """Return a run of fourteen people whose samples differ by ten each. The last person has two machines."""
     machines = [owned(Person.objects.create_user(f"hand {number:02}", None)).machine for number in range(1, 15)]
     second = owned(machines[-1].person, "tower").machine
     parts = [(machine, 10 * (20 - number)) for number, machine in enumerate(machines, start=1)]

@@ -293,7 +293,6 @@ def test_a_page_shows_what_snapshots_write(run: Run, client: Client) -> None:
     ],
 )
 def test_who_may_join_reads_whether_there_is_work(run: Run, state: str, here: int, words: str) -> None:
-    """Two units of two samples make a step of four."""
     run.state = state
     peers = [OnlinePeer(f"{place:032x}", "Teo", "trainer", "ready", 0, 1.0) for place in range(here)]
     relay = OnlinePeer("f" * 32, "operator", "relay", "ready", 0, 0.0)

@@ -1,4 +1,4 @@
-"""Pages of a run and the pages on the way to it: content, permissions, and errors beside their field."""
+"""Pages of a run and the pages that lead to it: content, permissions, and errors beside their field."""
 
 import json
 import re

@@ -65,7 +65,7 @@ def test_a_badge_is_a_picture_that_holds_its_words(words: str) -> None:
 
 
 def test_a_badge_costs_few_questions(run: Run, client: Client, django_assert_max_num_queries: object) -> None:
-    """A hundred thousand readers may load it."""
+    """A hundred thousand readers may load the badge."""
     with django_assert_max_num_queries(3):  # type: ignore[operator]
         client.get("/runs/proverbs/badge.svg")
 

@@ -1,4 +1,4 @@
-"""Organizers' pages for several texts and for a base model, and what others read of them."""
+"""Organizers' pages for several texts and for a base model, and what other people see of them."""
 
 from typing import Any
 
@@ -140,7 +140,8 @@ class TestWeights:
         assert Run.objects.get().parsed_recipe.mix == ()
 
     def test_they_change_while_the_run_goes(self, mixed: Run, organizer: Person) -> None:
-        as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "0.3", "weight_1": "0.7"})  # as at the opening
+        # the same weights as when the run was opened
+        as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "0.3", "weight_1": "0.7"})
         Run.objects.update(state=Run.State.OPEN)
         as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "1", "weight_1": "3"})
         text = page(as_(organizer).get(MANAGE))
@@ -149,7 +150,8 @@ class TestWeights:
         assert "Amina mixes the texts anew" in page(Client().get("/runs/proverbs/"))
 
     def test_everyone_reads_what_is_mixed(self, mixed: Run, organizer: Person) -> None:
-        as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "0.3", "weight_1": "0.7"})  # as at the opening
+        # the same weights as when the run was opened
+        as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "0.3", "weight_1": "0.7"})
         Run.objects.update(state=Run.State.OPEN)
         as_(organizer).post("/runs/proverbs/mix/", {"weight_0": "1", "weight_1": "3"})
         text = page(Client().get("/runs/proverbs/"))
@@ -191,7 +193,6 @@ class TestModel:
 
     @pytest.fixture
     def trained(self, stranger: Person) -> Release:
-        """Return the release of another organizer's run."""
         run = draft(stranger, slug="stories", title="Stories", state=Run.State.FINISHED)
         file = {"name": "stories.zip", "size": 15, "sha256": "c" * 64}
         release = Release.objects.create(run=run, state="ready", folder="r", files=[file], archive="stories.zip")

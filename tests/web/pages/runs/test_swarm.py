@@ -28,7 +28,6 @@ COORDINATOR = ROOT / "peer_agent" / "protocol" / "coordinator"
 
 
 def here(run: Run, *machines: tuple[Machine, str], **more: Any) -> None:
-    """Show these machines online, each with a link of 17 Mb/s."""
     usual = {"state": "ready", "done": 0, "samples_per_s": 1.0, "way": "direct", **more}
     members = [{"peer": one.peer_id, "name": one.person.username, "role": role, **usual} for one, role in machines]
     links = {one.peer_id: msgspec.to_builtins(CARRIED) for one, _ in machines}
@@ -36,7 +35,6 @@ def here(run: Run, *machines: tuple[Machine, str], **more: Any) -> None:
 
 
 def averaged_by(run: Run, *peers: PeerId) -> None:
-    """Rewrite the last record so that each peer averaged one chunk."""
     entry = LogEntry.objects.get(run=run, index=run.head.index)
     spans = tuple(
         SpanEntry(span=at, first=at, stop=at + 1, attempt=1, reducer=peer, root="1" * 64, sum_squares=1.0)
@@ -66,7 +64,7 @@ def averaged_by(run: Run, *peers: PeerId) -> None:
 
 
 def rows(answer: Any) -> list[list[str]]:
-    """Return the cells of the table of machines, without tags."""
+    """Return the cells of the table of machines, without HTML tags."""
     table = re.search(r"<table class=\"stacked\">.*?</table>", page(answer))
     found = re.findall(r"<tr.*?</tr>", table[0]) if table else []
     return [[re.sub("<[^>]+>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row)] for row in found[1:]]
@@ -163,7 +161,7 @@ def test_what_was_left_out_is_counted_by_reason(client: Client, run: Run, monkey
 
 @pytest.mark.parametrize(("kind", "part"), [(kind, part) for kind, part, _ in swarm.NOT_IN_A_STEP])
 def test_reasons_are_those_that_a_coordinator_gives(kind: str, part: str) -> None:
-    """A sentence that the coordinator words anew would be counted under no reason here."""
+    """If the coordinator changed the wording of a sentence, the page could not assign it to a reason."""
     source = "".join(path.read_text() for path in COORDINATOR.rglob("*.py"))
     assert f'Note("{kind}"' in source
     assert part in source

@@ -59,7 +59,7 @@ def text(tmp_path: Path) -> Path:
 
 
 class Wire:
-    """Counts the pieces that are sent, and cuts the connection after `until` of them."""
+    """Counts the pieces that the browser sends, and cuts the connection after `until` of them."""
 
     def __init__(self, page: Page, until: int | None = None) -> None:
         self.offsets: list[int] = []
@@ -132,7 +132,7 @@ def test_who_has_to_wait_is_told_why(form: Page, text: Path, status: int, words:
     form.set_input_files("#id_text", text)
     said(form).to_contain_text(f"{words} The upload will then resume automatically.", timeout=PATIENCE_MS)
     form.unroute("**/uploads/")
-    form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait
+    form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait for the network
     said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
 
 
@@ -140,7 +140,7 @@ def test_it_goes_on_after_a_reload_with_the_same_file(form: Page, text: Path) ->
     wire = Wire(form, until=3)
     form.set_input_files("#id_text", text)
     said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)
-    form.reload()  # while the connection is cut; the page would resume otherwise
+    form.reload()  # reload while the connection is cut; otherwise the page would resume the upload
     wire.until = None
     wire.offsets.clear()
     form.set_input_files("#id_text", text)
@@ -160,7 +160,7 @@ def test_a_site_that_stumbles_after_a_reload_is_waited_for(form: Page, text: Pat
     form.set_input_files("#id_text", text)
     said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)
     form.unroute("**/uploads/*/")
-    form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait
+    form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait for the network
     said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
     assert wire.offsets == [3_000_000, 4_000_000]
 
@@ -200,7 +200,7 @@ def test_another_file_takes_the_place_of_one_under_way(form: Page, text: Path, t
     form.set_input_files("#id_text", tmp_path / "other.txt")
     said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)
     wire.until = None
-    form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait, also the first upload's
+    form.evaluate("dispatchEvent(new Event('online'))")  # ends the wait for the network, also that of the first upload
     said(form).to_have_text("other.txt is uploaded (3 kB).", timeout=PATIENCE_MS)
     first = form.input_value("[name=upload]")
     form.set_input_files("#id_text", [])
@@ -223,7 +223,7 @@ def test_a_page_that_comes_back_can_be_sent_again(form: Page, text: Path) -> Non
 @pytest.mark.check
 def test_a_browser_that_can_keep_nothing_sends_it_too(form: Page, text: Path) -> None:
     full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
-    form.evaluate(f"void ({full})")  # after the page was opened
+    form.evaluate(f"void ({full})")  # the quota became full after the page was opened
     form.set_input_files("#id_text", text)
     said(form).to_have_text("words.txt is uploaded (5.0 MB).", timeout=PATIENCE_MS)
     form.add_init_script(full)
@@ -251,7 +251,7 @@ def test_what_is_wrong_with_a_file_is_said_in_words(form: Page, tmp_path: Path, 
 
 @pytest.mark.check
 def test_a_file_that_was_changed_meanwhile_is_not_waited_for(form: Page, text: Path) -> None:
-    """The browser cannot read the file and reports only that no answer came."""
+    """The browser cannot read the changed file, and reports only that no answer came."""
     Wire(form, until=2)
     form.set_input_files("#id_text", text)
     said(form).to_contain_text("will resume automatically", timeout=PATIENCE_MS)

@@ -59,7 +59,7 @@ def test_the_foot_of_every_page_leads_somewhere(db: None, operator: Person, sett
 
 
 def test_the_page_of_a_broken_site_asks_the_database_nothing(rf: RequestFactory) -> None:
-    """Reading `user` fails the test, since no database is allowed here."""
+    """Reading `user` would fail the test, since it may not use the database."""
     request = rf.get("/runs/")
     request.user = SimpleLazyObject(Person.objects.get)  # type: ignore[assignment]
     answer = broken(request)
@@ -263,7 +263,7 @@ class TestTheCard:
         text = page(Client().get("/runs/proverbs/"))
         assert f"manyhands[train] @ {URL}#sha256={DIGEST}" in text
         assert "<code>~/manyhands/bin/manyhands join http://testserver/runs/proverbs/</code>" in text
-        assert "<code>manyhands join http://testserver/runs/proverbs/</code>" in text  # installed with uv
+        assert "<code>manyhands join http://testserver/runs/proverbs/</code>" in text  # the agent is installed with uv
         assert 'href="/approve/"' in text
         assert 'href="/download/"' in text
         assert 'href="/runs/proverbs/notebook.ipynb"' in text

@@ -1,4 +1,4 @@
-"""The front page: introduction, current figures, search, and the runs, with those that need volunteers first."""
+"""The front page: introduction, current figures, search, and the runs. Runs that need volunteers come first."""
 
 import re
 from datetime import timedelta

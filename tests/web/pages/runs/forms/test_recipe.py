@@ -33,11 +33,10 @@ from web.pages.runs.forms.recipe import (
 
 ADDRESS = "/runs/new/estimate/"
 PRESETS = [(name, recipe) for kind in KINDS.values() for name, recipe in {"": kind(), **kind.presets}.items()]
-NOT_CHOSEN = {"mix"}  # sources are named beside their texts
+NOT_CHOSEN = {"mix"}  # the form shows the sources beside their texts
 
 
 def said(recipe: Recipe) -> dict[str, str]:
-    """Return the form as a browser sends it."""
     return {"objective": recipe.objective, **{name: str(value) for name, value in values_of(recipe).items()}}
 
 
@@ -63,10 +62,9 @@ def test_bytes_and_seconds_follow_the_codecs() -> None:
 
 
 def test_a_vector_of_the_benchmarks_takes_about_as_long_as_there() -> None:
-    """`homes-rtt`, docs/benchmarks.md: 10 million parameters in fp16 took 17.7 s over uplinks of 10 to 30 Mb/s.
+    """`homes-rtt` in docs/benchmarks.md: 10 million parameters in fp16 took 17.7 s over uplinks of 10 to 30 Mb/s.
 
-    The narrowest uplink sets the pace, and no household there reserves a part of it.
-    """
+    The slowest uplink sets the pace, and no household there reserves a part of its uplink."""
     moved = encoded_size("fp16", 10_000_000)
     assert seconds(moved, moved, 10) * 0.8 == pytest.approx(17.7, rel=0.15)
 
