@@ -163,7 +163,7 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "gradients beside the buffer are zeros",
         LOOP,
-        "                buffer.copy_(gradient.detach())  # zero_grad() has put a new one there",
+        "                buffer.copy_(gradient.detach())",
         "                pass",
         COMPUTED,
     ),
@@ -173,7 +173,7 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "an agent that ends in a fetch is an error",
         LENT,
-        "            except CancelledError:  # the agent ended while data were fetched; `end` reports that",
+        "            except CancelledError:",
         "            except ZeroDivisionError:",
         TAKEN,
     ),
@@ -264,7 +264,7 @@ DATA: tuple[Mutation, ...] = (
     Mutation(
         "a tokenizer's file cuts documents short",
         "peer_agent/site_work/prepare_text.py",
-        "    tokenizer.no_truncation()  # some files ask for it\n",
+        "    tokenizer.no_truncation()",
         "",
         ("tests/site_work/test_prepare_text.py",),
     ),
